@@ -1,0 +1,333 @@
+/* The contract of a device: one table of functions, and this text is its
+ * specification.  A backend includes this header and nothing else of
+ * pystreams; pystreams calls a backend only through this table.
+ *
+ * What holds for every member, unless the member says otherwise:
+ *
+ * - Caller.  pystreams' core, on any thread, several threads at once, with no
+ *   lock of pystreams held.  The Python thread state may be attached (the GIL
+ *   held) in members marked "enqueues" or "answers"; it is detached in members
+ *   marked "may block".  A backend never calls Python.
+ * - Blocking.  "answers": bounded by about a microsecond, no waiting.
+ *   "enqueues": appends to a stream and returns, never waits for work; see
+ *   stream_wait_room.  "may block": anything goes.
+ * - backend is the table the member was called through, so that one
+ *   implementation can serve several device types.
+ * - device is an index in [0, device_count).  Core has checked it.  A member
+ *   leaves the calling thread's current device as it found it, on success and
+ *   on failure, and touches no other device.
+ * - Handles are integers that the backend chooses.  Stream 0 is the default
+ *   stream of the device; event 0 is never a handle.  A handle belongs to core
+ *   from create to destroy and is not used after destroy.
+ * - Results go through trailing pointers, which are written on success only.
+ * - Returned statuses: those named, and any of 1 to 999 for a failure of the
+ *   device itself.  After a failure nothing has been queued, created or freed.
+ * - Queued work runs after its enqueueing call returned or before; in the
+ *   order of its stream, and in no order to other streams but what events
+ *   make.
+ */
+#ifndef PYSTREAMS_BACKEND_H
+#define PYSTREAMS_BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Changes whenever a table built for one version can't be used by another. */
+#define PS_ABI_VERSION 1
+
+/* A status has cudaError_t's numbering on every backend. */
+typedef int ps_status;
+enum {
+    PS_SUCCESS = 0,
+    PS_ERROR_INVALID_VALUE = 1,
+    PS_ERROR_OUT_OF_MEMORY = 2,
+    PS_ERROR_NOT_INITIALIZED = 3,
+    PS_ERROR_SHUTTING_DOWN = 4,
+    PS_ERROR_INSUFFICIENT_DRIVER = 35,
+    PS_ERROR_NO_DEVICE = 100,
+    PS_ERROR_INVALID_DEVICE = 101,
+    PS_ERROR_INVALID_HANDLE = 400,
+    PS_ERROR_NOT_READY = 600,
+    PS_ERROR_NOT_PERMITTED = 800,
+    PS_ERROR_NOT_SUPPORTED = 801,
+    PS_ERROR_UNKNOWN = 999,
+};
+
+/* Device types have torch's numbering (c10::DeviceType). */
+enum {
+    PS_DEVICE_CPU = 0,
+    PS_DEVICE_CUDA = 1,
+    PS_DEVICE_MTIA = 13,
+    PS_DEVICE_PRIVATEUSEONE = 20,
+};
+
+typedef uintptr_t ps_handle;
+
+typedef void (*ps_host_function)(void *argument);
+
+/* What event_create is asked for; a combination by |. */
+enum {
+    PS_EVENT_TIMING = 1,       /* event_elapsed will be asked of it */
+    PS_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
+    PS_EVENT_INTERPROCESS = 4, /* another process may open it; never timed */
+};
+
+/* What a backend says of itself; a combination by |. */
+enum {
+    /* A forked child starts with idle devices and may use the backend.
+     * Without it, a child of a process that used the backend is refused. */
+    PS_BACKEND_FORKABLE = 1,
+    /* The devices only stand in for those of this device type. */
+    PS_BACKEND_EMULATED = 2,
+};
+
+struct ps_device_properties {
+    char name[256];
+    uint64_t total_memory; /* bytes */
+    int major;             /* compute capability, 0.0 where there is none */
+    int minor;
+    int multi_processor_count;
+    int warp_size;
+    uint64_t l2_cache_size; /* bytes */
+    uint8_t uuid[16];       /* zeros where there is none */
+};
+
+struct ps_backend {
+    /* PS_ABI_VERSION of the header the table was compiled with. */
+    uint32_t abi_version;
+    /* PS_BACKEND_FORKABLE, PS_BACKEND_EMULATED. */
+    uint32_t flags;
+    /* The device type as users write it: "cuda" in "cuda:1". */
+    const char *name;
+    int device_type;
+
+    /* ---- Required: status text ---------------------------------------- */
+
+    /* The status as the backend's documentation spells it
+     * ("cudaErrorInvalidDevice") and a phrase for people ("invalid device
+     * ordinal").  Answer, for any int; the strings are static. */
+    const char *(*status_name)(const struct ps_backend *backend,
+                               ps_status status);
+    const char *(*status_text)(const struct ps_backend *backend,
+                               ps_status status);
+
+    /* ---- Required: devices -------------------------------------------- */
+
+    /* How many devices there are.  The first call that a backend gets, and
+     * the only one when the answer is 0 or a failure; core remembers a count
+     * above 0.  May block.  Must initialize no device, and must leave the
+     * process free to fork.
+     * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
+    ps_status (*device_count)(const struct ps_backend *backend, int *count);
+
+    /* The calling thread's current device: 0 on a new thread.  Answers, and
+     * initializes nothing.  Other libraries in the process may have changed
+     * it, so core asks each time. */
+    ps_status (*device_current)(const struct ps_backend *backend, int *device);
+
+    /* Make device current on the calling thread because the user asked for
+     * it.  May block: this may initialize the device.  After a failure the
+     * current device is what it was. */
+    ps_status (*device_set)(const struct ps_backend *backend, int device);
+
+    /* Optional; NULL means device_set.  Make previous current again, as it
+     * was before a device_set.  Answers, and initializes nothing: where
+     * previous had never been used, it stays so. */
+    ps_status (*device_restore)(const struct ps_backend *backend,
+                                int previous);
+
+    /* Wait until all work queued on the device before the call is done.
+     * May block.  Statuses: the failure of any of that work. */
+    ps_status (*device_synchronize)(const struct ps_backend *backend,
+                                    int device);
+
+    /* May block.  Must not initialize the device. */
+    ps_status (*device_properties)(const struct ps_backend *backend,
+                                   int device,
+                                   struct ps_device_properties *properties);
+
+    /* ---- Required: streams -------------------------------------------- */
+
+    /* The priorities a stream may have: least (0) and greatest (0 or
+     * negative; a lower number is served first).  May block. */
+    ps_status (*stream_priority_range)(const struct ps_backend *backend,
+                                       int device, int *least, int *greatest);
+
+    /* Make a stream that does not serialize with the default stream nor with
+     * any other.  priority is within the range.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*stream_create)(const struct ps_backend *backend, int device,
+                               int priority, ps_handle *stream);
+
+    /* Give the stream up.  Work that is queued still runs; the call does not
+     * wait for it.  A failure of that work that no synchronize has returned
+     * comes from the next device_synchronize.  Never stream 0.  May block. */
+    ps_status (*stream_destroy)(const struct ps_backend *backend, int device,
+                                ps_handle stream);
+
+    /* PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when
+     * some is not, else the failure that stays with the stream.  Answers. */
+    ps_status (*stream_query)(const struct ps_backend *backend, int device,
+                              ps_handle stream);
+
+    /* Wait until all work queued before the call is done.  May block.
+     * Statuses: the first failure of the stream's work, at every call. */
+    ps_status (*stream_synchronize)(const struct ps_backend *backend,
+                                    int device, ps_handle stream);
+
+    /* What the stream gets from here on starts after the event's record in
+     * effect at this call is done; nothing to wait for if it was never
+     * recorded.  A later record of the event changes nothing.  The event may
+     * be of another device.  Enqueues. */
+    ps_status (*stream_wait_event)(const struct ps_backend *backend,
+                                   int device, ps_handle stream,
+                                   ps_handle event);
+
+    /* Optional; NULL where an enqueueing member never finds a queue full.
+     * Enqueueing members return PS_ERROR_NOT_READY, with nothing queued, when
+     * the stream's queue is full; core then calls this, and the member again.
+     * Wait until there is room, or for timeout_ns (then PS_ERROR_NOT_READY).
+     * May block.  PS_ERROR_NOT_PERMITTED when called from the stream's own
+     * work, which could wait for ever. */
+    ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
+                                  ps_handle stream, int64_t timeout_ns);
+
+    /* Optional; NULL where a handle does not tell.  The device of a stream
+     * that somebody else made; never called for stream 0.  Answers.
+     * Statuses: PS_ERROR_INVALID_HANDLE where the backend can tell. */
+    ps_status (*stream_device)(const struct ps_backend *backend,
+                               ps_handle stream, int *device);
+
+    /* ---- Required: events --------------------------------------------- */
+
+    /* Make an event that was never recorded.  flags is valid for the
+     * backend: PS_EVENT_TIMING only with the timing group,
+     * PS_EVENT_INTERPROCESS never with PS_EVENT_TIMING.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_NOT_SUPPORTED. */
+    ps_status (*event_create)(const struct ps_backend *backend, int device,
+                              unsigned flags, ps_handle *event);
+
+    /* Give the event up.  Records and waits already queued are unaffected.
+     * May block. */
+    ps_status (*event_destroy)(const struct ps_backend *backend, int device,
+                               ps_handle event);
+
+    /* Make the event stand for all work queued on the stream so far, in
+     * place of any earlier record.  The stream is of the event's device.
+     * Enqueues. */
+    ps_status (*event_record)(const struct ps_backend *backend, int device,
+                              ps_handle event, ps_handle stream);
+
+    /* PS_SUCCESS when the latest record is done or there is none,
+     * PS_ERROR_NOT_READY when it is not, else the failure of the work before
+     * it.  Answers.  Once it is PS_SUCCESS core does not ask again until the
+     * event is recorded again. */
+    ps_status (*event_query)(const struct ps_backend *backend, int device,
+                             ps_handle event);
+
+    /* Wait until the record in effect at the call is done.  May block.
+     * Statuses: the failure of the work before it. */
+    ps_status (*event_synchronize)(const struct ps_backend *backend,
+                                   int device, ps_handle event);
+
+    /* ---- Optional group: timing ---------------------------------------- */
+
+    /* Milliseconds between two events of one device, both made with
+     * PS_EVENT_TIMING, recorded and done.  May be negative when end was
+     * recorded on another stream and passed first.  Answers.
+     * Statuses: PS_ERROR_NOT_READY, PS_ERROR_INVALID_HANDLE. */
+    ps_status (*event_elapsed)(const struct ps_backend *backend, int device,
+                               ps_handle start, ps_handle end,
+                               float *milliseconds);
+
+    /* ---- Optional group: memory (all or none, but for peer_accessible) -- */
+
+    /* nbytes (> 0) of device memory, aligned to 256 bytes, for use by work
+     * that is queued on the stream after the call.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*memory_allocate)(const struct ps_backend *backend, int device,
+                                 ps_handle stream, size_t nbytes, void **data);
+
+    /* Free it once the work queued on the stream so far is done.  Takes
+     * effect whatever state the stream's work is in, so it needs no room in
+     * the queue.  May block, but does not wait for work. */
+    ps_status (*memory_free)(const struct ps_backend *backend, int device,
+                             ps_handle stream, void *data);
+
+    /* nbytes (> 0) of host memory that every device of the backend reaches
+     * and copies asynchronously.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*pinned_allocate)(const struct ps_backend *backend, int device,
+                                 size_t nbytes, void **data);
+
+    /* No queued work uses it any more.  May block. */
+    ps_status (*pinned_free)(const struct ps_backend *backend, int device,
+                             void *data);
+
+    /* Queue a copy of nbytes (> 0).  Either side is device memory of any
+     * device of this backend, pinned, or pageable host memory; core keeps
+     * both alive until the copy is done.  May block, unlike what else
+     * enqueues, when a side is pageable.  A full queue: PS_ERROR_NOT_READY. */
+    ps_status (*memory_copy)(const struct ps_backend *backend, int device,
+                             ps_handle stream, void *destination,
+                             const void *source, size_t nbytes);
+
+    /* Queue the setting of nbytes (> 0) of device or pinned memory to value.
+     * May block.  A full queue: PS_ERROR_NOT_READY. */
+    ps_status (*memory_fill)(const struct ps_backend *backend, int device,
+                             ps_handle stream, void *destination,
+                             uint8_t value, size_t nbytes);
+
+    /* Bytes free and in all.  May block. */
+    ps_status (*memory_info)(const struct ps_backend *backend, int device,
+                             uint64_t *free, uint64_t *total);
+
+    /* Whether device can reach peer's memory without staging (1) or not (0).
+     * May block. */
+    ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
+                                 int peer, int *accessible);
+
+    /* ---- Optional group: work ------------------------------------------ */
+
+    /* Queue a call of function(argument) on a thread of the backend's.  It
+     * must be short, must not wait and must not call the backend.
+     * Enqueues. */
+    ps_status (*host_function)(const struct ps_backend *backend, int device,
+                               ps_handle stream, ps_host_function function,
+                               void *argument);
+
+    /* Queue work that does nothing for a number of device clock cycles.
+     * Enqueues; the first call on a device may block. */
+    ps_status (*sleep)(const struct ps_backend *backend, int device,
+                       ps_handle stream, uint64_t cycles);
+
+    /* ---- Optional group: capture --------------------------------------- */
+
+    /* Whether work on the stream is being captured (1), not executed. */
+    ps_status (*stream_capturing)(const struct ps_backend *backend, int device,
+                                  ps_handle stream, int *capturing);
+
+    /* ---- Optional group: fault injection ------------------------------- */
+
+    /* Queue an operation that fails with the status when its turn comes, for
+     * tests.  Enqueues. */
+    ps_status (*stream_fail)(const struct ps_backend *backend, int device,
+                             ps_handle stream, ps_status status);
+
+    /* ---- Optional: the backend as a whole ------------------------------ */
+
+    /* Versions of the runtime and of the driver, as 1000 * major +
+     * 10 * minor; 0 where there is none.  May block. */
+    ps_status (*versions)(const struct ps_backend *backend, int *runtime,
+                          int *driver);
+
+    /* The program is ending: start no more queued work, wait for what is
+     * running until timeout_ns, end the backend's threads.  A later wait
+     * returns PS_ERROR_SHUTTING_DOWN where work is left; one in progress, of
+     * a thread that the program does not wait for, goes on.  May block.
+     * PS_ERROR_NOT_READY when something was still running. */
+    ps_status (*shutdown)(const struct ps_backend *backend,
+                          int64_t timeout_ns);
+};
+
+#endif
