@@ -1,0 +1,198 @@
+/* Events and the pools of idle native events.  Pooled events are never
+ * interprocess: another process may still wait on those. */
+#include "event.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include "runtime.h"
+
+static struct ps_idle_events *
+pool_of(struct ps_device *device, unsigned flags)
+{
+    return (flags & PS_EVENT_INTERPROCESS) ? NULL
+                                           : &device->idle_events[flags];
+}
+
+ps_status
+ps_event_create(struct ps_runtime *runtime, unsigned flags,
+                struct ps_event **result)
+{
+    struct ps_event *event = calloc(1, sizeof(*event));
+    if (event == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    atomic_init(&event->refs, 1);
+    event->generation = ps_generation();
+    event->flags = flags;
+    event->runtime = runtime;
+    *result = event;
+    return PS_SUCCESS;
+}
+
+struct ps_event *
+ps_event_ref(struct ps_event *event)
+{
+    atomic_fetch_add_explicit(&event->refs, 1, memory_order_relaxed);
+    return event;
+}
+
+static ps_status
+give_up_native(struct ps_event *event)
+{
+    struct ps_device *device = atomic_load(&event->device);
+    const struct ps_backend *backend = event->runtime->backend;
+    ps_handle handle = atomic_load(&event->handle);
+    struct ps_idle_events *pool = pool_of(device, event->flags);
+
+    if (pool != NULL) {
+        pthread_mutex_lock(&device->mutex);
+        bool kept = pool->count < PS_IDLE_EVENTS;
+        if (kept) {
+            pool->handles[pool->count++] = handle;
+        }
+        pthread_mutex_unlock(&device->mutex);
+        if (kept) {
+            return PS_SUCCESS;
+        }
+    }
+    return backend->event_destroy(backend, device->index, handle);
+}
+
+ps_status
+ps_event_unref(struct ps_event *event)
+{
+    if (event == NULL || atomic_fetch_sub_explicit(
+                             &event->refs, 1, memory_order_acq_rel) != 1) {
+        return PS_SUCCESS;
+    }
+    ps_status status = PS_SUCCESS;
+    if (atomic_load(&event->handle) != 0 &&
+        event->generation == ps_generation()) {
+        status = give_up_native(event);
+    }
+    free(event);
+    return status;
+}
+
+/* Give the event its native event on the device, unless another thread did
+ * so first or is about to. */
+static ps_status
+bind(struct ps_event *event, struct ps_device *device)
+{
+    const struct ps_backend *backend = event->runtime->backend;
+    struct ps_idle_events *pool = pool_of(device, event->flags);
+    ps_handle handle = 0;
+
+    if (atomic_load(&event->device) != NULL) {
+        sched_yield();
+        return PS_SUCCESS;
+    }
+    if (pool != NULL) {
+        pthread_mutex_lock(&device->mutex);
+        if (pool->count > 0) {
+            handle = pool->handles[--pool->count];
+        }
+        pthread_mutex_unlock(&device->mutex);
+    }
+    if (handle == 0) {
+        ps_status status = backend->event_create(backend, device->index,
+                                                 event->flags, &handle);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
+    struct ps_device *unbound = NULL;
+    if (!atomic_compare_exchange_strong(&event->device, &unbound, device)) {
+        return backend->event_destroy(backend, device->index, handle);
+    }
+    atomic_store_explicit(&event->handle, handle, memory_order_release);
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_event_record(struct ps_event *event, struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    unsigned generation = ps_generation();
+    if (event->generation != generation || stream->generation != generation) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    ps_handle handle =
+        atomic_load_explicit(&event->handle, memory_order_acquire);
+    while (handle == 0) {
+        ps_status status = bind(event, device);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+        handle = atomic_load_explicit(&event->handle, memory_order_acquire);
+    }
+    if (atomic_load_explicit(&event->device, memory_order_relaxed) != device) {
+        return PS_ERROR_INVALID_DEVICE;
+    }
+    ps_status status =
+        backend->event_record(backend, device->index, handle, stream->handle);
+    if (status == PS_SUCCESS) {
+        /* After the record: a query that counts this record has asked the
+         * device about it or a later one. */
+        atomic_fetch_add_explicit(&event->recorded, 1, memory_order_release);
+    }
+    return status;
+}
+
+/* Remember that the first `recorded` records are done. */
+static void
+remember_done(struct ps_event *event, unsigned long long recorded)
+{
+    atomic_store_explicit(&event->completed, recorded, memory_order_release);
+}
+
+static ps_status
+ask(struct ps_event *event,
+    ps_status (*member)(const struct ps_backend *backend, int device,
+                        ps_handle event))
+{
+    if (event->generation != ps_generation()) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    unsigned long long recorded =
+        atomic_load_explicit(&event->recorded, memory_order_acquire);
+    if (recorded ==
+        atomic_load_explicit(&event->completed, memory_order_acquire)) {
+        return PS_SUCCESS;
+    }
+    ps_status status =
+        member(event->runtime->backend, atomic_load(&event->device)->index,
+               atomic_load(&event->handle));
+    if (status == PS_SUCCESS) {
+        remember_done(event, recorded);
+    }
+    return status;
+}
+
+ps_status
+ps_event_query(struct ps_event *event)
+{
+    return ask(event, event->runtime->backend->event_query);
+}
+
+ps_status
+ps_event_synchronize(struct ps_event *event)
+{
+    return ask(event, event->runtime->backend->event_synchronize);
+}
+
+ps_status
+ps_event_elapsed(struct ps_event *start, struct ps_event *end,
+                 float *milliseconds)
+{
+    const struct ps_backend *backend = start->runtime->backend;
+    unsigned generation = ps_generation();
+    if (start->generation != generation || end->generation != generation) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    return backend->event_elapsed(backend, atomic_load(&start->device)->index,
+                                  atomic_load(&start->handle),
+                                  atomic_load(&end->handle), milliseconds);
+}

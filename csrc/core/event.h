@@ -1,0 +1,61 @@
+/* Events.  An event gets its native event at the first record, on the
+ * device of that stream, and keeps it until the last reference is dropped.
+ *
+ * Records are counted.  `completed` is the number of records that were made
+ * when the device last said "done", so while it equals `recorded` the answer
+ * is known without asking the device. */
+#ifndef PYSTREAMS_CORE_EVENT_H
+#define PYSTREAMS_CORE_EVENT_H
+
+#include <pystreams/backend.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct ps_device;
+struct ps_runtime;
+struct ps_stream;
+
+struct ps_event {
+    atomic_uint refs;
+    unsigned generation;
+    unsigned flags;
+    struct ps_runtime *runtime;
+    /* NULL and 0 until created, then fixed; the handle is published last. */
+    struct ps_device *_Atomic device;
+    _Atomic ps_handle handle;
+    atomic_ullong recorded;
+    atomic_ullong completed;
+};
+
+ps_status ps_event_create(struct ps_runtime *runtime, unsigned flags,
+                          struct ps_event **event);
+struct ps_event *ps_event_ref(struct ps_event *event);
+
+/* Accepts NULL.  As ps_stream_unref. */
+ps_status ps_event_unref(struct ps_event *event);
+
+/* Enqueues; may block while the event has no handle.  PS_ERROR_INVALID_DEVICE
+ * when the event is bound to another device than the stream's. */
+ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);
+
+/* PS_SUCCESS when never recorded.  Answers. */
+ps_status ps_event_query(struct ps_event *event);
+
+/* Returns at once when never recorded.  May block. */
+ps_status ps_event_synchronize(struct ps_event *event);
+
+/* Milliseconds between two recorded events of one device. */
+ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
+                           float *milliseconds);
+
+/* Whether the latest record was seen done, or there is none, so that nothing
+ * needs to ask the device. */
+static inline bool
+ps_event_known_done(struct ps_event *event)
+{
+    return atomic_load_explicit(&event->completed, memory_order_acquire) ==
+           atomic_load_explicit(&event->recorded, memory_order_acquire);
+}
+
+#endif

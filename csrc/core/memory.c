@@ -1,0 +1,459 @@
+/* Blocks of memory.  A block that is given up while other streams still use
+ * it is retired with an event for each of them, and looked at again whenever
+ * memory is asked for or given up. */
+#include "memory.h"
+
+#include <stdlib.h>
+
+#include "event.h"
+#include "runtime.h"
+#include "stream.h"
+
+enum {
+    /* Pinned memory comes in whole pages. */
+    PAGE = 4096,
+    /* How much idle pinned memory is kept for reuse. */
+    IDLE_BYTES = 256 << 20,
+    ROOM_TIMEOUT_NS = 100 * 1000 * 1000,
+};
+
+struct ps_block_use {
+    struct ps_stream *stream;
+    bool lasting;
+    /* Recorded on the stream when the block was given up; NULL where that
+     * could not be done and the stream was waited for. */
+    struct ps_event *done;
+    struct ps_block_use *next;
+};
+
+static void
+count_up(struct ps_memory_counter *counter, uint64_t amount)
+{
+    counter->current += amount;
+    counter->allocated += amount;
+    if (counter->current > counter->peak) {
+        counter->peak = counter->current;
+    }
+}
+
+static void
+count_down(struct ps_memory_counter *counter, uint64_t amount)
+{
+    counter->current -= amount;
+    counter->freed += amount;
+}
+
+/* Of two steps that are both taken, what to tell. */
+static ps_status
+first_failure(ps_status status, ps_status next)
+{
+    return status != PS_SUCCESS ? status : next;
+}
+
+static ps_status
+drop_use(struct ps_block_use *use)
+{
+    ps_status status = ps_event_unref(use->done);
+    status = first_failure(status, ps_stream_unref(use->stream));
+    free(use);
+    return status;
+}
+
+static ps_status
+drop_block(struct ps_block *block)
+{
+    ps_status status = PS_SUCCESS;
+    while (block->uses != NULL) {
+        struct ps_block_use *use = block->uses;
+        block->uses = use->next;
+        status = first_failure(status, drop_use(use));
+    }
+    status = first_failure(status, ps_stream_unref(block->stream));
+    free(block);
+    return status;
+}
+
+static ps_status
+free_native(struct ps_block *block)
+{
+    struct ps_device *device = block->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (block->data == NULL) {
+        return PS_SUCCESS;
+    }
+    if (block->pinned) {
+        return backend->pinned_free(backend, device->index, block->data);
+    }
+    return backend->memory_free(backend, device->index, block->stream->handle,
+                                block->data);
+}
+
+static ps_status
+free_block(struct ps_block *block)
+{
+    ps_status status = free_native(block);
+    return first_failure(status, drop_block(block));
+}
+
+/* The block is used by nothing any more: keep it for reuse or free it. */
+static ps_status
+settle(struct ps_block *block)
+{
+    struct ps_memory_pool *pool = &block->device->runtime->memory;
+    if (block->pinned && block->data != NULL) {
+        pthread_mutex_lock(&pool->mutex);
+        bool kept = pool->idle_bytes + block->nbytes <= IDLE_BYTES;
+        if (kept) {
+            block->next = pool->idle;
+            pool->idle = block;
+            pool->idle_bytes += block->nbytes;
+        }
+        pthread_mutex_unlock(&pool->mutex);
+        if (kept) {
+            return PS_SUCCESS;
+        }
+    }
+    return free_block(block);
+}
+
+/* Forget the uses that are over.  A failure of that work is its stream's to
+ * tell.  wait: so that all are. */
+static ps_status
+forget_finished_uses(struct ps_block *block, bool wait)
+{
+    ps_status status = PS_SUCCESS;
+    struct ps_block_use **link = &block->uses;
+    while (*link != NULL) {
+        struct ps_block_use *use = *link;
+        if (use->done != NULL && wait) {
+            ps_event_synchronize(use->done);
+        }
+        else if (use->done != NULL &&
+                 ps_event_query(use->done) == PS_ERROR_NOT_READY) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        status = first_failure(status, drop_use(use));
+    }
+    return status;
+}
+
+/* Settle the retired blocks whose uses are over. */
+static ps_status
+sweep(struct ps_runtime *runtime, bool wait)
+{
+    struct ps_memory_pool *pool = &runtime->memory;
+    ps_status status = PS_SUCCESS;
+
+    pthread_mutex_lock(&pool->mutex);
+    struct ps_block *block = pool->retired;
+    pool->retired = NULL;
+    pthread_mutex_unlock(&pool->mutex);
+
+    while (block != NULL) {
+        struct ps_block *next = block->next;
+        status = first_failure(status, forget_finished_uses(block, wait));
+        if (block->uses == NULL) {
+            status = first_failure(status, settle(block));
+        }
+        else {
+            pthread_mutex_lock(&pool->mutex);
+            block->next = pool->retired;
+            pool->retired = block;
+            pthread_mutex_unlock(&pool->mutex);
+        }
+        block = next;
+    }
+    return status;
+}
+
+static struct ps_block *
+new_block(struct ps_device *device)
+{
+    struct ps_block *block = calloc(1, sizeof(*block));
+    if (block != NULL) {
+        atomic_init(&block->refs, 1);
+        block->generation = ps_generation();
+        block->device = device;
+    }
+    return block;
+}
+
+static ps_status
+allocate_native(struct ps_block *block, size_t nbytes)
+{
+    struct ps_device *device = block->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (block->pinned) {
+        return backend->pinned_allocate(backend, device->index, nbytes,
+                                        &block->data);
+    }
+    return backend->memory_allocate(
+        backend, device->index, block->stream->handle, nbytes, &block->data);
+}
+
+/* Free the idle pinned blocks. */
+static ps_status
+drop_idle(struct ps_memory_pool *pool)
+{
+    ps_status status = PS_SUCCESS;
+    pthread_mutex_lock(&pool->mutex);
+    struct ps_block *block = pool->idle;
+    pool->idle = NULL;
+    pool->idle_bytes = 0;
+    pthread_mutex_unlock(&pool->mutex);
+    while (block != NULL) {
+        struct ps_block *next = block->next;
+        status = first_failure(status, free_block(block));
+        block = next;
+    }
+    return status;
+}
+
+/* Fill in data and nbytes; where memory is short, once what was given up is
+ * free again. */
+static ps_status
+allocate(struct ps_block *block, size_t nbytes)
+{
+    if (nbytes == 0) {
+        return PS_SUCCESS;
+    }
+    ps_status status = allocate_native(block, nbytes);
+    if (status == PS_ERROR_OUT_OF_MEMORY) {
+        struct ps_runtime *runtime = block->device->runtime;
+        status = sweep(runtime, true);
+        if (status == PS_SUCCESS) {
+            status = drop_idle(&runtime->memory);
+        }
+        if (status == PS_SUCCESS) {
+            status = allocate_native(block, nbytes);
+        }
+    }
+    if (status == PS_SUCCESS) {
+        block->nbytes = nbytes;
+    }
+    return status;
+}
+
+ps_status
+ps_block_create(struct ps_stream *stream, size_t nbytes,
+                struct ps_block **result)
+{
+    struct ps_device *device = stream->device;
+    if (device->runtime->backend->memory_allocate == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    if (stream->generation != ps_generation()) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    ps_status status = sweep(device->runtime, false);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct ps_block *block = new_block(device);
+    if (block == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    block->stream = ps_stream_ref(stream);
+    status = allocate(block, nbytes);
+    if (status != PS_SUCCESS) {
+        drop_block(block);
+        return status;
+    }
+    pthread_mutex_lock(&device->mutex);
+    count_up(&device->memory.bytes, nbytes);
+    count_up(&device->memory.blocks, 1);
+    pthread_mutex_unlock(&device->mutex);
+    *result = block;
+    return PS_SUCCESS;
+}
+
+/* An idle block that fits without wasting more than it holds, or NULL. */
+static struct ps_block *
+take_idle(struct ps_memory_pool *pool, size_t nbytes)
+{
+    pthread_mutex_lock(&pool->mutex);
+    struct ps_block **link = &pool->idle;
+    while (*link != NULL &&
+           ((*link)->nbytes < nbytes || (*link)->nbytes / 2 > nbytes)) {
+        link = &(*link)->next;
+    }
+    struct ps_block *block = *link;
+    if (block != NULL) {
+        *link = block->next;
+        pool->idle_bytes -= block->nbytes;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return block;
+}
+
+ps_status
+ps_block_create_pinned(struct ps_device *device, size_t nbytes,
+                       struct ps_block **result)
+{
+    if (device->runtime->backend->pinned_allocate == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    if (nbytes > SIZE_MAX - PAGE) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = sweep(device->runtime, false);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    size_t rounded = (nbytes + PAGE - 1) / PAGE * PAGE;
+    struct ps_block *block =
+        nbytes == 0 ? NULL : take_idle(&device->runtime->memory, rounded);
+    if (block != NULL) {
+        atomic_store(&block->refs, 1);
+        *result = block;
+        return PS_SUCCESS;
+    }
+    block = new_block(device);
+    if (block == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    block->pinned = true;
+    status = allocate(block, rounded);
+    if (status != PS_SUCCESS) {
+        drop_block(block);
+        return status;
+    }
+    *result = block;
+    return PS_SUCCESS;
+}
+
+struct ps_block *
+ps_block_ref(struct ps_block *block)
+{
+    atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
+    return block;
+}
+
+/* Record the event that tells when the use is over.  Where that can't be
+ * done, the use is over on return. */
+static void
+mark_end_of_use(struct ps_block_use *use)
+{
+    struct ps_stream *stream = use->stream;
+    ps_status status = ps_event_create(stream->device->runtime, 0, &use->done);
+    if (status == PS_SUCCESS) {
+        do {
+            status = ps_event_record(use->done, stream);
+        } while (status == PS_ERROR_NOT_READY &&
+                 ps_stream_wait_room(stream, ROOM_TIMEOUT_NS) !=
+                     PS_ERROR_NOT_PERMITTED);
+    }
+    if (status != PS_SUCCESS) {
+        ps_stream_synchronize(stream);
+    }
+}
+
+ps_status
+ps_block_unref(struct ps_block *block)
+{
+    if (block == NULL || atomic_fetch_sub_explicit(
+                             &block->refs, 1, memory_order_acq_rel) != 1) {
+        return PS_SUCCESS;
+    }
+    if (block->generation != ps_generation()) {
+        return drop_block(block);
+    }
+    struct ps_device *device = block->device;
+    struct ps_memory_pool *pool = &device->runtime->memory;
+    if (!block->pinned) {
+        pthread_mutex_lock(&device->mutex);
+        count_down(&device->memory.bytes, block->nbytes);
+        count_down(&device->memory.blocks, 1);
+        pthread_mutex_unlock(&device->mutex);
+    }
+    for (struct ps_block_use *use = block->uses; use; use = use->next) {
+        mark_end_of_use(use);
+    }
+    pthread_mutex_lock(&pool->mutex);
+    block->next = pool->retired;
+    pool->retired = block;
+    pthread_mutex_unlock(&pool->mutex);
+    return sweep(device->runtime, false);
+}
+
+/* Put one use of the stream, if any, in place of all that are over and do
+ * not last.  The list is the caller's alone. */
+static struct ps_block_use *
+prune(struct ps_block_use *uses, ps_status *status)
+{
+    struct ps_block_use **link = &uses;
+    while (*link != NULL) {
+        struct ps_block_use *use = *link;
+        if (use->lasting ||
+            ps_stream_query(use->stream) == PS_ERROR_NOT_READY) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        *status = drop_use(use);
+    }
+    return uses;
+}
+
+ps_status
+ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
+{
+    struct ps_device *device = block->device;
+    if (stream == block->stream) {
+        return PS_SUCCESS;
+    }
+    pthread_mutex_lock(&device->mutex);
+    struct ps_block_use *use = block->uses;
+    while (use != NULL && use->stream != stream) {
+        use = use->next;
+    }
+    if (use != NULL) {
+        use->lasting = use->lasting || lasting;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    if (use != NULL) {
+        return PS_SUCCESS;
+    }
+
+    use = calloc(1, sizeof(*use));
+    if (use == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    use->stream = ps_stream_ref(stream);
+    use->lasting = lasting;
+
+    /* A block that meets many streams must not keep them all alive. */
+    pthread_mutex_lock(&device->mutex);
+    struct ps_block_use *others = block->uses;
+    block->uses = use;
+    pthread_mutex_unlock(&device->mutex);
+    ps_status status = PS_SUCCESS;
+    others = prune(others, &status);
+    pthread_mutex_lock(&device->mutex);
+    struct ps_block_use **link = &block->uses;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = others;
+    pthread_mutex_unlock(&device->mutex);
+    return status;
+}
+
+void
+ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats)
+{
+    pthread_mutex_lock(&device->mutex);
+    *stats = device->memory;
+    pthread_mutex_unlock(&device->mutex);
+}
+
+void
+ps_memory_stats_reset_peak(struct ps_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    device->memory.bytes.peak = device->memory.bytes.current;
+    device->memory.blocks.peak = device->memory.blocks.current;
+    pthread_mutex_unlock(&device->mutex);
+}

@@ -1,0 +1,239 @@
+/* The registry of backends.  Entries are only ever added, under one mutex;
+ * readers see an entry once the count includes it. */
+#include "runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct ps_runtime *registry[PS_MAX_RUNTIMES];
+static atomic_int registry_count;
+
+atomic_uint ps_fork_generation;
+
+/* Backends that share a process with other libraries' forks get a fresh
+ * state: whatever another thread held or changed at the fork is dropped. */
+static void
+reset_device_in_child(struct ps_device *device)
+{
+    pthread_mutex_init(&device->mutex, NULL);
+    device->streams = NULL;
+    device->idle_stream_count = 0;
+    for (int i = 0; i < PS_EVENT_POOLS; i++) {
+        device->idle_events[i].count = 0;
+    }
+    memset(&device->memory, 0, sizeof(device->memory));
+}
+
+static void
+after_fork_in_child(void)
+{
+    unsigned generation = atomic_fetch_add(&ps_fork_generation, 1) + 1;
+    pthread_mutex_init(&registry_mutex, NULL);
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = registry[i];
+        bool usable = atomic_load(&runtime->used) == 0 ||
+                      (runtime->backend->flags & PS_BACKEND_FORKABLE);
+        if (usable) {
+            atomic_store(&runtime->used, 0);
+        }
+        memset(&runtime->memory, 0, sizeof(runtime->memory));
+        pthread_mutex_init(&runtime->memory.mutex, NULL);
+        for (int d = 0; d < atomic_load(&runtime->device_count); d++) {
+            reset_device_in_child(&runtime->devices[d]);
+            if (usable) {
+                runtime->devices[d].default_stream.generation = generation;
+            }
+        }
+    }
+}
+
+static bool
+has_required_members(const struct ps_backend *backend)
+{
+    return backend->name != NULL && backend->status_name != NULL &&
+           backend->status_text != NULL && backend->device_count != NULL &&
+           backend->device_current != NULL && backend->device_set != NULL &&
+           backend->device_synchronize != NULL &&
+           backend->device_properties != NULL &&
+           backend->stream_priority_range != NULL &&
+           backend->stream_create != NULL && backend->stream_destroy != NULL &&
+           backend->stream_query != NULL &&
+           backend->stream_synchronize != NULL &&
+           backend->stream_wait_event != NULL &&
+           backend->event_create != NULL && backend->event_destroy != NULL &&
+           backend->event_record != NULL && backend->event_query != NULL &&
+           backend->event_synchronize != NULL;
+}
+
+static ps_status
+register_locked(const struct ps_backend *backend)
+{
+    int count = ps_runtime_count();
+    for (int i = 0; i < count; i++) {
+        const struct ps_backend *other = registry[i]->backend;
+        if (other->device_type == backend->device_type ||
+            strcmp(other->name, backend->name) == 0) {
+            return PS_ERROR_INVALID_VALUE;
+        }
+    }
+    if (count == PS_MAX_RUNTIMES) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (count == 0 && pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    struct ps_runtime *runtime = calloc(1, sizeof(*runtime));
+    if (runtime == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    runtime->backend = backend;
+    runtime->index = count;
+    pthread_mutex_init(&runtime->memory.mutex, NULL);
+    registry[count] = runtime;
+    atomic_store_explicit(&registry_count, count + 1, memory_order_release);
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_runtime_register(const struct ps_backend *backend)
+{
+    if (backend->abi_version != PS_ABI_VERSION ||
+        !has_required_members(backend)) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&registry_mutex);
+    ps_status status = register_locked(backend);
+    pthread_mutex_unlock(&registry_mutex);
+    return status;
+}
+
+int
+ps_runtime_count(void)
+{
+    return atomic_load_explicit(&registry_count, memory_order_acquire);
+}
+
+struct ps_runtime *
+ps_runtime_at(int index)
+{
+    return registry[index];
+}
+
+struct ps_runtime *
+ps_runtime_find(int device_type)
+{
+    int count = ps_runtime_count();
+    for (int i = 0; i < count; i++) {
+        if (registry[i]->backend->device_type == device_type) {
+            return registry[i];
+        }
+    }
+    return NULL;
+}
+
+static ps_status
+make_devices_locked(struct ps_runtime *runtime, int count)
+{
+    if (atomic_load(&runtime->device_count) != 0) {
+        return PS_SUCCESS;
+    }
+    struct ps_device *devices = calloc((size_t)count, sizeof(*devices));
+    if (devices == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    for (int i = 0; i < count; i++) {
+        struct ps_device *device = &devices[i];
+        device->runtime = runtime;
+        device->index = i;
+        pthread_mutex_init(&device->mutex, NULL);
+        /* The device's own reference keeps the count from reaching 0. */
+        atomic_init(&device->default_stream.refs, 1);
+        device->default_stream.kind = PS_STREAM_DEFAULT;
+        device->default_stream.generation = ps_generation();
+        device->default_stream.device = device;
+    }
+    runtime->devices = devices;
+    atomic_store_explicit(&runtime->device_count, count, memory_order_release);
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_runtime_devices(struct ps_runtime *runtime, int *count)
+{
+    int known =
+        atomic_load_explicit(&runtime->device_count, memory_order_acquire);
+    if (known == 0) {
+        ps_status status =
+            runtime->backend->device_count(runtime->backend, &known);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+        if (known <= 0) {
+            return PS_ERROR_NO_DEVICE;
+        }
+        pthread_mutex_lock(&registry_mutex);
+        status = make_devices_locked(runtime, known);
+        pthread_mutex_unlock(&registry_mutex);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
+    *count = known;
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_runtime_use(struct ps_runtime *runtime)
+{
+    unsigned mark = ps_generation() + 1;
+    unsigned used = atomic_load_explicit(&runtime->used, memory_order_acquire);
+    if (used == mark) {
+        return PS_SUCCESS;
+    }
+    if (used != 0) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    int count;
+    ps_status status = ps_runtime_devices(runtime, &count);
+    if (status == PS_SUCCESS) {
+        atomic_store_explicit(&runtime->used, mark, memory_order_release);
+    }
+    return status;
+}
+
+ps_status
+ps_runtime_device(struct ps_runtime *runtime, int index,
+                  struct ps_device **device)
+{
+    int count =
+        atomic_load_explicit(&runtime->device_count, memory_order_acquire);
+    if (index < 0 || index >= count) {
+        return PS_ERROR_INVALID_DEVICE;
+    }
+    *device = &runtime->devices[index];
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_runtime_current_device(struct ps_runtime *runtime,
+                          struct ps_device **device)
+{
+    int index;
+    ps_status status =
+        runtime->backend->device_current(runtime->backend, &index);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    return ps_runtime_device(runtime, index, device);
+}
+
+ps_status
+ps_runtime_restore_device(struct ps_runtime *runtime, int previous)
+{
+    const struct ps_backend *backend = runtime->backend;
+    if (backend->device_restore == NULL) {
+        return backend->device_set(backend, previous);
+    }
+    return backend->device_restore(backend, previous);
+}

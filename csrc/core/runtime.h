@@ -1,0 +1,106 @@
+/* Runtimes: the registered backends, and what core keeps for each device.
+ * A runtime and its devices live until the process ends, so pointers to them
+ * need no count. */
+#ifndef PYSTREAMS_CORE_RUNTIME_H
+#define PYSTREAMS_CORE_RUNTIME_H
+
+#include <pystreams/backend.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "memory.h"
+#include "stream.h"
+
+enum {
+    PS_MAX_RUNTIMES = 8,
+    /* How many idle native streams of a device are kept for reuse.  A stream
+     * holds device memory, so few. */
+    PS_IDLE_STREAMS = 32,
+    PS_IDLE_EVENTS = 1024,
+    /* PS_EVENT_TIMING and PS_EVENT_BLOCKING: the flags of pooled events. */
+    PS_EVENT_POOLS = 4,
+};
+
+struct ps_idle_events {
+    int count;
+    ps_handle handles[PS_IDLE_EVENTS];
+};
+
+struct ps_device {
+    struct ps_runtime *runtime;
+    int index;
+    /* Handle 0, never freed. */
+    struct ps_stream default_stream;
+
+    /* Guards what follows.  Held for a few instructions, never across a call
+     * of the backend. */
+    pthread_mutex_t mutex;
+    /* Streams made here that somebody holds, for ps_stream_find. */
+    struct ps_stream *streams;
+    /* Idle native streams. */
+    int idle_stream_count;
+    struct {
+        ps_handle handle;
+        int priority;
+    } idle_streams[PS_IDLE_STREAMS];
+    /* Idle native events by their flags. */
+    struct ps_idle_events idle_events[PS_EVENT_POOLS];
+    struct ps_memory_stats memory;
+};
+
+struct ps_runtime {
+    const struct ps_backend *backend;
+    /* Position in the order of registration. */
+    int index;
+    /* The fork generation + 1 in which a device was first used; 0: never. */
+    atomic_uint used;
+    /* 0 until the backend has shown devices; then it stays. */
+    atomic_int device_count;
+    struct ps_device *devices;
+    struct ps_memory_pool memory;
+};
+
+/* How many forks lie between the first process and this one.  An object made
+ * in another generation belongs to an ancestor. */
+extern atomic_uint ps_fork_generation;
+
+static inline unsigned
+ps_generation(void)
+{
+    return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
+}
+
+/* Register a table that lives as long as the process.
+ * PS_ERROR_INVALID_VALUE: another ABI version, a required member missing, or
+ * a name or device type that is taken.  PS_ERROR_OUT_OF_MEMORY: no place. */
+ps_status ps_runtime_register(const struct ps_backend *backend);
+
+int ps_runtime_count(void);
+struct ps_runtime *ps_runtime_at(int index);
+
+/* NULL where no backend of the device type is registered. */
+struct ps_runtime *ps_runtime_find(int device_type);
+
+/* How many devices there are, with the status that says why there are none.
+ * Initializes nothing. */
+ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
+
+/* Call before a device is used: makes the devices ready and marks the runtime
+ * as used by this process.  PS_ERROR_NOT_INITIALIZED in a forked child of a
+ * process that used a runtime that is not PS_BACKEND_FORKABLE. */
+ps_status ps_runtime_use(struct ps_runtime *runtime);
+
+/* After ps_runtime_use.  PS_ERROR_INVALID_DEVICE when out of range. */
+ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
+                            struct ps_device **device);
+
+/* The calling thread's current device, after ps_runtime_use. */
+ps_status ps_runtime_current_device(struct ps_runtime *runtime,
+                                    struct ps_device **device);
+
+/* Make previous current again after a switch, see device_restore. */
+ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);
+
+#endif

@@ -1,0 +1,283 @@
+/* Streams and the pool of idle native streams.  Only an idle native stream
+ * enters the pool, so that a new stream never waits for a former owner's work
+ * and never meets its failure. */
+#include "stream.h"
+
+#include <stdlib.h>
+
+#include "event.h"
+#include "runtime.h"
+
+static void
+link_locked(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    stream->next = device->streams;
+    if (stream->next != NULL) {
+        stream->next->previous = stream;
+    }
+    device->streams = stream;
+}
+
+static void
+unlink_locked(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    if (stream->previous != NULL) {
+        stream->previous->next = stream->next;
+    }
+    else {
+        device->streams = stream->next;
+    }
+    if (stream->next != NULL) {
+        stream->next->previous = stream->previous;
+    }
+}
+
+static bool
+pool_take_locked(struct ps_device *device, int priority, ps_handle *handle)
+{
+    for (int i = device->idle_stream_count; i-- > 0;) {
+        if (device->idle_streams[i].priority == priority) {
+            *handle = device->idle_streams[i].handle;
+            device->idle_streams[i] =
+                device->idle_streams[--device->idle_stream_count];
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool
+pool_give_locked(struct ps_device *device, int priority, ps_handle handle)
+{
+    int count = device->idle_stream_count;
+    if (count == PS_IDLE_STREAMS) {
+        return false;
+    }
+    device->idle_streams[count].handle = handle;
+    device->idle_streams[count].priority = priority;
+    device->idle_stream_count++;
+    return true;
+}
+
+/* Idle, back to the pool while there is room; else destroyed, with whatever
+ * work or failure it still has. */
+static ps_status
+give_up_native(struct ps_device *device, int priority, ps_handle handle)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    bool kept = false;
+    if (backend->stream_query(backend, device->index, handle) == PS_SUCCESS) {
+        pthread_mutex_lock(&device->mutex);
+        kept = pool_give_locked(device, priority, handle);
+        pthread_mutex_unlock(&device->mutex);
+    }
+    return kept ? PS_SUCCESS
+                : backend->stream_destroy(backend, device->index, handle);
+}
+
+static ps_status
+clamp_priority(struct ps_device *device, int *priority)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    if (*priority == 0) {
+        return PS_SUCCESS;
+    }
+    int least, greatest;
+    ps_status status = backend->stream_priority_range(backend, device->index,
+                                                      &least, &greatest);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (*priority > least) {
+        *priority = least;
+    }
+    if (*priority < greatest) {
+        *priority = greatest;
+    }
+    return PS_SUCCESS;
+}
+
+static struct ps_stream *
+new_stream(struct ps_device *device, enum ps_stream_kind kind)
+{
+    struct ps_stream *stream = calloc(1, sizeof(*stream));
+    if (stream != NULL) {
+        atomic_init(&stream->refs, 1);
+        stream->kind = kind;
+        stream->generation = ps_generation();
+        stream->device = device;
+    }
+    return stream;
+}
+
+ps_status
+ps_stream_create(struct ps_device *device, int priority,
+                 struct ps_stream **result)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    ps_status status = clamp_priority(device, &priority);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct ps_stream *stream = new_stream(device, PS_STREAM_OWNED);
+    if (stream == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    stream->priority = priority;
+    pthread_mutex_lock(&device->mutex);
+    bool recycled = pool_take_locked(device, priority, &stream->handle);
+    pthread_mutex_unlock(&device->mutex);
+    if (!recycled) {
+        status = backend->stream_create(backend, device->index, priority,
+                                        &stream->handle);
+    }
+    if (status != PS_SUCCESS) {
+        free(stream);
+        return status;
+    }
+    pthread_mutex_lock(&device->mutex);
+    link_locked(stream);
+    pthread_mutex_unlock(&device->mutex);
+    *result = stream;
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
+               void (*release_owner)(void *owner), struct ps_stream **result)
+{
+    struct ps_stream *stream = new_stream(device, PS_STREAM_EXTERNAL);
+    if (stream == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    stream->handle = handle;
+    stream->owner = owner;
+    stream->release_owner = release_owner;
+    *result = stream;
+    return PS_SUCCESS;
+}
+
+/* A reference unless the last one is being dropped. */
+static bool
+try_ref(struct ps_stream *stream)
+{
+    unsigned refs = atomic_load(&stream->refs);
+    while (refs != 0) {
+        if (atomic_compare_exchange_weak(&stream->refs, &refs, refs + 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct ps_stream *
+ps_stream_find(struct ps_device *device, ps_handle handle)
+{
+    if (handle == 0) {
+        return ps_stream_ref(&device->default_stream);
+    }
+    pthread_mutex_lock(&device->mutex);
+    struct ps_stream *stream = device->streams;
+    while (stream != NULL && !(stream->handle == handle && try_ref(stream))) {
+        stream = stream->next;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return stream;
+}
+
+struct ps_stream *
+ps_stream_ref(struct ps_stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->refs, 1, memory_order_relaxed);
+    return stream;
+}
+
+ps_status
+ps_stream_unref(struct ps_stream *stream)
+{
+    if (stream == NULL || atomic_fetch_sub_explicit(
+                              &stream->refs, 1, memory_order_acq_rel) != 1) {
+        return PS_SUCCESS;
+    }
+    ps_status status = PS_SUCCESS;
+    if (stream->kind == PS_STREAM_OWNED &&
+        stream->generation == ps_generation()) {
+        struct ps_device *device = stream->device;
+        pthread_mutex_lock(&device->mutex);
+        unlink_locked(stream);
+        pthread_mutex_unlock(&device->mutex);
+        status = give_up_native(device, stream->priority, stream->handle);
+    }
+    if (stream->release_owner != NULL) {
+        stream->release_owner(stream->owner);
+    }
+    free(stream);
+    return status;
+}
+
+ps_status
+ps_stream_query(struct ps_stream *stream)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    if (stream->generation != ps_generation()) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    return backend->stream_query(backend, stream->device->index,
+                                 stream->handle);
+}
+
+ps_status
+ps_stream_synchronize(struct ps_stream *stream)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    if (stream->generation != ps_generation()) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    return backend->stream_synchronize(backend, stream->device->index,
+                                       stream->handle);
+}
+
+ps_status
+ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    if (backend->stream_wait_room == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    return backend->stream_wait_room(backend, stream->device->index,
+                                     stream->handle, timeout_ns);
+}
+
+ps_status
+ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    unsigned generation = ps_generation();
+    if (stream->generation != generation || event->generation != generation) {
+        return PS_ERROR_NOT_INITIALIZED;
+    }
+    if (ps_event_known_done(event)) {
+        return PS_SUCCESS;
+    }
+    return backend->stream_wait_event(backend, stream->device->index,
+                                      stream->handle,
+                                      atomic_load(&event->handle));
+}
+
+ps_status
+ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
+{
+    struct ps_event *event;
+    ps_status status = ps_event_create(other->device->runtime, 0, &event);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = ps_event_record(event, other);
+    if (status == PS_SUCCESS) {
+        status = ps_stream_wait_event(stream, event);
+    }
+    ps_status cleanup = ps_event_unref(event);
+    return status != PS_SUCCESS ? status : cleanup;
+}

@@ -1,0 +1,73 @@
+/* Streams.  A stream is counted; the native stream of an owned one goes back
+ * to its device's pool when the last reference is dropped, which may be on
+ * any thread. */
+#ifndef PYSTREAMS_CORE_STREAM_H
+#define PYSTREAMS_CORE_STREAM_H
+
+#include <pystreams/backend.h>
+
+#include <stdatomic.h>
+
+struct ps_device;
+struct ps_event;
+
+enum ps_stream_kind {
+    PS_STREAM_DEFAULT,
+    PS_STREAM_OWNED,
+    PS_STREAM_EXTERNAL,
+};
+
+struct ps_stream {
+    atomic_uint refs;
+    enum ps_stream_kind kind;
+    /* The fork generation that made it. */
+    unsigned generation;
+    struct ps_device *device;
+    ps_handle handle;
+    int priority;
+    /* Kept alive with an external stream; release may be NULL. */
+    void *owner;
+    void (*release_owner)(void *owner);
+    /* Neighbours among the device's owned streams; its mutex guards them. */
+    struct ps_stream *next;
+    struct ps_stream *previous;
+};
+
+/* A stream that no other live stream shares a native one with, from the pool
+ * or new.  priority is clamped to the device's range.  May block. */
+ps_status ps_stream_create(struct ps_device *device, int priority,
+                           struct ps_stream **stream);
+
+/* A stream somebody else owns.  After success owner is given to
+ * release_owner when the last reference is dropped. */
+ps_status
+ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
+               void (*release_owner)(void *owner), struct ps_stream **stream);
+
+/* A new reference to the default stream or a live owned stream with this
+ * handle, or NULL. */
+struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
+
+struct ps_stream *ps_stream_ref(struct ps_stream *stream);
+
+/* Accepts NULL.  Dropping the last reference may block; the status is that of
+ * the clean-up, and the stream is gone in any case. */
+ps_status ps_stream_unref(struct ps_stream *stream);
+
+/* The members of the contract of the same names, for a stream of this
+ * process; PS_ERROR_NOT_INITIALIZED for one of an ancestor. */
+ps_status ps_stream_query(struct ps_stream *stream);
+ps_status ps_stream_synchronize(struct ps_stream *stream);
+ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
+
+/* Wait for the event's record in effect; asks nothing of the device where
+ * there is nothing to wait for.  Enqueues. */
+ps_status
+ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
+
+/* What stream gets from here on waits for all that other has now.
+ * Enqueues. */
+ps_status
+ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
+
+#endif
