@@ -1,0 +1,147 @@
+/* Nanoseconds per operation, for whoever changes the engine. */
+#include "check.h"
+#include "tests.h"
+#include "work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void
+report(const char *what, int64_t began, int64_t times)
+{
+    double each = (double)(now() - began) / (double)times;
+    printf("%-44s %8.1f ns\n", what, each);
+}
+
+static void
+stamp(void *argument)
+{
+    *(int64_t *)argument = now();
+}
+
+static void
+bench_stream(const char *what, bool behind_gate, bool calls)
+{
+    enum { OPERATIONS = 2000000 };
+    ps_handle stream = stream_new(0), event = event_new();
+    struct gate gate;
+    int ran = 0;
+    if (behind_gate) {
+        gate_close(cpu, &gate, stream);
+    }
+    int64_t began = now();
+    for (int i = 0; i < OPERATIONS; i++) {
+        ps_status status =
+            calls ? cpu->host_function(cpu, 0, stream, count, &ran)
+                  : cpu->event_record(cpu, 0, event, stream);
+        if (status) {
+            if (behind_gate) {
+                gate_open(&gate);
+            }
+            behind_gate = false;
+            OK(cpu->stream_wait_room(cpu, 0, stream, INT64_MAX));
+            i--;
+        }
+    }
+    OK(cpu->stream_synchronize(cpu, 0, stream));
+    report(what, began, OPERATIONS);
+    OK(cpu->stream_destroy(cpu, 0, stream));
+    OK(cpu->event_destroy(cpu, 0, event));
+}
+
+static void
+bench_copy(void)
+{
+    size_t size = (size_t)1 << 30;
+    char *from = malloc(size), *to = malloc(size);
+    memset(from, 1, size);
+    memset(to, 2, size);
+    for (int i = 0; i < 3; i++) {
+        int64_t began = now();
+        memcpy(to, from, size);
+        report("memcpy of 1 GiB", began, 1);
+        began = now();
+        OK(cpu->memory_copy(cpu, 0, 0, to, from, size));
+        OK(cpu->stream_synchronize(cpu, 0, 0));
+        report("memory_copy of 1 GiB", began, 1);
+    }
+    free(from);
+    free(to);
+}
+
+static void
+bench_wake(void)
+{
+    enum { TIMES = 2000 };
+    ps_handle a = stream_new(0), b = stream_new(0), event = event_new();
+    int64_t woke = 0, opened = 0, sum = 0;
+    for (int i = 0; i < TIMES; i++) {
+        struct gate gate;
+        gate_close(cpu, &gate, a);
+        OK(cpu->host_function(cpu, 0, a, stamp, &opened));
+        OK(cpu->event_record(cpu, 0, event, a));
+        OK(cpu->stream_wait_event(cpu, 0, b, event));
+        OK(cpu->host_function(cpu, 0, b, stamp, &woke));
+        gate_open(&gate);
+        OK(cpu->stream_synchronize(cpu, 0, b));
+        sum += woke - opened;
+    }
+    printf("%-44s %8.1f ns\n", "parked stream, from record to running",
+           (double)sum / TIMES);
+    int64_t called;
+    sum = 0;
+    for (int i = 0; i < TIMES / 10; i++) {
+        pause_ms(1);
+        called = now();
+        OK(cpu->host_function(cpu, 0, a, stamp, &woke));
+        OK(cpu->stream_synchronize(cpu, 0, a));
+        sum += woke - called;
+    }
+    printf("%-44s %8.1f ns\n", "sleeping worker, from call to running",
+           (double)sum / (TIMES / 10.0));
+    stream_end(a);
+    stream_end(b);
+    OK(cpu->event_destroy(cpu, 0, event));
+}
+
+void
+bench(void)
+{
+    enum { TIMES = 5000000 };
+    ps_handle stream = stream_new(0), timed = event_new(), event = 0;
+    OK(cpu->event_create(cpu, 0, 0, &event));
+    for (int with_worker = 0; with_worker < 2; with_worker++) {
+        int64_t began = now();
+        for (int i = 0; i < TIMES; i++) {
+            cpu->event_record(cpu, 0, event, stream);
+        }
+        report("record, idle stream", began, TIMES);
+        began = now();
+        for (int i = 0; i < TIMES; i++) {
+            cpu->event_record(cpu, 0, timed, stream);
+        }
+        report("record with timing, idle stream", began, TIMES);
+        began = now();
+        for (int i = 0; i < TIMES; i++) {
+            cpu->event_query(cpu, 0, event);
+        }
+        report("event_query", began, TIMES);
+        began = now();
+        for (int i = 0; i < TIMES; i++) {
+            cpu->stream_query(cpu, 0, stream);
+        }
+        report("stream_query, idle", began, TIMES);
+        stamp(&began);
+        OK(cpu->host_function(cpu, 0, stream, stamp, &began));
+        OK(cpu->stream_synchronize(cpu, 0, stream));
+    }
+    bench_stream("host functions, one stream", false, true);
+    bench_stream("host functions, 65536 at a time", true, true);
+    bench_stream("records, 65536 at a time", true, false);
+    bench_wake();
+    bench_copy();
+    stream_end(stream);
+    OK(cpu->event_destroy(cpu, 0, timed));
+    OK(cpu->event_destroy(cpu, 0, event));
+}

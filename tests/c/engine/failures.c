@@ -1,0 +1,107 @@
+/* Failures: what a failed stream skips, where its status travels, and who is
+ * told of it. */
+#include "check.h"
+#include "tests.h"
+#include "work.h"
+
+/* A failure at any position skips what is behind it, and travels on. */
+static void
+fail_at(int wrong, bool queued)
+{
+    enum { STEPS = 8 };
+    ps_handle streams[STEPS], events[STEPS];
+    ps_status failure = 700 + wrong;
+    struct gate gate;
+    int ran = 0;
+    for (int i = 0; i < STEPS; i++) {
+        streams[i] = stream_new(0);
+        events[i] = event_new();
+    }
+    if (queued) {
+        gate_close(cpu, &gate, streams[0]);
+    }
+    for (int i = 0; i < STEPS; i++) {
+        void *data = NULL;
+        OK(cpu->memory_allocate(cpu, 0, streams[i], 70000, &data));
+        if (i > 0) {
+            OK(cpu->stream_wait_event(cpu, 0, streams[i], events[i - 1]));
+        }
+        if (i == wrong) {
+            OK(cpu->stream_fail(cpu, 0, streams[i], failure));
+            OK(cpu->stream_fail(cpu, 0, streams[i], 1));
+        }
+        OK(cpu->host_function(cpu, 0, streams[i], count, &ran));
+        OK(cpu->sleep(cpu, 0, streams[i], 1000));
+        OK(cpu->memory_fill(cpu, 0, streams[i], data, 1, 70000));
+        OK(cpu->event_record(cpu, 0, events[i], streams[i]));
+        OK(cpu->memory_free(cpu, 0, streams[i], data));
+    }
+    if (queued) {
+        gate_open(&gate);
+    }
+    for (int i = 0; i < STEPS; i++) {
+        ps_status want = i < wrong ? PS_SUCCESS : failure;
+        for (int again = 0; again < 2; again++) {
+            CHECK_STATUS(cpu->event_synchronize(cpu, 0, events[i]), want);
+            CHECK_STATUS(cpu->event_query(cpu, 0, events[i]), want);
+            CHECK_STATUS(cpu->stream_synchronize(cpu, 0, streams[i]), want);
+            CHECK_STATUS(cpu->stream_query(cpu, 0, streams[i]), want);
+        }
+    }
+    CHECK(ran == wrong);
+    CHECK_STATUS(cpu->device_synchronize(cpu, 0), failure);
+    float unset;
+    CHECK_STATUS(
+        cpu->event_elapsed(cpu, 0, events[0], events[STEPS - 1], &unset),
+        failure);
+    for (int i = 0; i < STEPS; i++) {
+        OK(cpu->stream_destroy(cpu, 0, streams[i]));
+        OK(cpu->event_destroy(cpu, 0, events[i]));
+    }
+    OK(cpu->device_synchronize(cpu, 0));
+}
+
+void
+test_failures(void)
+{
+    for (int wrong = 0; wrong < 8; wrong++) {
+        fail_at(wrong, false);
+        fail_at(wrong, true);
+    }
+    CHECK_STATUS(cpu->stream_fail(cpu, 0, 0, 0), PS_ERROR_INVALID_VALUE);
+    CHECK_STATUS(cpu->stream_fail(cpu, 0, 0, PS_ERROR_NOT_READY),
+                 PS_ERROR_INVALID_VALUE);
+
+    /* Nobody was told: the device says it, once. */
+    ps_handle stream = stream_new(0);
+    struct gate gate;
+    OK(cpu->stream_query(cpu, 0, stream));
+    gate_close(cpu, &gate, stream);
+    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    OK(cpu->stream_destroy(cpu, 0, stream));
+    gate_open(&gate);
+    CHECK_STATUS(cpu->device_synchronize(cpu, 0), 719);
+    OK(cpu->device_synchronize(cpu, 0));
+}
+
+/* A failed stream still waits for events, as a free may be behind them. */
+void
+test_failed_waits(void)
+{
+    ps_handle busy = stream_new(0), wrong = stream_new(0), event = event_new();
+    struct gate gate;
+    void *data = NULL;
+    OK(cpu->memory_allocate(cpu, 0, wrong, 1, &data));
+    gate_close(cpu, &gate, busy);
+    OK(cpu->event_record(cpu, 0, event, busy));
+    OK(cpu->stream_fail(cpu, 0, wrong, 719));
+    OK(cpu->stream_wait_event(cpu, 0, wrong, event));
+    OK(cpu->memory_free(cpu, 0, wrong, data));
+    pause_ms(10);
+    CHECK_STATUS(cpu->stream_query(cpu, 0, wrong), PS_ERROR_NOT_READY);
+    gate_open(&gate);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, wrong), 719);
+    OK(cpu->stream_destroy(cpu, 0, wrong));
+    OK(cpu->event_destroy(cpu, 0, event));
+    stream_end(busy);
+}

@@ -1,0 +1,82 @@
+/* The embedded CPU engine, tested through its table and nothing else.
+ *
+ *   engine                  all tests: "N passed, 0 failed"
+ *   engine --bench          nanoseconds per operation
+ *   engine --plant race     a fault of this program itself, which the
+ *          leak | overflow  sanitizer in use must report */
+#include "check.h"
+#include "tests.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int planted; /* unlocked: what races */
+
+static void *
+plant_race(void *argument)
+{
+    for (int i = 0; i < 100000; i++) {
+        planted++;
+    }
+    return argument;
+}
+
+static int
+plant(const char *fault)
+{
+    if (strcmp(fault, "race") == 0) {
+        run_threads(plant_race);
+    }
+    else if (strcmp(fault, "leak") == 0) {
+        char *volatile lost = malloc(1000);
+        lost[0] = 1;
+        lost = NULL;
+    }
+    else if (strcmp(fault, "overflow") == 0) {
+        volatile char *block = malloc(1000);
+        volatile int end = 1000;
+        block[end] = 1;
+        free((void *)block);
+    }
+    else {
+        fprintf(stderr, "unknown fault: %s\n", fault);
+        return 2;
+    }
+    return 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    /* The first one must find no stack of an earlier thread to reuse. */
+    static void (*const tests[])(void) = {
+        test_no_thread,    test_fifo,       test_versions,
+        test_chains,       test_priorities, test_timers,
+        test_handles,      test_full_queue, test_failures,
+        test_failed_waits, test_transfers,  test_device_synchronize,
+        test_memory,       test_fork,       test_destroy_pending,
+        test_threads_few,  test_stress,     test_shutdown,
+    };
+    cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 2);
+    if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
+        bench();
+        return failed != 0;
+    }
+    if (argc > 2 && strcmp(argv[1], "--plant") == 0) {
+        return plant(argv[2]);
+    }
+    if (argc > 1) {
+        fprintf(stderr, "usage: %s [--bench | --plant FAULT]\n", argv[0]);
+        return 2;
+    }
+    alarm(120); /* a hang is a failure */
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+        tests[i]();
+    }
+    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->shutdown(cpu, 10000000000));
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

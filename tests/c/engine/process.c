@@ -1,0 +1,268 @@
+/* The process around the engine: forks of it, one with no thread to be had,
+ * and its end. */
+#include "check.h"
+#include "tests.h"
+#include "work.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#define SANITIZED \
+    (__has_feature(thread_sanitizer) || __has_feature(address_sanitizer))
+#else
+#define SANITIZED 0
+#endif
+
+/* gcc's ThreadSanitizer has no threads in a child of a threaded process;
+ * clang's has, when asked. */
+#if defined(__SANITIZE_THREAD__)
+#define CHILD_HAS_THREADS 0
+#else
+#define CHILD_HAS_THREADS 1
+#endif
+
+const char *__tsan_default_options(void);
+const char *
+__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+
+/* CHECK in a forked child, which ends at the first that does not hold. */
+#define CHILD(condition) child_check(condition, #condition, __LINE__)
+
+static void
+child_check(bool right, const char *what, int line)
+{
+    if (!right) {
+        dprintf(STDERR_FILENO, "%s:%d: failed: %s\n", __FILE__, line, what);
+        _exit(1);
+    }
+}
+
+static void
+child_use_workers(ps_handle stream, ps_handle event)
+{
+    int ran = 0;
+    void *data = NULL;
+    CHILD(cpu->memory_allocate(cpu, 0, stream, 9, &data) == PS_SUCCESS);
+    for (int i = 0; i < 1000; i++) {
+        CHILD(!cpu->host_function(cpu, 0, stream, count, &ran));
+    }
+    CHILD(cpu->sleep(cpu, 0, stream, 100000) == PS_SUCCESS);
+    CHILD(cpu->event_record(cpu, 0, event, stream) == PS_SUCCESS);
+    CHILD(cpu->stream_wait_event(cpu, 0, 0, event) == PS_SUCCESS);
+    CHILD(cpu->host_function(cpu, 0, 0, count, &ran) == PS_SUCCESS);
+    CHILD(cpu->memory_free(cpu, 0, stream, data) == PS_SUCCESS);
+    CHILD(cpu->stream_synchronize(cpu, 0, 0) == PS_SUCCESS && ran == 1001);
+}
+
+/* What a forked child finds: nothing of its parent's, and an engine to use. */
+static void
+child_use_engine(ps_handle parent_stream, ps_handle parent_event)
+{
+    ps_handle stream = 0, event = 0;
+    alarm(20);
+    CHILD(cpu->stream_query(cpu, 0, parent_stream) == PS_ERROR_INVALID_HANDLE);
+    CHILD(cpu->event_query(cpu, 0, parent_event) == PS_ERROR_INVALID_HANDLE);
+    CHILD(cpu->stream_query(cpu, 0, 0) == PS_SUCCESS);
+    CHILD(cpu->device_synchronize(cpu, 0) == PS_SUCCESS);
+    CHILD(cpu->stream_create(cpu, 0, 0, &stream) == PS_SUCCESS);
+    CHILD(cpu->event_create(cpu, 0, 0, &event) == PS_SUCCESS);
+    CHILD(stream != parent_stream && event != parent_event);
+    CHILD(cpu->event_record(cpu, 0, event, stream) == PS_SUCCESS);
+    CHILD(cpu->event_synchronize(cpu, 0, event) == PS_SUCCESS);
+    if (CHILD_HAS_THREADS) {
+        child_use_workers(stream, event);
+    }
+    CHILD(cpu->stream_destroy(cpu, 0, stream) == PS_SUCCESS);
+    CHILD(cpu->shutdown(cpu, 10000000000) == PS_SUCCESS);
+    _exit(0);
+}
+
+struct forker {
+    ps_handle stream, event;
+    int status;
+    bool child_returns;
+};
+
+static void
+fork_here(void *argument)
+{
+    struct forker *forker = argument;
+    pid_t child = fork();
+    if (child == 0 && forker->child_returns) {
+        return;
+    }
+    if (child == 0) {
+        child_use_engine(forker->stream, forker->event);
+    }
+    if (waitpid(child, &forker->status, 0) != child) {
+        forker->status = -1;
+    }
+}
+
+static atomic_bool load_over;
+
+static void *
+load_thread(void *argument)
+{
+    int *ran = argument;
+    ps_handle stream = stream_new(0), event = event_new();
+    while (!load_over) {
+        OK(cpu->host_function(cpu, 0, stream, count, ran));
+        OK(cpu->event_record(cpu, 0, event, stream));
+        OK(cpu->stream_synchronize(cpu, 0, stream));
+        ran[1]++;
+    }
+    OK(cpu->stream_destroy(cpu, 0, stream));
+    OK(cpu->event_destroy(cpu, 0, event));
+    return NULL;
+}
+
+void
+test_fork(void)
+{
+    struct forker forker = {.stream = stream_new(0), .event = event_new()};
+    struct gate gate;
+    int ran = 0, load[2] = {0};
+    pthread_t thread;
+    load_over = false;
+    pthread_create(&thread, NULL, load_thread, load);
+    gate_close(cpu, &gate, forker.stream);
+    for (int i = 0; i < 1000; i++) {
+        OK(cpu->host_function(cpu, 0, forker.stream, count, &ran));
+    }
+    OK(cpu->event_record(cpu, 0, forker.event, forker.stream));
+    for (int i = 0; i < 20; i++) {
+        fork_here(&forker);
+        CHECK(forker.status == 0);
+    }
+    gate_open(&gate);
+    OK(cpu->event_synchronize(cpu, 0, forker.event));
+    CHECK(ran == 1000);
+    load_over = true;
+    pthread_join(thread, NULL);
+    CHECK(load[0] == load[1] && load[0] > 0);
+
+    OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
+    OK(cpu->stream_synchronize(cpu, 0, forker.stream));
+    CHECK(forker.status == 0);
+    /* The child's only thread is then a worker with no engine: it ends. */
+    forker.child_returns = !SANITIZED;
+    forker.status = -1;
+    OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
+    OK(cpu->stream_synchronize(cpu, 0, forker.stream));
+    CHECK(forker.status == 0);
+    OK(cpu->stream_destroy(cpu, 0, forker.stream));
+    OK(cpu->event_destroy(cpu, 0, forker.event));
+}
+
+/* With no thread to be had the call fails, and nothing is queued. */
+void
+test_no_thread(void)
+{
+    if (SANITIZED) {
+        return;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        int ran = 0;
+        struct rlimit limit;
+        CHILD(cpu->event_record(cpu, 0, event_new(), 0) == PS_SUCCESS);
+        getrlimit(RLIMIT_AS, &limit);
+        limit.rlim_cur = 1;
+        setrlimit(RLIMIT_AS, &limit);
+        ps_status status = cpu->host_function(cpu, 0, 0, count, &ran);
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_AS, &limit);
+        CHILD(status == PS_ERROR_OUT_OF_MEMORY);
+        CHILD(cpu->stream_query(cpu, 0, 0) == PS_SUCCESS);
+        CHILD(cpu->host_function(cpu, 0, 0, count, &ran) == PS_SUCCESS);
+        CHILD(cpu->stream_synchronize(cpu, 0, 0) == PS_SUCCESS && ran == 1);
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+struct stopped {
+    const struct ps_backend *backend;
+    ps_handle stream, event;
+};
+
+static atomic_int returned;
+
+static void *
+wait_for_stream(void *argument)
+{
+    struct stopped *s = argument;
+    s->backend->stream_synchronize(s->backend, 0, s->stream);
+    returned++;
+    return NULL;
+}
+
+static void *
+wait_for_event(void *argument)
+{
+    struct stopped *s = argument;
+    s->backend->event_synchronize(s->backend, 0, s->event);
+    returned++;
+    return NULL;
+}
+
+void
+test_shutdown(void)
+{
+    const struct ps_backend *b = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1);
+    /* The waiting threads look at it for as long as the program runs. */
+    static struct stopped stopped;
+    stopped.backend = b;
+    ps_handle busy = 0, idle = 0;
+    struct gate gate;
+    int ran = 0;
+    char byte = 0;
+    void *data = NULL;
+    OK(b->stream_create(b, 0, 0, &busy));
+    OK(b->stream_create(b, 0, 0, &idle));
+    OK(b->stream_create(b, 0, 0, &stopped.stream));
+    OK(b->event_create(b, 0, 0, &stopped.event));
+    OK(b->memory_allocate(b, 0, idle, 1000, &data));
+    gate_close(b, &gate, busy);
+    OK(b->host_function(b, 0, busy, count, &ran));
+    OK(b->event_record(b, 0, stopped.event, busy));
+    OK(b->sleep(b, 0, stopped.stream, UINT64_MAX));
+    OK(b->host_function(b, 0, stopped.stream, count, &ran));
+    pthread_t waiting[2];
+    pthread_create(&waiting[0], NULL, wait_for_stream, &stopped);
+    pthread_create(&waiting[1], NULL, wait_for_event, &stopped);
+    pause_ms(20);
+    CHECK_STATUS(b->shutdown(b, 20000000), PS_ERROR_NOT_READY);
+    pthread_detach(waiting[0]);
+    pthread_detach(waiting[1]);
+    pause_ms(20);
+    CHECK(returned == 0);
+    CHECK_STATUS(b->device_synchronize(b, 0), PS_ERROR_SHUTTING_DOWN);
+    CHECK_STATUS(b->host_function(b, 0, idle, count, &ran),
+                 PS_ERROR_SHUTTING_DOWN);
+    OK(b->memory_fill(b, 0, idle, &byte, 7, 1));
+    CHECK(byte == 7);
+    OK(b->event_record(b, 0, stopped.event, idle));
+    OK(b->event_synchronize(b, 0, stopped.event));
+    OK(b->stream_synchronize(b, 0, idle));
+    OK(b->memory_free(b, 0, idle, data));
+    OK(b->stream_destroy(b, 0, busy));
+    gate_open(&gate);
+    OK(b->shutdown(b, 10000000000));
+    OK(b->shutdown(b, 0));
+    CHECK(ran == 0);
+    OK(b->stream_destroy(b, 0, idle));
+    OK(b->stream_destroy(b, 0, stopped.stream));
+    OK(b->event_destroy(b, 0, stopped.event));
+}

@@ -1,0 +1,41 @@
+/* Every test, as main.c runs them; each stands in the file that it is listed
+ * under, and leaves the engine idle and without failures. */
+#ifndef ENGINE_TESTS_H
+#define ENGINE_TESTS_H
+
+/* streams.c */
+void test_fifo(void);
+void test_priorities(void);
+void test_threads_few(void);
+void test_full_queue(void);
+void test_device_synchronize(void);
+void test_destroy_pending(void);
+
+/* events.c */
+void test_versions(void);
+void test_chains(void);
+void test_timers(void);
+
+/* failures.c */
+void test_failures(void);
+void test_failed_waits(void);
+
+/* handles.c */
+void test_handles(void);
+
+/* memory.c */
+void test_memory(void);
+void test_transfers(void);
+
+/* process.c */
+void test_fork(void);
+void test_no_thread(void);
+void test_shutdown(void);
+
+/* stress.c */
+void test_stress(void);
+
+/* bench.c; no test, as it takes what time it takes. */
+void bench(void);
+
+#endif
