@@ -1,0 +1,591 @@
+/* The table over cudart, and the only file that names cuda*.
+ *
+ * One rule: a call of cudart's is made with the primary context of its device
+ * current, and leaves the thread as it was, so that cudart never meets a
+ * thread without a context and makes one on device 0.  The calls that
+ * programs make most go to the driver, one level down: a handle is enough. */
+#include <cuda_runtime_api.h>
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends.h"
+#include "cuda_driver.h"
+
+/* Every member is handed the table and the device; few need both. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* The status of an expression that is evaluated with the device's context
+ * current.  cudart's last error needs no clearing: this copy of cudart is the
+ * library's own. */
+#define ON_DEVICE(device, expression)                            \
+    ({                                                           \
+        struct cuda_scope scope_;                                \
+        ps_status status_ = cuda_scope_enter(&scope_, (device)); \
+        if (status_ == PS_SUCCESS)                               \
+            status_ = (ps_status)(expression);                   \
+        cuda_scope_leave(&scope_, status_);                      \
+    })
+
+/* Likewise, for the driver's functions that need no more than a handle. */
+#define ON_HANDLE(device, handle, expression)                  \
+    ({                                                         \
+        struct cuda_scope scope_;                              \
+        ps_status status_ =                                    \
+            cuda_scope_enter_for(&scope_, (device), (handle)); \
+        if (status_ == PS_SUCCESS)                             \
+            status_ = (ps_status)(expression);                 \
+        cuda_scope_leave(&scope_, status_);                    \
+    })
+
+static const char *
+cuda_status_name(const struct ps_backend *backend, ps_status status)
+{
+    return cudaGetErrorName(status);
+}
+
+static const char *
+cuda_status_text(const struct ps_backend *backend, ps_status status)
+{
+    const char *failure = cuda_driver_failure();
+
+    if (status == PS_ERROR_INSUFFICIENT_DRIVER && failure[0] != '\0') {
+        return failure;
+    }
+    return cudaGetErrorString(status);
+}
+
+static ps_status
+cuda_device_count(const struct ps_backend *backend, int *count)
+{
+    ps_status status = cuda_driver_load();
+    int found;
+
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    found = cuda_driver_count();
+    if (found < 0) {
+        status = cudaGetDeviceCount(&found);
+    }
+    if (status == PS_SUCCESS && found == 0) {
+        status = PS_ERROR_NO_DEVICE;
+    }
+    if (status == PS_SUCCESS) {
+        *count = found < CUDA_DEVICES ? found : CUDA_DEVICES;
+    }
+    return status;
+}
+
+static ps_status
+cuda_device_current(const struct ps_backend *backend, int *device)
+{
+    CUdevice current;
+    ps_status status = cuda_driver.context_device(&current);
+
+    /* No context yet, or a driver that nobody has started. */
+    if (status == CUDA_ERROR_INVALID_CONTEXT ||
+        status == CUDA_ERROR_NOT_INITIALIZED) {
+        current = 0;
+        status = PS_SUCCESS;
+    }
+    if (status == PS_SUCCESS) {
+        *device = current;
+    }
+    return status;
+}
+
+/* Not cudaSetDevice: it would leave the device in cudart's own memory of the
+ * thread, where device_restore could not take it back. */
+static ps_status
+cuda_device_set(const struct ps_backend *backend, int device)
+{
+    CUcontext context;
+    ps_status status = cuda_context_retain(device, &context);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.context_set(context);
+    }
+    return status;
+}
+
+static ps_status
+cuda_device_restore(const struct ps_backend *backend, int previous)
+{
+    unsigned flags;
+    int active = 1;
+
+    /* Only device 0 is ever current without having been used. */
+    if (previous == 0) {
+        ps_status status =
+            cuda_driver.context_state(previous, &flags, &active);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
+    if (!active) {
+        return cuda_driver.context_set(NULL);
+    }
+    return cuda_device_set(backend, previous);
+}
+
+static ps_status
+cuda_device_synchronize(const struct ps_backend *backend, int device)
+{
+    return ON_DEVICE(device, cudaDeviceSynchronize());
+}
+
+static ps_status
+cuda_device_properties(const struct ps_backend *backend, int device,
+                       struct ps_device_properties *properties)
+{
+    struct cudaDeviceProp found;
+    ps_status status = cudaGetDeviceProperties(&found, device);
+
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    *properties = (struct ps_device_properties){
+        .total_memory = found.totalGlobalMem,
+        .major = found.major,
+        .minor = found.minor,
+        .multi_processor_count = found.multiProcessorCount,
+        .warp_size = found.warpSize,
+        .l2_cache_size = (uint64_t)found.l2CacheSize,
+    };
+    snprintf(properties->name, sizeof(properties->name), "%s", found.name);
+    memcpy(properties->uuid, &found.uuid, sizeof(properties->uuid));
+    return PS_SUCCESS;
+}
+
+static ps_status
+cuda_stream_priority_range(const struct ps_backend *backend, int device,
+                           int *least, int *greatest)
+{
+    return ON_DEVICE(device,
+                     cudaDeviceGetStreamPriorityRange(least, greatest));
+}
+
+static ps_status
+cuda_stream_create(const struct ps_backend *backend, int device, int priority,
+                   ps_handle *stream)
+{
+    cudaStream_t created;
+    ps_status status =
+        ON_DEVICE(device, cudaStreamCreateWithPriority(
+                              &created, cudaStreamNonBlocking, priority));
+
+    if (status == PS_SUCCESS) {
+        *stream = (ps_handle)created;
+    }
+    return status;
+}
+
+static ps_status
+cuda_stream_destroy(const struct ps_backend *backend, int device,
+                    ps_handle stream)
+{
+    return ON_DEVICE(device, cudaStreamDestroy((cudaStream_t)stream));
+}
+
+static ps_status
+cuda_stream_query(const struct ps_backend *backend, int device,
+                  ps_handle stream)
+{
+    return ON_HANDLE(device, stream,
+                     cuda_driver.stream_query((CUstream)stream));
+}
+
+static ps_status
+cuda_stream_synchronize(const struct ps_backend *backend, int device,
+                        ps_handle stream)
+{
+    return ON_HANDLE(device, stream,
+                     cuda_driver.stream_synchronize((CUstream)stream));
+}
+
+static ps_status
+cuda_stream_wait_event(const struct ps_backend *backend, int device,
+                       ps_handle stream, ps_handle event)
+{
+    return ON_HANDLE(
+        device, stream,
+        cuda_driver.stream_wait_event((CUstream)stream, (CUevent)event, 0));
+}
+
+static ps_status
+cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
+                   int *device)
+{
+    struct cuda_scope scope = {.switched = 1};
+    CUcontext context;
+    CUdevice found;
+    ps_status status;
+
+    /* The other default streams are whichever device's is current. */
+    if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
+        return cuda_device_current(backend, device);
+    }
+    status = cuda_driver.context_get(&scope.previous);
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.stream_context((CUstream)stream, &context);
+    }
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.context_set(context);
+    }
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = cuda_driver.context_device(&found);
+    if (status == PS_SUCCESS) {
+        *device = found;
+    }
+    return cuda_scope_leave(&scope, status);
+}
+
+static ps_status
+cuda_event_create(const struct ps_backend *backend, int device, unsigned flags,
+                  ps_handle *event)
+{
+    cudaEvent_t created;
+    unsigned wanted =
+        (flags & PS_EVENT_TIMING ? 0 : cudaEventDisableTiming) |
+        (flags & PS_EVENT_BLOCKING ? cudaEventBlockingSync : 0) |
+        (flags & PS_EVENT_INTERPROCESS ? cudaEventInterprocess : 0);
+    ps_status status =
+        ON_DEVICE(device, cudaEventCreateWithFlags(&created, wanted));
+
+    if (status == PS_SUCCESS) {
+        *event = (ps_handle)created;
+    }
+    return status;
+}
+
+static ps_status
+cuda_event_destroy(const struct ps_backend *backend, int device,
+                   ps_handle event)
+{
+    return ON_DEVICE(device, cudaEventDestroy((cudaEvent_t)event));
+}
+
+static ps_status
+cuda_event_record(const struct ps_backend *backend, int device,
+                  ps_handle event, ps_handle stream)
+{
+    return ON_HANDLE(
+        device, stream,
+        cuda_driver.event_record((CUevent)event, (CUstream)stream));
+}
+
+static ps_status
+cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
+{
+    return ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
+}
+
+static ps_status
+cuda_event_synchronize(const struct ps_backend *backend, int device,
+                       ps_handle event)
+{
+    return ON_HANDLE(device, event,
+                     cuda_driver.event_synchronize((CUevent)event));
+}
+
+static ps_status
+cuda_event_elapsed(const struct ps_backend *backend, int device,
+                   ps_handle start, ps_handle end, float *milliseconds)
+{
+    return cudaEventElapsedTime(milliseconds, (cudaEvent_t)start,
+                                (cudaEvent_t)end);
+}
+
+static cudaError_t
+pool_allocate(int device, ps_handle stream, size_t nbytes, void **data)
+{
+    static _Atomic uint64_t kept;
+    uint64_t bit = UINT64_C(1) << device, threshold = UINT64_MAX;
+    cudaMemPool_t pool;
+    cudaError_t error = cudaSuccess;
+
+    /* Or the pool gives what is free back at every synchronization. */
+    if (!(atomic_load(&kept) & bit)) {
+        error = cudaDeviceGetDefaultMemPool(&pool, device);
+        if (error == cudaSuccess) {
+            error = cudaMemPoolSetAttribute(
+                pool, cudaMemPoolAttrReleaseThreshold, &threshold);
+        }
+        if (error == cudaSuccess) {
+            atomic_fetch_or(&kept, bit);
+        }
+    }
+    if (error == cudaSuccess) {
+        error = cudaMallocAsync(data, nbytes, (cudaStream_t)stream);
+    }
+    return error;
+}
+
+static ps_status
+cuda_memory_allocate(const struct ps_backend *backend, int device,
+                     ps_handle stream, size_t nbytes, void **data)
+{
+    void *allocated;
+    ps_status status =
+        ON_DEVICE(device, pool_allocate(device, stream, nbytes, &allocated));
+
+    if (status == PS_SUCCESS) {
+        *data = allocated;
+    }
+    return status;
+}
+
+static ps_status
+cuda_memory_free(const struct ps_backend *backend, int device,
+                 ps_handle stream, void *data)
+{
+    return ON_DEVICE(device, cudaFreeAsync(data, (cudaStream_t)stream));
+}
+
+static ps_status
+cuda_pinned_allocate(const struct ps_backend *backend, int device,
+                     size_t nbytes, void **data)
+{
+    void *allocated;
+    ps_status status = ON_DEVICE(
+        device, cudaHostAlloc(&allocated, nbytes, cudaHostAllocPortable));
+
+    if (status == PS_SUCCESS) {
+        *data = allocated;
+    }
+    return status;
+}
+
+static ps_status
+cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
+{
+    return ON_DEVICE(device, cudaFreeHost(data));
+}
+
+/* Let peer reach the memory of device's pool, or copies between the two are
+ * staged, at a tenth of the rate.  Makes no context on either. */
+static cudaError_t
+open_pool(int device, int peer)
+{
+    static _Atomic uint64_t opened[CUDA_DEVICES];
+    uint64_t bit = UINT64_C(1) << peer;
+    cudaMemPool_t pool;
+    int reachable;
+
+    if (atomic_load(&opened[device]) & bit) {
+        return cudaSuccess;
+    }
+    cudaError_t error = cudaDeviceCanAccessPeer(&reachable, peer, device);
+    if (error == cudaSuccess && reachable) {
+        struct cudaMemAccessDesc access = {
+            .location = {.type = cudaMemLocationTypeDevice, .id = peer},
+            .flags = cudaMemAccessFlagsProtReadWrite,
+        };
+        error = cudaDeviceGetDefaultMemPool(&pool, device);
+        if (error == cudaSuccess) {
+            error = cudaMemPoolSetAccess(pool, &access, 1);
+        }
+    }
+    if (error == cudaSuccess) {
+        atomic_fetch_or(&opened[device], bit);
+    }
+    return error;
+}
+
+static cudaError_t
+copy_queue(ps_handle stream, void *destination, const void *source,
+           size_t nbytes)
+{
+    struct cudaPointerAttributes to, from;
+    cudaError_t error = cudaPointerGetAttributes(&to, destination);
+
+    if (error == cudaSuccess) {
+        error = cudaPointerGetAttributes(&from, source);
+    }
+    if (error != cudaSuccess) {
+        return error;
+    }
+    if (to.type != cudaMemoryTypeDevice || from.type != cudaMemoryTypeDevice ||
+        to.device == from.device) {
+        return cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault,
+                               (cudaStream_t)stream);
+    }
+    error = open_pool(from.device, to.device);
+    if (error == cudaSuccess) {
+        error = open_pool(to.device, from.device);
+    }
+    if (error != cudaSuccess) {
+        return error;
+    }
+    return cudaMemcpyPeerAsync(destination, to.device, source, from.device,
+                               nbytes, (cudaStream_t)stream);
+}
+
+static ps_status
+cuda_memory_copy(const struct ps_backend *backend, int device,
+                 ps_handle stream, void *destination, const void *source,
+                 size_t nbytes)
+{
+    return ON_DEVICE(device, copy_queue(stream, destination, source, nbytes));
+}
+
+static ps_status
+cuda_memory_fill(const struct ps_backend *backend, int device,
+                 ps_handle stream, void *destination, uint8_t value,
+                 size_t nbytes)
+{
+    return ON_DEVICE(device, cudaMemsetAsync(destination, value, nbytes,
+                                             (cudaStream_t)stream));
+}
+
+static ps_status
+cuda_memory_info(const struct ps_backend *backend, int device, uint64_t *free,
+                 uint64_t *total)
+{
+    size_t unused, all;
+    ps_status status = ON_DEVICE(device, cudaMemGetInfo(&unused, &all));
+
+    if (status == PS_SUCCESS) {
+        *free = unused;
+        *total = all;
+    }
+    return status;
+}
+
+static ps_status
+cuda_peer_accessible(const struct ps_backend *backend, int device, int peer,
+                     int *accessible)
+{
+    return cudaDeviceCanAccessPeer(accessible, device, peer);
+}
+
+static ps_status
+cuda_host_function(const struct ps_backend *backend, int device,
+                   ps_handle stream, ps_host_function function, void *argument)
+{
+    return ON_DEVICE(
+        device, cudaLaunchHostFunc((cudaStream_t)stream, function, argument));
+}
+
+/* Old enough a text for every device that a runtime of this file serves. */
+static const char sleep_source[] =
+    ".version 6.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".visible .entry ps_sleep(.param .u64 cycles)\n"
+    "{\n"
+    "    .reg .pred %early;\n"
+    "    .reg .u64 %cycles, %start, %spent;\n"
+    "    ld.param.u64 %cycles, [cycles];\n"
+    "    mov.u64 %start, %clock64;\n"
+    "again:\n"
+    "    mov.u64 %spent, %clock64;\n"
+    "    sub.u64 %spent, %spent, %start;\n"
+    "    setp.lt.u64 %early, %spent, %cycles;\n"
+    "    @%early bra again;\n"
+    "    ret;\n"
+    "}\n";
+
+static CUresult
+sleep_queue(ps_handle stream, uint64_t cycles)
+{
+    static _Atomic(CUkernel) loaded;
+    CUkernel kernel = atomic_load(&loaded);
+    void *arguments[] = {&cycles};
+    CUlibrary library;
+    CUresult error = CUDA_SUCCESS;
+
+    /* Threads that get here together load it once each, harmlessly. */
+    if (kernel == NULL) {
+        error = cuda_driver.library_load(&library, sleep_source, NULL, NULL, 0,
+                                         NULL, NULL, 0);
+        if (error == CUDA_SUCCESS) {
+            error = cuda_driver.library_kernel(&kernel, library, "ps_sleep");
+        }
+        if (error == CUDA_SUCCESS) {
+            atomic_store(&loaded, kernel);
+        }
+    }
+    if (error == CUDA_SUCCESS) {
+        error =
+            cuda_driver.kernel_launch((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0,
+                                      (CUstream)stream, arguments, NULL);
+    }
+    return error;
+}
+
+static ps_status
+cuda_sleep(const struct ps_backend *backend, int device, ps_handle stream,
+           uint64_t cycles)
+{
+    return ON_DEVICE(device, sleep_queue(stream, cycles));
+}
+
+static ps_status
+cuda_stream_capturing(const struct ps_backend *backend, int device,
+                      ps_handle stream, int *capturing)
+{
+    enum cudaStreamCaptureStatus found;
+    ps_status status =
+        ON_DEVICE(device, cudaStreamIsCapturing((cudaStream_t)stream, &found));
+
+    if (status == PS_SUCCESS) {
+        *capturing = found != cudaStreamCaptureStatusNone;
+    }
+    return status;
+}
+
+static ps_status
+cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
+{
+    ps_status status = cuda_driver_load();
+
+    /* Not cudart's own functions, which start the driver. */
+    *runtime = CUDART_VERSION;
+    *driver = 0;
+    return status == PS_SUCCESS ? (ps_status)cuda_driver.version(driver)
+                                : PS_SUCCESS;
+}
+
+const struct ps_backend ps_cuda_backend = {
+    .abi_version = PS_ABI_VERSION,
+    .name = "cuda",
+    .device_type = PS_DEVICE_CUDA,
+    .status_name = cuda_status_name,
+    .status_text = cuda_status_text,
+    .device_count = cuda_device_count,
+    .device_current = cuda_device_current,
+    .device_set = cuda_device_set,
+    .device_restore = cuda_device_restore,
+    .device_synchronize = cuda_device_synchronize,
+    .device_properties = cuda_device_properties,
+    .stream_priority_range = cuda_stream_priority_range,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_query = cuda_stream_query,
+    .stream_synchronize = cuda_stream_synchronize,
+    .stream_wait_event = cuda_stream_wait_event,
+    .stream_device = cuda_stream_device,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_query = cuda_event_query,
+    .event_synchronize = cuda_event_synchronize,
+    .event_elapsed = cuda_event_elapsed,
+    .memory_allocate = cuda_memory_allocate,
+    .memory_free = cuda_memory_free,
+    .pinned_allocate = cuda_pinned_allocate,
+    .pinned_free = cuda_pinned_free,
+    .memory_copy = cuda_memory_copy,
+    .memory_fill = cuda_memory_fill,
+    .memory_info = cuda_memory_info,
+    .peer_accessible = cuda_peer_accessible,
+    .host_function = cuda_host_function,
+    .sleep = cuda_sleep,
+    .stream_capturing = cuda_stream_capturing,
+    .versions = cuda_versions,
+};

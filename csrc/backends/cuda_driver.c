@@ -1,0 +1,197 @@
+/* libcuda and NVML, looked up at run time; cuda_driver.h says what for.
+ *
+ * One rule: libcuda stays loaded once it was found, NVML only while devices
+ * are counted. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_driver.h"
+
+#define NVML_FUNCTIONS(X)                                           \
+    X(init, "nvmlInit_v2", (void))                                  \
+    X(shutdown, "nvmlShutdown", (void))                             \
+    X(count, "nvmlDeviceGetCount_v2", (unsigned *))                 \
+    X(device, "nvmlDeviceGetHandleByIndex_v2", (unsigned, void **)) \
+    X(uuid, "nvmlDeviceGetUUID", (void *, char *, unsigned))
+
+struct nvml {
+    NVML_FUNCTIONS(CUDA_FUNCTION_MEMBER)
+};
+
+#define LOOK_UP(member, name, parameters) \
+    complete &= (*(void **)&table->member = dlsym(library, name)) != NULL;
+
+struct cuda_driver cuda_driver;
+
+static char driver_failure[80];
+
+static void
+driver_look_up(void)
+{
+    struct cuda_driver *table = &cuda_driver;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    int complete = 1, version = 0;
+
+    if (library == NULL) {
+        snprintf(driver_failure, sizeof(driver_failure),
+                 "no NVIDIA driver was found (libcuda.so.1)");
+        return;
+    }
+    CUDA_DRIVER_FUNCTIONS(LOOK_UP)
+    if (table->version != NULL) {
+        table->version(&version);
+    }
+    if (!complete || version / 1000 < CUDA_VERSION / 1000) {
+        snprintf(driver_failure, sizeof(driver_failure),
+                 "the driver supports CUDA %d.%d, this build needs %d.0",
+                 version / 1000, version % 1000 / 10, CUDA_VERSION / 1000);
+    }
+}
+
+ps_status
+cuda_driver_load(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, driver_look_up);
+    return driver_failure[0] == '\0' ? PS_SUCCESS
+                                     : PS_ERROR_INSUFFICIENT_DRIVER;
+}
+
+const char *
+cuda_driver_failure(void)
+{
+    return driver_failure;
+}
+
+/* The index of the device that an item of CUDA_VISIBLE_DEVICES names, by its
+ * number or by the beginning of its UUID; -1 when it names none, or several.
+ */
+static int
+visible_index(const struct nvml *nvml, int total, const char *item, int uuids)
+{
+    size_t length = strcspn(item, ",");
+    int found = -1;
+
+    if (!uuids) {
+        char *end;
+        long index = strtol(item, &end, 10);
+        return end != item && index >= 0 && index < total ? (int)index : -1;
+    }
+    for (int i = 0; i < total; i++) {
+        void *device;
+        char uuid[96];
+        if (nvml->device(i, &device) != 0 ||
+            nvml->uuid(device, uuid, sizeof(uuid)) != 0 ||
+            strncmp(item, uuid, length) != 0) {
+            continue;
+        }
+        if (found >= 0) {
+            return -1;
+        }
+        found = i;
+    }
+    return found;
+}
+
+/* How many of the devices CUDA_VISIBLE_DEVICES leaves, as the driver reads
+ * it: up to the first item that names no device, or in another way than the
+ * first does; none if one is named twice.  -1 where only the driver knows. */
+static int
+visible_count(const struct nvml *nvml, int total)
+{
+    const char *item = getenv("CUDA_VISIBLE_DEVICES");
+    uint64_t seen = 0;
+    int count = 0;
+
+    if (item == NULL) {
+        return total;
+    }
+    if (strncmp(item, "MIG-", 4) == 0) {
+        return -1;
+    }
+    int uuids = strncmp(item, "GPU-", 4) == 0;
+    for (;; item++) {
+        int index = visible_index(nvml, total, item, uuids);
+        if (index < 0) {
+            return count;
+        }
+        if (seen & UINT64_C(1) << index) {
+            return 0;
+        }
+        seen |= UINT64_C(1) << index;
+        count++;
+        item += strcspn(item, ",");
+        if (*item == '\0') {
+            return count;
+        }
+    }
+}
+
+int
+cuda_driver_count(void)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    struct nvml nvml, *table = &nvml;
+    int complete = 1, count = -1;
+    unsigned total;
+
+    if (library == NULL) {
+        return -1;
+    }
+    NVML_FUNCTIONS(LOOK_UP)
+    if (complete && nvml.init() == 0) {
+        if (nvml.count(&total) == 0) {
+            count = visible_count(&nvml, total < CUDA_DEVICES ? (int)total
+                                                              : CUDA_DEVICES);
+        }
+        nvml.shutdown();
+    }
+    dlclose(library);
+    return count;
+}
+
+ps_status
+cuda_context_retain(int device, CUcontext *context)
+{
+    static _Atomic(CUcontext) retained[CUDA_DEVICES];
+    ps_status status;
+
+    *context = atomic_load(&retained[device]);
+    if (*context != NULL) {
+        return PS_SUCCESS;
+    }
+    /* Threads that get here together retain it once each, harmlessly. */
+    status = cuda_driver.init(0);
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.context_retain(context, device);
+    }
+    if (status == PS_SUCCESS) {
+        atomic_store(&retained[device], *context);
+    }
+    return status;
+}
+
+ps_status
+cuda_scope_enter(struct cuda_scope *scope, int device)
+{
+    CUcontext context;
+    ps_status status = cuda_context_retain(device, &context);
+
+    scope->switched = 0;
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.context_get(&scope->previous);
+    }
+    if (status != PS_SUCCESS || scope->previous == context) {
+        return status;
+    }
+    status = cuda_driver.context_set(context);
+    /* A thread with no context is on device 0, and stays so with one. */
+    scope->switched =
+        status == PS_SUCCESS && (scope->previous != NULL || device != 0);
+    return status;
+}

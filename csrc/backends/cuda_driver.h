@@ -1,0 +1,98 @@
+/* What the CUDA backend needs of libcuda and NVML, looked up at run time:
+ * built files load and import where there is no driver.
+ *
+ * One rule: nothing here starts the driver before a device is used, so that a
+ * process that only counted devices can fork. */
+#ifndef PYSTREAMS_CUDA_DRIVER_H
+#define PYSTREAMS_CUDA_DRIVER_H
+
+#include <cuda.h>
+
+#include <pystreams/backend.h>
+
+/* The most devices that are shown; a mask of them fits in 64 bits. */
+#define CUDA_DEVICES 64
+
+/* Member, name and parameters.  CUresult has cudaError_t's numbering, and a
+ * CUdevice is its ordinal. */
+#define CUDA_DRIVER_FUNCTIONS(X)                                             \
+    X(version, "cuDriverGetVersion", (int *))                                \
+    X(init, "cuInit", (unsigned))                                            \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))   \
+    X(context_state, "cuDevicePrimaryCtxGetState",                           \
+      (CUdevice, unsigned *, int *))                                         \
+    X(context_get, "cuCtxGetCurrent", (CUcontext *))                         \
+    X(context_set, "cuCtxSetCurrent", (CUcontext))                           \
+    X(context_device, "cuCtxGetDevice", (CUdevice *))                        \
+    X(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *))             \
+    X(stream_query, "cuStreamQuery", (CUstream))                             \
+    X(stream_synchronize, "cuStreamSynchronize", (CUstream))                 \
+    X(stream_wait_event, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
+    X(event_record, "cuEventRecord", (CUevent, CUstream))                    \
+    X(event_query, "cuEventQuery", (CUevent))                                \
+    X(event_synchronize, "cuEventSynchronize", (CUevent))                    \
+    X(library_load, "cuLibraryLoadData",                                     \
+      (CUlibrary *, const void *, CUjit_option *, void **, unsigned,         \
+       CUlibraryOption *, void **, unsigned))                                \
+    X(library_kernel, "cuLibraryGetKernel",                                  \
+      (CUkernel *, CUlibrary, const char *))                                 \
+    X(kernel_launch, "cuLaunchKernel",                                       \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,         \
+       unsigned, unsigned, CUstream, void **, void **))
+
+#define CUDA_FUNCTION_MEMBER(member, name, parameters) int(*member) parameters;
+
+struct cuda_driver {
+    CUDA_DRIVER_FUNCTIONS(CUDA_FUNCTION_MEMBER)
+};
+
+/* Written by the first cuda_driver_load, constant from then on. */
+extern struct cuda_driver cuda_driver;
+
+/* Look the driver up; PS_ERROR_INSUFFICIENT_DRIVER when there is none, or one
+ * older than this build.  Before any other call, on any thread. */
+ps_status cuda_driver_load(void);
+
+/* Why cuda_driver_load failed, for people; empty when it did not. */
+const char *cuda_driver_failure(void);
+
+/* How many devices the driver will show to this process, by asking NVML; -1
+ * when NVML is absent or fails. */
+int cuda_driver_count(void);
+
+/* The primary context of a device, retained for good; the first call for a
+ * device makes it. */
+ps_status cuda_context_retain(int device, CUcontext *context);
+
+/* Between enter and leave the context of a device is current. */
+struct cuda_scope {
+    CUcontext previous;
+    int switched; /* whether leave has to make previous current again */
+};
+
+ps_status cuda_scope_enter(struct cuda_scope *scope, int device);
+
+/* As cuda_scope_enter, for a driver's function that names a stream or an event
+ * and nothing else.  A handle knows its context, unless it is a default
+ * stream, 0 to 2. */
+static inline ps_status
+cuda_scope_enter_for(struct cuda_scope *scope, int device, ps_handle handle)
+{
+    scope->switched = 0;
+    return handle > (ps_handle)CU_STREAM_PER_THREAD
+               ? PS_SUCCESS
+               : cuda_scope_enter(scope, device);
+}
+
+/* Returns the status it is given.  previous was current a moment ago, so a
+ * failure to return to it is no news of the call that went before. */
+static inline ps_status
+cuda_scope_leave(const struct cuda_scope *scope, ps_status status)
+{
+    if (scope->switched) {
+        cuda_driver.context_set(scope->previous);
+    }
+    return status;
+}
+
+#endif
