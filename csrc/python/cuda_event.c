@@ -1,0 +1,82 @@
+/* The type `cuda.Event`: an Event whose devices are CUDA's, under torch's
+ * names and with torch's defaults. */
+#include "module.h"
+
+static PyObject *
+CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"enable_timing", "blocking", "interprocess",
+                               NULL};
+    struct module_state *state = state_of_type(type);
+    int timing = 0, blocking = 0, interprocess = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|ppp:Event", keywords,
+                                     &timing, &blocking, &interprocess)) {
+        return NULL;
+    }
+    /* As torch's, it may be made where there is no GPU. */
+    struct ps_runtime *runtime = find_runtime(PS_DEVICE_CUDA);
+    if (runtime == NULL) {
+        return NULL;
+    }
+    return event_new(state, type, runtime,
+                     (timing ? PS_EVENT_TIMING : 0) |
+                         (blocking ? PS_EVENT_BLOCKING : 0) |
+                         (interprocess ? PS_EVENT_INTERPROCESS : 0));
+}
+
+static PyObject *
+CudaEvent_get_device(PyObject *self, void *Py_UNUSED(closure))
+{
+    struct ps_event *event = ((EventObject *)self)->event;
+    struct ps_device *device = atomic_load(&event->device);
+    if (device == NULL) {
+        Py_RETURN_NONE;
+    }
+    return device_new(state_of(self), PS_DEVICE_CUDA, device->index);
+}
+
+static PyObject *
+CudaEvent_get_handle(PyObject *self, void *Py_UNUSED(closure))
+{
+    struct ps_event *event = ((EventObject *)self)->event;
+    return PyLong_FromUnsignedLongLong(atomic_load(&event->handle));
+}
+
+static PyObject *
+CudaEvent_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
+{
+    return ctypes_pointer(atomic_load(&((EventObject *)self)->event->handle));
+}
+
+static PyGetSetDef cuda_event_getset[] = {
+    {"device", CudaEvent_get_device, NULL,
+     PyDoc_STR("The event's device; None until it is created at the first "
+               "record.")},
+    {"cuda_event", CudaEvent_get_handle, NULL,
+     PyDoc_STR("The cudaEvent_t as an int; 0 until the first record.")},
+    {"_as_parameter_", CudaEvent_get_as_parameter, NULL,
+     PyDoc_STR("The cudaEvent_t as ctypes passes it to a foreign "
+               "function.")},
+    {NULL},
+};
+
+PyDoc_STRVAR(cuda_event_doc,
+             "Event(enable_timing=False, blocking=False, "
+             "interprocess=False)\n--\n\n"
+             "A CUDA event (cudaEventCreateWithFlags), created at its first "
+             "record.\n\n"
+             "Raises ValueError for an interprocess event that is timed.");
+
+static PyType_Slot cuda_event_slots[] = {
+    {Py_tp_new, CudaEvent_new},
+    {Py_tp_getset, cuda_event_getset},
+    {Py_tp_doc, (void *)cuda_event_doc},
+    {0, NULL},
+};
+
+PyType_Spec cuda_event_spec = {
+    .name = "pystreams.cuda.Event",
+    .basicsize = sizeof(EventObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = cuda_event_slots,
+};

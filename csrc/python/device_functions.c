@@ -1,0 +1,526 @@
+/* Functions of the module on backends and devices: what the Python package
+ * builds `cuda` and `accelerator` on.  Each takes torch's number of a device
+ * type first. */
+#include "module.h"
+
+struct ps_device *
+parse_device(PyObject *module, PyObject *args, const char *format)
+{
+    int type;
+    PyObject *argument = Py_None;
+    if (!PyArg_ParseTuple(args, format, &type, &argument)) {
+        return NULL;
+    }
+    if (find_runtime(type) == NULL) {
+        return NULL;
+    }
+    return device_argument(state_of_module(module), type, argument);
+}
+
+static PyObject *
+backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    int count = ps_runtime_count();
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        const struct ps_backend *backend = ps_runtime_at(i)->backend;
+        PyObject *item =
+            Py_BuildValue("(si)", backend->name, backend->device_type);
+        if (item == NULL) {
+            Py_CLEAR(tuple);
+            break;
+        }
+        PyTuple_SET_ITEM(tuple, i, item);
+    }
+    return tuple;
+}
+
+static PyObject *
+default_type(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_runtime *runtime = default_runtime(state_of_module(module));
+    return runtime != NULL ? PyLong_FromLong(runtime->backend->device_type)
+                           : NULL;
+}
+
+static PyObject *
+device_count(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type, count = 0;
+    ps_status status = PS_SUCCESS;
+    if (!PyArg_ParseTuple(args, "i:device_count", &type)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    if (runtime != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_runtime_devices(runtime, &count);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(status == PS_SUCCESS ? count : 0);
+}
+
+static PyObject *
+unavailable_reason(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type, count;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "i:unavailable_reason", &type)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    if (runtime == NULL) {
+        return PyUnicode_FromString(type == PS_DEVICE_CUDA
+                                        ? NO_CUDA_BACKEND
+                                        : "no backend is registered");
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = ps_runtime_devices(runtime, &count);
+    Py_END_ALLOW_THREADS
+    if (status == PS_SUCCESS) {
+        Py_RETURN_NONE;
+    }
+    return PyUnicode_FromString(
+        runtime->backend->status_text(runtime->backend, status));
+}
+
+static PyObject *
+is_emulated(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type;
+    if (!PyArg_ParseTuple(args, "i:is_emulated", &type)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    return PyBool_FromLong(runtime != NULL &&
+                           (runtime->backend->flags & PS_BACKEND_EMULATED));
+}
+
+static PyObject *
+is_initialized(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type;
+    if (!PyArg_ParseTuple(args, "i:is_initialized", &type)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    return PyBool_FromLong(runtime != NULL &&
+                           atomic_load(&runtime->used) == ps_generation() + 1);
+}
+
+static PyObject *
+initialize(PyObject *module, PyObject *args)
+{
+    int type;
+    if (!PyArg_ParseTuple(args, "i:initialize", &type) ||
+        use_runtime(state_of_module(module), type) == NULL) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+current_device(PyObject *module, PyObject *args)
+{
+    struct ps_device *device = parse_device(module, args, "i:current_device");
+    return device != NULL ? PyLong_FromLong(device->index) : NULL;
+}
+
+static PyObject *
+device_index(PyObject *module, PyObject *args)
+{
+    struct module_state *state = state_of_module(module);
+    int type, require_index = 0;
+    PyObject *argument = Py_None;
+    struct device_name name;
+    if (!PyArg_ParseTuple(args, "i|Op:device_index", &type, &argument,
+                          &require_index) ||
+        find_runtime(type) == NULL ||
+        device_name_argument(state, type, argument, &name) < 0) {
+        return NULL;
+    }
+    if (require_index && name.index < 0) {
+        return PyErr_Format(PyExc_ValueError,
+                            "Expected a pystreams.device with a specified "
+                            "index or an integer, but got:%S",
+                            argument);
+    }
+    struct ps_device *device = device_argument(state, type, argument);
+    return device != NULL ? PyLong_FromLong(device->index) : NULL;
+}
+
+/* Make the device current; its index before, or -1 with an exception. */
+static int
+switch_device(struct module_state *state, struct ps_device *device)
+{
+    struct ps_runtime *runtime = device->runtime;
+    struct ps_device *previous;
+    ps_status status = ps_runtime_current_device(runtime, &previous);
+    if (status == PS_SUCCESS && previous != device) {
+        Py_BEGIN_ALLOW_THREADS
+        status = runtime->backend->device_set(runtime->backend, device->index);
+        Py_END_ALLOW_THREADS
+    }
+    if (status != PS_SUCCESS) {
+        raise_status(state, runtime, "setting the device", status);
+        return -1;
+    }
+    return previous->index;
+}
+
+static PyObject *
+set_device(PyObject *module, PyObject *args)
+{
+    struct ps_device *device = parse_device(module, args, "iO:set_device");
+    if (device == NULL || switch_device(state_of_module(module), device) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+exchange_device(PyObject *module, PyObject *args)
+{
+    int type, index;
+    if (!PyArg_ParseTuple(args, "ii:exchange_device", &type, &index)) {
+        return NULL;
+    }
+    if (index < 0) {
+        return PyLong_FromLong(-1);
+    }
+    struct ps_device *device = parse_device(module, args, "iO");
+    if (device == NULL) {
+        return NULL;
+    }
+    int previous = switch_device(state_of_module(module), device);
+    return previous >= 0 ? PyLong_FromLong(previous) : NULL;
+}
+
+static PyObject *
+restore_device(PyObject *module, PyObject *args)
+{
+    int type, index;
+    struct ps_device *current;
+    if (!PyArg_ParseTuple(args, "ii:restore_device", &type, &index)) {
+        return NULL;
+    }
+    if (index < 0) {
+        Py_RETURN_NONE;
+    }
+    struct ps_device *device = parse_device(module, args, "iO");
+    if (device == NULL) {
+        return NULL;
+    }
+    ps_status status = ps_runtime_current_device(device->runtime, &current);
+    if (status == PS_SUCCESS && current != device) {
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_runtime_restore_device(device->runtime, index);
+        Py_END_ALLOW_THREADS
+    }
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of_module(module), device->runtime,
+                            "restoring the device", status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+synchronize(PyObject *module, PyObject *args)
+{
+    struct ps_device *device = parse_device(module, args, "i|O:synchronize");
+    ps_status status;
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    Py_BEGIN_ALLOW_THREADS
+    status = backend->device_synchronize(backend, device->index);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of_module(module), device->runtime,
+                            "synchronize", status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+device_properties(PyObject *module, PyObject *args)
+{
+    struct ps_device_properties p;
+    struct ps_device *device =
+        parse_device(module, args, "i|O:device_properties");
+    ps_status status;
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    Py_BEGIN_ALLOW_THREADS
+    status = backend->device_properties(backend, device->index, &p);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of_module(module), device->runtime,
+                            "device_properties", status);
+    }
+    return Py_BuildValue(
+        "{s:s,s:K,s:i,s:i,s:i,s:i,s:K,s:y#}", "name", p.name, "total_memory",
+        (unsigned long long)p.total_memory, "major", p.major, "minor", p.minor,
+        "multi_processor_count", p.multi_processor_count, "warp_size",
+        p.warp_size, "l2_cache_size", (unsigned long long)p.l2_cache_size,
+        "uuid", (const char *)p.uuid, (Py_ssize_t)sizeof(p.uuid));
+}
+
+static PyObject *
+can_device_access_peer(PyObject *module, PyObject *args)
+{
+    struct module_state *state = state_of_module(module);
+    int type, accessible;
+    PyObject *first, *second;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "iOO:can_device_access_peer", &type, &first,
+                          &second) ||
+        find_runtime(type) == NULL) {
+        return NULL;
+    }
+    struct ps_device *device = device_argument(state, type, first);
+    struct ps_device *peer =
+        device != NULL ? device_argument(state, type, second) : NULL;
+    if (peer == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->peer_accessible == NULL) {
+        return raise_absent(device->runtime, "peer access");
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = backend->peer_accessible(backend, device->index, peer->index,
+                                      &accessible);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state, device->runtime, "can_device_access_peer",
+                            status);
+    }
+    return PyBool_FromLong(accessible);
+}
+
+static PyObject *
+mem_get_info(PyObject *module, PyObject *args)
+{
+    uint64_t free, total;
+    struct ps_device *device = parse_device(module, args, "i|O:mem_get_info");
+    ps_status status;
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->memory_info == NULL) {
+        return raise_absent(device->runtime, "memory");
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = backend->memory_info(backend, device->index, &free, &total);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of_module(module), device->runtime,
+                            "mem_get_info", status);
+    }
+    return Py_BuildValue("(KK)", (unsigned long long)free,
+                         (unsigned long long)total);
+}
+
+/* Add a counter's four values under torch's names. */
+static int
+add_counter(PyObject *dictionary, const char *name,
+            const struct ps_memory_counter *counter)
+{
+    const struct {
+        const char *suffix;
+        uint64_t value;
+    } entries[] = {
+        {"current", counter->current},
+        {"peak", counter->peak},
+        {"allocated", counter->allocated},
+        {"freed", counter->freed},
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(entries); i++) {
+        PyObject *key =
+            PyUnicode_FromFormat("%s.all.%s", name, entries[i].suffix);
+        PyObject *value = PyLong_FromUnsignedLongLong(entries[i].value);
+        int failed = key == NULL || value == NULL ||
+                     PyDict_SetItem(dictionary, key, value) < 0;
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (failed) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+memory_stats(PyObject *module, PyObject *args)
+{
+    struct ps_memory_stats stats;
+    struct ps_device *device = parse_device(module, args, "i|O:memory_stats");
+    if (device == NULL) {
+        return NULL;
+    }
+    ps_memory_stats_read(device, &stats);
+    PyObject *dictionary = PyDict_New();
+    if (dictionary != NULL &&
+        (add_counter(dictionary, "allocated_bytes", &stats.bytes) < 0 ||
+         add_counter(dictionary, "allocation", &stats.blocks) < 0)) {
+        Py_CLEAR(dictionary);
+    }
+    return dictionary;
+}
+
+static PyObject *
+reset_peak_memory_stats(PyObject *module, PyObject *args)
+{
+    struct ps_device *device =
+        parse_device(module, args, "i|O:reset_peak_memory_stats");
+    if (device == NULL) {
+        return NULL;
+    }
+    ps_memory_stats_reset_peak(device);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+versions(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type, runtime_version = 0, driver_version = 0;
+    if (!PyArg_ParseTuple(args, "i:versions", &type)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    if (runtime != NULL && runtime->backend->versions != NULL) {
+        ps_status status = runtime->backend->versions(
+            runtime->backend, &runtime_version, &driver_version);
+        if (status != PS_SUCCESS) {
+            return Py_BuildValue("(ii)", 0, 0);
+        }
+    }
+    return Py_BuildValue("(ii)", runtime_version, driver_version);
+}
+
+static PyObject *
+status_string(PyObject *args, bool name)
+{
+    int type, status;
+    if (!PyArg_ParseTuple(args, "ii", &type, &status)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = find_runtime(type);
+    if (runtime == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = runtime->backend;
+    return PyUnicode_FromString(name ? backend->status_name(backend, status)
+                                     : backend->status_text(backend, status));
+}
+
+static PyObject *
+status_name(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return status_string(args, true);
+}
+
+static PyObject *
+status_text(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return status_string(args, false);
+}
+
+static PyObject *
+shut_down(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    double timeout;
+    bool finished = true;
+    if (!PyArg_ParseTuple(args, "d:shutdown", &timeout)) {
+        return NULL;
+    }
+    if (!(timeout >= 0 && timeout < 1e9)) {
+        return PyErr_Format(PyExc_ValueError,
+                            "timeout must be from 0 to 1e9 seconds");
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        const struct ps_backend *backend = ps_runtime_at(i)->backend;
+        if (backend->shutdown != NULL &&
+            backend->shutdown(backend, (int64_t)(timeout * 1e9)) !=
+                PS_SUCCESS) {
+            finished = false;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(finished);
+}
+
+PyMethodDef device_functions[] = {
+    FUNCTION("backends", backends, METH_NOARGS, "/",
+             "Return (name, device type) of every registered backend."),
+    FUNCTION("default_type", default_type, METH_NOARGS, "/",
+             "Return the device type used when none is given: that of "
+             "PYSTREAMS_ACCELERATOR,\nelse cuda if there is a usable GPU, "
+             "else cpu.  Raises RuntimeError with the reason\nwhere the one "
+             "asked for is unknown or not available."),
+    FUNCTION("device_count", device_count, METH_VARARGS, "type, /",
+             "Return how many devices there are; 0 where the type is not "
+             "available.\nInitializes nothing."),
+    FUNCTION("unavailable_reason", unavailable_reason, METH_VARARGS, "type, /",
+             "Return why the device type cannot be used, or None where it "
+             "can."),
+    FUNCTION("is_emulated", is_emulated, METH_VARARGS, "type, /",
+             "Return whether the CPU engine stands in for the device type."),
+    FUNCTION("is_initialized", is_initialized, METH_VARARGS, "type, /",
+             "Return whether this process has used a device of the type."),
+    FUNCTION("initialize", initialize, METH_VARARGS, "type, /",
+             "Make the device type ready.  Raises RuntimeError where it "
+             "cannot be used."),
+    FUNCTION("current_device", current_device, METH_VARARGS, "type, /",
+             "Return the index of this thread's current device."),
+    FUNCTION("device_index", device_index, METH_VARARGS,
+             "type, device=None, require_index=False, /",
+             "Return the index that a device argument names, by default the "
+             "current device's."),
+    FUNCTION("set_device", set_device, METH_VARARGS, "type, device, /",
+             "Make the device current in this thread.  May block."),
+    FUNCTION("exchange_device", exchange_device, METH_VARARGS,
+             "type, index, /",
+             "Make the device current and return the index before; a "
+             "negative index does\nnothing and returns -1."),
+    FUNCTION("restore_device", restore_device, METH_VARARGS,
+             "type, previous, /",
+             "Undo an exchange_device; a negative index does nothing."),
+    FUNCTION("synchronize", synchronize, METH_VARARGS, "type, device=None, /",
+             "Wait until all work queued on the device before the call is "
+             "done.  Blocks with\nthe GIL released."),
+    FUNCTION("device_properties", device_properties, METH_VARARGS,
+             "type, device=None, /",
+             "Return a dict of the device's name, memory in bytes and "
+             "layout."),
+    FUNCTION("can_device_access_peer", can_device_access_peer, METH_VARARGS,
+             "type, device, peer, /",
+             "Return whether the device reaches the peer's memory without "
+             "staging."),
+    FUNCTION("mem_get_info", mem_get_info, METH_VARARGS,
+             "type, device=None, /", "Return (free, total) bytes."),
+    FUNCTION("memory_stats", memory_stats, METH_VARARGS,
+             "type, device=None, /",
+             "Return counters of the bytes and blocks that live Buffers of "
+             "the device hold."),
+    FUNCTION("reset_peak_memory_stats", reset_peak_memory_stats, METH_VARARGS,
+             "type, device=None, /",
+             "Make the peaks of memory_stats what is current."),
+    FUNCTION("versions", versions, METH_VARARGS, "type, /",
+             "Return the (runtime, driver) versions as 1000 * major + "
+             "10 * minor; 0 where there\nis none."),
+    FUNCTION("status_name", status_name, METH_VARARGS, "type, status, /",
+             "Return a status as the backend's documentation spells it."),
+    FUNCTION("status_text", status_text, METH_VARARGS, "type, status, /",
+             "Return what a status means."),
+    FUNCTION("shutdown", shut_down, METH_VARARGS, "timeout, /",
+             "Start no more work on the CPU engines and wait timeout seconds "
+             "for what is running;\nreturn whether all ended."),
+    {NULL},
+};

@@ -1,0 +1,458 @@
+/* The type `Event`.  The core event lives exactly as long as the object. */
+#include "module.h"
+
+#include <structmember.h>
+
+static struct ps_event *
+event_of(PyObject *self)
+{
+    return ((EventObject *)self)->event;
+}
+
+static const struct ps_backend *
+backend_of(PyObject *self)
+{
+    return event_of(self)->runtime->backend;
+}
+
+/* NULL until the event was recorded. */
+static struct ps_device *
+device_of(PyObject *self)
+{
+    struct ps_event *event = event_of(self);
+    return atomic_load(&event->recorded) != 0 ? atomic_load(&event->device)
+                                              : NULL;
+}
+
+static int
+check_flags(struct ps_runtime *runtime, unsigned flags)
+{
+    if ((flags & PS_EVENT_TIMING) && (flags & PS_EVENT_INTERPROCESS)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "an interprocess event cannot be timed: expected "
+                        "enable_timing=False with interprocess=True");
+        return -1;
+    }
+    if ((flags & PS_EVENT_TIMING) && runtime->backend->event_elapsed == NULL) {
+        raise_absent(runtime, "timing");
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+event_new(struct module_state *state, PyTypeObject *type,
+          struct ps_runtime *runtime, unsigned flags)
+{
+    if (check_flags(runtime, flags) < 0) {
+        return NULL;
+    }
+    EventObject *self = (EventObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    ps_status status = ps_event_create(runtime, flags, &self->event);
+    if (status != PS_SUCCESS) {
+        Py_DECREF(self);
+        return raise_status(state, runtime, "creating an event", status);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"device", "enable_timing", "blocking",
+                               "interprocess", NULL};
+    struct module_state *state = state_of_type(type);
+    PyObject *argument = Py_None;
+    int timing = 1, blocking = 0, interprocess = 0;
+    struct device_name name;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$ppp:Event", keywords,
+                                     &argument, &timing, &blocking,
+                                     &interprocess)) {
+        return NULL;
+    }
+    if (device_name_argument(state, -1, argument, &name) < 0) {
+        return NULL;
+    }
+    struct ps_runtime *runtime = use_runtime(state, name.type);
+    if (runtime == NULL) {
+        return NULL;
+    }
+    return event_new(state, type, runtime,
+                     (timing ? PS_EVENT_TIMING : 0) |
+                         (blocking ? PS_EVENT_BLOCKING : 0) |
+                         (interprocess ? PS_EVENT_INTERPROCESS : 0));
+}
+
+static void
+release(struct module_state *state, struct ps_event *event)
+{
+    struct ps_runtime *runtime = event->runtime;
+    ps_status status;
+    if (atomic_load(&event->handle) == 0) {
+        status = ps_event_unref(event);
+    }
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_event_unref(event);
+        Py_END_ALLOW_THREADS
+    }
+    report_cleanup(state, runtime, "giving up an event", status);
+}
+
+static void
+Event_dealloc(PyObject *op)
+{
+    EventObject *self = (EventObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    if (self->event != NULL && !is_finalizing()) {
+        release(state_of(op), self->event);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *
+Event_repr(PyObject *self)
+{
+    struct ps_device *device = device_of(self);
+    const char *type = Py_TYPE(self)->tp_name;
+    if (device == NULL) {
+        return PyUnicode_FromFormat("<%s uninitialized>", type);
+    }
+    struct handle_text text =
+        handle_text(atomic_load(&event_of(self)->handle));
+    return PyUnicode_FromFormat("<%s %s:%d %s>", type, backend_of(self)->name,
+                                device->index, text.chars);
+}
+
+/* Raise for an event and a stream of two device types, as torch words it. */
+static int
+check_types(struct ps_event *event, struct ps_stream *stream,
+            const char *stream_role)
+{
+    if (event->runtime == stream->device->runtime) {
+        return 0;
+    }
+    PyErr_Format(PyExc_RuntimeError,
+                 "Event device type %s does not match %s stream's device "
+                 "type %s.",
+                 shout(event->runtime).chars, stream_role,
+                 shout(stream->device->runtime).chars);
+    return -1;
+}
+
+int
+event_record_on(struct module_state *state, struct ps_event *event,
+                struct ps_stream *stream)
+{
+    ps_status status;
+    if (check_types(event, stream, "recording") < 0) {
+        return -1;
+    }
+    if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
+        /* The first record may make a native event. */
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_event_record(event, stream);
+        Py_END_ALLOW_THREADS
+        if (status == PS_SUCCESS) {
+            return 0;
+        }
+    }
+    ENQUEUE(status, stream, ps_event_record(event, stream));
+    if (status == PS_SUCCESS) {
+        return 0;
+    }
+    struct ps_device *device = atomic_load(&event->device);
+    if (status == PS_ERROR_INVALID_DEVICE && device != stream->device) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "Event device index %d does not match recording "
+                     "stream's device index %d.",
+                     device->index, stream->device->index);
+    }
+    else {
+        raise_status(state, event->runtime,
+                     event->flags & PS_EVENT_INTERPROCESS
+                         ? "recording an interprocess event"
+                         : "Event.record",
+                     status);
+    }
+    return -1;
+}
+
+int
+event_wait_on(struct module_state *state, struct ps_event *event,
+              struct ps_stream *stream)
+{
+    ps_status status;
+    if (check_types(event, stream, "blocking") < 0) {
+        return -1;
+    }
+    ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
+    if (status != PS_SUCCESS) {
+        raise_status(state, event->runtime, "Event.wait", status);
+        return -1;
+    }
+    return 0;
+}
+
+/* record and wait: an operation with the stream given, else the current. */
+static PyObject *
+with_stream(PyObject *self, const char *name, PyObject *const *args,
+            Py_ssize_t nargs, PyObject *kwnames,
+            int (*operation)(struct module_state *state,
+                             struct ps_event *event, struct ps_stream *stream))
+{
+    struct module_state *state = state_of(self);
+    PyObject *argument;
+    if (parse_optional(name, "stream", args, nargs, kwnames, &argument) < 0) {
+        return NULL;
+    }
+    struct ps_stream *stream =
+        stream_argument(state, backend_of(self)->device_type, argument);
+    if (stream == NULL) {
+        return NULL;
+    }
+    int result = operation(state, event_of(self), stream);
+    stream_release(state, stream);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Event_record(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    return with_stream(self, "record", args, nargs, kwnames, event_record_on);
+}
+
+static PyObject *
+Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    return with_stream(self, "wait", args, nargs, kwnames, event_wait_on);
+}
+
+static PyObject *
+Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    ps_status status = ps_event_query(event_of(self));
+    if (status == PS_SUCCESS) {
+        Py_RETURN_TRUE;
+    }
+    if (status == PS_ERROR_NOT_READY) {
+        Py_RETURN_FALSE;
+    }
+    return raise_status(state_of(self), event_of(self)->runtime, "Event.query",
+                        status);
+}
+
+static PyObject *
+Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_event *event = event_of(self);
+    ps_status status = PS_SUCCESS;
+    if (event->generation == ps_generation() && ps_event_known_done(event)) {
+        Py_RETURN_NONE;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = ps_event_synchronize(event);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of(self), event->runtime,
+                            "Event.synchronize", status);
+    }
+    Py_RETURN_NONE;
+}
+
+/* What must hold of two events before their times are asked for. */
+static int
+check_timed(PyObject *self, PyObject *other)
+{
+    struct ps_event *start = event_of(self), *end = event_of(other);
+    if (start->runtime != end->runtime) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "Event device type %s does not match other's device "
+                     "type %s.",
+                     shout(start->runtime).chars, shout(end->runtime).chars);
+        return -1;
+    }
+    if (!(start->flags & end->flags & PS_EVENT_TIMING)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "Both events must be created with argument "
+                        "'enable_timing=True'.");
+        return -1;
+    }
+    struct ps_device *a = device_of(self), *b = device_of(other);
+    if (a == NULL || b == NULL) {
+        PyErr_SetString(PyExc_ValueError,
+                        "Both events must be recorded before calculating "
+                        "elapsed time.");
+        return -1;
+    }
+    if (a != b) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "Event device index %d does not match other's device "
+                     "index %d.",
+                     a->index, b->index);
+        return -1;
+    }
+    return 0;
+}
+
+/* PS_SUCCESS once both are done, so that a failure is raised as what it is. */
+static ps_status
+query_both(struct ps_event *start, struct ps_event *end)
+{
+    ps_status status = ps_event_query(start);
+    return status == PS_SUCCESS ? ps_event_query(end) : status;
+}
+
+static PyObject *
+Event_elapsed_time(PyObject *self, PyObject *other)
+{
+    struct module_state *state = state_of(self);
+    if (!PyObject_TypeCheck(other, state->event_type)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "elapsed_time() expects an Event, but got %s",
+                            Py_TYPE(other)->tp_name);
+    }
+    if (check_timed(self, other) < 0) {
+        return NULL;
+    }
+    struct ps_event *start = event_of(self), *end = event_of(other);
+    float milliseconds;
+    ps_status status = query_both(start, end);
+    if (status == PS_SUCCESS) {
+        status = ps_event_elapsed(start, end, &milliseconds);
+    }
+    if (status == PS_ERROR_NOT_READY) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Both events must be completed before calculating "
+                        "elapsed time.");
+        return NULL;
+    }
+    if (status != PS_SUCCESS) {
+        return raise_status(state, start->runtime, "Event.elapsed_time",
+                            status);
+    }
+    return PyFloat_FromDouble((double)milliseconds);
+}
+
+static PyObject *
+Event_get_device(PyObject *self, void *Py_UNUSED(closure))
+{
+    struct ps_device *device = device_of(self);
+    return device_new(state_of(self), backend_of(self)->device_type,
+                      device != NULL ? device->index : -1);
+}
+
+static PyObject *
+Event_get_event_id(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(
+        device_of(self) != NULL ? atomic_load(&event_of(self)->handle) : 0);
+}
+
+static PyObject *
+Event_get_flag(PyObject *self, void *closure)
+{
+    return PyBool_FromLong(event_of(self)->flags & (uintptr_t)closure);
+}
+
+static PyMethodDef event_methods[] = {
+    {"record", (PyCFunction)(void (*)(void))Event_record,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("record($self, /, stream=None)\n--\n\n"
+               "Stand for all work queued on the stream so far "
+               "(cudaEventRecord).\n\n"
+               "Without a stream, the current one of the event's device "
+               "type.  Replaces any earlier\nrecord.  Does not block.  "
+               "Raises RuntimeError for a stream of another device than\nthe "
+               "event's first.")},
+    {"wait", (PyCFunction)(void (*)(void))Event_wait,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("wait($self, /, stream=None)\n--\n\n"
+               "Make what the stream gets from here on wait for the record "
+               "in effect now\n(cudaStreamWaitEvent).\n\n"
+               "Without a stream, the current one.  Nothing to wait for "
+               "where the event was never\nrecorded.  Does not block.")},
+    {"query", Event_query, METH_NOARGS,
+     PyDoc_STR("query($self, /)\n--\n\n"
+               "Return whether the work before the latest record is done "
+               "(cudaEventQuery).\n\n"
+               "True if never recorded.  Does not block.  Raises "
+               "AcceleratorError with the\nfailure of that work.")},
+    {"synchronize", Event_synchronize, METH_NOARGS,
+     PyDoc_STR("synchronize($self, /)\n--\n\n"
+               "Wait until the work before the latest record is done "
+               "(cudaEventSynchronize).\n\n"
+               "Blocks with the GIL released; returns at once if never "
+               "recorded.  Raises\nAcceleratorError with the failure of that "
+               "work.")},
+    {"elapsed_time", Event_elapsed_time, METH_O,
+     PyDoc_STR("elapsed_time($self, end_event, /)\n--\n\n"
+               "Return the milliseconds from this event to end_event "
+               "(cudaEventElapsedTime).\n\n"
+               "Does not block.  Raises ValueError unless both are timed and "
+               "recorded, RuntimeError\nunless both are done and of one "
+               "device.")},
+    {NULL},
+};
+
+static PyGetSetDef event_getset[] = {
+    {"device", Event_get_device, NULL,
+     PyDoc_STR("The event's device; its index is None until first "
+               "recorded.")},
+    {"event_id", Event_get_event_id, NULL,
+     PyDoc_STR("The native handle; 0 until first recorded.")},
+    {"enable_timing", Event_get_flag, NULL,
+     PyDoc_STR("Whether elapsed_time can be asked."), (void *)PS_EVENT_TIMING},
+    {"blocking", Event_get_flag, NULL,
+     PyDoc_STR("Whether synchronize sleeps instead of spinning."),
+     (void *)PS_EVENT_BLOCKING},
+    {"interprocess", Event_get_flag, NULL,
+     PyDoc_STR("Whether another process may open the event."),
+     (void *)PS_EVENT_INTERPROCESS},
+    {NULL},
+};
+
+static PyMemberDef event_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weakrefs),
+     READONLY, NULL},
+    {NULL},
+};
+
+PyDoc_STRVAR(event_doc,
+             "Event(device=None, *, enable_timing=True, blocking=False, "
+             "interprocess=False)\n--\n\n"
+             "A point in a stream's work that can be waited for and timed.\n\n"
+             "Without a device, of the default accelerator's type.  Bound to "
+             "the device of the\nfirst stream that records it.  Events are "
+             "equal only to themselves.\n\n"
+             "Raises ValueError for an interprocess event that is timed, "
+             "NotImplementedError\nwhere the backend has no timing, "
+             "RuntimeError where the device type is not\navailable.  Safe to "
+             "use from several threads.");
+
+static PyType_Slot event_slots[] = {
+    {Py_tp_new, Event_new},         {Py_tp_dealloc, Event_dealloc},
+    {Py_tp_repr, Event_repr},       {Py_tp_methods, event_methods},
+    {Py_tp_getset, event_getset},   {Py_tp_members, event_members},
+    {Py_tp_doc, (void *)event_doc}, {0, NULL},
+};
+
+PyType_Spec event_spec = {
+    .name = "pystreams.Event",
+    .basicsize = sizeof(EventObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = event_slots,
+};

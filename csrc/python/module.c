@@ -1,0 +1,232 @@
+/* The module `pystreams._C`: its types, its exceptions and the backends that
+ * it registers.  Importing it starts no thread and touches no driver. */
+#include "module.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include "../backends/backends.h"
+
+/* A number of devices from the environment: 0 where the variable is not set,
+ * -1 with ValueError where it is no such number. */
+static int
+devices_from_environment(const char *variable)
+{
+    enum { MOST = 1024 };
+    const char *text = getenv(variable);
+    if (text == NULL || *text == '\0') {
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno != 0 || *end != '\0' || value < 1 || value > MOST) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s must be a number of devices from 1 to %d, got '%s'",
+                     variable, MOST, text);
+        return -1;
+    }
+    return (int)value;
+}
+
+static int
+register_backend(const struct ps_backend *backend)
+{
+    if (backend == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    ps_status status = ps_runtime_register(backend);
+    if (status != PS_SUCCESS) {
+        PyErr_Format(PyExc_ImportError,
+                     "the %s backend cannot be registered: status %d",
+                     backend->name, status);
+        return -1;
+    }
+    return 0;
+}
+
+/* Backends outlive the module, so that importing it again finds them. */
+static int
+register_backends(void)
+{
+    if (ps_runtime_count() > 0) {
+        return 0;
+    }
+    int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES");
+    int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA");
+    if (cpus < 0 || emulated < 0 ||
+        register_backend(
+            ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus > 0 ? cpus : 1)) < 0) {
+        return -1;
+    }
+    if (emulated > 0) {
+        return register_backend(
+            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated));
+    }
+#ifdef PS_WITH_CUDA
+    return register_backend(&ps_cuda_backend);
+#else
+    return 0;
+#endif
+}
+
+static PyTypeObject *
+add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
+         const char *name)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
+    if (type != NULL && PyModule_AddObjectRef(module, name, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return (PyTypeObject *)type;
+}
+
+static int
+add_types(PyObject *module, struct module_state *state)
+{
+    const struct {
+        PyTypeObject **type;
+        PyType_Spec *spec;
+        PyTypeObject **base;
+        const char *name;
+    } types[] = {
+        {&state->device_type, &device_spec, NULL, "device"},
+        {&state->stream_type, &stream_spec, NULL, "Stream"},
+        {&state->external_stream_type, &external_stream_spec,
+         &state->stream_type, "ExternalStream"},
+        {&state->cuda_stream_type, &cuda_stream_spec, &state->stream_type,
+         "CudaStream"},
+        {&state->cuda_external_stream_type, &cuda_external_stream_spec,
+         &state->cuda_stream_type, "CudaExternalStream"},
+        {&state->event_type, &event_spec, NULL, "Event"},
+        {&state->cuda_event_type, &cuda_event_spec, &state->event_type,
+         "CudaEvent"},
+        {&state->buffer_type, &buffer_spec, NULL, "Buffer"},
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
+        *types[i].type =
+            add_type(module, types[i].spec,
+                     types[i].base ? *types[i].base : NULL, types[i].name);
+        if (*types[i].type == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+add_exceptions(PyObject *module, struct module_state *state)
+{
+    state->accelerator_error = PyErr_NewExceptionWithDoc(
+        "pystreams.AcceleratorError",
+        "A device operation failed; error_code is its status "
+        "(cudaError_t).",
+        PyExc_RuntimeError, NULL);
+    if (state->accelerator_error == NULL) {
+        return -1;
+    }
+    PyObject *bases =
+        PyTuple_Pack(2, state->accelerator_error, PyExc_MemoryError);
+    if (bases == NULL) {
+        return -1;
+    }
+    state->out_of_memory_error = PyErr_NewExceptionWithDoc(
+        "pystreams.OutOfMemoryError",
+        "A device or the host has not enough memory.", bases, NULL);
+    Py_DECREF(bases);
+    if (state->out_of_memory_error == NULL) {
+        return -1;
+    }
+    if (PyModule_AddObjectRef(module, "AcceleratorError",
+                              state->accelerator_error) < 0) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "OutOfMemoryError",
+                                 state->out_of_memory_error);
+}
+
+static int
+module_exec(PyObject *module)
+{
+    struct module_state *state = PyModule_GetState(module);
+    state->default_type = -1;
+    state->str_cuda_stream = PyUnicode_InternFromString("__cuda_stream__");
+    state->str_idx = PyUnicode_InternFromString("idx");
+    if (state->str_cuda_stream == NULL || state->str_idx == NULL ||
+        add_types(module, state) < 0 || add_exceptions(module, state) < 0 ||
+        PyModule_AddFunctions(module, current_functions) < 0 ||
+        PyModule_AddFunctions(module, work_functions) < 0) {
+        return -1;
+    }
+    return register_backends();
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    struct module_state *state = PyModule_GetState(module);
+    Py_VISIT(state->device_type);
+    Py_VISIT(state->stream_type);
+    Py_VISIT(state->external_stream_type);
+    Py_VISIT(state->cuda_stream_type);
+    Py_VISIT(state->cuda_external_stream_type);
+    Py_VISIT(state->event_type);
+    Py_VISIT(state->cuda_event_type);
+    Py_VISIT(state->buffer_type);
+    Py_VISIT(state->accelerator_error);
+    Py_VISIT(state->out_of_memory_error);
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    struct module_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->device_type);
+    Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->external_stream_type);
+    Py_CLEAR(state->cuda_stream_type);
+    Py_CLEAR(state->cuda_external_stream_type);
+    Py_CLEAR(state->event_type);
+    Py_CLEAR(state->cuda_event_type);
+    Py_CLEAR(state->buffer_type);
+    Py_CLEAR(state->accelerator_error);
+    Py_CLEAR(state->out_of_memory_error);
+    Py_CLEAR(state->str_cuda_stream);
+    Py_CLEAR(state->str_idx);
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    module_clear(module);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    /* Backends and their devices belong to the process. */
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+PyDoc_STRVAR(module_doc,
+             "The C types and functions that the package is built on.");
+
+struct PyModuleDef pystreams_module = {
+    PyModuleDef_HEAD_INIT,         .m_name = "pystreams._C",
+    .m_doc = module_doc,           .m_size = sizeof(struct module_state),
+    .m_methods = device_functions, .m_slots = module_slots,
+    .m_traverse = module_traverse, .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC
+PyInit__C(void)
+{
+    return PyModuleDef_Init(&pystreams_module);
+}

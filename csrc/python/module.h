@@ -1,0 +1,319 @@
+/* What the files of the extension module share.  These files alone include
+ * Python.h; each holds one type or one task, and the structs of the types
+ * stand here where more than one file needs them. */
+#ifndef PYSTREAMS_PYTHON_MODULE_H
+#define PYSTREAMS_PYTHON_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+
+#include "../core/current.h"
+#include "../core/event.h"
+#include "../core/runtime.h"
+#include "../core/stream.h"
+
+#if PY_VERSION_HEX < 0x030B0000
+#define PyType_GetModuleByDef _PyType_GetModuleByDef
+#endif
+
+struct module_state {
+    PyTypeObject *device_type;
+    PyTypeObject *stream_type;
+    PyTypeObject *external_stream_type;
+    PyTypeObject *cuda_stream_type;
+    PyTypeObject *cuda_external_stream_type;
+    PyTypeObject *event_type;
+    PyTypeObject *cuda_event_type;
+    PyTypeObject *buffer_type;
+    PyObject *accelerator_error;
+    PyObject *out_of_memory_error;
+    PyObject *str_cuda_stream;
+    PyObject *str_idx;
+    /* The device type chosen when none is given; -1 until first asked. */
+    int default_type;
+};
+
+/* Why there is no CUDA where its backend is not registered. */
+#define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
+
+extern struct PyModuleDef pystreams_module;
+
+static inline struct module_state *
+state_of_module(PyObject *module)
+{
+    return PyModule_GetState(module);
+}
+
+static inline struct module_state *
+state_of_type(PyTypeObject *type)
+{
+    return PyModule_GetState(PyType_GetModuleByDef(type, &pystreams_module));
+}
+
+static inline struct module_state *
+state_of(PyObject *self)
+{
+    return state_of_type(Py_TYPE(self));
+}
+
+/* Cleaning up calls no device any more: what is left is leaked. */
+static inline bool
+is_finalizing(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+/* ---- device.c ---- */
+
+/* A device as users name it; index is -1 where none is given. */
+struct device_name {
+    int type;
+    int index;
+};
+
+extern PyType_Spec device_spec;
+PyObject *device_new(struct module_state *state, int type, int index);
+struct device_name device_name_of(PyObject *device);
+
+/* The name of a device type, or "unknown". */
+const char *device_type_name(int type);
+
+/* -1 with RuntimeError unless text is a device string such as "cuda:1". */
+int device_name_parse(PyObject *text, struct device_name *name);
+
+/* ---- errors.c ---- */
+
+/* A status of ours: a Python exception is set already. */
+enum { PS_RAISED = -1 };
+
+/* A runtime's device type as torch's messages have it: "CUDA". */
+struct shouted_name {
+    char chars[32];
+};
+struct shouted_name shout(struct ps_runtime *runtime);
+
+/* Raise what the status of the operation means, nothing for PS_SUCCESS; always
+ * returns NULL. */
+PyObject *raise_status(struct module_state *state, struct ps_runtime *runtime,
+                       const char *operation, ps_status status);
+
+/* Raise NotImplementedError for a member the backend lacks. */
+PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
+
+/* Report a clean-up that failed, keeping the pending exception. */
+void report_cleanup(struct module_state *state, struct ps_runtime *runtime,
+                    const char *operation, ps_status status);
+
+/* ---- args.c ---- */
+
+/* Arguments of a METH_FASTCALL | METH_KEYWORDS function: fill values[i] for
+ * names[i], NULL where not given.  The first `positional` may be given by
+ * position and the first `required` must be given.  -1 with TypeError. */
+struct signature {
+    const char *function;
+    int required;
+    int positional;
+    const char *const *names;
+};
+int parse_arguments(const struct signature *signature, PyObject *const *args,
+                    Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
+
+/* An argument that is one optional value, which may be None: borrowed, or
+ * NULL where it is None or not given.  -1 with TypeError. */
+int
+parse_optional(const char *function, const char *name, PyObject *const *args,
+               Py_ssize_t nargs, PyObject *kwnames, PyObject **value);
+
+/* The runtime of a device type; NULL with an exception where no backend is
+ * registered for it. */
+struct ps_runtime *find_runtime(long type);
+
+/* As find_runtime, for a runtime that shows devices and may be used; NULL with
+ * an exception that tells why not. */
+struct ps_runtime *use_runtime(struct module_state *state, int type);
+
+/* The runtime used when no device is given; NULL with an exception. */
+struct ps_runtime *default_runtime(struct module_state *state);
+
+/* What a device argument names.  type: the device type that is meant by an
+ * integer and by None, and the only one allowed; -1 for the default and any.
+ * NULL with an exception. */
+struct ps_device *
+device_argument(struct module_state *state, int type, PyObject *argument);
+
+/* As device_argument, without using the device: type and index, -1 for the
+ * current one.  -1 with an exception. */
+int device_name_argument(struct module_state *state, int type,
+                         PyObject *argument, struct device_name *name);
+
+/* A new reference to the stream an argument names: a Stream, an object with
+ * __cuda_stream__, or for NULL and None the current stream of the type's
+ * current device.  NULL with an exception. */
+struct ps_stream *
+stream_argument(struct module_state *state, int type, PyObject *argument);
+
+/* A handle as people read it: "0x7f01". */
+struct handle_text {
+    char chars[24];
+};
+struct handle_text handle_text(ps_handle handle);
+
+/* A handle as a ctypes.c_void_p. */
+PyObject *ctypes_pointer(ps_handle handle);
+
+/* An integer that may be a handle; -1 with an exception. */
+int handle_argument(const char *what, PyObject *argument, ps_handle *handle);
+
+/* ---- stream.c ---- */
+
+typedef struct {
+    PyObject ob_base;
+    /* NULL once closed. */
+    struct ps_stream *stream;
+    /* Of the stream, also when closed. */
+    struct ps_device *device;
+    ps_handle handle;
+    PyObject *weakrefs;
+} StreamObject;
+
+extern PyType_Spec stream_spec;
+
+/* An object of the type (NULL: the type for the device) for a stream whose
+ * reference it takes over, also on failure. */
+PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
+                      struct ps_stream *stream);
+
+/* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
+struct ps_stream *stream_of(PyObject *self);
+
+/* Drop a reference from Python code, reporting a failure. */
+void stream_release(struct module_state *state, struct ps_stream *stream);
+
+/* What Stream.wait_stream does, for streams the caller holds; -1 with an
+ * exception. */
+int stream_wait_stream(struct module_state *state, struct ps_stream *stream,
+                       struct ps_stream *other);
+
+/* Wait for room in a full queue, with the GIL released and open to signals.
+ * PS_SUCCESS: try again; else a status to raise. */
+ps_status wait_for_room(struct ps_stream *stream);
+
+/* status = call, an enqueueing function of core, tried until there is room in
+ * the stream's queue. */
+#define ENQUEUE(status, stream, call)        \
+    do {                                     \
+        status = (call);                     \
+    } while (status == PS_ERROR_NOT_READY && \
+             (status = wait_for_room(stream)) == PS_SUCCESS)
+
+/* What the constructors of Stream and cuda.Stream do; format is that of
+ * PyArg_ParseTupleAndKeywords, device_type as in device_argument. */
+PyObject *
+stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
+                 const char *format, int device_type);
+
+/* ---- external_stream.c, cuda_stream.c ---- */
+
+extern PyType_Spec external_stream_spec;
+extern PyType_Spec cuda_stream_spec;
+extern PyType_Spec cuda_external_stream_spec;
+
+/* A new reference to a stream that owner (may be NULL) owns and that keeps it
+ * alive.  Where the backend can tell the handle's device it is that one;
+ * strict: ValueError where that is not the device given. */
+struct ps_stream *
+stream_from_handle(struct module_state *state, struct ps_device *device,
+                   bool strict, ps_handle handle, PyObject *owner);
+
+/* What __cuda_stream__ of an object says: 1 with a handle, 0 where it has
+ * none, -1 with an exception. */
+int cuda_stream_protocol(struct module_state *state, PyObject *object,
+                         ps_handle *handle);
+
+/* ---- event.c, cuda_event.c ---- */
+
+typedef struct {
+    PyObject ob_base;
+    struct ps_event *event;
+    PyObject *weakrefs;
+} EventObject;
+
+extern PyType_Spec event_spec;
+extern PyType_Spec cuda_event_spec;
+
+/* An event of the type for the runtime that was never recorded. */
+PyObject *event_new(struct module_state *state, PyTypeObject *type,
+                    struct ps_runtime *runtime, unsigned flags);
+
+/* What Event.record and Event.wait do, for a stream the caller holds; -1 with
+ * an exception. */
+int event_record_on(struct module_state *state, struct ps_event *event,
+                    struct ps_stream *stream);
+int event_wait_on(struct module_state *state, struct ps_event *event,
+                  struct ps_stream *stream);
+
+/* ---- buffer.c ---- */
+
+typedef struct {
+    PyObject ob_base;
+    /* NULL once closed. */
+    struct ps_block *block;
+    /* Within the block. */
+    char *data;
+    Py_ssize_t nbytes;
+    /* Views that the buffer protocol has handed out. */
+    Py_ssize_t exports;
+    PyObject *weakrefs;
+} BufferObject;
+
+extern PyType_Spec buffer_spec;
+
+/* ---- transfer.c ---- */
+
+/* -1 with ValueError where the Buffer is closed. */
+int buffer_check_open(PyObject *buffer);
+
+/* The fields of an open Buffer, its block held until buffer_release, because
+ * another thread may close it; -1 with ValueError. */
+int buffer_hold(PyObject *buffer, BufferObject *held);
+void buffer_release(struct module_state *state, struct ps_block *block);
+
+/* Whether the host may read and write the bytes directly. */
+bool buffer_is_host(BufferObject *buffer);
+
+/* What the methods do, for a held Buffer; -1 with an exception. */
+int buffer_copy(struct module_state *state, BufferObject *self,
+                PyObject *source, bool non_blocking, PyObject *stream);
+int buffer_copy_to_host(struct module_state *state, BufferObject *self,
+                        void *destination);
+int buffer_fill(struct module_state *state, BufferObject *self, uint8_t value,
+                PyObject *stream_name);
+
+/* ---- device_functions.c, current.c, work_functions.c ---- */
+
+#define FUNCTION(name, function, flags, signature, text)            \
+    {                                                               \
+        name, (PyCFunction)(void (*)(void))(function), flags,       \
+            PyDoc_STR(name "($module, " signature ")\n--\n\n" text) \
+    }
+
+extern PyMethodDef device_functions[];
+extern PyMethodDef current_functions[];
+extern PyMethodDef work_functions[];
+
+/* The device of arguments that are a type and optionally a device; NULL with
+ * an exception. */
+struct ps_device *
+parse_device(PyObject *module, PyObject *args, const char *format);
+
+/* `with stream:`, for any Stream. */
+PyObject *Stream_enter(PyObject *self, PyObject *ignored);
+PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+#endif

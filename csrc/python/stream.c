@@ -1,0 +1,570 @@
+/* The type `Stream`.  A method that may block or release the GIL holds a
+ * reference to the core stream, because another thread may close the object
+ * meanwhile. */
+#include "module.h"
+
+#include <structmember.h>
+
+static StreamObject *
+as_stream(PyObject *self)
+{
+    return (StreamObject *)self;
+}
+
+static const struct ps_backend *
+backend_of(PyObject *self)
+{
+    return as_stream(self)->device->runtime->backend;
+}
+
+struct ps_stream *
+stream_of(PyObject *self)
+{
+    struct ps_stream *stream = as_stream(self)->stream;
+    if (stream == NULL) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+    }
+    return stream;
+}
+
+void
+stream_release(struct module_state *state, struct ps_stream *stream)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
+    ps_status status;
+    if (atomic_load(&stream->refs) > 1) {
+        status = ps_stream_unref(stream);
+    }
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_stream_unref(stream);
+        Py_END_ALLOW_THREADS
+    }
+    report_cleanup(state, runtime, "giving up a stream", status);
+}
+
+PyObject *
+stream_wrap(struct module_state *state, PyTypeObject *type,
+            struct ps_stream *stream)
+{
+    if (type == NULL) {
+        int device_type = stream->device->runtime->backend->device_type;
+        type = device_type == PS_DEVICE_CUDA ? state->cuda_stream_type
+                                             : state->stream_type;
+    }
+    StreamObject *self = (StreamObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        stream_release(state, stream);
+        return NULL;
+    }
+    self->stream = stream;
+    self->device = stream->device;
+    self->handle = stream->handle;
+    return (PyObject *)self;
+}
+
+/* Stream(stream_id=, device_index=, device_type=): another object for a
+ * stream that exists. */
+static PyObject *
+stream_from_ids(struct module_state *state, PyTypeObject *type, PyObject *id,
+                PyObject *index, PyObject *device_type)
+{
+    ps_handle handle;
+    if (id == NULL || index == NULL || device_type == NULL) {
+        PyErr_SetString(PyExc_TypeError,
+                        "stream_id, device_index and device_type must be "
+                        "given together");
+        return NULL;
+    }
+    if (handle_argument("stream_id", id, &handle) < 0) {
+        return NULL;
+    }
+    long number = PyLong_AsLong(device_type);
+    if ((number == -1 && PyErr_Occurred()) || find_runtime(number) == NULL) {
+        return NULL;
+    }
+    if (type == state->cuda_stream_type && number != PS_DEVICE_CUDA) {
+        PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %s",
+                     device_type_name((int)number));
+        return NULL;
+    }
+    struct ps_device *device = device_argument(state, (int)number, index);
+    if (device == NULL) {
+        return NULL;
+    }
+    struct ps_stream *stream = ps_stream_find(device, handle);
+    if (stream == NULL) {
+        stream = stream_from_handle(state, device, true, handle, NULL);
+    }
+    return stream != NULL ? stream_wrap(state, type, stream) : NULL;
+}
+
+static PyObject *
+stream_create(struct module_state *state, PyTypeObject *type,
+              struct ps_device *device, int priority)
+{
+    struct ps_stream *stream;
+    ps_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = ps_stream_create(device, priority, &stream);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state, device->runtime, "creating a stream",
+                            status);
+    }
+    return stream_wrap(state, type, stream);
+}
+
+PyObject *
+stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
+                 const char *format, int device_type)
+{
+    static char *keywords[] = {"device",       "priority",    "stream_id",
+                               "device_index", "device_type", NULL};
+    struct module_state *state = state_of_type(type);
+    PyObject *argument = Py_None;
+    PyObject *id = NULL, *index = NULL, *number = NULL;
+    int priority = 0;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, keywords, &argument,
+                                     &priority, &id, &index, &number)) {
+        return NULL;
+    }
+    if (id != NULL || index != NULL || number != NULL) {
+        return stream_from_ids(state, type, id, index, number);
+    }
+    struct ps_device *device = device_argument(state, device_type, argument);
+    return device != NULL ? stream_create(state, type, device, priority)
+                          : NULL;
+}
+
+static PyObject *
+Stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    return stream_construct(type, args, kwargs, "|O$iOOO:Stream", -1);
+}
+
+static void
+Stream_dealloc(PyObject *op)
+{
+    StreamObject *self = as_stream(op);
+    PyTypeObject *type = Py_TYPE(op);
+    if (PyType_IS_GC(type)) {
+        PyObject_GC_UnTrack(op);
+    }
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    if (self->stream != NULL && !is_finalizing()) {
+        stream_release(state_of(op), self->stream);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *
+Stream_repr(PyObject *self)
+{
+    struct handle_text text = handle_text(as_stream(self)->handle);
+    return PyUnicode_FromFormat("<%s device=%s:%d handle=%s>",
+                                Py_TYPE(self)->tp_name, backend_of(self)->name,
+                                as_stream(self)->device->index, text.chars);
+}
+
+static PyObject *
+Stream_richcompare(PyObject *self, PyObject *other, int operation)
+{
+    struct module_state *state = state_of(self);
+    if ((operation != Py_EQ && operation != Py_NE) ||
+        !PyObject_TypeCheck(other, state->stream_type)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    StreamObject *a = as_stream(self), *b = as_stream(other);
+    bool equal = a->device == b->device && a->handle == b->handle;
+    return PyBool_FromLong(equal == (operation == Py_EQ));
+}
+
+static Py_hash_t
+Stream_hash(PyObject *self)
+{
+    Py_hash_t hash = (Py_hash_t)(as_stream(self)->handle ^
+                                 ((uintptr_t)as_stream(self)->device >> 4));
+    return hash != -1 ? hash : -2;
+}
+
+static PyObject *
+Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_stream *stream = stream_of(self);
+    if (stream == NULL) {
+        return NULL;
+    }
+    ps_status status = ps_stream_query(stream);
+    if (status == PS_SUCCESS) {
+        Py_RETURN_TRUE;
+    }
+    if (status == PS_ERROR_NOT_READY) {
+        Py_RETURN_FALSE;
+    }
+    return raise_status(state_of(self), stream->device->runtime,
+                        "Stream.query", status);
+}
+
+static PyObject *
+Stream_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_stream *stream = stream_of(self);
+    ps_status status;
+    if (stream == NULL) {
+        return NULL;
+    }
+    ps_stream_ref(stream);
+    Py_BEGIN_ALLOW_THREADS
+    status = ps_stream_synchronize(stream);
+    Py_END_ALLOW_THREADS
+    struct ps_runtime *runtime = stream->device->runtime;
+    stream_release(state_of(self), stream);
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of(self), runtime, "Stream.synchronize",
+                            status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Stream_wait_event(PyObject *self, PyObject *event)
+{
+    struct module_state *state = state_of(self);
+    if (!PyObject_TypeCheck(event, state->event_type)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "wait_event() expects an Event, but got %s",
+                            Py_TYPE(event)->tp_name);
+    }
+    struct ps_stream *stream = stream_of(self);
+    if (stream == NULL) {
+        return NULL;
+    }
+    ps_stream_ref(stream);
+    int result = event_wait_on(state, ((EventObject *)event)->event, stream);
+    stream_release(state, stream);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Stream_wait_stream(PyObject *self, PyObject *argument)
+{
+    struct module_state *state = state_of(self);
+    if (argument == Py_None) {
+        return PyErr_Format(PyExc_TypeError,
+                            "wait_stream() expects a Stream, but got None");
+    }
+    struct ps_stream *other = stream_argument(state, -1, argument);
+    if (other == NULL) {
+        return NULL;
+    }
+    struct ps_stream *stream = stream_of(self);
+    int result = -1;
+    if (stream != NULL) {
+        ps_stream_ref(stream);
+        result = stream_wait_stream(state, stream, other);
+        stream_release(state, stream);
+    }
+    stream_release(state, other);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* The event that record_event makes when it is given none. */
+static PyObject *
+event_for(struct module_state *state, PyObject *self)
+{
+    struct ps_runtime *runtime = as_stream(self)->device->runtime;
+    if (PyObject_TypeCheck(self, state->cuda_stream_type)) {
+        return event_new(state, state->cuda_event_type, runtime, 0);
+    }
+    bool timed = runtime->backend->event_elapsed != NULL;
+    return event_new(state, state->event_type, runtime,
+                     timed ? PS_EVENT_TIMING : 0);
+}
+
+static PyObject *
+Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *kwnames)
+{
+    struct module_state *state = state_of(self);
+    PyObject *event;
+    if (parse_optional("record_event", "event", args, nargs, kwnames, &event) <
+        0) {
+        return NULL;
+    }
+    if (event != NULL && !PyObject_TypeCheck(event, state->event_type)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "record_event() expects an Event, but got %s",
+                            Py_TYPE(event)->tp_name);
+    }
+    struct ps_stream *stream = stream_of(self);
+    if (stream == NULL) {
+        return NULL;
+    }
+    ps_stream_ref(stream);
+    event = event != NULL ? Py_NewRef(event) : event_for(state, self);
+    if (event != NULL &&
+        event_record_on(state, ((EventObject *)event)->event, stream) < 0) {
+        Py_CLEAR(event);
+    }
+    stream_release(state, stream);
+    return event;
+}
+
+static PyObject *
+Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_stream *stream = stream_of(self);
+    int capturing = 0;
+    if (stream == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = backend_of(self);
+    if (backend->stream_capturing != NULL) {
+        ps_status status = backend->stream_capturing(
+            backend, stream->device->index, stream->handle, &capturing);
+        if (status != PS_SUCCESS) {
+            return raise_status(state_of(self), stream->device->runtime,
+                                "Stream.is_capturing", status);
+        }
+    }
+    return PyBool_FromLong(capturing);
+}
+
+static PyObject *
+Stream_priority_range(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"device", NULL};
+    PyTypeObject *type = (PyTypeObject *)op;
+    struct module_state *state = state_of_type(type);
+    PyObject *argument = Py_None;
+    int least, greatest;
+    ps_status status;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:priority_range",
+                                     keywords, &argument)) {
+        return NULL;
+    }
+    bool cuda = PyType_IsSubtype(type, state->cuda_stream_type);
+    struct ps_device *device =
+        device_argument(state, cuda ? PS_DEVICE_CUDA : -1, argument);
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    Py_BEGIN_ALLOW_THREADS
+    status = backend->stream_priority_range(backend, device->index, &least,
+                                            &greatest);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state, device->runtime, "Stream.priority_range",
+                            status);
+    }
+    return Py_BuildValue("(ii)", least, greatest);
+}
+
+static PyObject *
+Stream_close(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    StreamObject *self = as_stream(op);
+    struct ps_stream *stream = self->stream;
+    ps_status status;
+    if (stream == NULL) {
+        Py_RETURN_NONE;
+    }
+    self->stream = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = ps_stream_unref(stream);
+    Py_END_ALLOW_THREADS
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of(op), self->device->runtime,
+                            "Stream.close", status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    if (stream_of(self) == NULL) {
+        return NULL;
+    }
+    if (backend_of(self)->device_type != PS_DEVICE_CUDA) {
+        return PyErr_Format(PyExc_RuntimeError,
+                            "a %s stream is not a CUDA stream",
+                            backend_of(self)->name);
+    }
+    return Py_BuildValue("(iK)", 0,
+                         (unsigned long long)as_stream(self)->handle);
+}
+
+static PyObject *
+Stream_get_handle(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(as_stream(self)->handle);
+}
+
+static PyObject *
+Stream_get_device_index(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(as_stream(self)->device->index);
+}
+
+static PyObject *
+Stream_get_device_type(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(backend_of(self)->device_type);
+}
+
+static PyObject *
+Stream_get_device(PyObject *self, void *Py_UNUSED(closure))
+{
+    return device_new(state_of(self), backend_of(self)->device_type,
+                      as_stream(self)->device->index);
+}
+
+static PyObject *
+Stream_get_priority(PyObject *self, void *Py_UNUSED(closure))
+{
+    struct ps_stream *stream = stream_of(self);
+    return stream != NULL ? PyLong_FromLong(stream->priority) : NULL;
+}
+
+static PyObject *
+Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
+{
+    if (stream_of(self) == NULL) {
+        return NULL;
+    }
+    return ctypes_pointer(as_stream(self)->handle);
+}
+
+static PyMethodDef stream_methods[] = {
+    {"query", Stream_query, METH_NOARGS,
+     PyDoc_STR("query($self, /)\n--\n\n"
+               "Return whether all work queued so far is done "
+               "(cudaStreamQuery).\n\n"
+               "Does not block.  Raises AcceleratorError with the failure "
+               "of that work.")},
+    {"synchronize", Stream_synchronize, METH_NOARGS,
+     PyDoc_STR("synchronize($self, /)\n--\n\n"
+               "Wait until all work queued before the call is done "
+               "(cudaStreamSynchronize).\n\n"
+               "Blocks with the GIL released.  Raises AcceleratorError with "
+               "the first failure\nof that work.")},
+    {"wait_event", Stream_wait_event, METH_O,
+     PyDoc_STR("wait_event($self, event, /)\n--\n\n"
+               "Make what is queued from here on wait for the event's record "
+               "in effect now\n(cudaStreamWaitEvent).\n\n"
+               "Does not block the caller.  Nothing to wait for where the "
+               "event was never\nrecorded; a later record changes "
+               "nothing.")},
+    {"wait_stream", Stream_wait_stream, METH_O,
+     PyDoc_STR("wait_stream($self, stream, /)\n--\n\n"
+               "Make what is queued from here on wait for all that the other "
+               "stream has now.\n\n"
+               "Does not block the caller.  The other stream is a Stream of "
+               "the same device type,\nor any object with "
+               "__cuda_stream__.")},
+    {"record_event", (PyCFunction)(void (*)(void))Stream_record_event,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("record_event($self, /, event=None)\n--\n\n"
+               "Record an event on this stream and return it.\n\n"
+               "Without one, a new event: timed on a Stream, not timed on a "
+               "cuda.Stream.\nDoes not block.")},
+    {"is_capturing", Stream_is_capturing, METH_NOARGS,
+     PyDoc_STR("is_capturing($self, /)\n--\n\n"
+               "Return whether work on this stream is being captured into a "
+               "graph\n(cudaStreamIsCapturing); False where the backend has "
+               "no capture.")},
+    {"priority_range", (PyCFunction)(void (*)(void))Stream_priority_range,
+     METH_VARARGS | METH_KEYWORDS | METH_CLASS,
+     PyDoc_STR("priority_range($type, /, device=None)\n--\n\n"
+               "Return the (least, greatest) priority of a device's streams; "
+               "a lower number is\nserved first "
+               "(cudaDeviceGetStreamPriorityRange).")},
+    {"close", Stream_close, METH_NOARGS,
+     PyDoc_STR("close($self, /)\n--\n\n"
+               "Give the stream up now instead of when the object is "
+               "collected.\n\n"
+               "Queued work still runs.  Where the stream is current, or "
+               "another object stands\nfor it, it lives on there.  Closing "
+               "twice is harmless; using a closed stream\nraises "
+               "ValueError.")},
+    {"__enter__", Stream_enter, METH_NOARGS,
+     PyDoc_STR("__enter__($self, /)\n--\n\n"
+               "Make the stream current on its device, and its device "
+               "current, in this thread.\n\n"
+               "Returns the stream.  Re-entrant; several threads may enter "
+               "one stream.")},
+    {"__exit__", (PyCFunction)(void (*)(void))Stream_exit, METH_FASTCALL,
+     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n"
+               "Restore the device, and the current streams of both "
+               "devices, that __enter__ found.")},
+    {"__cuda_stream__", Stream_cuda_stream, METH_NOARGS,
+     PyDoc_STR("__cuda_stream__($self, /)\n--\n\n"
+               "Return (0, handle), by the CUDA stream protocol.\n\n"
+               "Raises RuntimeError for a stream of another device type.")},
+    {NULL},
+};
+
+static PyGetSetDef stream_getset[] = {
+    {"stream_id", Stream_get_handle, NULL,
+     PyDoc_STR("The stream's number on its device: its native handle.")},
+    {"device_index", Stream_get_device_index, NULL,
+     PyDoc_STR("The index of the stream's device.")},
+    {"device_type", Stream_get_device_type, NULL,
+     PyDoc_STR("torch's number of the device type: 0 cpu, 1 cuda.")},
+    {"device", Stream_get_device, NULL, PyDoc_STR("The stream's device.")},
+    {"native_handle", Stream_get_handle, NULL,
+     PyDoc_STR("The backend's handle as an int; 0 is the default stream.")},
+    {"priority", Stream_get_priority, NULL,
+     PyDoc_STR("The priority; a lower number is served first.")},
+    {"_as_parameter_", Stream_get_as_parameter, NULL,
+     PyDoc_STR("The handle as ctypes passes it to a foreign function.")},
+    {NULL},
+};
+
+static PyMemberDef stream_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(StreamObject, weakrefs),
+     READONLY, NULL},
+    {NULL},
+};
+
+PyDoc_STRVAR(stream_doc,
+             "Stream(device=None, *, priority=0)\n--\n\n"
+             "A queue of work on a device, run in order.\n\n"
+             "Without a device, one on the current device of the default "
+             "accelerator.  Each\nstream is one of its own while it lives.  "
+             "priority is clamped to priority_range();\na lower number is "
+             "served first.\n\n"
+             "Stream(stream_id=, device_index=, device_type=) makes another "
+             "object for a\nstream that exists.\n\n"
+             "Raises RuntimeError where the device type is not available, "
+             "AcceleratorError\nwhere there is no such device.  Safe to use "
+             "from several threads.");
+
+static PyType_Slot stream_slots[] = {
+    {Py_tp_new, Stream_new},         {Py_tp_dealloc, Stream_dealloc},
+    {Py_tp_repr, Stream_repr},       {Py_tp_richcompare, Stream_richcompare},
+    {Py_tp_hash, Stream_hash},       {Py_tp_methods, stream_methods},
+    {Py_tp_getset, stream_getset},   {Py_tp_members, stream_members},
+    {Py_tp_doc, (void *)stream_doc}, {0, NULL},
+};
+
+PyType_Spec stream_spec = {
+    .name = "pystreams.Stream",
+    .basicsize = sizeof(StreamObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = stream_slots,
+};

@@ -1,0 +1,239 @@
+/* Queueing work: what every method does when a queue is full, and the
+ * functions of the module that queue work or make native streams for callers
+ * who manage them on their own. */
+#include "module.h"
+
+enum { ROOM_TIMEOUT_NS = 50 * 1000 * 1000 };
+
+ps_status
+wait_for_room(struct ps_stream *stream)
+{
+    ps_status status;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() < 0) {
+            return PS_RAISED;
+        }
+    } while (status == PS_ERROR_NOT_READY);
+    return status;
+}
+
+int
+stream_wait_stream(struct module_state *state, struct ps_stream *stream,
+                   struct ps_stream *other)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
+    ps_status status;
+    if (other->device->runtime != runtime) {
+        PyErr_Format(
+            PyExc_RuntimeError, "a %s stream cannot wait for a %s stream",
+            runtime->backend->name, other->device->runtime->backend->name);
+        return -1;
+    }
+    /* Both queues take an operation; the one that is full is waited for. */
+    do {
+        status = ps_stream_wait_stream(stream, other);
+    } while (status == PS_ERROR_NOT_READY &&
+             (status = wait_for_room(stream)) == PS_SUCCESS &&
+             (status = wait_for_room(other)) == PS_SUCCESS);
+    if (status != PS_SUCCESS) {
+        raise_status(state, runtime, "Stream.wait_stream", status);
+        return -1;
+    }
+    return 0;
+}
+
+/* The outcome of work that was queued on a stream, which is released. */
+static PyObject *
+queued(struct module_state *state, struct ps_stream *stream,
+       const char *operation, ps_status status)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
+    stream_release(state, stream);
+    if (status != PS_SUCCESS) {
+        return raise_status(state, runtime, operation, status);
+    }
+    Py_RETURN_NONE;
+}
+
+/* The stream of a function that queues work: a new reference, of this process
+ * and of a backend whose optional member is not NULL. */
+static struct ps_stream *
+queueing_stream(struct module_state *state, int type, PyObject *argument)
+{
+    struct ps_stream *stream = stream_argument(state, type, argument);
+    if (stream != NULL && stream->generation != ps_generation()) {
+        queued(state, stream, "queueing work", PS_ERROR_NOT_INITIALIZED);
+        return NULL;
+    }
+    return stream;
+}
+
+static PyObject *
+sleep_cycles(PyObject *module, PyObject *args)
+{
+    struct module_state *state = state_of_module(module);
+    int type;
+    PyObject *cycles, *argument = Py_None;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "iO|O:sleep", &type, &cycles, &argument)) {
+        return NULL;
+    }
+    ps_handle count;
+    if (handle_argument("cycles", cycles, &count) < 0 ||
+        find_runtime(type) == NULL) {
+        return NULL;
+    }
+    struct ps_stream *stream = queueing_stream(state, type, argument);
+    if (stream == NULL) {
+        return NULL;
+    }
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->sleep == NULL) {
+        return queued(state, stream, "sleep", PS_ERROR_NOT_SUPPORTED);
+    }
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        status = backend->sleep(backend, device->index, stream->handle, count);
+        Py_END_ALLOW_THREADS
+    } while (status == PS_ERROR_NOT_READY &&
+             (status = wait_for_room(stream)) == PS_SUCCESS);
+    return queued(state, stream, "sleep", status);
+}
+
+static PyObject *
+launch_host_function(PyObject *module, PyObject *args)
+{
+    struct module_state *state = state_of_module(module);
+    PyObject *argument, *function, *data = NULL;
+    ps_handle address, data_address = 0;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "OO|O:launch_host_function", &argument,
+                          &function, &data) ||
+        handle_argument("function", function, &address) < 0 ||
+        (data != NULL &&
+         handle_argument("argument", data, &data_address) < 0)) {
+        return NULL;
+    }
+    if (address == 0) {
+        return PyErr_Format(PyExc_ValueError,
+                            "function must be the address of a C function, "
+                            "got 0");
+    }
+    struct ps_stream *stream = queueing_stream(state, -1, argument);
+    if (stream == NULL) {
+        return NULL;
+    }
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->host_function == NULL) {
+        return queued(state, stream, "host functions", PS_ERROR_NOT_SUPPORTED);
+    }
+    ENQUEUE(status, stream,
+            backend->host_function(backend, device->index, stream->handle,
+                                   (ps_host_function)address,
+                                   (void *)data_address));
+    return queued(state, stream, "launch_host_function", status);
+}
+
+static PyObject *
+fail(PyObject *module, PyObject *args)
+{
+    struct module_state *state = state_of_module(module);
+    PyObject *argument;
+    int failure;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "Oi:fail", &argument, &failure)) {
+        return NULL;
+    }
+    struct ps_stream *stream = queueing_stream(state, -1, argument);
+    if (stream == NULL) {
+        return NULL;
+    }
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->stream_fail == NULL) {
+        return queued(state, stream, "fault injection",
+                      PS_ERROR_NOT_SUPPORTED);
+    }
+    ENQUEUE(
+        status, stream,
+        backend->stream_fail(backend, device->index, stream->handle, failure));
+    return queued(state, stream, "fail", status);
+}
+
+static PyObject *
+raw_stream_create(PyObject *module, PyObject *args)
+{
+    ps_handle handle = 0;
+    struct ps_device *device =
+        parse_device(module, args, "i|O:raw_stream_create");
+    ps_status status;
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    Py_BEGIN_ALLOW_THREADS
+    status = backend->stream_create(backend, device->index, 0, &handle);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(iK)", status, (unsigned long long)handle);
+}
+
+static PyObject *
+raw_stream_destroy(PyObject *module, PyObject *args)
+{
+    struct module_state *state = state_of_module(module);
+    int type, index;
+    PyObject *argument;
+    ps_handle handle;
+    ps_status status = PS_SUCCESS;
+    if (!PyArg_ParseTuple(args, "iO:raw_stream_destroy", &type, &argument) ||
+        handle_argument("the stream handle", argument, &handle) < 0 ||
+        find_runtime(type) == NULL) {
+        return NULL;
+    }
+    if (handle == 0) {
+        return PyLong_FromLong(PS_ERROR_INVALID_HANDLE);
+    }
+    struct ps_device *device = device_argument(state, type, NULL);
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    index = device->index;
+    if (backend->stream_device != NULL) {
+        status = backend->stream_device(backend, handle, &index);
+    }
+    if (status == PS_SUCCESS) {
+        Py_BEGIN_ALLOW_THREADS
+        status = backend->stream_destroy(backend, index, handle);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(status);
+}
+
+PyMethodDef work_functions[] = {
+    FUNCTION("sleep", sleep_cycles, METH_VARARGS,
+             "type, cycles, stream=None, /",
+             "Queue work that does nothing for a number of device clock "
+             "cycles; a cycle of the\nCPU engine is a nanosecond."),
+    FUNCTION("launch_host_function", launch_host_function, METH_VARARGS,
+             "stream, function, argument=0, /",
+             "Queue a call of the C function at an address, with one "
+             "pointer, on a thread of the\nbackend's (cudaLaunchHostFunc).  "
+             "It must be short and must not call Python or CUDA."),
+    FUNCTION("fail", fail, METH_VARARGS, "stream, status, /",
+             "Queue an operation that fails with the status, for tests."),
+    FUNCTION("raw_stream_create", raw_stream_create, METH_VARARGS,
+             "type, device=None, /",
+             "Return (status, handle) of a native stream that the caller "
+             "owns."),
+    FUNCTION("raw_stream_destroy", raw_stream_destroy, METH_VARARGS,
+             "type, handle, /",
+             "Destroy a native stream of the caller's and return the "
+             "status."),
+    {NULL},
+};
