@@ -1,0 +1,80 @@
+"""Streams, events and the work they order, on CUDA devices and on the CPU.
+
+Importing this package starts no thread and touches no driver.  At exit it
+waits up to 5 seconds for work that is running, and starts no more.
+"""
+
+from __future__ import annotations
+
+import atexit
+
+from . import _C, accelerator, cuda
+from ._C import (
+    AcceleratorError,
+    Buffer,
+    Event,
+    ExternalStream,
+    OutOfMemoryError,
+    Stream,
+    device,
+)
+from ._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._C import _Device, _StreamLike
+
+__all__ = [
+    "AcceleratorError",
+    "Buffer",
+    "Event",
+    "ExternalStream",
+    "OutOfMemoryError",
+    "Stream",
+    "__version__",
+    "accelerator",
+    "cuda",
+    "device",
+    "empty",
+    "get_include",
+]
+
+_EXIT_DEADLINE = 5.0
+
+
+def empty(
+    nbytes: int,
+    *,
+    device: _Device = None,
+    stream: _StreamLike | None = None,
+    pin_memory: bool = False,
+) -> Buffer:
+    """Return nbytes of uninitialized memory that streams order.
+
+    Device memory is allocated in the order of the stream, by default the
+    device's current one; pinned memory is host memory.  May block.  Raises
+    ValueError for a negative size or a stream of another device,
+    OutOfMemoryError where there is no such memory.
+    """
+    return Buffer(nbytes, device=device, stream=stream, pin_memory=pin_memory)
+
+
+def get_include() -> str:
+    """Return the folder to compile with as -I for <pystreams/backend.h>."""
+    import os
+
+    return os.path.join(os.path.dirname(__file__), "include")
+
+
+def _shutdown() -> None:
+    if not _C.shutdown(_EXIT_DEADLINE):
+        import sys
+
+        print(
+            "pystreams: queued work was still running "
+            f"{_EXIT_DEADLINE:g} s after the program ended; it was abandoned",
+            file=sys.stderr,
+        )
+
+
+atexit.register(_shutdown)

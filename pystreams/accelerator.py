@@ -1,0 +1,223 @@
+"""The current accelerator under torch.accelerator's names.
+
+It is `cuda` where there is a usable GPU, else `cpu`; the environment variable
+PYSTREAMS_ACCELERATOR overrules that, and one that can't be had is a
+RuntimeError with the reason from every function here.  A device argument is
+an int, a str or a pystreams.device; None means the calling thread's current
+device.
+"""
+
+from __future__ import annotations
+
+from . import _C
+from ._C import default_type as _default_type
+from ._context import DeviceContext as _DeviceContext
+from ._context import StreamContext as _StreamContext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._C import Stream, _StreamLike, device
+
+    _Device = int | str | device | None
+
+__all__ = [
+    "current_accelerator",
+    "current_device_idx",
+    "current_device_index",
+    "current_stream",
+    "default_stream",
+    "device_count",
+    "device_index",
+    "get_memory_info",
+    "is_available",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "set_device_idx",
+    "set_device_index",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+
+def _name(type: int) -> str:
+    for name, number in _C.backends():
+        if number == type:
+            return name
+    raise RuntimeError(f"No backend has device type {type}")
+
+
+def _check(found: str, type: int) -> None:
+    wanted = _name(type)
+    if found != wanted:
+        raise ValueError(
+            f"{found} doesn't match the current accelerator {wanted}."
+        )
+
+
+def _index(type: int, device: _Device, require_index: bool = False) -> int:
+    if isinstance(device, str):
+        device = _C.device(device)
+    if isinstance(device, _C.device):
+        _check(device.type, type)
+    return _C.device_index(type, device, require_index)
+
+
+def device_count() -> int:
+    """Return how many devices the accelerator has.
+
+    Initializes nothing.
+    """
+    return _C.device_count(_default_type())
+
+
+def is_available() -> bool:
+    """Tell whether the accelerator has a device to use.
+
+    Initializes nothing.
+    """
+    return device_count() > 0
+
+
+def current_accelerator(check_available: bool = False) -> device | None:
+    """Return the accelerator as a device without an index.
+
+    With check_available, None where it has no device to use.
+    """
+    type = _default_type()
+    if check_available and _C.device_count(type) == 0:
+        return None
+    return _C.device(_name(type))
+
+
+def current_device_index() -> int:
+    """Return the index of the calling thread's current device."""
+    return _C.current_device(_default_type())
+
+
+def set_device_index(device: _Device, /) -> None:
+    """Make a device the calling thread's current one.
+
+    A negative index does nothing.  May block.  Raises ValueError for a device
+    of another type or without an index, AcceleratorError for an index out of
+    range.
+    """
+    type = _default_type()
+    if not (isinstance(device, int) and device < 0):
+        _C.set_device(type, _index(type, device, True))
+
+
+class device_index(_DeviceContext):
+    """Make a device the calling thread's current one within a with block.
+
+    On exit the device that was current is so again.  None and a negative
+    index do nothing.  The object can be entered again while it is entered,
+    and by several threads at once.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, device: _Device, /) -> None:
+        type = _default_type()
+        if device is not None and not (isinstance(device, int) and device < 0):
+            device = _index(type, device, True)
+        super().__init__(type, device)
+
+
+def current_stream(device: _Device = None, /) -> Stream:
+    """Return the calling thread's current stream of a device."""
+    type = _default_type()
+    if device is not None:
+        device = _index(type, device)
+    return _C.current_stream(type, device)
+
+
+def default_stream(device: _Device = None, /) -> Stream:
+    """Return the default stream of a device, which has handle 0."""
+    type = _default_type()
+    return _C.default_stream(type, _index(type, device))
+
+
+def set_stream(stream: _StreamLike) -> None:
+    """Make a stream current on its device, and its device current.
+
+    Holds for the calling thread.  Raises ValueError for a stream of another
+    device type.
+    """
+    _C.set_stream(_checked_stream(stream))
+
+
+def stream(stream: _StreamLike | None) -> _StreamContext:
+    """Return a context manager that makes a stream and its device current.
+
+    Both are restored on exit, for the calling thread.  None changes nothing.
+    Raises ValueError for a stream of another device type.
+    """
+    if stream is not None:
+        stream = _checked_stream(stream)
+    return _StreamContext(stream)
+
+
+def _checked_stream(stream: _StreamLike) -> Stream:
+    type = _default_type()
+    if isinstance(stream, _C.Stream):
+        _check(stream.device.type, type)
+    return _C.as_stream(type, stream)
+
+
+def synchronize(device: _Device = None, /) -> None:
+    """Wait until all work queued on a device so far is done.
+
+    Releases the GIL and leaves the current device as it is.  Raises
+    AcceleratorError where any of the work failed.
+    """
+    type = _default_type()
+    _C.synchronize(type, _index(type, device))
+
+
+def get_memory_info(device: _Device = None, /) -> tuple[int, int]:
+    """Return a device's memory, (free, total) in bytes."""
+    type = _default_type()
+    return _C.mem_get_info(type, _index(type, device))
+
+
+def memory_stats(device: _Device = None, /) -> dict[str, int]:
+    """Return the counts of Buffer memory on a device.
+
+    allocation.all.* count buffers and allocated_bytes.all.* their bytes:
+    .current now, .peak at most, .allocated and .freed since the start.
+    """
+    type = _default_type()
+    return _C.memory_stats(type, _index(type, device))
+
+
+def memory_allocated(device: _Device = None, /) -> int:
+    """Return the bytes that buffers hold on a device."""
+    return memory_stats(device)["allocated_bytes.all.current"]
+
+
+def max_memory_allocated(device: _Device = None, /) -> int:
+    """Return the most bytes that buffers ever held on a device.
+
+    Counted from the start, or from reset_peak_memory_stats().
+    """
+    return memory_stats(device)["allocated_bytes.all.peak"]
+
+
+# pystreams keeps no cache of its own, so what it reserves is what it holds.
+memory_reserved = memory_allocated
+max_memory_reserved = max_memory_allocated
+
+
+def reset_peak_memory_stats(device: _Device = None, /) -> None:
+    """Let the peaks of memory_stats() start again from what is held now."""
+    type = _default_type()
+    _C.reset_peak_memory_stats(type, _index(type, device))
+
+
+current_device_idx = current_device_index
+set_device_idx = set_device_index

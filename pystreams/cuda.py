@@ -1,0 +1,367 @@
+"""CUDA devices, streams and events under torch.cuda's names.
+
+The devices are GPUs, or the CPU engine's where is_emulated() says so.  A
+device argument is an int, a str, a pystreams.device or a cuda.device; None
+means the calling thread's current device.
+"""
+
+from __future__ import annotations
+
+from . import _C
+from ._C import CudaEvent as Event
+from ._C import CudaExternalStream as ExternalStream
+from ._C import CudaStream as Stream
+from ._C import as_stream as _as_stream
+from ._C import current_stream as _current_stream
+from ._C import default_stream as _default_stream
+from ._C import device_index as _device_index
+from ._C import set_stream as _set_stream
+from ._context import DeviceContext as _DeviceContext
+from ._context import StreamContext as _StreamContext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import uuid
+
+    from ._C import _Device, _StreamLike
+
+__all__ = [
+    "CudaError",
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "can_device_access_peer",
+    "check_error",
+    "cudart",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_stream_from_external",
+    "init",
+    "ipc_collect",
+    "is_available",
+    "is_current_stream_capturing",
+    "is_emulated",
+    "is_initialized",
+    "max_memory_allocated",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+_CUDA = 1
+
+
+def device_count() -> int:
+    """Return how many devices there are; 0 where CUDA can't be used.
+
+    Never raises and initializes nothing, so it is safe before a fork.
+    """
+    return _C.device_count(_CUDA)
+
+
+def is_available() -> bool:
+    """Tell whether there is a device to use.
+
+    Never raises and initializes nothing, so it is safe before a fork.
+    """
+    return _C.device_count(_CUDA) > 0
+
+
+def is_emulated() -> bool:
+    """Tell whether the CPU engine serves these devices."""
+    return _C.is_emulated(_CUDA)
+
+
+def is_initialized() -> bool:
+    """Tell whether this process has used a device."""
+    return _C.is_initialized(_CUDA)
+
+
+def init() -> None:
+    """Make the devices ready now, not at their first use.
+
+    May block.  Raises RuntimeError where there is none to use, and in a
+    forked child of a process that used one.
+    """
+    _C.initialize(_CUDA)
+
+
+def current_device() -> int:
+    """Return the index of the calling thread's current device."""
+    return _C.current_device(_CUDA)
+
+
+def set_device(device: _Device) -> None:
+    """Make a device the calling thread's current one.
+
+    A negative index does nothing.  May block.  Raises ValueError where the
+    argument names no index, AcceleratorError where it is out of range.
+    """
+    if not (isinstance(device, int) and device < 0):
+        _C.set_device(_CUDA, _device_index(_CUDA, device, True))
+
+
+def synchronize(device: _Device = None) -> None:
+    """Wait until all work queued on a device so far is done.
+
+    Releases the GIL.  Raises AcceleratorError where any of it failed.
+    """
+    _C.synchronize(_CUDA, device)
+
+
+class device(_DeviceContext):
+    """Make a device the calling thread's current one within a with block.
+
+    On exit the device that was current is so again.  None means the device
+    that is current now; a negative index does nothing.  The object can be
+    entered again while it is entered, and by several threads at once.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, device: _Device) -> None:
+        if not (isinstance(device, int) and device < 0):
+            device = _device_index(_CUDA, device)
+        super().__init__(_CUDA, device)
+
+
+class device_of(device):
+    """Make the device of an object current within a with block.
+
+    The object has get_device(), as torch's tensors do, or a device, as
+    buffers, streams and CuPy's arrays do.  One that is on no CUDA device
+    changes nothing.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, obj: object) -> None:
+        if hasattr(obj, "get_device"):
+            place = obj.get_device()
+        else:
+            place = getattr(obj, "device", None)
+            if isinstance(place, _C.device):
+                place = place.index if place.type == "cuda" else -1
+            else:
+                place = getattr(place, "id", -1)
+        super().__init__(place)
+
+
+def current_stream(device: _Device = None) -> Stream:
+    """Return the calling thread's current stream of a device."""
+    return _current_stream(_CUDA, device, Stream)
+
+
+def default_stream(device: _Device = None) -> Stream:
+    """Return the default stream of a device, which has handle 0."""
+    return _default_stream(_CUDA, device, Stream)
+
+
+def set_stream(stream: _StreamLike | None) -> None:
+    """Make a stream current on its device, and its device current.
+
+    Holds for the calling thread.  None does nothing.
+    """
+    if stream is not None:
+        _set_stream(_checked_stream(stream))
+
+
+def stream(stream: _StreamLike | None) -> _StreamContext:
+    """Return a context manager that makes a stream and its device current.
+
+    Both are restored on exit, for the calling thread.  None changes nothing.
+    """
+    if stream is not None:
+        stream = _checked_stream(stream)
+    return _StreamContext(stream)
+
+
+def _checked_stream(stream: _StreamLike) -> _C.Stream:
+    found = _as_stream(_CUDA, stream)
+    if found.device_type != _CUDA:
+        raise ValueError(f"Expected a cuda device, but got: {found.device}")
+    return found
+
+
+def get_stream_from_external(
+    data_ptr: int, device: _Device = None
+) -> ExternalStream:
+    """Return a stream for a cudaStream_t that somebody else owns.
+
+    A handle that is not a live stream can't be recognized, and crashes the
+    process when it is used.
+    """
+    return ExternalStream(data_ptr, device)
+
+
+def is_current_stream_capturing() -> bool:
+    """Tell whether work on the current stream is captured, not executed.
+
+    Initializes nothing.
+    """
+    return is_initialized() and current_stream().is_capturing()
+
+
+class _CudaDeviceProperties:
+    """What get_device_properties returns; sizes are in bytes."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    warp_size: int
+    L2_cache_size: int
+    uuid: uuid.UUID
+
+    def __init__(self, properties: _C._DeviceProperties) -> None:
+        from uuid import UUID
+
+        self.name = properties["name"]
+        self.major = properties["major"]
+        self.minor = properties["minor"]
+        self.total_memory = properties["total_memory"]
+        self.multi_processor_count = properties["multi_processor_count"]
+        self.warp_size = properties["warp_size"]
+        self.L2_cache_size = properties["l2_cache_size"]
+        self.uuid = UUID(bytes=properties["uuid"])
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, "
+            f"minor={self.minor}, total_memory={self.total_memory >> 20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
+
+
+def get_device_properties(device: _Device = None) -> _CudaDeviceProperties:
+    """Return a device's name, capability, memory and other properties."""
+    return _CudaDeviceProperties(_C.device_properties(_CUDA, device))
+
+
+def get_device_name(device: _Device = None) -> str:
+    """Return a device's name."""
+    return _C.device_properties(_CUDA, device)["name"]
+
+
+def get_device_capability(device: _Device = None) -> tuple[int, int]:
+    """Return a device's compute capability, (major, minor)."""
+    properties = _C.device_properties(_CUDA, device)
+    return properties["major"], properties["minor"]
+
+
+def can_device_access_peer(device: _Device, peer_device: _Device) -> bool:
+    """Tell whether a device reaches another's memory without staging."""
+    return _C.can_device_access_peer(_CUDA, device, peer_device)
+
+
+def mem_get_info(device: _Device = None) -> tuple[int, int]:
+    """Return a device's memory, (free, total) in bytes."""
+    return _C.mem_get_info(_CUDA, device)
+
+
+def memory_stats(device: _Device = None) -> dict[str, int]:
+    """Return the counts of Buffer memory on a device.
+
+    allocation.all.* count buffers and allocated_bytes.all.* their bytes:
+    .current now, .peak at most, .allocated and .freed since the start.
+    """
+    return _C.memory_stats(_CUDA, device)
+
+
+def memory_allocated(device: _Device = None) -> int:
+    """Return the bytes that buffers hold on a device."""
+    return _C.memory_stats(_CUDA, device)["allocated_bytes.all.current"]
+
+
+def max_memory_allocated(device: _Device = None) -> int:
+    """Return the most bytes that buffers ever held on a device.
+
+    Counted from the start, or from reset_peak_memory_stats().
+    """
+    return _C.memory_stats(_CUDA, device)["allocated_bytes.all.peak"]
+
+
+def reset_peak_memory_stats(device: _Device = None) -> None:
+    """Let the peaks of memory_stats() start again from what is held now."""
+    _C.reset_peak_memory_stats(_CUDA, device)
+
+
+def ipc_collect() -> None:
+    """Do nothing: processes share events here, and no memory to collect."""
+
+
+def _sleep(cycles: int) -> None:
+    """Queue work of so many clock cycles on the current stream.
+
+    A cycle is one nanosecond where is_emulated().
+    """
+    _C.sleep(_CUDA, cycles)
+
+
+class _cudart:
+    """The few functions of the CUDA runtime that cudart() offers.
+
+    Those that return an int return a cudaError_t; 0 is success.
+    """
+
+    class cudaError:
+        success = 0
+
+    @staticmethod
+    def cudaGetErrorString(error: int) -> str:
+        """Return the runtime's phrase for an error."""
+        return _C.status_text(_CUDA, error)
+
+    @staticmethod
+    def cudaStreamCreate(ptr: int) -> int:
+        """Make a stream on the current device; write its handle at ptr."""
+        import ctypes
+
+        status, handle = _C.raw_stream_create(_CUDA)
+        if status == 0:
+            ctypes.c_void_p.from_address(ptr).value = handle
+        return status
+
+    @staticmethod
+    def cudaStreamDestroy(stream: int) -> int:
+        """Give up a stream that cudaStreamCreate made."""
+        return _C.raw_stream_destroy(_CUDA, stream)
+
+    @staticmethod
+    def cudaMemGetInfo(device: int) -> tuple[int, int]:
+        """Return a device's memory, (free, total) in bytes."""
+        return _C.mem_get_info(_CUDA, device)
+
+
+def cudart() -> type[_cudart]:
+    """Return the CUDA runtime's functions, making the devices ready."""
+    init()
+    return _cudart
+
+
+class CudaError(RuntimeError):
+    """A cudaError_t other than success, as check_error raises it."""
+
+    def __init__(self, code: int) -> None:
+        text = _cudart.cudaGetErrorString(code)
+        super().__init__(f"{text} ({code})")
+
+
+def check_error(res: int) -> None:
+    """Raise CudaError unless a cudaError_t is success."""
+    if res != _cudart.cudaError.success:
+        raise CudaError(res)

@@ -1,0 +1,124 @@
+"""What a person reads of a demo's result: figures, and when streams worked.
+
+Falls back to ASCII where the output can't show block characters.
+"""
+
+from __future__ import annotations
+
+from .report import size_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from array import array
+    from typing import Any
+
+BLOCKS = "·░▒▓█"
+ASCII = ".-=*#"
+LABEL = 10
+TAIL = 14
+
+
+def shades(encoding: str | None) -> str:
+    """Return the characters for no work to all work in an encoding."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return ASCII
+    return BLOCKS
+
+
+def busy(spans: array[float]) -> float:
+    """Return the milliseconds within spans."""
+    return sum(spans[1::2]) - sum(spans[::2])
+
+
+def bar(spans: array[float], total: float, width: int, marks: str) -> str:
+    """Draw spans of a time that starts at 0; a cell is a part of total."""
+    filled = [0.0] * width
+    for begin, end in zip(spans[::2], spans[1::2], strict=True):
+        begin, end = begin * width / total, end * width / total
+        for cell in range(int(begin), min(int(end) + 1, width)):
+            filled[cell] += min(end, cell + 1) - max(begin, cell)
+    top = len(marks) - 1
+    return "".join(
+        marks[min(top, int(part * top) + 1) if part > 0 else 0]
+        for part in filled
+    )
+
+
+def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the timetable as JSON has it, a row for each stream."""
+    return [
+        {
+            "device": device,
+            "stream": index,
+            "chunks": len(spans[place]) // 2,
+            "begin_ms": spans[place][0],
+            "end_ms": spans[place][-1],
+            "busy_ms": busy(spans[place]),
+        }
+        for place, device in enumerate(result["devices"])
+        for index, spans in enumerate(result["spans"])
+    ]
+
+
+def figures(result: dict[str, Any], title: str) -> str:
+    """Return the lines above the timetable."""
+    way = " -> ".join(result["devices"])
+    names = ", ".join(dict.fromkeys(result["device_names"]))
+    chunks = plural(result["chunks"], "chunk")
+    lines = [
+        ("file", title),
+        ("device", f"{names}, because {result['why']}"),
+        ("way", f"file -> pinned -> {way} -> pinned"),
+        ("bytes", f"{result['bytes']:,}"),
+        ("check", f"{chunks} of {size_text(result['chunk'])} came back right"),
+        ("1 stream", speed(result, result["one_stream_seconds"])),
+    ]
+    if result["streams"] > 1:
+        label = plural(result["streams"], "stream")
+        lines.append((label, speed(result, result["seconds"])))
+        lines.append(("overlap", f"{result['overlap']:.2f} times as fast"))
+    return "\n".join(f"{label:<{LABEL}} {text}" for label, text in lines)
+
+
+def speed(result: dict[str, Any], seconds: float) -> str:
+    """Return how fast the timed bytes went, and how long they took."""
+    timed = result["timed_bytes"]
+    rate = f"{size_text(timed / seconds)}/s"
+    text = f"{rate:<12} {milliseconds(seconds * 1000)}"
+    if timed < result["bytes"]:
+        text += f" for the first {size_text(timed)}"
+    return text
+
+
+def draw(result: dict[str, Any], columns: int, marks: str) -> str:
+    """Return the timetable: a bar for each stream on each device."""
+    spans = result["spans"]
+    width = max(10, columns - LABEL - TAIL - 2)
+    lines = [f"When each stream worked: {marks[0]} idle to {marks[-1]} busy"]
+    for place, device in enumerate(result["devices"]):
+        total = max(row[place][-1] for row in spans) or 1.0
+        end = milliseconds(total)
+        ruler = "0 ms" + end.rjust(width - 4)
+        lines += ["", f"{device:<{LABEL}} {ruler}   busy  chunks"]
+        for index, row in enumerate(spans):
+            part = busy(row[place]) / total
+            lines.append(
+                f"stream {index:<{LABEL - 7}} "
+                f"{bar(row[place], total, width, marks)} "
+                f"{part:>6.0%} {len(row[place]) // 2:>7}"
+            )
+    return "\n".join(lines)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return '1 chunk' or '2 chunks'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def milliseconds(value: float) -> str:
+    """Return a time as people read it, in us, ms or s."""
+    if value < 1:
+        return f"{value * 1000:.3g} us"
+    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"

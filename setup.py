@@ -1,0 +1,211 @@
+"""Builds pystreams._C; what is said without code stands in pyproject.toml.
+
+Switches, read from the environment:
+  PYSTREAMS_CUDA      1 (default): with CUDA, or fail; 0: without; auto: with
+                      CUDA where a toolkit is found
+  CUDA_HOME           the toolkit to build with, before any other
+  PYSTREAMS_SANITIZE  address (and undefined behaviour), or thread
+  PYSTREAMS_DEBUG     1: no optimization, symbols kept
+  PYSTREAMS_WERROR    1: warnings are errors
+"""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sysconfig
+from glob import glob
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.errors import SetupError
+
+NO_CUDA = """\
+no CUDA toolkit to build with was found. Any of these provides one:
+  - pip's isolated build, which fetches nvidia-cuda-runtime and
+    nvidia-cuda-crt (without isolation, install the two by hand);
+  - CUDA_HOME=/path/to/a/toolkit, version 12.0 or later;
+  - a toolkit in /usr/local/cuda, or its nvcc on PATH.
+PYSTREAMS_CUDA=0 builds for the CPU alone, and needs none."""
+
+NO_PYTHON_H = """\
+Python.h is not in {}, so no extension module can be built.
+Install the headers of this Python: apt-get install python3-dev
+(python{}-dev for this version alone)."""
+
+
+def switch(name, default, choices):
+    value = os.environ.get(name) or default
+    if value not in choices:
+        expected = ", ".join(filter(None, choices))
+        raise SetupError(f"{name}={value}: expected one of {expected}")
+    return value
+
+
+class Toolkit:
+    """The folders of one CUDA toolkit, of any layout; paths or None."""
+
+    def __init__(self, root):
+        machine = platform.machine()
+        targets = [f"targets/{machine}-linux", "targets/sbsa-linux", "."]
+        multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+        libraries = ["lib64", "lib", f"lib/{multiarch}"]
+        self.root = Path(root)
+        self.include = self._find(
+            [f"{target}/include" for target in targets],
+            ["cuda.h", "cuda_runtime_api.h", "crt/host_defines.h"],
+        )
+        self.cudart = self._find(
+            [f"{target}/{lib}" for target in targets for lib in libraries],
+            ["libcudart_static.a"],
+        )
+
+    def _find(self, folders, names):
+        for folder in folders:
+            found = self.root / folder
+            if all((found / name).is_file() for name in names):
+                return found
+        return None
+
+    def fault(self):
+        """What keeps this toolkit from being built with; None if nothing."""
+        if self.include is None:
+            return "has no cuda.h, cuda_runtime_api.h and crt/host_defines.h"
+        if self.cudart is None:
+            return "has no libcudart_static.a"
+        text = (self.include / "cuda.h").read_text(errors="replace")
+        version = re.search(r"#define CUDA_VERSION (\d+)", text)
+        if version is None or int(version[1]) < 12000:
+            return "is older than CUDA 12.0"
+        return None
+
+
+def find_toolkit():
+    """The toolkit to build with, or None."""
+    home = os.environ.get("CUDA_HOME")
+    if home:
+        toolkit = Toolkit(home)
+        if toolkit.fault():
+            raise SetupError(f"CUDA_HOME={home} {toolkit.fault()}")
+        return toolkit
+    roots = []
+    wheels = importlib.util.find_spec("nvidia")
+    if wheels is not None:
+        for folder in wheels.submodule_search_locations or []:
+            roots += sorted(glob(f"{folder}/cu[0-9]*"), reverse=True)
+    roots.append("/usr/local/cuda")
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        roots.append(Path(nvcc).resolve().parent.parent)
+    return next((t for t in map(Toolkit, roots) if not t.fault()), None)
+
+
+def check_python_h():
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        version = sysconfig.get_python_version()
+        raise SetupError(NO_PYTHON_H.format(include, version))
+
+
+class BuildExt(build_ext):
+    def build_extension(self, ext):
+        check_python_h()
+        # What was built with other switches is no use.
+        self.force = True
+        self.add_cuda(ext)
+        self.add_options(ext)
+        super().build_extension(ext)
+
+    def add_cuda(self, ext):
+        wanted = switch("PYSTREAMS_CUDA", "1", ["0", "1", "auto"])
+        toolkit = find_toolkit() if wanted != "0" else None
+        if toolkit is None:
+            if wanted == "1":
+                raise SetupError(NO_CUDA)
+            print("pystreams: building without CUDA")
+            return
+        print(f"pystreams: building with the CUDA toolkit in {toolkit.root}")
+        ext.sources += sorted(glob("csrc/backends/cuda*.c"))
+        ext.define_macros.append(("PS_WITH_CUDA", "1"))
+        ext.include_dirs.append(str(toolkit.include))
+        ext.extra_objects.append(str(toolkit.cudart / "libcudart_static.a"))
+        ext.libraries += ["dl", "rt"]
+
+    def add_options(self, ext):
+        sanitize = switch("PYSTREAMS_SANITIZE", "", ["", "address", "thread"])
+        debug = switch("PYSTREAMS_DEBUG", "0", ["0", "1"]) == "1"
+        werror = switch("PYSTREAMS_WERROR", "0", ["0", "1"]) == "1"
+        compile_args = ["-std=c11", "-pthread", "-fvisibility=hidden"]
+        # Python's own tables of methods and slots end in fields left out.
+        compile_args += ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
+        # Python's own flags may say otherwise; the last one counts.
+        compile_args += ["-O0" if debug else "-O2"]
+        link_args = ["-pthread", "-Wl,--exclude-libs,ALL"]
+        if werror:
+            compile_args.append("-Werror")
+        if debug or sanitize:
+            compile_args += ["-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
+        if sanitize:
+            kinds = {"address": "address,undefined", "thread": "thread"}
+            sanitizers = [f"-fsanitize={kinds[sanitize]}"]
+            if sanitize == "address":
+                sanitizers.append("-fno-sanitize-recover=undefined")
+            compile_args += ["-U_FORTIFY_SOURCE", *sanitizers]
+            link_args += sanitizers
+        elif not debug:
+            compile_args += [
+                "-g0",
+                "-U_FORTIFY_SOURCE",
+                "-D_FORTIFY_SOURCE=2",
+                "-fstack-protector-strong",
+                "-fstack-clash-protection",
+            ]
+            if platform.machine() in ("x86_64", "i686"):
+                compile_args.append("-fcf-protection")
+            link_args += [
+                "-Wl,-z,relro,-z,now",
+                "-Wl,-z,noexecstack",
+                "-Wl,-s",
+            ]
+        ext.extra_compile_args += compile_args
+        ext.extra_link_args += link_args
+
+
+class BuildPy(build_py):
+    """Puts the public header inside the package: a copy of it in what is
+    built, a link to it where the checkout itself is used."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            link = Path("pystreams/include")
+            if not link.is_symlink():
+                link.symlink_to("../csrc/include")
+            return
+        folder = "pystreams/include/pystreams"
+        self.mkpath(f"{self.build_lib}/{folder}")
+        self.copy_file(
+            "csrc/include/pystreams/backend.h",
+            f"{self.build_lib}/{folder}/backend.h",
+        )
+
+
+setup(
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+    ext_modules=[
+        Extension(
+            "pystreams._C",
+            sources=sorted(
+                glob("csrc/core/*.c")
+                + glob("csrc/python/*.c")
+                + glob("csrc/backends/cpu/*.c")
+            ),
+            depends=sorted(glob("csrc/**/*.h", recursive=True)),
+            include_dirs=["csrc/include"],
+            define_macros=[("_GNU_SOURCE", "1")],
+        )
+    ],
+)
