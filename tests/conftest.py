@@ -1,0 +1,244 @@
+"""What every test shares: the backends, gates that hold a stream back, and
+other processes.
+
+The rule: a test takes `backend` and runs on each device type there is.  With
+no GPU, cuda is served by the CPU engine with two devices, and the id says so.
+PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+if not list((ROOT / "pystreams").glob("_C.*.so")):
+    # `python -m pytest` puts the checkout in front of what is installed, and
+    # a checkout that was not built in place has no extension module.
+    sys.path[:] = [p for p in sys.path if Path(p).resolve() != ROOT]
+
+COUNT_GPUS = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+count = ctypes.c_int()
+assert driver.cuInit(0) == 0
+assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+print(count.value)
+"""
+
+
+def has_gpu():
+    """Ask the driver, in a process of its own: cuInit here would make this
+    one unfit to fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_GPUS], capture_output=True, text=True
+    )
+    return done.returncode == 0 and int(done.stdout) > 0
+
+
+os.environ.pop("PYSTREAMS_ACCELERATOR", None)
+os.environ.setdefault("PYSTREAMS_CPU_DEVICES", "2")
+if "PYSTREAMS_EMULATE_CUDA" not in os.environ and not has_gpu():
+    os.environ["PYSTREAMS_EMULATE_CUDA"] = "2"
+
+import pystreams  # noqa: E402
+from pystreams import _C  # noqa: E402
+
+TYPES = dict(_C.backends())
+EMULATED = _C.is_emulated(TYPES["cuda"])
+IDS = {"cpu": "cpu", "cuda": "cuda-emulated" if EMULATED else "cuda"}
+
+libc = ctypes.CDLL(None)
+
+
+class Gate:
+    """Work on a stream that is not done until the gate is opened.
+
+    It occupies one of the backend's threads, of which there are at least
+    two.  Opening it again does nothing.
+    """
+
+    # The backend's thread may still be inside sem_wait after open().
+    _kept: ClassVar[list] = []
+
+    def __init__(self, stream):
+        self._semaphore = (ctypes.c_long * 4)()
+        self._kept.append(self._semaphore)
+        assert libc.sem_init(self._semaphore, 0, 0) == 0
+        wait = ctypes.cast(libc.sem_wait, ctypes.c_void_p).value
+        _C.launch_host_function(
+            stream, wait, ctypes.addressof(self._semaphore)
+        )
+
+    def open(self):
+        assert libc.sem_post(self._semaphore) == 0
+
+
+class Backend:
+    """One device type, and the ways tests make things of it."""
+
+    def __init__(self, name):
+        self.name = name
+        self.type = TYPES[name]
+        self.on_engine = name == "cpu" or EMULATED
+
+    def __repr__(self):
+        return IDS[self.name]
+
+    @property
+    def count(self):
+        return _C.device_count(self.type)
+
+    def device(self, index=0):
+        return pystreams.device(self.name, index)
+
+    def stream(self, index=0, **options):
+        return pystreams.Stream(self.device(index), **options)
+
+    def event(self, **options):
+        return pystreams.Event(self.name, **options)
+
+    def empty(self, nbytes, index=0, **options):
+        return pystreams.empty(nbytes, device=self.device(index), **options)
+
+    def host(self, nbytes):
+        """Host memory that the backend copies without waiting."""
+        return self.empty(nbytes, pin_memory=self.name != "cpu")
+
+    def current_device(self):
+        return _C.current_device(self.type)
+
+    def current_stream(self, index=None):
+        return _C.current_stream(self.type, index)
+
+    def default_stream(self, index=None):
+        return _C.default_stream(self.type, index)
+
+    def synchronize(self, index=None):
+        _C.synchronize(self.type, index)
+
+    def sleep(self, stream, milliseconds):
+        """Queue work that takes about so long; never less on the engine."""
+        per_millisecond = 1_000_000 if self.on_engine else 1_900_000
+        _C.sleep(self.type, int(milliseconds * per_millisecond), stream)
+
+    def gate(self, stream):
+        """Keep the stream busy until the gate is opened."""
+        return Gate(stream)
+
+    def call(self, stream):
+        """Queue something that a thread of the backend must do."""
+        getpid = ctypes.cast(libc.getpid, ctypes.c_void_p).value
+        _C.launch_host_function(stream, getpid)
+
+    @contextlib.contextmanager
+    def hold(self, stream):
+        """Keep the stream busy for the length of a with block."""
+        gate = Gate(stream)
+        del stream
+        try:
+            yield gate
+        finally:
+            gate.open()
+
+    def currents(self):
+        """The calling thread's current device and every current stream."""
+        return self.current_device(), [
+            self.current_stream(i).native_handle for i in range(self.count)
+        ]
+
+    def reset_currents(self):
+        for index in range(self.count):
+            default = self.default_stream(index)
+            if self.current_stream(index) != default:
+                _C.set_stream(default)
+        if self.current_device() != 0:
+            _C.set_device(self.type, 0)
+
+
+def usable(name):
+    reason = _C.unavailable_reason(TYPES[name])
+    if reason is not None:
+        pytest.skip(f"{name}: {reason}")
+    return Backend(name)
+
+
+@pytest.fixture(params=["cpu", "cuda"], ids=IDS.get)
+def backend(request):
+    return usable(request.param)
+
+
+@pytest.fixture(params=["cuda"], ids=IDS.get)
+def cuda(request):
+    """The backend that pystreams.cuda stands for."""
+    return usable(request.param)
+
+
+@pytest.fixture
+def accelerator():
+    """The backend that is meant where no device is named."""
+    names = {device_type: name for name, device_type in TYPES.items()}
+    return usable(names[_C.default_type()])
+
+
+@pytest.fixture
+def pinning(backend, accelerator):
+    """A backend that pins memory: "cpu" there stands for the accelerator."""
+    if backend.name == "cpu" != accelerator.name:
+        pytest.skip(f"cpu: pinned memory is {accelerator}'s")
+    return backend
+
+
+@pytest.fixture
+def engine(backend):
+    """A backend that is the CPU engine, whatever it is called."""
+    if not backend.on_engine:
+        pytest.skip(f"{backend}: what is tested is the CPU engine's")
+    return backend
+
+
+@pytest.fixture
+def two_devices(backend):
+    if backend.count < 2:
+        pytest.skip(f"{backend}: needs two devices, has {backend.count}")
+    return backend
+
+
+@pytest.fixture(autouse=True)
+def as_at_the_start():
+    """Leave the main thread's current devices and streams as they began."""
+    yield
+    for name, device_type in TYPES.items():
+        if _C.is_initialized(device_type):
+            Backend(name).reset_currents()
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """run(code or arguments, env={}, timeout=60) -> CompletedProcess of a
+    fresh interpreter; a variable that is None is removed from its
+    environment."""
+
+    def run(code, *arguments, env=None, timeout=60):
+        environment = dict(os.environ, **(env or {}))
+        package = Path(pystreams.__file__).resolve().parent
+        if package.parent == ROOT:
+            environment.setdefault("PYTHONPATH", str(ROOT))
+        environment = {k: v for k, v in environment.items() if v is not None}
+        command = ["-c", code] if isinstance(code, str) else list(code)
+        return subprocess.run(
+            [sys.executable, "-W", "error", *command, *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run

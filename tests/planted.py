@@ -1,0 +1,22 @@
+"""A fault of the kind that a sanitizer must report, made with the module.
+
+python tests/planted.py address|thread
+"""
+
+import ctypes
+import sys
+
+from pystreams import Buffer, Stream
+
+buffer = Buffer(1 << 20, device="cpu")
+if sys.argv[1] == "address":
+    # One byte more than there is.
+    ctypes.memset(buffer.data_ptr() + buffer.nbytes, 0, 1)
+else:
+    # Two streams write the same memory, and no event orders them.
+    streams = Stream("cpu"), Stream("cpu")
+    for turn in range(100):
+        for stream in streams:
+            buffer.fill_(turn, stream=stream)
+    for stream in streams:
+        stream.synchronize()

@@ -1,0 +1,461 @@
+"""pystreams.cuda: the names, defaults and errors of torch.cuda."""
+
+import ctypes
+import threading
+
+import pytest
+
+import pystreams
+from pystreams import cuda as api
+
+pytestmark = pytest.mark.usefixtures("cuda")
+
+
+@pytest.fixture
+def two(cuda):
+    if cuda.count < 2:
+        pytest.skip(f"{cuda}: needs two devices, has {cuda.count}")
+    return cuda
+
+
+def test_stream_class(cuda):
+    stream = api.Stream()
+    assert isinstance(stream, pystreams.Stream)
+    assert issubclass(api.Stream, pystreams.Stream)
+    assert stream.device == cuda.device(0)
+    assert stream.cuda_stream == stream.native_handle
+    assert stream.priority == 0
+    assert repr(stream) == (
+        f"<pystreams.cuda.Stream device=cuda:0 "
+        f"cuda_stream={stream.cuda_stream:#x}>"
+    )
+    with pytest.raises(AttributeError):
+        stream.cuda_stream = 0
+
+
+def test_names_say_where_they_live():
+    for kind in (api.Stream, api.Event, api.ExternalStream):
+        assert kind.__module__ == "pystreams.cuda"
+        assert getattr(api, kind.__qualname__) is kind
+
+
+def test_stream_arguments(two):
+    assert api.Stream(1).device == two.device(1)
+    assert api.Stream("cuda:1").device == two.device(1)
+    assert api.Stream(device=two.device(1)).device == two.device(1)
+    with api.device(1):
+        assert api.Stream().device == two.device(1)
+        assert api.Stream("cuda").device == two.device(1)
+
+
+def test_stream_priority():
+    least, greatest = api.Stream.priority_range()
+    assert least == 0
+    assert greatest < 0
+    assert api.Stream(priority=-1).priority == -1
+    assert api.Stream(None, -1).priority == -1
+    assert api.Stream(priority=greatest - 10).priority == greatest
+    assert api.Stream(priority=10).priority == 0
+
+
+def test_stream_by_numbers():
+    stream = api.Stream()
+    again = api.Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+    assert type(again) is api.Stream
+    assert again == stream
+
+
+def test_streams_of_both_classes_are_equal(cuda):
+    stream = cuda.stream()
+    with stream:
+        assert type(api.current_stream()) is api.Stream
+        assert api.current_stream() == stream
+        assert hash(api.current_stream()) == hash(stream)
+
+
+def test_event_class(cuda):
+    event = api.Event()
+    assert isinstance(event, pystreams.Event)
+    assert event.device is None
+    assert event.enable_timing is False
+    assert event.blocking is False
+    assert event.interprocess is False
+    assert event.cuda_event == 0
+    assert "uninitialized" in repr(event)
+    event.record()
+    assert event.device == cuda.device(0)
+    assert event.cuda_event == event.event_id != 0
+    assert isinstance(event._as_parameter_, ctypes.c_void_p)
+    assert event._as_parameter_.value == event.cuda_event
+    event.synchronize()
+
+
+def test_event_arguments():
+    event = api.Event(True, True)
+    assert event.enable_timing is True
+    assert event.blocking is True
+    assert api.Event(enable_timing=True).enable_timing is True
+
+
+def test_stream_record_event_is_not_timed():
+    event = api.Stream().record_event()
+    assert type(event) is api.Event
+    assert event.enable_timing is False
+
+
+def test_elapsed_time(cuda):
+    start, end = (api.Event(enable_timing=True) for _ in range(2))
+    stream = api.Stream()
+    start.record(stream)
+    cuda.sleep(stream, 1)
+    end.record(stream)
+    end.synchronize()
+    assert start.elapsed_time(end) > 0
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        api.Event().elapsed_time(end)
+
+
+def test_external_stream(cuda):
+    stream = api.Stream()
+    external = api.ExternalStream(stream.cuda_stream)
+    assert isinstance(external, api.Stream)
+    assert external == stream
+    assert external.cuda_stream == stream.cuda_stream
+    again = api.ExternalStream(stream_ptr=stream.cuda_stream, device="cuda:0")
+    assert again == stream
+    same = api.get_stream_from_external(stream.cuda_stream, cuda.device(0))
+    assert same == stream
+
+
+def test_current_and_default_stream(two):
+    stream = api.Stream(1)
+    assert api.current_stream() == api.default_stream()
+    assert api.default_stream(1).device == two.device(1)
+    with stream:
+        assert api.current_stream() == stream
+        assert api.current_stream(1) == stream
+        assert api.current_stream("cuda:1") == stream
+        assert api.current_stream(two.device(1)) == stream
+        assert api.current_stream(0) == api.default_stream(0)
+        assert api.default_stream().device == two.device(1)
+    assert api.current_stream(1) == api.default_stream(1)
+
+
+def test_set_stream(two):
+    stream = api.Stream(1)
+    assert api.set_stream(stream) is None
+    assert api.current_device() == 1
+    assert api.current_stream() == stream
+    assert api.set_stream(None) is None
+    assert api.current_stream() == stream
+    with pytest.raises(TypeError):
+        api.set_stream(1)
+    assert api.current_stream() == stream
+
+
+def test_stream_context(two):
+    stream = api.Stream(1)
+    before = two.currents()
+    with api.stream(stream) as nothing:
+        assert nothing is None
+        assert api.current_stream() == stream
+        with api.stream(None):
+            assert api.current_stream() == stream
+        with api.stream(api.default_stream(0)):
+            assert api.current_device() == 0
+        assert api.current_stream() == stream
+    assert two.currents() == before
+
+
+def test_stream_context_over_an_exception(two):
+    before = two.currents()
+    with pytest.raises(KeyError), api.stream(api.Stream(1)):
+        raise KeyError
+    assert two.currents() == before
+
+
+def test_stream_context_refuses_the_rest():
+    for wrong in (1, "cuda:0", object()):
+        with pytest.raises(TypeError), api.stream(wrong):
+            pytest.fail("entered")
+
+
+def test_device_context(two):
+    with api.device(1) as nothing:
+        assert nothing is None
+        assert api.current_device() == 1
+        with api.device("cuda:0"):
+            assert api.current_device() == 0
+        assert api.current_device() == 1
+        with api.device(None):
+            assert api.current_device() == 1
+        with api.device(-1):
+            assert api.current_device() == 1
+    assert api.current_device() == 0
+
+
+def test_device_context_attributes(two):
+    context = api.device(two.device(1))
+    assert context.idx == 1
+    assert context.prev_idx == -1
+    with context:
+        assert context.prev_idx == 0
+    assert api.device(None).idx == 0
+    assert api.device(-1).idx == -1
+
+
+def test_device_context_entered_again(two):
+    context, other = api.device(1), api.device(0)
+    with context:
+        with other:
+            with context:
+                with context:
+                    assert api.current_device() == 1
+                assert api.current_device() == 1
+            assert api.current_device() == 0
+        assert api.current_device() == 1
+    assert api.current_device() == 0
+
+
+def test_device_context_entered_by_two_threads(two):
+    """The other thread starts on 0 and this one on 1; both come back."""
+    context = api.device(0)
+    entered, left = threading.Event(), threading.Event()
+    result = []
+
+    def other():
+        with context:
+            entered.set()
+            assert left.wait(30)
+        result.append(api.current_device())
+
+    thread = threading.Thread(target=other)
+    api.set_device(1)
+    with context:
+        thread.start()
+        assert entered.wait(30)
+    left.set()
+    thread.join()
+    assert api.current_device() == 1
+    assert result == [0]
+
+
+def test_device_context_over_an_exception(two):
+    with pytest.raises(KeyError), api.device(1):
+        raise KeyError
+    assert api.current_device() == 0
+
+
+def test_device_of(two):
+    block = two.empty(16, 1)
+    with api.device_of(block):
+        assert api.current_device() == 1
+    with api.device_of(api.Stream(1)):
+        assert api.current_device() == 1
+    with api.device_of(object()):
+        assert api.current_device() == 0
+    with api.device_of(pystreams.empty(16, device="cpu")):
+        assert api.current_device() == 0
+    assert api.current_device() == 0
+
+
+def test_set_device(two):
+    for argument in (1, "cuda:1", two.device(1)):
+        api.set_device(0)
+        assert api.set_device(argument) is None
+        assert api.current_device() == 1
+    api.set_device(-1)
+    assert api.current_device() == 1
+
+
+def test_another_type_of_device():
+    message = "Expected a cuda device, but got: cpu"
+    for use in (
+        lambda: api.Stream("cpu"),
+        lambda: api.current_stream("cpu"),
+        lambda: api.default_stream(pystreams.device("cpu")),
+        lambda: api.set_device("cpu"),
+        lambda: api.synchronize("cpu"),
+        lambda: api.device("cpu"),
+        lambda: api.mem_get_info("cpu"),
+        lambda: api.get_device_properties("cpu"),
+        lambda: api.memory_allocated("cpu"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            use()
+        assert str(caught.value) == message
+
+
+def test_index_needed():
+    with pytest.raises(ValueError) as caught:
+        api.set_device("cuda")
+    assert str(caught.value) == (
+        "Expected a pystreams.device with a specified index or an integer, "
+        "but got:cuda"
+    )
+
+
+@pytest.mark.parametrize("index", [1000, 127, 2**30])
+def test_ordinal_out_of_range(cuda, index):
+    before = cuda.currents()
+    for use in (
+        lambda: api.set_device(index),
+        lambda: api.Stream(index),
+        lambda: api.current_stream(index),
+        lambda: api.default_stream(f"cuda:{index}"),
+        lambda: api.synchronize(index),
+        lambda: api.get_device_properties(index),
+        lambda: api.mem_get_info(index),
+        lambda: pystreams.Stream(f"cuda:{index}"),
+        lambda: pystreams.empty(1, device=f"cuda:{index}"),
+    ):
+        with pytest.raises(pystreams.AcceleratorError) as caught:
+            use()
+        assert str(caught.value).startswith(
+            "CUDA error: invalid device ordinal"
+        )
+        assert caught.value.error_code == 101
+    with pytest.raises(pystreams.AcceleratorError), api.device(index):
+        pytest.fail("entered")
+    assert cuda.currents() == before
+
+
+@pytest.mark.parametrize("wrong", [1.0, b"cuda:0", [], object()])
+def test_device_of_a_wrong_type(cuda, wrong):
+    before = cuda.currents()
+    for use in (
+        lambda: api.set_device(wrong),
+        lambda: api.Stream(wrong),
+        lambda: api.current_stream(wrong),
+        lambda: api.device(wrong),
+        lambda: api.synchronize(wrong),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            use()
+    assert cuda.currents() == before
+
+
+def test_what_there_is(cuda):
+    assert api.is_available() is True
+    assert api.device_count() == cuda.count
+    api.init()
+    assert api.is_initialized() is True
+    assert api.is_emulated() is cuda.on_engine
+
+
+def test_synchronize(two):
+    stream = api.Stream(1)
+    with two.hold(stream):
+        api.synchronize()
+        api.synchronize(0)
+        assert not stream.query()
+    assert api.synchronize(1) is None
+    assert stream.query()
+    assert api.current_device() == 0
+
+
+def test_properties(cuda):
+    found = api.get_device_properties()
+    assert found.name == api.get_device_name()
+    assert found.name
+    assert found.total_memory > 0
+    assert found.multi_processor_count > 0
+    assert (found.major, found.minor) == api.get_device_capability()
+    assert found.uuid is not None
+    assert found.L2_cache_size >= 0
+    assert f"name='{found.name}'" in repr(found)
+    assert f"major={found.major}" in repr(found)
+    if cuda.on_engine:
+        assert "emulat" in found.name.lower()
+
+
+def test_every_device_has_properties(cuda):
+    for index in range(cuda.count):
+        assert api.get_device_properties(index).name
+        assert api.get_device_name(index)
+        assert api.get_device_capability(f"cuda:{index}")
+
+
+def test_peers(two):
+    assert api.can_device_access_peer(0, 1) in (True, False)
+    assert api.can_device_access_peer(0, 0) is False
+    with pytest.raises(RuntimeError):
+        api.can_device_access_peer(0, 1000)
+
+
+def test_mem_get_info():
+    free, total = api.mem_get_info()
+    assert 0 < free <= total
+    assert api.mem_get_info(0)[1] == total
+
+
+def test_cudart():
+    cudart = api.cudart()
+    handle = ctypes.c_void_p()
+    assert cudart.cudaStreamCreate(ctypes.addressof(handle)) == 0
+    assert handle.value
+    external = api.ExternalStream(handle.value)
+    external.synchronize()
+    assert external.query()
+    assert cudart.cudaStreamDestroy(handle.value) == 0
+
+
+def test_check_error():
+    assert api.check_error(0) is None
+    with pytest.raises(api.CudaError, match="invalid device ordinal"):
+        api.check_error(101)
+    with pytest.raises(RuntimeError):
+        api.check_error(1)
+
+
+def test_nothing_is_captured():
+    assert api.is_current_stream_capturing() is False
+    assert api.Stream().is_capturing() is False
+
+
+def test_sleep_on_the_current_stream():
+    stream = api.Stream()
+    start, end = (api.Event(enable_timing=True) for _ in range(2))
+    with api.stream(stream):
+        start.record()
+        api._sleep(2_000_000)
+        end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) > 0.5
+
+
+def test_sleep_refuses():
+    for wrong in (-1, 2**64):
+        with pytest.raises((ValueError, OverflowError)):
+            api._sleep(wrong)
+    with pytest.raises(TypeError):
+        api._sleep(1.5)
+    assert api.current_stream().query()
+
+
+def test_ipc_collect_is_there():
+    assert api.ipc_collect() is None
+
+
+def test_torch_program(cuda):
+    """What a program written for torch does, word for word."""
+    torch = pystreams
+    device = torch.device("cuda:0")
+    side = torch.cuda.Stream(device=device)
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        start.record()
+        torch.cuda._sleep(1_000_000)
+        end.record()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().synchronize()
+    assert start.elapsed_time(end) >= 0
+    assert end.query() and side.query()
+    assert torch.cuda.current_stream(device) == torch.cuda.default_stream()

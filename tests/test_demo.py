@@ -1,0 +1,337 @@
+"""`python -m pystreams`, as a user runs it: what it prints, how it ends."""
+
+import json
+import os
+import random
+
+import pytest
+
+from pystreams import __main__ as program
+from pystreams import demo
+
+CHUNK = 4096
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(size) -> path of a file of that many unlike bytes."""
+
+    def write(size, name="a file"):
+        path = tmp_path / name
+        path.write_bytes(random.Random(size).randbytes(size))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def run_demo(run_python):
+    def run(*arguments, **options):
+        return run_python(
+            ["-m", "pystreams", "demo"], *map(str, arguments), **options
+        )
+
+    return run
+
+
+def refused(done, *words):
+    """One plain sentence on stderr, and exit code 2."""
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    for word in words:
+        assert word in last
+
+
+@pytest.mark.parametrize(
+    "size", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5_000_011]
+)
+def test_adds_up(backend, run_demo, make, size):
+    done = run_demo(
+        make(size), "--device", backend.device(), "--chunk", CHUNK, "--json"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    chunks = -(-size // CHUNK)
+    assert result["bytes"] == size
+    assert result["chunks"] == chunks
+    assert result["devices"] == [str(backend.device())]
+    assert result["streams"] == min(4, chunks)
+    assert result["why"]
+    rows = result["timetable"]
+    assert len(rows) == result["streams"]
+    assert sum(row["chunks"] for row in rows) == chunks
+    for row in rows:
+        assert row["device"] == str(backend.device())
+        assert 0 <= row["begin_ms"] <= row["end_ms"]
+        assert 0 <= row["busy_ms"] <= row["end_ms"] - row["begin_ms"] + 0.01
+        assert row["end_ms"] <= result["seconds"] * 1000 + 0.01
+    assert result["timed_bytes"] == size
+    assert result["bytes_per_second"] == pytest.approx(
+        size / result["seconds"]
+    )
+    assert result["one_stream_bytes_per_second"] == pytest.approx(
+        size / result["one_stream_seconds"]
+    )
+    assert result["overlap"] == pytest.approx(
+        result["one_stream_seconds"] / result["seconds"]
+    )
+
+
+def test_for_a_person(backend, run_demo, make):
+    done = run_demo(make(100_000), "--device", backend.device())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(backend.device()) in done.stdout
+    assert "100,000" in done.stdout
+    assert "a file" in done.stdout
+    assert "stream 0" in done.stdout
+    assert max(map(len, done.stdout.splitlines()[-5:])) <= 100
+
+
+def test_with_no_file(run_demo):
+    """One that is surely there, and it says so."""
+    done = run_demo("--device", "cpu:0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "python" in done.stdout
+
+
+def test_where_blocks_cannot_be_printed(run_demo, make):
+    env = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = run_demo(make(100_000), "--device", "cpu:0", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("spelling", ["comma", "twice", "type"])
+def test_across_devices(two_devices, run_demo, make, spelling):
+    first, second = (str(two_devices.device(i)) for i in range(2))
+    arguments = {
+        "comma": ["--device", f"{first},{second}"],
+        "twice": ["--device", first, "--device", second],
+        "type": ["--device", two_devices.name],
+    }[spelling]
+    done = run_demo(make(300_000), *arguments, "--chunk", "64K", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["devices"][:2] == [first, second]
+    assert result["chunks"] == 5
+    rows = [row["device"] for row in result["timetable"]]
+    assert rows.count(first) == rows.count(second) == result["streams"]
+
+
+def test_device_by_default(run_demo, make):
+    for env, expected in (
+        ({"PYSTREAMS_ACCELERATOR": "cpu"}, ["cpu:0", "cpu:1"]),
+        ({"PYSTREAMS_EMULATE_CUDA": "2"}, ["cuda:0", "cuda:1"]),
+    ):
+        env.setdefault("PYSTREAMS_CPU_DEVICES", "2")
+        done = run_demo(make(1000), "--json", env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        result = json.loads(done.stdout)
+        assert result["devices"] == expected
+        assert result["why"]
+
+
+def test_streams(run_demo, make):
+    path = make(500_000)
+    for streams in (1, 7, 64):
+        done = run_demo(
+            path, "--device", "cpu:0", "--streams", streams, "--chunk", "4K",
+            "--json",
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        result = json.loads(done.stdout)
+        assert result["streams"] == streams
+        assert len(result["timetable"]) == streams
+
+
+def test_missing(run_demo, tmp_path):
+    refused(run_demo(tmp_path / "nowhere"), "nowhere", "No such file")
+
+
+def test_empty(run_demo, make):
+    refused(run_demo(make(0)), "a file", "empty")
+
+
+def test_directory(run_demo, tmp_path):
+    refused(run_demo(tmp_path), str(tmp_path))
+
+
+def test_pipe(run_demo, tmp_path):
+    """It does not wait for somebody to write."""
+    os.mkfifo(tmp_path / "pipe")
+    refused(run_demo(tmp_path / "pipe"), "pipe")
+
+
+def test_unreadable(run_demo, make):
+    path = make(10)
+    os.chmod(path, 0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    refused(run_demo(path), "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--device", "teapot"),
+        ("--device", "cpu:99"),
+        ("--device", "cuda0"),
+        ("--device", ""),
+        ("--device", "cpu,cuda"),
+        ("--streams", "0"),
+        ("--streams", "-1"),
+        ("--streams", "99999999999999999999999"),
+        ("--streams", "four"),
+        ("--chunk", "0"),
+        ("--chunk", "-4K"),
+        ("--chunk", "4X"),
+        ("--chunk", "K"),
+        ("--chunk", "99999999999999999999999G"),
+        ("--nonsense", "1"),
+    ],
+)
+def test_bad_options(run_demo, make, option, value):
+    refused(run_demo(make(10), f"{option}={value}"))
+
+
+def test_gpu_that_is_not_there(run_demo, make):
+    env = {"PYSTREAMS_EMULATE_CUDA": None, "CUDA_VISIBLE_DEVICES": ""}
+    refused(run_demo(make(10), "--device", "cuda", env=env), "cuda")
+
+
+def during(monkeypatch, stage, action):
+    """Do something once, when the first bytes of a stage are done."""
+    pending = [action]
+
+    def start(self, title, total):
+        def advance(nbytes):
+            if title == stage and pending:
+                pending.pop()()
+
+        return advance
+
+    monkeypatch.setattr(program.Bars, "start", start)
+
+
+def demo_here(path):
+    return program.main(["demo", path, "--device=cpu:0", f"--chunk={CHUNK}"])
+
+
+@pytest.mark.parametrize(
+    "stage", ["reading", "checking", "timing 1 stream", "timing"]
+)
+@pytest.mark.parametrize("what", ["shrinks", "grows", "vanishes", "changes"])
+def test_file_that_does_not_hold_still(monkeypatch, capsys, make, stage, what):
+    path = make(100 * CHUNK)
+    action = {
+        "shrinks": lambda: os.truncate(path, CHUNK),
+        "grows": lambda: os.truncate(path, 200 * CHUNK),
+        "vanishes": lambda: os.remove(path),
+        "changes": lambda: rewrite(path),
+    }[what]
+    during(monkeypatch, stage, action)
+    assert demo_here(path) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert path in err
+    assert {"shrinks": "shrank", "vanishes": "vanished"}.get(
+        what, "changed"
+    ) in err
+
+
+def rewrite(path):
+    with open(path, "r+b") as file:
+        file.seek(50 * CHUNK)
+        file.write(b"other bytes")
+    os.utime(path, (1, 1))
+
+
+def test_a_wrong_byte_is_found(monkeypatch, capsys, make):
+    """The check is real: one byte changed on the way, and it fails."""
+    send = demo.Slot.send
+    spoiled = []
+
+    def spoil(self, nbytes):
+        send(self, nbytes)
+        if not spoiled:
+            stream = self.streams[-1]
+            spoiled.append(self.outgoing[nbytes - 1 : nbytes])
+            stream.synchronize()
+            byte = self.outgoing_view[nbytes - 1]
+            spoiled[0].fill_(byte ^ 1, stream)
+            self.ends[-1].record(stream)
+
+    monkeypatch.setattr(demo.Slot, "send", spoil)
+    assert demo_here(make(10 * CHUNK)) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "chunk 0 came back different" in err
+
+
+def test_interrupted(monkeypatch, capsys, make):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    during(monkeypatch, "checking", interrupt)
+    assert demo_here(make(10 * CHUNK)) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_reader_that_went_away(run_python):
+    code = """
+import os, sys
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+from pystreams.__main__ import main
+sys.exit(main(["--json"]))
+"""
+    done = run_python(code)
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def test_report(run_python):
+    done = run_python(["-m", "pystreams"])
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("pystreams 0", "accelerator", "cpu:0", "cuda"):
+        assert word in done.stdout
+
+
+def test_report_in_json(run_python, backend):
+    done = run_python(["-m", "pystreams", "--json"])
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    found = {b["name"]: b for b in report["backends"]}
+    assert len(found[backend.name]["devices"]) == backend.count
+    assert found[backend.name]["unavailable"] is None
+    assert report["accelerator"]["name"] in found
+    assert report["accelerator"]["why"]
+
+
+def test_report_without_a_gpu_says_why(run_python):
+    env = {"PYSTREAMS_EMULATE_CUDA": None, "CUDA_VISIBLE_DEVICES": ""}
+    done = run_python(["-m", "pystreams", "--json"], env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    cuda = {b["name"]: b for b in report["backends"]}["cuda"]
+    assert cuda["devices"] == []
+    assert cuda["unavailable"]
+    assert report["accelerator"]["name"] == "cpu"
+
+
+@pytest.mark.parametrize("arguments", [["teapot"], ["--teapot"]])
+def test_bad_command(run_python, arguments):
+    done = run_python(["-m", "pystreams"], *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_help(run_python):
+    for arguments in (["--help"], ["demo", "--help"]):
+        done = run_python(["-m", "pystreams"], *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "usage" in done.stdout.lower()

@@ -1,0 +1,189 @@
+"""Bad input is refused with the promised type and words, and nothing has
+changed."""
+
+import pytest
+
+import pystreams
+from pystreams import _C, Event, Stream
+
+
+@pytest.fixture
+def unchanged(backend):
+    """Currents, memory in use and what is queued are as before."""
+    before = backend.currents()
+    memory = _C.memory_stats(backend.type, 0)
+    yield
+    assert backend.currents() == before
+    assert _C.memory_stats(backend.type, 0) == memory
+    assert backend.current_stream().query()
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("wrong", [1.5, b"cpu", [], object(), ("cuda", 0)])
+def test_device_arguments(wrong):
+    for use in (
+        lambda: Stream(wrong),
+        lambda: Stream(device=wrong),
+        lambda: Event(wrong),
+        lambda: pystreams.empty(16, device=wrong),
+        lambda: pystreams.ExternalStream(0, wrong),
+        lambda: _C.synchronize(0, wrong),
+        lambda: _C.current_stream(0, wrong),
+    ):
+        with pytest.raises(TypeError, match=type(wrong).__name__):
+            use()
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_calls(backend):
+    device, stream, event = backend.device(), backend.stream(), backend.event()
+    for use in (
+        lambda: Stream(device, -1),
+        lambda: Stream(device, nonsense=1),
+        lambda: Stream(device, priority="high"),
+        lambda: Stream(device, priority=1.5),
+        lambda: Event(device, nonsense=1),
+        lambda: stream.query(1),
+        lambda: stream.wait_event(),
+        lambda: stream.wait_event(event, event),
+        lambda: stream.wait_stream(),
+        lambda: stream.record_event(event, event),
+        lambda: event.record(stream, stream),
+        lambda: event.record(strm=stream),
+        lambda: event.query(1),
+        lambda: event.elapsed_time(),
+        lambda: pystreams.empty(),
+        lambda: pystreams.empty(1, 2, 3),
+        lambda: pystreams.ExternalStream(),
+    ):
+        with pytest.raises(TypeError):
+            use()
+    assert event.event_id == 0
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_unbound_calls(backend):
+    stream, event = backend.stream(), backend.event()
+    for use in (
+        lambda: Stream.query(event),
+        lambda: Stream.synchronize(1),
+        lambda: Event.record(stream),
+        lambda: Event.elapsed_time(stream, event),
+        lambda: pystreams.Buffer.tobytes(stream),
+    ):
+        with pytest.raises(TypeError):
+            use()
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_ordinals(backend):
+    count = backend.count
+    for use in (
+        lambda: Stream(f"{backend.name}:{count}"),
+        lambda: pystreams.empty(16, device=f"{backend.name}:{count}"),
+        lambda: pystreams.ExternalStream(0, f"{backend.name}:{count}"),
+        lambda: _C.synchronize(backend.type, count),
+        lambda: _C.set_device(backend.type, count),
+        lambda: _C.current_stream(backend.type, count),
+        lambda: _C.default_stream(backend.type, count),
+        lambda: _C.device_properties(backend.type, count),
+        lambda: _C.mem_get_info(backend.type, count),
+        lambda: _C.memory_stats(backend.type, count),
+        lambda: _C.can_device_access_peer(backend.type, 0, count),
+    ):
+        with pytest.raises(pystreams.AcceleratorError) as caught:
+            use()
+        assert "invalid device ordinal" in str(caught.value)
+        assert caught.value.error_code == 101
+        assert type(caught.value) is pystreams.AcceleratorError
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("index", [2**31, 2**63, 2**64, -(2**63), -7])
+def test_absurd_ordinals(backend, index):
+    for use in (
+        lambda: _C.current_stream(backend.type, index),
+        lambda: _C.synchronize(backend.type, index),
+        lambda: _C.device_properties(backend.type, index),
+    ):
+        with pytest.raises((RuntimeError, ValueError, OverflowError)):
+            use()
+
+
+@pytest.mark.parametrize("kind", [2, 13, 20, 77, -1, 2**40])
+def test_types_that_are_not_there(kind):
+    for use in (
+        lambda: _C.current_device(kind),
+        lambda: _C.current_stream(kind),
+        lambda: _C.default_stream(kind),
+        lambda: _C.synchronize(kind),
+        lambda: _C.set_device(kind, 0),
+        lambda: _C.initialize(kind),
+        lambda: _C.sleep(kind, 1),
+    ):
+        with pytest.raises((RuntimeError, ValueError, OverflowError)):
+            use()
+
+
+def test_device_type_without_a_backend():
+    with pytest.raises((RuntimeError, ValueError), match="mtia"):
+        Stream("mtia:0")
+
+
+def test_exceptions():
+    assert issubclass(pystreams.AcceleratorError, RuntimeError)
+    assert issubclass(pystreams.OutOfMemoryError, (pystreams.AcceleratorError))
+    assert issubclass(pystreams.OutOfMemoryError, MemoryError)
+    assert pystreams.AcceleratorError.__module__ == "pystreams"
+    assert pystreams.OutOfMemoryError.__module__ == "pystreams"
+
+
+def test_what_a_backend_cannot_do_is_named(cuda):
+    if cuda.on_engine:
+        pytest.skip("the CPU engine can do all that is asked here")
+    with pytest.raises(NotImplementedError, match=r"cuda.*fault"):
+        _C.fail(cuda.stream(), 700)
+
+
+def test_statuses_have_names(backend):
+    assert _C.status_name(backend.type, 0)
+    assert "ordinal" in _C.status_text(backend.type, 101)
+    for status in (-1, 424242):
+        assert type(_C.status_name(backend.type, status)) is str
+        assert type(_C.status_text(backend.type, status)) is str
+
+
+@pytest.mark.parametrize(
+    "integer",
+    [-1, 1, 2**31, 2**32, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**64)],
+)
+def test_integers_at_the_edges(engine, integer):
+    """Each reaches the engine as what it is, or is refused before."""
+    numbers = {"device_index": 0, "device_type": engine.type}
+    for use in (
+        lambda: Stream(stream_id=integer, **numbers).query(),
+        lambda: pystreams.ExternalStream(integer, engine.device()).query(),
+        lambda: _C.raw_stream_destroy(engine.type, integer),
+    ):
+        try:
+            answer = use()
+        except (RuntimeError, ValueError, OverflowError):
+            continue
+        assert type(answer) is int
+        assert answer != 0
+    assert engine.stream().query()
+
+
+def test_a_failing_call_keeps_the_pending_exception(backend):
+    """Deallocation while an exception unwinds does not replace it."""
+
+    def work():
+        stream, event = backend.stream(), backend.event()
+        event.record(stream)
+        backend.empty(100).fill_(1)
+        raise ZeroDivisionError("kept")
+
+    for _ in range(10):
+        with pytest.raises(ZeroDivisionError, match="kept") as caught:
+            work()
+        assert caught.value.__context__ is None

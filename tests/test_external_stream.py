@@ -1,0 +1,334 @@
+"""Streams that somebody else made: by handle, and by __cuda_stream__.
+
+A wrong integer is given to the CPU engine only; a driver would crash on it.
+"""
+
+import gc
+import weakref
+
+import pytest
+
+import pystreams
+from pystreams import _C, ExternalStream
+
+
+class Foreign:
+    """Another library's stream."""
+
+    def __init__(self, stream, version=0):
+        self.stream = stream
+        self.version = version
+
+    def __cuda_stream__(self):
+        return self.version, self.stream.native_handle
+
+
+class Attribute:
+    """One that took the protocol's method for an attribute."""
+
+    def __init__(self, stream):
+        self.__cuda_stream__ = (0, stream.native_handle)
+
+
+class Answers:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __cuda_stream__(self):
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def stream(backend):
+    return backend.stream()
+
+
+def wrap(backend, handle, index=0):
+    return ExternalStream(handle, device=backend.device(index))
+
+
+def test_by_handle(backend, stream):
+    external = wrap(backend, stream.native_handle)
+    assert isinstance(external, pystreams.Stream)
+    assert external == stream
+    assert hash(external) == hash(stream)
+    assert external.native_handle == stream.native_handle
+    assert external.device == stream.device
+    assert external.device_type == backend.type
+
+
+def test_does_not_own(backend, stream):
+    for _ in range(3):
+        external = wrap(backend, stream.native_handle)
+        with external:
+            assert backend.current_stream() == stream
+        external.close()
+        del external
+        gc.collect()
+        backend.sleep(stream, 0.01)
+        stream.synchronize()
+    assert stream.query()
+
+
+def test_same_work(backend, stream):
+    external = wrap(backend, stream.native_handle)
+    with backend.hold(stream):
+        assert external.query() is False
+        event = external.record_event()
+        assert not event.query()
+    external.synchronize()
+    assert stream.query()
+    assert event.query()
+
+
+def test_device_by_default(two_devices):
+    """Neither device nor index: the current one of the accelerator."""
+    kind = pystreams.accelerator.current_accelerator().type
+    if kind != two_devices.name:
+        pytest.skip(f"{kind} is the accelerator")
+    with two_devices.stream(1):
+        mine = two_devices.stream(1)
+        external = ExternalStream(mine.native_handle)
+        assert external.device == two_devices.device(1)
+
+
+def test_device_as_a_context_object(cuda):
+    mine = cuda.stream(0)
+    device = pystreams.cuda.device(0)
+    assert ExternalStream(mine.native_handle, device) == mine
+    assert pystreams.cuda.ExternalStream(mine.native_handle, device) == mine
+
+
+def test_default_stream_by_handle(backend):
+    external = wrap(backend, 0)
+    assert external == backend.default_stream()
+    assert external.query()
+    external.synchronize()
+
+
+@pytest.mark.parametrize("form", [Foreign, Attribute])
+def test_by_protocol(backend, stream, form):
+    foreign = form(stream)
+    external = ExternalStream(foreign, device=backend.device())
+    assert external == stream
+    assert external.query()
+
+
+def test_protocol_object_is_kept_alive(backend, stream):
+    foreign = Foreign(stream)
+    reference = weakref.ref(foreign)
+    external = ExternalStream(foreign, device=backend.device())
+    del foreign
+    gc.collect()
+    assert reference() is not None
+    del external
+    gc.collect()
+    assert reference() is None
+
+
+def test_protocol_object_is_kept_while_current(backend, stream):
+    """What is current on a thread is alive, whoever else forgot it."""
+    foreign = Foreign(stream)
+    reference = weakref.ref(foreign)
+    with ExternalStream(foreign, device=backend.device()):
+        del foreign
+        gc.collect()
+        assert reference() is not None
+        assert backend.current_stream() == stream
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("version", [1, -1, 2**70])
+def test_protocol_version(backend, stream, version):
+    with pytest.raises((TypeError, ValueError), match="version"):
+        ExternalStream(Foreign(stream, version), device=backend.device())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 0, (), (0,), (0, 1, 2), ("0", 1), (0, "1"), (0, None), (0, 1.5)],
+    ids=repr,
+)
+def test_protocol_answers_nonsense(backend, answer):
+    with pytest.raises((TypeError, ValueError), match="__cuda_stream__"):
+        ExternalStream(Answers(answer), device=backend.device())
+
+
+def test_protocol_raises(backend):
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        ExternalStream(
+            Answers(ZeroDivisionError("theirs")), device=backend.device()
+        )
+
+
+@pytest.mark.parametrize("handle", [None, "1", 1.0, b"1", [], object()])
+def test_not_a_handle(backend, handle):
+    with pytest.raises(TypeError, match=type(handle).__name__):
+        wrap(backend, handle)
+
+
+@pytest.mark.parametrize("handle", [-1, -(2**63), 2**64, 2**200])
+def test_out_of_range(backend, handle):
+    with pytest.raises((ValueError, OverflowError)):
+        wrap(backend, handle)
+
+
+def test_takes_no_priority(backend, stream):
+    with pytest.raises(RuntimeError, match="riority"):
+        ExternalStream(
+            stream.native_handle, device=backend.device(), priority=-1
+        )
+
+
+def test_garbage_handle_is_refused(engine, stream):
+    """At the latest when it is used."""
+    for handle in (1, 7, 0xDEADBEEF, stream.native_handle ^ 1, 2**64 - 1):
+        with pytest.raises((RuntimeError, ValueError)):
+            wrap(engine, handle).synchronize()
+
+
+def test_stale_handle_is_refused(engine):
+    """A handle whose stream is gone for good does not reach the next one."""
+    status, handle = _C.raw_stream_create(engine.type, 0)
+    assert status == 0
+    external = wrap(engine, handle)
+    external.synchronize()
+    assert _C.raw_stream_destroy(engine.type, handle) == 0
+    with pytest.raises(RuntimeError):
+        external.synchronize()
+    assert _C.raw_stream_create(engine.type, 0)[1] != handle
+
+
+def test_handle_of_another_type_is_refused(engine):
+    for name in ("cpu", "cuda"):
+        other = pystreams.device(name, 0)
+        if name == engine.name or (
+            other.type == "cuda"
+            and not (
+                pystreams.cuda.is_available() and pystreams.cuda.is_emulated()
+            )
+        ):
+            continue
+        mine = engine.stream()
+        with pytest.raises((RuntimeError, ValueError)):
+            ExternalStream(mine.native_handle, device=other).synchronize()
+
+
+def test_handle_of_another_device_is_refused(two_devices):
+    mine = two_devices.stream(0)
+    with pytest.raises((RuntimeError, ValueError)):
+        wrap(two_devices, mine.native_handle, 1).synchronize()
+    assert mine.query()
+
+
+def test_wrap_by_numbers_checks_them(backend):
+    stream = backend.stream()
+    good = {
+        "stream_id": stream.stream_id,
+        "device_index": 0,
+        "device_type": backend.type,
+    }
+    for name, value, error in (
+        ("device_index", 1000, (RuntimeError, ValueError)),
+        ("device_index", -5, (RuntimeError, ValueError)),
+        ("device_index", 0.5, TypeError),
+        ("device_type", 77, (RuntimeError, ValueError)),
+        ("device_type", "cpu", TypeError),
+        ("stream_id", "1", TypeError),
+        ("stream_id", -1, (ValueError, OverflowError)),
+    ):
+        with pytest.raises(error):
+            pystreams.Stream(**{**good, name: value})
+    assert pystreams.Stream(**good) == stream
+
+
+@pytest.mark.parametrize("form", [Foreign, Attribute])
+def test_every_stream_argument_takes_it(cuda, form):
+    stream = cuda.stream()
+    foreign = form(stream)
+    event = cuda.event()
+    other = cuda.stream()
+    block = cuda.empty(64)
+    cuda.synchronize()
+    with cuda.hold(stream):
+        event.record(foreign)
+        assert not event.query()
+        event.wait(foreign)
+        other.wait_stream(foreign)
+        assert not other.query()
+        block.fill_(5, stream=foreign)
+        block.record_stream(foreign)
+    other.synchronize()
+    stream.synchronize()
+    assert block.tobytes() == b"\5" * 64
+    scratch = cuda.empty(64, stream=foreign)
+    scratch.copy_(block, stream=foreign)
+    stream.synchronize()
+    with pystreams.cuda.stream(foreign):
+        assert cuda.current_stream() == stream
+    pystreams.cuda.set_stream(foreign)
+    assert cuda.current_stream() == stream
+    assert scratch.tobytes() == b"\5" * 64
+
+
+@pytest.mark.parametrize("wrong", [0, 1, "cpu", 1.5, [], object()])
+def test_every_stream_argument_refuses_the_rest(backend, stream, wrong):
+    event = backend.event()
+    block = backend.empty(64)
+    before = backend.currents()
+    for use in (
+        lambda: event.record(wrong),
+        lambda: event.wait(wrong),
+        lambda: stream.wait_stream(wrong),
+        lambda: block.copy_(bytes(64), stream=wrong),
+        lambda: block.fill_(5, stream=wrong),
+        lambda: block.record_stream(wrong),
+        lambda: backend.empty(64, stream=wrong),
+        lambda: _C.set_stream(wrong),
+    ):
+        with pytest.raises(TypeError, match=type(wrong).__name__):
+            use()
+    assert event.event_id == 0
+    assert backend.currents() == before
+
+
+@pytest.mark.parametrize("wrong", [None, 0, "event", object()])
+def test_every_event_argument_refuses_the_rest(backend, stream, wrong):
+    for use in (
+        lambda: stream.wait_event(wrong),
+        lambda: stream.record_event(wrong),
+        lambda: backend.event().elapsed_time(wrong),
+    ):
+        if wrong is None and use.__code__.co_names[0] == "record_event":
+            continue
+        with pytest.raises(TypeError, match=type(wrong).__name__):
+            use()
+
+
+def test_stream_of_another_type(cuda):
+    """A stream and an event say so when they do not belong together."""
+    block = pystreams.empty(64, device="cpu")
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        block.fill_(1, stream=cuda.stream())
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        pystreams.cuda.set_stream(pystreams.Stream("cpu"))
+    assert cuda.current_stream() == cuda.default_stream()
+
+
+def test_owner_that_refers_to_its_stream_is_collected(backend):
+    """A cycle through the owner, which only the collector can break."""
+
+    class Owner(Foreign):
+        pass
+
+    if backend.name != "cuda":
+        pytest.skip("__cuda_stream__ is of cuda devices")
+    owner = Owner(backend.stream())
+    owner.stream = ExternalStream(owner)
+    seen = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert seen() is None

@@ -1,0 +1,112 @@
+"""Whoever waits lets other Python threads run.
+
+The only file whose tests are timed: they compare times of one run.
+"""
+
+import threading
+import time
+
+import pytest
+
+MILLISECONDS = 150
+
+
+def wait_for_stream(backend, stream):
+    stream.synchronize()
+
+
+def wait_for_event(backend, stream):
+    stream.record_event().synchronize()
+
+
+def wait_for_device(backend, stream):
+    backend.synchronize(stream.device_index)
+
+
+def wait_for_copy(backend, stream):
+    target = backend.empty(8, stream.device_index)
+    target.copy_(bytes(8), stream=stream)
+
+
+def wait_for_bytes(backend, stream):
+    with stream:
+        backend.empty(8, stream.device_index).tobytes()
+
+
+WAITS = [
+    wait_for_stream,
+    wait_for_event,
+    wait_for_device,
+    wait_for_copy,
+    wait_for_bytes,
+]
+
+
+@pytest.fixture(params=WAITS, ids=lambda w: w.__name__.removeprefix("wait_"))
+def wait(request):
+    return request.param
+
+
+def warm_up(backend):
+    for index in range(backend.count):
+        stream = backend.stream(index)
+        backend.sleep(stream, 0.01)
+        wait_for_bytes(backend, stream)
+
+
+def test_a_counter_proceeds(backend, wait):
+    warm_up(backend)
+    count, stop = 0, False
+
+    def advance():
+        nonlocal count
+        while not stop:
+            count += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=advance)
+    stream = backend.stream()
+    thread.start()
+    try:
+        backend.sleep(stream, MILLISECONDS)
+        before = count
+        wait(backend, stream)
+        during = count - before
+    finally:
+        stop = True
+        thread.join()
+    assert during >= 10
+
+
+def busy_for(backend, stream, wait):
+    """Milliseconds the stream was busy, by its own events."""
+    start, end = backend.event(), backend.event()
+    start.record(stream)
+    backend.sleep(stream, MILLISECONDS)
+    end.record(stream)
+    wait(backend, stream)
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def test_two_threads_wait_for_two_devices_at_once(two_devices, wait):
+    """Were the GIL kept, the second's work would start after the first's:
+    then summed and elapsed time are the same."""
+    warm_up(two_devices)
+    barrier = threading.Barrier(2)
+    summed = []
+
+    def work(index):
+        stream = two_devices.stream(index)
+        barrier.wait(30)
+        summed.append(busy_for(two_devices, stream, wait))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = (time.perf_counter() - started) * 1000
+    assert len(summed) == 2
+    assert sum(summed) / elapsed > 1.4

@@ -1,0 +1,248 @@
+"""`ls csrc` is the architecture diagram, and this keeps it true.
+
+Reads the sources of the checkout, and the dynamic symbols of what was built.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pystreams import _C
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(
+    p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".c", ".h"}
+)
+PYTHON = sorted(
+    p
+    for folder in ("pystreams", "tests", "benchmarks", "examples")
+    for p in (ROOT / folder).rglob("*")
+    if p.suffix in {".py", ".pyi"}
+)
+TEXTS = {
+    *SOURCES,
+    *PYTHON,
+    *(ROOT / "tests" / "c").rglob("*.[ch]"),
+    *(ROOT / "benchmarks").rglob("*.[ch]"),
+    *(p for p in ROOT.glob("*") if p.suffix in {".py", ".toml", ".md", ".sh"}),
+    *(p for p in (ROOT / ".ci").rglob("*") if p.is_file()),
+}
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def each(paths):
+    return pytest.mark.parametrize("path", sorted(paths), ids=name)
+
+
+def part(path):
+    """core, python, backends/cpu, backends/cuda or include."""
+    parts = path.relative_to(ROOT / "csrc").parts
+    if parts[0] != "backends":
+        return parts[0]
+    if len(parts) == 3:
+        return f"backends/{parts[1]}"
+    return f"backends/{path.stem.split('_')[0]}"
+
+
+def code(path):
+    """The text without comments and without what strings say."""
+    text = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.S)
+    text = re.sub(r"//.*", "", text)
+    return re.sub(r'(?<!#include )"(?:\\.|[^"\\\n])*"', '""', text)
+
+
+def includes(path):
+    """What it includes: <name>, or a path from the top of the checkout."""
+    for mark, target in re.findall(
+        r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', path.read_text(), re.M
+    ):
+        if mark == "<":
+            yield f"<{target}>"
+            continue
+        for folder in (path.parent, ROOT / "csrc", ROOT / "csrc/include"):
+            if (folder / target).exists():
+                yield name((folder / target).resolve())
+                break
+        else:
+            pytest.fail(f"{name(path)} includes {target}, which is nowhere")
+
+
+def test_there_is_something_to_read():
+    assert {part(path) for path in SOURCES} == {
+        "include",
+        "core",
+        "python",
+        "backends/backends",
+        "backends/cpu",
+        "backends/cuda",
+    }
+
+
+@each(SOURCES)
+def test_who_includes_what(path):
+    mine = part(path)
+    found = list(includes(path))
+    python = [i for i in found if i in {"<Python.h>", "<structmember.h>"}]
+    cuda = [i for i in found if re.match(r"<(cuda|nvml|cu[A-Z])", i)]
+    inside = [i for i in found if i.startswith("csrc/")]
+    if mine != "python":
+        assert not python
+    if mine != "backends/cuda":
+        assert not cuda
+    public = "csrc/include/pystreams/backend.h"
+    allowed = {
+        "include": [public],
+        "core": [public, "csrc/core/"],
+        "python": [
+            public,
+            "csrc/core/",
+            "csrc/python/",
+            "csrc/backends/backends.h",
+        ],
+        "backends/backends": [public],
+        "backends/cpu": [
+            public,
+            "csrc/backends/backends.h",
+            "csrc/backends/cpu/",
+        ],
+        "backends/cuda": [
+            public,
+            "csrc/backends/backends.h",
+            "csrc/backends/cuda",
+        ],
+    }[mine]
+    for one in inside:
+        assert one.startswith(tuple(allowed))
+
+
+@each(p for p in SOURCES if part(p) != "backends/cuda")
+def test_who_names_the_cuda_api(path):
+    assert re.findall(r"\b(?:cuda|cu|nvml)[A-Z]\w*", code(path)) == []
+
+
+@each(p for p in SOURCES if part(p) != "python")
+def test_who_names_python(path):
+    assert re.findall(r"\bPy[A-Z_]\w*", code(path)) == []
+
+
+@each(p for p in SOURCES if part(p) == "core")
+def test_core_names_no_backend(path):
+    assert "ps_cpu_backend" not in code(path)
+    assert "ps_cuda_backend" not in code(path)
+
+
+def defined(path):
+    """Names of functions with external linkage that a file defines."""
+    return re.findall(
+        r"^(?!static|typedef)[a-z][\w \t]*[\w*]\n(\w+)\([^;{}]*\)\n\{",
+        code(path),
+        re.M,
+    )
+
+
+@each(p for p in SOURCES if part(p) == "core" and p.suffix == ".c")
+def test_core_prefixes_its_externals(path):
+    names = defined(path)
+    assert names
+    assert [n for n in names if not n.startswith("ps_")] == []
+
+
+def test_a_backend_is_one_symbol():
+    """What backends.h declares, each defined once, and nothing beside it."""
+    found = {}
+    for path in SOURCES:
+        if part(path).startswith("backends/") and path.suffix == ".c":
+            tables = re.findall(
+                r"^(?:const )?struct ps_backend\s+(\w+)\s*=", code(path), re.M
+            )
+            names = [n for n in defined(path) if n.startswith("ps_")]
+            found.setdefault(part(path), []).extend(tables + names)
+    declared = re.findall(
+        r"\bps_\w+(?=[;(])", code(ROOT / "csrc/backends/backends.h")
+    )
+    assert found == {
+        "backends/cpu": ["ps_cpu_backend"],
+        "backends/cuda": ["ps_cuda_backend"],
+    }
+    assert sorted(declared) == ["ps_cpu_backend", "ps_cuda_backend"]
+
+
+def sanitized():
+    maps = Path("/proc/self/maps").read_text()
+    return "libasan" in maps or "libtsan" in maps
+
+
+def test_exports_only_its_initializer():
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("no nm")
+    if sanitized():
+        pytest.skip("a sanitizer exports its own")
+    listing = subprocess.run(
+        [nm, "-D", "--defined-only", _C.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [line.split()[-1] for line in listing.splitlines()] == ["PyInit__C"]
+
+
+def test_size_of_what_was_built():
+    if sanitized():
+        pytest.skip("a sanitizer makes it larger")
+    assert Path(_C.__file__).stat().st_size <= 2 << 20
+
+
+def test_public_header_is_installed():
+    import pystreams
+
+    header = Path(pystreams.get_include()) / "pystreams" / "backend.h"
+    public = ROOT / "csrc/include/pystreams/backend.h"
+    assert header.read_text() == public.read_text()
+
+
+@each(TEXTS)
+def test_a_file_is_not_too_long(path):
+    assert len(path.read_text().splitlines()) <= 600
+
+
+@each(TEXTS)
+def test_nothing_is_left_to_do(path):
+    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"))
+    assert re.findall(rf"\b(?:{words})\b", path.read_text()) == []
+
+
+@each(TEXTS)
+def test_text_is_plain(path):
+    text = path.read_text()
+    assert text.endswith("\n")
+    assert "\r" not in text
+    assert not re.findall(r"[ \t]+$", text, re.M)
+    if path.suffix in {".c", ".h", ".py", ".pyi"}:
+        assert "\t" not in text
+        assert max(map(len, text.splitlines()), default=0) <= 79
+
+
+@each(SOURCES)
+def test_a_c_file_opens_with_what_it_is(path):
+    text = path.read_text()
+    assert text.startswith("/* ")
+    assert text.index("*/") < text.index("#")
+
+
+@each(p for p in PYTHON if p.suffix == ".py")
+def test_a_python_file_opens_with_what_it_is(path):
+    if path.name == "_version.py":
+        pytest.skip("one line")
+    assert path.read_text().startswith(('"""', "#!"))
+
+
+def test_no_file_is_called_after_nothing():
+    for path in TEXTS:
+        assert path.stem.strip("_") not in {"utils", "util", "common", "misc"}

@@ -1,0 +1,260 @@
+"""What memory is in use: counted exactly, given back, not reused early."""
+
+import gc
+import re
+import resource
+from pathlib import Path
+
+import pytest
+
+import pystreams
+from pystreams import _C
+
+
+def stats(backend, index=0):
+    return _C.memory_stats(backend.type, index)
+
+
+def settle(backend):
+    gc.collect()
+    for index in range(backend.count):
+        backend.synchronize(index)
+
+
+@pytest.fixture
+def counted(backend):
+    settle(backend)
+    yield backend
+    settle(backend)
+
+
+def test_adds_up(counted):
+    before = stats(counted)
+    blocks = [counted.empty(n) for n in (1, 1000, 100_000)]
+    during = stats(counted)
+    gained = {k: during[k] - before[k] for k in during}
+    assert gained["allocated_bytes.all.current"] >= 101_001
+    assert gained["allocated_bytes.all.allocated"] >= 101_001
+    assert gained["allocation.all.current"] == 3
+    assert gained["allocation.all.allocated"] == 3
+    assert gained["allocation.all.freed"] == 0
+    del blocks[1]
+    settle(counted)
+    assert stats(counted)["allocation.all.freed"] == (
+        before["allocation.all.freed"] + 1
+    )
+    blocks.clear()
+    settle(counted)
+    after = stats(counted)
+    for kind in ("allocated_bytes.all", "allocation.all"):
+        assert after[f"{kind}.current"] == before[f"{kind}.current"]
+        assert after[f"{kind}.current"] == (
+            after[f"{kind}.allocated"] - after[f"{kind}.freed"]
+        )
+        assert after[f"{kind}.peak"] >= during[f"{kind}.current"]
+
+
+def test_peak(counted):
+    _C.reset_peak_memory_stats(counted.type, 0)
+    base = stats(counted)["allocated_bytes.all.current"]
+    assert stats(counted)["allocated_bytes.all.peak"] == base
+    for _ in range(3):
+        counted.empty(1 << 20).close()
+        settle(counted)
+    peak = stats(counted)["allocated_bytes.all.peak"]
+    assert base + (1 << 20) <= peak < base + (3 << 20)
+    _C.reset_peak_memory_stats(counted.type, 0)
+    assert stats(counted)["allocated_bytes.all.peak"] == base
+
+
+def test_each_device_counts_its_own(two_devices):
+    settle(two_devices)
+    before = [stats(two_devices, i) for i in range(2)]
+    block = two_devices.empty(1000, 1)
+    after = [stats(two_devices, i) for i in range(2)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    block.close()
+
+
+def test_pinned_is_not_device_memory(counted):
+    before = stats(counted)["allocated_bytes.all.current"]
+    block = counted.empty(1000, pin_memory=True)
+    assert stats(counted)["allocated_bytes.all.current"] == before
+    block.close()
+
+
+def test_a_slice_is_not_counted_twice(counted):
+    block = counted.empty(1000)
+    before = stats(counted)
+    parts = [block[i : i + 10] for i in range(10)]
+    assert stats(counted) == before
+    del block
+    settle(counted)
+    assert stats(counted) == before
+    parts.clear()
+    settle(counted)
+    assert stats(counted)["allocation.all.current"] == (
+        before["allocation.all.current"] - 1
+    )
+
+
+def test_refused_allocation_is_not_counted(counted):
+    before = stats(counted)
+    with pytest.raises(MemoryError):
+        counted.empty(2**60)
+    assert stats(counted) == before
+
+
+def test_torchs_names(cuda):
+    settle(cuda)
+    before = pystreams.cuda.memory_allocated()
+    pystreams.cuda.reset_peak_memory_stats()
+    block = pystreams.empty(1 << 16, device="cuda")
+    assert pystreams.cuda.memory_allocated() >= before + (1 << 16)
+    assert pystreams.cuda.memory_allocated("cuda:0") == (
+        pystreams.cuda.memory_allocated(0)
+    )
+    assert pystreams.cuda.max_memory_allocated() >= before + (1 << 16)
+    assert pystreams.cuda.memory_stats(0)["allocation.all.current"] > 0
+    block.close()
+    settle(cuda)
+    assert pystreams.cuda.memory_allocated() == before
+
+
+def fill_pinned_pool(backend):
+    """Have blocks to hand out without asking the driver for any: it may wait
+    for all work before it pins memory."""
+    blocks = [backend.empty(4096, pin_memory=True) for _ in range(20)]
+    del blocks
+    settle(backend)
+
+
+def test_pinned_block_is_not_reused_before_its_copy_is_done(pinning):
+    """Dropped while a copy from it waits; a new block must be another."""
+    fill_pinned_pool(pinning)
+    stream, target = pinning.stream(), pinning.empty(4096)
+    source = pinning.empty(4096, pin_memory=True)
+    memoryview(source)[:] = b"a" * 4096
+    with pinning.hold(stream):
+        target.copy_(source, non_blocking=True, stream=stream)
+        address = source.data_ptr()
+        del source
+        gc.collect()
+        fresh = [pinning.empty(4096, pin_memory=True) for _ in range(10)]
+        for block in fresh:
+            assert block.data_ptr() != address
+            memoryview(block)[:] = b"b" * 4096
+    stream.synchronize()
+    assert target.tobytes() == b"a" * 4096
+
+
+def test_pinned_target_is_not_reused_before_its_copy_is_done(pinning):
+    fill_pinned_pool(pinning)
+    stream, source = pinning.stream(), pinning.empty(4096)
+    source.fill_(1)
+    pinning.synchronize()
+    target = pinning.empty(4096, pin_memory=True)
+    with pinning.hold(stream):
+        target.copy_(source, non_blocking=True, stream=stream)
+        target.close()
+        fresh = [pinning.empty(4096, pin_memory=True) for _ in range(10)]
+        for block in fresh:
+            memoryview(block)[:] = b"f" * 4096
+    stream.synchronize()
+    assert all(bytes(memoryview(b)) == b"f" * 4096 for b in fresh)
+
+
+def test_pinned_blocks_are_reused_afterwards(pinning):
+    fill_pinned_pool(pinning)
+    addresses = set()
+    for _ in range(100):
+        block = pinning.empty(4096, pin_memory=True)
+        pinning.empty(4096).copy_(block, non_blocking=True)
+        addresses.add(block.data_ptr())
+        del block
+        pinning.synchronize()
+    assert len(addresses) <= 20
+
+
+def resident():
+    if re.search("lib[at]san", Path("/proc/self/maps").read_text()):
+        pytest.skip("a sanitizer keeps freed memory")
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def cycle_events(backend):
+    event = backend.event()
+    event.record(backend.default_stream())
+    event.wait()
+
+
+def cycle_streams(backend):
+    with backend.stream() as stream:
+        stream.record_event()
+    stream.close()
+
+
+def cycle_blocks(backend):
+    block = backend.empty(100_000)
+    block.fill_(1)
+    block[10:20].zero_()
+    backend.current_stream().synchronize()
+
+
+def cycle_pinned(backend):
+    pinned = backend.host(10_000)
+    backend.empty(10_000).copy_(pinned, non_blocking=True)
+    backend.current_stream().synchronize()
+
+
+def cycle_wrappers(backend):
+    stream = backend.current_stream()
+    pystreams.ExternalStream(stream.native_handle, backend.device())
+    repr(stream), hash(stream), str(stream.device)
+
+
+def cycle_errors(backend):
+    for use in (
+        lambda: pystreams.Stream("cuda0"),
+        lambda: backend.stream(1000),
+        lambda: backend.event().elapsed_time(backend.event()),
+        lambda: backend.empty(10).copy_(bytes(11)),
+        lambda: pystreams.ExternalStream(-1, backend.device()),
+    ):
+        with pytest.raises((RuntimeError, ValueError, OverflowError)):
+            use()
+
+
+@pytest.mark.parametrize(
+    "cycle",
+    [
+        cycle_events,
+        cycle_streams,
+        cycle_blocks,
+        cycle_pinned,
+        cycle_wrappers,
+        cycle_errors,
+    ],
+    ids=lambda cycle: cycle.__name__.removeprefix("cycle_"),
+)
+def test_nothing_leaks(counted, cycle):
+    """Once warm, many cycles more take no more memory."""
+    rounds = 100 if cycle is cycle_errors else 1000
+
+    def run():
+        for _ in range(rounds):
+            cycle(counted)
+        settle(counted)
+
+    run()
+    run()
+    before, in_use = resident(), stats(counted)
+    for _ in range(3):
+        run()
+    assert resident() - before < 2 << 20
+    assert (
+        stats(counted)["allocated_bytes.all.current"]
+        == (in_use["allocated_bytes.all.current"])
+    )

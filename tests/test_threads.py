@@ -1,0 +1,236 @@
+"""Many threads at once: what each sees is its own, and nothing is lost."""
+
+import gc
+import sys
+import threading
+
+import pytest
+
+import pystreams
+from pystreams import _C
+
+THREADS = 64
+
+
+@pytest.fixture(autouse=True)
+def switch_often():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def together(work, threads=THREADS):
+    """Run work(number) on each thread, all starting at once; re-raise."""
+    barrier = threading.Barrier(threads)
+    errors = []
+
+    def run(number):
+        try:
+            barrier.wait(60)
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_nesting(two_devices):
+    shared = [two_devices.stream(i % 2) for i in range(4)]
+
+    def work(number):
+        mine = two_devices.stream(number % 2)
+        start = two_devices.currents()
+        assert start == (0, [0] * two_devices.count)
+        for turn in range(10):
+            with shared[(number + turn) % 4] as outer, mine:
+                with shared[turn % 4], two_devices.stream(turn % 2):
+                    pass
+                assert two_devices.current_stream() == mine
+                with outer:
+                    assert two_devices.current_stream() == outer
+            assert two_devices.currents() == start
+
+    together(work)
+
+
+def test_create_use_and_drop(backend):
+    def work(number):
+        for turn in range(10):
+            stream = backend.stream()
+            event = stream.record_event()
+            stream.wait_event(event)
+            if turn % 3 == 0:
+                event.synchronize()
+            if turn % 2:
+                stream.close()
+            del stream
+            assert event.query() in (True, False)
+            event.synchronize()
+
+    together(work)
+
+
+def test_handles_are_never_shared(backend):
+    """No two threads hold one handle at one time."""
+    lock = threading.Lock()
+    live = set()
+
+    def work(number):
+        for _ in range(10):
+            stream = backend.stream()
+            handle = stream.native_handle
+            with lock:
+                assert handle not in live
+                live.add(handle)
+            stream.query()
+            with lock:
+                live.remove(handle)
+            del stream
+
+    together(work)
+
+
+def test_close_races_with_use(backend):
+    """One closes what all use: each use works or says that it is closed."""
+    for _ in range(5):
+        stream, event = backend.stream(), backend.event()
+
+        def work(number, stream=stream, event=event):
+            if number == 0:
+                stream.close()
+                return
+            for _ in range(5):
+                try:
+                    stream.query()
+                    event.record(stream)
+                    stream.wait_event(event)
+                    with stream:
+                        pass
+                    stream.synchronize()
+                except (RuntimeError, ValueError) as error:
+                    assert "closed" in str(error)
+            assert backend.current_stream() == backend.default_stream()
+
+        together(work, 8)
+    backend.synchronize()
+
+
+def test_one_event_recorded_and_waited_for_by_all(backend):
+    event = backend.event()
+    streams = [backend.stream() for _ in range(8)]
+
+    def work(number):
+        stream = streams[number % 8]
+        for _ in range(20):
+            event.record(stream)
+            streams[(number + 1) % 8].wait_event(event)
+            event.query()
+        event.synchronize()
+
+    together(work, 16)
+    for stream in streams:
+        stream.synchronize()
+    assert event.query()
+
+
+def test_current_stream_goes_with_its_thread(backend):
+    """Sixty-four at a time, in turns: the streams that threads leave behind
+    are given up, and a new thread starts at the default."""
+    seen = []
+
+    def work(number):
+        seen.append(backend.current_stream().native_handle)
+        _C.set_stream(backend.stream())
+        backend.event().record()
+
+    for _ in range(3):
+        together(work)
+    assert set(seen) == {0}
+
+
+def test_first_use_of_devices(run_python):
+    """A process's first calls come from many threads at once."""
+    code = """
+import threading, pystreams
+barrier, seen = threading.Barrier(16), []
+def work(number):
+    barrier.wait()
+    device = pystreams.device(("cpu", "cuda")[number % 2], number // 2 % 2)
+    stream = pystreams.Stream(device)
+    block = pystreams.empty(100, device=device, stream=stream)
+    block.fill_(number, stream=stream)
+    stream.synchronize()
+    seen.append(block.tobytes() == bytes([number]) * 100)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(seen == [True] * 16)
+"""
+    env = {"PYSTREAMS_CPU_DEVICES": "2", "PYSTREAMS_EMULATE_CUDA": "2"}
+    for _ in range(3):
+        done = run_python(code, env=env)
+        assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_buffers(backend):
+    def work(number):
+        data = bytes([number]) * 10_000
+        stream = backend.stream()
+        for _ in range(5):
+            pinned = backend.host(10_000)
+            device = backend.empty(10_000, stream=stream)
+            device.fill_(number, stream=stream)
+            pinned.copy_(device, non_blocking=True, stream=stream)
+            stream.synchronize()
+            assert bytes(memoryview(pinned)) == data
+            device.close()
+
+    before = _C.memory_stats(backend.type, 0)["allocated_bytes.all.current"]
+    together(work, 16)
+    gc.collect()
+    backend.synchronize()
+    stats = _C.memory_stats(backend.type, 0)
+    assert stats["allocated_bytes.all.current"] == before
+
+
+def test_two_types_at_once(cuda):
+    """Two engines, or an engine and a GPU, do not disturb each other."""
+
+    def work(number):
+        kind = ("cpu", "cuda")[number % 2]
+        stream = pystreams.Stream(pystreams.device(kind, 0))
+        for _ in range(20):
+            with stream:
+                event = pystreams.Event(kind)
+                event.record()
+            assert event.device.type == kind
+            event.synchronize()
+        assert _C.current_stream(stream.device_type).native_handle == 0
+
+    together(work, 16)
+
+
+def test_a_wait_survives_the_end_of_its_stream(backend):
+    """Python drops the stream while another thread is in synchronize."""
+    stream = backend.stream()
+    inside = threading.Event()
+
+    def wait(stream):
+        inside.set()
+        stream.synchronize()
+
+    with backend.hold(stream):
+        thread = threading.Thread(target=wait, args=(stream,))
+        thread.start()
+        assert inside.wait(30)
+        stream.close()
+        del stream
+        gc.collect()
+    thread.join()
