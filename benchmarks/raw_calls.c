@@ -29,18 +29,18 @@ prepare(void)
            cudaEventElapsedTime(&milliseconds, timed, other);
 }
 
-#define ROW(name, ...)                                                        \
-    double name(int count)                                                    \
-    {                                                                         \
-        int failed = 0;                                                       \
-        double start = now();                                                 \
-        for (int i = 0; i < count; i++) {                                     \
-            __VA_ARGS__;                                                      \
-        }                                                                     \
-        double spent = now() - start;                                         \
-        failed |= cudaStreamSynchronize(first) != cudaSuccess;                \
-        failed |= cudaStreamSynchronize(second) != cudaSuccess;               \
-        return failed ? -1 : spent / count;                                   \
+#define ROW(name, ...)                                          \
+    double name(int count)                                      \
+    {                                                           \
+        int failed = 0;                                         \
+        double start = now();                                   \
+        for (int i = 0; i < count; i++) {                       \
+            __VA_ARGS__;                                        \
+        }                                                       \
+        double spent = now() - start;                           \
+        failed |= cudaStreamSynchronize(first) != cudaSuccess;  \
+        failed |= cudaStreamSynchronize(second) != cudaSuccess; \
+        return failed ? -1 : spent / count;                     \
     }
 
 ROW(record, failed |= cudaEventRecord(plain, first))
@@ -55,8 +55,7 @@ ROW(elapsed, float milliseconds;
     failed |= cudaEventElapsedTime(&milliseconds, timed, other))
 ROW(event_life, cudaEvent_t event;
     failed |= cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    failed |= cudaEventRecord(event, first);
-    failed |= cudaEventDestroy(event))
+    failed |= cudaEventRecord(event, first); failed |= cudaEventDestroy(event))
 ROW(stream_life, cudaStream_t stream;
     failed |= cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     failed |= cudaStreamDestroy(stream))
