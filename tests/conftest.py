@@ -220,6 +220,14 @@ def as_at_the_start():
 
 
 @pytest.fixture
+def sanitized():
+    """Whether this process runs with a sanitizer, which keeps what was freed
+    and has memory, symbols and locks of its own."""
+    maps = Path("/proc/self/maps").read_text()
+    return "libasan" in maps or "libtsan" in maps
+
+
+@pytest.fixture
 def run_python(tmp_path):
     """run(code or arguments, env={}, timeout=60) -> CompletedProcess of a
     fresh interpreter; a variable that is None is removed from its

@@ -173,16 +173,11 @@ def test_a_backend_is_one_symbol():
     assert sorted(declared) == ["ps_cpu_backend", "ps_cuda_backend"]
 
 
-def sanitized():
-    maps = Path("/proc/self/maps").read_text()
-    return "libasan" in maps or "libtsan" in maps
-
-
-def test_exports_only_its_initializer():
+def test_exports_only_its_initializer(sanitized):
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("no nm")
-    if sanitized():
+    if sanitized:
         pytest.skip("a sanitizer exports its own")
     listing = subprocess.run(
         [nm, "-D", "--defined-only", _C.__file__],
@@ -193,8 +188,8 @@ def test_exports_only_its_initializer():
     assert [line.split()[-1] for line in listing.splitlines()] == ["PyInit__C"]
 
 
-def test_size_of_what_was_built():
-    if sanitized():
+def test_size_of_what_was_built(sanitized):
+    if sanitized:
         pytest.skip("a sanitizer makes it larger")
     assert Path(_C.__file__).stat().st_size <= 2 << 20
 
