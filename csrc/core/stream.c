@@ -64,17 +64,21 @@ pool_give_locked(struct ps_device *device, int priority, ps_handle handle)
 /* Idle, back to the pool while there is room; else destroyed, with whatever
  * work or failure it still has. */
 static ps_status
-give_up_native(struct ps_device *device, int priority, ps_handle handle)
+give_up_native(struct ps_stream *stream)
 {
+    struct ps_device *device = stream->device;
     const struct ps_backend *backend = device->runtime->backend;
-    bool kept = false;
-    if (backend->stream_query(backend, device->index, handle) == PS_SUCCESS) {
-        pthread_mutex_lock(&device->mutex);
-        kept = pool_give_locked(device, priority, handle);
-        pthread_mutex_unlock(&device->mutex);
-    }
+    bool idle = !atomic_load(&stream->used) ||
+                backend->stream_query(backend, device->index,
+                                      stream->handle) == PS_SUCCESS;
+    pthread_mutex_lock(&device->mutex);
+    unlink_locked(stream);
+    bool kept =
+        idle && pool_give_locked(device, stream->priority, stream->handle);
+    pthread_mutex_unlock(&device->mutex);
     return kept ? PS_SUCCESS
-                : backend->stream_destroy(backend, device->index, handle);
+                : backend->stream_destroy(backend, device->index,
+                                          stream->handle);
 }
 
 static ps_status
@@ -204,11 +208,7 @@ ps_stream_unref(struct ps_stream *stream)
     ps_status status = PS_SUCCESS;
     if (stream->kind == PS_STREAM_OWNED &&
         stream->generation == ps_generation()) {
-        struct ps_device *device = stream->device;
-        pthread_mutex_lock(&device->mutex);
-        unlink_locked(stream);
-        pthread_mutex_unlock(&device->mutex);
-        status = give_up_native(device, stream->priority, stream->handle);
+        status = give_up_native(stream);
     }
     if (stream->release_owner != NULL) {
         stream->release_owner(stream->owner);

@@ -7,6 +7,7 @@
 #include <pystreams/backend.h>
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 struct ps_device;
 struct ps_event;
@@ -25,6 +26,8 @@ struct ps_stream {
     struct ps_device *device;
     ps_handle handle;
     int priority;
+    /* Whether anybody may have queued work since it was idle. */
+    atomic_bool used;
     /* Kept alive with an external stream; release may be NULL. */
     void *owner;
     void (*release_owner)(void *owner);

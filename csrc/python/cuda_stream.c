@@ -19,14 +19,8 @@ CudaStream_repr(PyObject *op)
         self->device->runtime->backend->name, self->device->index, text.chars);
 }
 
-static PyObject *
-CudaStream_get_cuda_stream(PyObject *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromUnsignedLongLong(((StreamObject *)self)->handle);
-}
-
 static PyGetSetDef cuda_stream_getset[] = {
-    {"cuda_stream", CudaStream_get_cuda_stream, NULL,
+    {"cuda_stream", Stream_get_handle, NULL,
      PyDoc_STR("The cudaStream_t as an int; 0 is the default stream.")},
     {NULL},
 };

@@ -212,6 +212,9 @@ ps_status wait_for_room(struct ps_stream *stream);
     } while (status == PS_ERROR_NOT_READY && \
              (status = wait_for_room(stream)) == PS_SUCCESS)
 
+/* The getter of the handle's names. */
+PyObject *Stream_get_handle(PyObject *self, void *closure);
+
 /* What the constructors of Stream and cuda.Stream do; format is that of
  * PyArg_ParseTupleAndKeywords, device_type as in device_argument. */
 PyObject *

@@ -17,13 +17,22 @@ backend_of(PyObject *self)
     return as_stream(self)->device->runtime->backend;
 }
 
+/* Before a caller can queue work on the stream, or learns its handle. */
+static void
+mark_used(struct ps_stream *stream)
+{
+    atomic_store_explicit(&stream->used, true, memory_order_relaxed);
+}
+
 struct ps_stream *
 stream_of(PyObject *self)
 {
     struct ps_stream *stream = as_stream(self)->stream;
     if (stream == NULL) {
         PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        return NULL;
     }
+    mark_used(stream);
     return stream;
 }
 
@@ -408,9 +417,12 @@ Stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
                          (unsigned long long)as_stream(self)->handle);
 }
 
-static PyObject *
+PyObject *
 Stream_get_handle(PyObject *self, void *Py_UNUSED(closure))
 {
+    if (as_stream(self)->stream != NULL) {
+        mark_used(as_stream(self)->stream);
+    }
     return PyLong_FromUnsignedLongLong(as_stream(self)->handle);
 }
 
