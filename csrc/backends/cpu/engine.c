@@ -1,7 +1,7 @@
-/* The engine as a whole: its making, its devices, the words for its statuses
- * and what a fork leaves of it.  A child's engine starts empty: the parent's
- * handles are stale in it, and what the parent still had queued is forgotten,
- * not run (blocks waiting to be freed and destroyed streams are leaked). */
+/* The engine as a whole: its making, its devices, the words for its statuses,
+ * its end, and what a fork leaves of it.  A child's engine starts empty: the
+ * parent's handles are stale in it, and what the parent still had queued is
+ * forgotten, not run (its memory is leaked in the child). */
 #include "engine.h"
 #include "../backends.h"
 
@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { LEAST_WORKERS = 2, MOST_WORKERS = 8 };
 
 /* All engines, the newest first.  Its lock is taken before an engine's. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -19,31 +21,29 @@ static _Thread_local int current_device[CPU_ENGINES];
 
 /* ---- Members ---- */
 
+#define STATUS(name, text)           \
+    {                                \
+        PS_##name, "PS_" #name, text \
+    }
+
 static const struct {
     ps_status status;
     const char *name;
     const char *text;
 } statuses[] = {
-    {PS_SUCCESS, "PS_SUCCESS", "no error"},
-    {PS_ERROR_INVALID_VALUE, "PS_ERROR_INVALID_VALUE", "invalid argument"},
-    {PS_ERROR_OUT_OF_MEMORY, "PS_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {PS_ERROR_NOT_INITIALIZED, "PS_ERROR_NOT_INITIALIZED",
-     "initialization error"},
-    {PS_ERROR_SHUTTING_DOWN, "PS_ERROR_SHUTTING_DOWN",
-     "the engine is shutting down"},
-    {PS_ERROR_INSUFFICIENT_DRIVER, "PS_ERROR_INSUFFICIENT_DRIVER",
-     "the driver is too old"},
-    {PS_ERROR_NO_DEVICE, "PS_ERROR_NO_DEVICE", "no device is available"},
-    {PS_ERROR_INVALID_DEVICE, "PS_ERROR_INVALID_DEVICE",
-     "invalid device ordinal"},
-    {PS_ERROR_INVALID_HANDLE, "PS_ERROR_INVALID_HANDLE",
-     "invalid resource handle"},
-    {PS_ERROR_NOT_READY, "PS_ERROR_NOT_READY", "device not ready"},
-    {PS_ERROR_NOT_PERMITTED, "PS_ERROR_NOT_PERMITTED",
-     "operation not permitted"},
-    {PS_ERROR_NOT_SUPPORTED, "PS_ERROR_NOT_SUPPORTED",
-     "operation not supported"},
-    {PS_ERROR_UNKNOWN, "PS_ERROR_UNKNOWN", "unknown error"},
+    STATUS(SUCCESS, "no error"),
+    STATUS(ERROR_INVALID_VALUE, "invalid argument"),
+    STATUS(ERROR_OUT_OF_MEMORY, "out of memory"),
+    STATUS(ERROR_NOT_INITIALIZED, "initialization error"),
+    STATUS(ERROR_SHUTTING_DOWN, "the engine is shutting down"),
+    STATUS(ERROR_INSUFFICIENT_DRIVER, "the driver is too old"),
+    STATUS(ERROR_NO_DEVICE, "no device is available"),
+    STATUS(ERROR_INVALID_DEVICE, "invalid device ordinal"),
+    STATUS(ERROR_INVALID_HANDLE, "invalid resource handle"),
+    STATUS(ERROR_NOT_READY, "device not ready"),
+    STATUS(ERROR_NOT_PERMITTED, "operation not permitted"),
+    STATUS(ERROR_NOT_SUPPORTED, "operation not supported"),
+    STATUS(ERROR_UNKNOWN, "unknown error"),
 };
 
 enum { STATUSES = sizeof(statuses) / sizeof(statuses[0]) };
@@ -52,8 +52,9 @@ static int
 status_index(ps_status status)
 {
     int i = 0;
-    while (i < STATUSES - 1 && statuses[i].status != status)
+    while (i < STATUSES - 1 && statuses[i].status != status) {
         i++;
+    }
     return i;
 }
 
@@ -94,20 +95,16 @@ cpu_device_set(const struct ps_backend *backend, int device)
 
 /* The processor's name, or just "CPU" where the system does not tell. */
 static void
-processor_name(char *name, size_t size)
+processor_name(char name[256])
 {
     char line[256];
-    snprintf(name, size, "CPU");
+    strcpy(name, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "re");
-    if (!file)
+    if (file == NULL) {
         return;
-    while (fgets(line, sizeof(line), file)) {
-        char *value = strstr(line, ": ");
-        if (strncmp(line, "model name", 10) == 0 && value) {
-            value[strcspn(value, "\n")] = '\0';
-            snprintf(name, size, "%s", value + 2);
-            break;
-        }
+    }
+    while (fgets(line, sizeof(line), file) != NULL &&
+           sscanf(line, "model name : %255[^\n]", name) != 1) {
     }
     fclose(file);
 }
@@ -122,51 +119,58 @@ cpu_device_properties(const struct ps_backend *backend, int device,
                         (uint64_t)sysconf(_SC_PAGESIZE),
         .multi_processor_count = (int)sysconf(_SC_NPROCESSORS_ONLN),
     };
-    if (backend->flags & PS_BACKEND_EMULATED)
+    if (backend->flags & PS_BACKEND_EMULATED) {
         snprintf(properties->name, sizeof(properties->name),
                  "CPU emulating %s", backend->name);
-    else
-        processor_name(properties->name, sizeof(properties->name));
+    }
+    else {
+        processor_name(properties->name);
+    }
     return PS_SUCCESS;
 }
 
-void
-cpu_device_members(struct ps_backend *table)
+static ps_status
+cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
-    table->status_name = cpu_status_name;
-    table->status_text = cpu_status_text;
-    table->device_count = cpu_device_count;
-    table->device_current = cpu_device_current;
-    table->device_set = cpu_device_set;
-    table->device_properties = cpu_device_properties;
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    int64_t deadline = cpu_deadline(engine, timeout_ns > 0 ? timeout_ns : 0);
+    bool late = false;
+    cpu_lock(engine);
+    if (engine->phase == CPU_OPEN) {
+        engine->phase = CPU_STOPPING;
+    }
+    pthread_cond_broadcast(&engine->work);
+    while (engine->workers > 0 && !late) {
+        late = !engine->clock->wait_locked(engine, &engine->ended, deadline);
+    }
+    engine->phase = CPU_STOPPED;
+    ps_status status = engine->workers > 0 ? PS_ERROR_NOT_READY : PS_SUCCESS;
+    cpu_unlock(engine);
+    return status;
 }
 
 /* ---- Making and forking ---- */
 
-/* What a new engine and a forked child's have in common: no work, nobody who
- * waits, no workers.  The conditions may have had waiters, who are gone. */
+/* What a new engine and a forked child's have in common: no handles, no work,
+ * no workers.  The conditions may have had waiters, who are gone. */
 static void
 engine_begin_locked(struct cpu_engine *engine)
 {
     engine->phase = CPU_OPEN;
-    engine->waiters = NULL;
+    engine->handles.used = 0;
+    engine->handles.first_free = 0;
     memset(engine->ready, 0, sizeof(engine->ready));
     engine->ready_count = 0;
-    engine->timer_count = 0;
-    engine->stream_count = 0;
-    engine->worker_count = 0;
-    engine->worker_running = 0;
-    engine->woken = 0;
-    engine->idle = NULL;
+    engine->sleepers = NULL;
+    engine->workers = 0;
+    engine->idle = 0;
+    engine->coming = false;
+    engine->watched = CPU_FOREVER;
+    pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);
-    for (int i = 0; i < CPU_WORKERS; i++) {
-        engine->workers[i] = (struct cpu_worker){.engine = engine};
-        pthread_cond_init(&engine->workers[i].wake, &engine->monotonic);
-    }
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
-        device->streams = NULL;
-        device->lost = PS_SUCCESS;
+        *device = (struct cpu_device){0};
         cpu_stream_init_locked(&device->standard, engine, i, 0);
     }
 }
@@ -177,34 +181,39 @@ engine_create(const char *name, int device_type, int device_count)
     struct cpu_engine *engine =
         calloc(1, sizeof(*engine) +
                       (size_t)device_count * sizeof(engine->devices[0]));
-    if (!engine)
+    if (engine == NULL) {
         return NULL;
+    }
     engine->table = (struct ps_backend){
         .abi_version = PS_ABI_VERSION,
         .flags = PS_BACKEND_FORKABLE |
                  (device_type == PS_DEVICE_CPU ? 0 : PS_BACKEND_EMULATED),
         .name = name,
         .device_type = device_type,
+        .status_name = cpu_status_name,
+        .status_text = cpu_status_text,
+        .device_count = cpu_device_count,
+        .device_current = cpu_device_current,
+        .device_set = cpu_device_set,
+        .device_properties = cpu_device_properties,
+        .shutdown = cpu_shutdown,
     };
-    cpu_device_members(&engine->table);
     cpu_stream_members(&engine->table);
     cpu_event_members(&engine->table);
     cpu_memory_members(&engine->table);
-    cpu_worker_members(&engine->table);
-    engine->scheduler = &cpu_threaded_scheduler;
     engine->clock = &cpu_monotonic_clock;
-    engine->operations.size = sizeof(struct cpu_operation);
-    engine->records.size = sizeof(struct cpu_record);
+    engine->scheduler = cpu_threaded_scheduler;
     engine->device_count = device_count;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    engine->worker_limit = cores < 2             ? 2
-                           : cores > CPU_WORKERS ? CPU_WORKERS
-                                                 : (unsigned)cores;
-    if (!cpu_timers_reserve_locked(engine, (size_t)device_count)) {
-        free(engine);
-        return NULL;
-    }
-    pthread_mutex_init(&engine->lock, NULL);
+    engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
+                           : cores > MOST_WORKERS ? MOST_WORKERS
+                                                  : (unsigned)cores;
+    /* The lock is held for moments, so spinning for it beats sleeping. */
+    pthread_mutexattr_t adaptive;
+    pthread_mutexattr_init(&adaptive);
+    pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&engine->lock, &adaptive);
+    pthread_mutexattr_destroy(&adaptive);
     pthread_condattr_init(&engine->monotonic);
     pthread_condattr_setclock(&engine->monotonic, CLOCK_MONOTONIC);
     engine_begin_locked(engine);
@@ -216,15 +225,17 @@ static void
 fork_prepare(void)
 {
     pthread_mutex_lock(&engines_lock);
-    for (struct cpu_engine *engine = engines; engine; engine = engine->next)
-        cpu_lock(engine);
+    for (struct cpu_engine *e = engines; e != NULL; e = e->next) {
+        pthread_mutex_lock(&e->lock);
+    }
 }
 
 static void
 fork_parent(void)
 {
-    for (struct cpu_engine *engine = engines; engine; engine = engine->next)
-        cpu_unlock(engine);
+    for (struct cpu_engine *e = engines; e != NULL; e = e->next) {
+        pthread_mutex_unlock(&e->lock);
+    }
     pthread_mutex_unlock(&engines_lock);
 }
 
@@ -232,12 +243,8 @@ static void
 fork_child(void)
 {
     cpu_serving = NULL;
-    for (struct cpu_engine *engine = engines; engine; engine = engine->next) {
-        engine->forks++;
-        cpu_handles_reset_locked(engine);
-        cpu_pool_reset_locked(&engine->operations);
-        cpu_pool_reset_locked(&engine->records);
-        engine_begin_locked(engine);
+    for (struct cpu_engine *e = engines; e != NULL; e = e->next) {
+        engine_begin_locked(e);
     }
     fork_parent();
 }
@@ -246,19 +253,21 @@ const struct ps_backend *
 ps_cpu_backend(const char *name, int device_type, int device_count)
 {
     struct cpu_engine *engine = engine_create(name, device_type, device_count);
-    if (!engine)
+    if (engine == NULL) {
         return NULL;
+    }
     pthread_mutex_lock(&engines_lock);
-    engine->number = engines ? engines->number + 1 : 0;
+    engine->number = engines != NULL ? engines->number + 1 : 0;
     if (engine->number < CPU_ENGINES &&
-        (engines || !pthread_atfork(fork_prepare, fork_parent, fork_child))) {
+        (engines != NULL ||
+         pthread_atfork(fork_prepare, fork_parent, fork_child) == 0)) {
         engine->next = engines;
         engines = engine;
-        pthread_mutex_unlock(&engines_lock);
-        return &engine->table;
+    }
+    else {
+        free(engine);
+        engine = NULL;
     }
     pthread_mutex_unlock(&engines_lock);
-    free(engine->timers);
-    free(engine);
-    return NULL;
+    return engine != NULL ? &engine->table : NULL;
 }

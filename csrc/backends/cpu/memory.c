@@ -1,16 +1,13 @@
 /* Memory: host memory that plays the device's, its copies and fills.  A block
  * begins with the operation that will free it, so that freeing in stream order
- * needs neither memory nor room in the queue. */
+ * needs neither memory nor room in the queue.  What work still uses when the
+ * engine stops is never freed. */
 #include "engine.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-enum {
-    ALIGNMENT = 256,
-    INLINE_BYTES = 64 * 1024, /* cheaper done than queued */
-};
+enum { ALIGNMENT = 256 };
 
 _Static_assert(sizeof(struct cpu_operation) <= ALIGNMENT,
                "the operation fits in front of the block");
@@ -18,12 +15,14 @@ _Static_assert(sizeof(struct cpu_operation) <= ALIGNMENT,
 static ps_status
 allocate(size_t nbytes, size_t header, void **data)
 {
-    if (nbytes > PTRDIFF_MAX - 2 * ALIGNMENT)
+    if (nbytes > PTRDIFF_MAX - 2 * ALIGNMENT) {
         return PS_ERROR_OUT_OF_MEMORY;
+    }
     size_t size = (header + nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     char *block = aligned_alloc(ALIGNMENT, size);
-    if (!block)
+    if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
+    }
     *data = block + header;
     return PS_SUCCESS;
 }
@@ -32,36 +31,31 @@ static ps_status
 cpu_memory_allocate(const struct ps_backend *backend, int device,
                     ps_handle handle, size_t nbytes, void **data)
 {
-    if (!cpu_stream_lock(backend, device, handle))
-        return PS_ERROR_INVALID_HANDLE;
-    cpu_unlock(cpu_engine_of(backend));
-    return allocate(nbytes, ALIGNMENT, data);
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    bool found = cpu_stream_find_locked(engine, device, handle) != NULL;
+    cpu_unlock(engine);
+    return found ? allocate(nbytes, ALIGNMENT, data) : PS_ERROR_INVALID_HANDLE;
 }
 
-/* Without a worker the stream can only be busy with a copy on another thread,
- * and starting one can fail; once the engine stops, the block is leaked. */
 static ps_status
 cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
                 void *data)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_operation *head = (void *)((char *)data - ALIGNMENT);
-    struct cpu_stream *stream = cpu_stream_lock(backend, device, handle);
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    if (stream->state == CPU_IDLE) {
-        cpu_unlock(engine);
-        free(head);
-        return PS_SUCCESS;
-    }
-    ps_status status = cpu_engine_staff_locked(engine);
-    if (status != PS_ERROR_OUT_OF_MEMORY) {
-        status = PS_SUCCESS;
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    bool idle = stream != NULL && stream->first == NULL;
+    if (stream != NULL && !idle) {
         head->kind = CPU_FREE;
         cpu_stream_push_locked(stream, head);
     }
     cpu_unlock(engine);
-    return status;
+    if (idle) {
+        free(head);
+    }
+    return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
@@ -82,66 +76,15 @@ cpu_pinned_free(const struct ps_backend *backend, int device, void *data)
     return PS_SUCCESS;
 }
 
-void
-cpu_operation_run(struct cpu_operation *operation)
-{
-    switch (operation->kind) {
-    case CPU_COPY:
-        /* Users may overlap the two sides. */
-        memmove(operation->copy.destination, operation->copy.source,
-                operation->copy.nbytes);
-        break;
-    case CPU_FILL:
-        memset(operation->fill.destination, operation->fill.value,
-               operation->fill.nbytes);
-        break;
-    case CPU_CALL:
-        operation->call.function(operation->call.argument);
-        break;
-    case CPU_FREE:
-        free(operation);
-        break;
-    default:
-        abort();
-    }
-}
-
-/* Do a small transfer here and now if the stream is idle, or else queue it. */
-static ps_status
-transfer(const struct ps_backend *backend, int device, ps_handle handle,
-         struct cpu_operation *operation, size_t nbytes)
-{
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    struct cpu_stream *stream = cpu_stream_lock(backend, device, handle);
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    ps_status status = PS_SUCCESS;
-    if (stream->state != CPU_IDLE || nbytes > INLINE_BYTES) {
-        status = cpu_stream_append_locked(stream, operation);
-    }
-    else if (!stream->status) {
-        stream->state = CPU_RUNNING;
-        stream->queued++;
-        cpu_unlock(engine);
-        cpu_operation_run(operation);
-        cpu_lock(engine);
-        cpu_stream_advance_locked(stream);
-        cpu_stream_settle_locked(stream);
-        cpu_engine_rouse_locked(engine);
-    }
-    cpu_unlock(engine);
-    return status;
-}
-
 static ps_status
 cpu_memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
                 void *destination, const void *source, size_t nbytes)
 {
     struct cpu_operation copy = {
         .kind = CPU_COPY,
-        .copy = {destination, source, nbytes},
+        .transfer = {destination, source, nbytes},
     };
-    return transfer(backend, device, stream, &copy, nbytes);
+    return cpu_stream_enqueue(backend, device, stream, &copy);
 }
 
 static ps_status
@@ -150,9 +93,10 @@ cpu_memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
 {
     struct cpu_operation fill = {
         .kind = CPU_FILL,
-        .fill = {destination, nbytes, value},
+        .value = value,
+        .transfer = {destination, NULL, nbytes},
     };
-    return transfer(backend, device, stream, &fill, nbytes);
+    return cpu_stream_enqueue(backend, device, stream, &fill);
 }
 
 static ps_status

@@ -1,18 +1,24 @@
-/* Streams: queues of operations, served by workers a turn at a time.
- * Operations of a stream are done in order, each by the one thread that owns
- * the stream's head at the time. */
+/* Streams: queues of operations.  Operations of a stream are done in order,
+ * each by the one thread that serves the stream at the time. */
 #include "engine.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+enum { INLINE_BYTES = 64 * 1024 }; /* of a transfer cheaper done than queued */
+
+_Thread_local const struct cpu_stream *cpu_serving;
 
 void
 cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
 {
     stream->next = NULL;
-    if (list->last)
-        list->last->next = stream;
-    else
+    if (list->first == NULL) {
         list->first = stream;
+    }
+    else {
+        list->last->next = stream;
+    }
     list->last = stream;
 }
 
@@ -20,10 +26,8 @@ struct cpu_stream *
 cpu_list_take(struct cpu_stream_list *list)
 {
     struct cpu_stream *stream = list->first;
-    if (stream) {
+    if (stream != NULL) {
         list->first = stream->next;
-        if (!list->first)
-            list->last = NULL;
     }
     return stream;
 }
@@ -37,15 +41,14 @@ cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
         .engine = engine,
         .device = device,
         .priority = priority,
-        .state = CPU_IDLE,
         .tail = &stream->first,
-        .watch = UINT64_MAX,
         .older = *newest,
+        .link = newest,
     };
-    if (*newest)
-        (*newest)->newer = stream;
+    if (stream->older != NULL) {
+        stream->older->link = &stream->older;
+    }
     *newest = stream;
-    engine->stream_count++;
 }
 
 /* Free a destroyed stream that nothing uses any more.  A failure that nobody
@@ -53,55 +56,61 @@ cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
 static void
 stream_reap_locked(struct cpu_stream *stream)
 {
-    if (!stream->destroyed || stream->state != CPU_IDLE || stream->pins)
+    if (!stream->destroyed || stream->first != NULL ||
+        stream->waiters != NULL) {
         return;
+    }
     struct cpu_device *device = &stream->engine->devices[stream->device];
-    if (!stream->told && !device->lost)
+    if (!stream->told && device->lost == PS_SUCCESS) {
         device->lost = stream->status;
-    if (stream->newer)
-        stream->newer->older = stream->older;
-    else
-        device->streams = stream->older;
-    if (stream->older)
-        stream->older->newer = stream->newer;
-    stream->engine->stream_count--;
+    }
+    *stream->link = stream->older;
+    if (stream->older != NULL) {
+        stream->older->link = stream->link;
+    }
     free(stream);
-}
-
-static void
-stream_unpin_locked(struct cpu_stream *stream)
-{
-    stream->pins--;
-    stream_reap_locked(stream);
 }
 
 struct cpu_stream *
 cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
 {
-    if (!handle)
+    if (handle == 0) {
         return &engine->devices[device].standard;
-    struct cpu_stream *stream =
-        cpu_handle_find_locked(engine, CPU_STREAM, handle);
-    return stream && stream->device == device ? stream : NULL;
-}
-
-struct cpu_stream *
-cpu_stream_lock(const struct ps_backend *backend, int device, ps_handle handle)
-{
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (!stream)
-        cpu_unlock(engine);
-    return stream;
+    }
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
+    return slot != NULL ? slot->object : NULL;
 }
 
 /* ---- The queue ---- */
 
-static uint64_t
-stream_pending(struct cpu_stream *stream)
+void
+cpu_stream_ready_locked(struct cpu_stream *stream)
 {
-    return stream->queued - atomic_load(&stream->done);
+    struct cpu_engine *engine = stream->engine;
+    cpu_list_append(&engine->ready[-stream->priority], stream);
+    engine->ready_count++;
+}
+
+/* Put the stream where it belongs with the head that it has now.  A wait is
+ * kept on a failed stream too: a free behind it must not run before other
+ * streams are done with the block. */
+static void
+stream_settle_locked(struct cpu_stream *stream)
+{
+    struct cpu_operation *head = stream->first;
+    if (head == NULL) {
+        stream_reap_locked(stream);
+    }
+    else if (head->kind == CPU_WAIT && !head->record->done) {
+        cpu_list_append(&head->record->parked, stream);
+    }
+    else if (head->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
+        cpu_sleeper_add_locked(stream, head->duration);
+    }
+    else {
+        cpu_stream_ready_locked(stream);
+    }
 }
 
 void
@@ -109,128 +118,157 @@ cpu_stream_push_locked(struct cpu_stream *stream,
                        struct cpu_operation *operation)
 {
     operation->next = NULL;
+    operation->ticket = ++stream->engine->tickets;
     *stream->tail = operation;
     stream->tail = &operation->next;
-    stream->queued++;
-    if (stream->state == CPU_IDLE) {
-        cpu_stream_settle_locked(stream);
-        cpu_engine_rouse_locked(stream->engine);
-    }
+    stream->pending++;
 }
 
-ps_status
-cpu_stream_append_locked(struct cpu_stream *stream,
-                         const struct cpu_operation *operation)
+/* Do an operation that takes its time; false as cpu_stream_serve_locked. */
+static bool
+stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
     struct cpu_engine *engine = stream->engine;
-    ps_status status = cpu_engine_staff_locked(engine);
-    if (status)
-        return status;
-    if (stream_pending(stream) >= CPU_QUEUE_LIMIT)
-        return PS_ERROR_NOT_READY;
-    struct cpu_operation *node = cpu_pool_take_locked(&engine->operations);
-    if (!node)
-        return PS_ERROR_OUT_OF_MEMORY;
-    *node = *operation;
-    cpu_stream_push_locked(stream, node);
-    return PS_SUCCESS;
-}
-
-void
-cpu_stream_ready_locked(struct cpu_stream *stream)
-{
-    struct cpu_engine *engine = stream->engine;
-    stream->state = CPU_READY;
-    cpu_list_append(&engine->ready[-stream->priority], stream);
-    engine->ready_count++;
-}
-
-/* A wait is kept on a failed stream too: a free behind it must not run before
- * other streams are done with the block. */
-bool
-cpu_stream_park_locked(struct cpu_stream *stream)
-{
-    struct cpu_operation *head = stream->first;
-    if (head->kind == CPU_WAIT && !head->record->done) {
-        cpu_list_append(&head->record->parked, stream);
+    const struct cpu_stream *outer = cpu_serving;
+    cpu_unlock(engine);
+    cpu_serving = stream;
+    switch (operation->kind) {
+    case CPU_COPY:
+        /* Users may overlap the two sides. */
+        memmove(operation->transfer.destination, operation->transfer.source,
+                operation->transfer.nbytes);
+        break;
+    case CPU_FILL:
+        memset(operation->transfer.destination, operation->value,
+               operation->transfer.nbytes);
+        break;
+    default:
+        operation->call.function(operation->call.argument);
     }
-    else if (head->kind == CPU_SLEEP && !head->sleep.started &&
-             !stream->status) {
-        head->sleep.started = true;
-        cpu_timers_add_locked(stream, head->sleep.duration);
-    }
-    else {
+    if (cpu_serving != stream) {
         return false;
     }
-    stream->state = CPU_PARKED;
+    cpu_serving = outer;
+    cpu_lock(engine);
     return true;
 }
 
-void
-cpu_stream_settle_locked(struct cpu_stream *stream)
+bool
+cpu_stream_serve_locked(struct cpu_stream *stream)
 {
-    if (!stream->first) {
-        stream->state = CPU_IDLE;
-        stream_reap_locked(stream);
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_operation *operation = stream->first;
+    ps_status failure = PS_SUCCESS;
+    switch (operation->kind) {
+    case CPU_RECORD:
+        cpu_record_complete_locked(engine, operation->record, stream->status);
+        cpu_record_unref_locked(engine, operation->record);
+        break;
+    case CPU_WAIT:
+        failure = operation->record->status;
+        cpu_record_unref_locked(engine, operation->record);
+        break;
+    case CPU_FAIL:
+        failure = operation->status;
+        break;
+    case CPU_SLEEP:
+    case CPU_FREE:
+        break;
+    case CPU_COPY:
+    case CPU_FILL:
+    case CPU_CALL:
+        if (stream->status == PS_SUCCESS &&
+            !stream_run_locked(stream, operation)) {
+            return false;
+        }
     }
-    else if (!cpu_stream_park_locked(stream)) {
-        cpu_stream_ready_locked(stream);
+    if (stream->status == PS_SUCCESS) {
+        stream->status = failure;
     }
-}
-
-void
-cpu_stream_fail_locked(struct cpu_stream *stream, ps_status status)
-{
-    if (!stream->status)
-        stream->status = status;
-}
-
-/* A waiting thread stores watch and then reads done; the owner stores done and
- * then reads watch.  All four are sequentially consistent, so one of the two
- * sees the other. */
-
-void
-cpu_stream_advance_locked(struct cpu_stream *stream)
-{
-    uint64_t done = atomic_fetch_add(&stream->done, 1) + 1;
-    if (done >= atomic_load(&stream->watch))
-        atomic_store(&stream->watch,
-                     cpu_wake_locked(stream->engine, stream, done));
-}
-
-void
-cpu_stream_advance(struct cpu_stream *stream)
-{
-    uint64_t done = atomic_fetch_add(&stream->done, 1) + 1;
-    if (done >= atomic_load(&stream->watch)) {
-        cpu_lock(stream->engine);
-        atomic_store(&stream->watch,
-                     cpu_wake_locked(stream->engine, stream, done));
-        cpu_unlock(stream->engine);
+    stream->first = operation->next;
+    stream->pending--;
+    uint64_t done = engine->tickets;
+    if (stream->first == NULL) {
+        stream->tail = &stream->first;
     }
+    else {
+        done = stream->first->ticket - 1;
+    }
+    cpu_wake_locked(stream->waiters, done);
+    stream_settle_locked(stream);
+    return true;
 }
 
-/* Wait until target operations are done; the stream is pinned. */
+ps_status
+cpu_stream_enqueue_locked(struct cpu_stream *stream,
+                          struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    enum cpu_kind kind = operation->kind;
+    bool idle = stream->first == NULL;
+    if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
+        operation->transfer.nbytes <= INLINE_BYTES) {
+        cpu_stream_push_locked(stream, operation);
+        cpu_stream_serve_locked(stream);
+        return PS_SUCCESS;
+    }
+    ps_status status = cpu_engine_staff_locked(engine);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (stream->pending >= CPU_QUEUE_LIMIT) {
+        return PS_ERROR_NOT_READY;
+    }
+    struct cpu_operation *item = cpu_item_take_locked(engine);
+    if (item == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *item = *operation;
+    if (kind == CPU_RECORD || kind == CPU_WAIT) {
+        item->record->refs++;
+    }
+    cpu_stream_push_locked(stream, item);
+    if (idle) {
+        stream_settle_locked(stream);
+    }
+    return PS_SUCCESS;
+}
+
+ps_status
+cpu_stream_enqueue(const struct ps_backend *backend, int device,
+                   ps_handle handle, struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream != NULL) {
+        status = cpu_stream_enqueue_locked(stream, operation);
+    }
+    cpu_unlock(engine);
+    return status;
+}
+
+/* Wait until the stream has done what was queued up to the ticket.  It may be
+ * destroyed meanwhile, and is to be reaped then. */
 static ps_status
-stream_wait_locked(struct cpu_stream *stream, uint64_t target,
+stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
                    int64_t deadline)
 {
-    if (atomic_load(&stream->done) >= target)
+    if (stream->first == NULL || stream->first->ticket > ticket) {
         return PS_SUCCESS;
-    if (cpu_serving == stream)
+    }
+    if (cpu_serving == stream) {
         return PS_ERROR_NOT_PERMITTED;
-    if (target < atomic_load(&stream->watch))
-        atomic_store(&stream->watch, target);
-    if (atomic_load(&stream->done) >= target)
-        return PS_SUCCESS;
-    return cpu_wait_locked(stream->engine, stream, target, deadline);
+    }
+    return cpu_wait_locked(stream->engine, &stream->waiters, ticket, deadline);
 }
 
 /* The failure of the stream, of which somebody is then told. */
 static ps_status
 stream_tell_locked(struct cpu_stream *stream)
 {
-    stream->told = stream->status;
+    stream->told = stream->status != PS_SUCCESS;
     return stream->status;
 }
 
@@ -252,25 +290,25 @@ cpu_stream_create(const struct ps_backend *backend, int device, int priority,
                   ps_handle *handle)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    if (priority > 0 || priority <= -CPU_PRIORITIES)
+    if (priority > 0 || priority <= -CPU_PRIORITIES) {
         return PS_ERROR_INVALID_VALUE;
+    }
     struct cpu_stream *stream = malloc(sizeof(*stream));
-    if (!stream)
+    if (stream == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
+    }
     cpu_lock(engine);
-    ps_handle made = 0;
-    if (cpu_timers_reserve_locked(engine, engine->stream_count + 1))
-        made = cpu_handle_create_locked(engine, CPU_STREAM, stream);
-    if (made) {
+    struct cpu_slot *slot = cpu_slot_take_locked(engine, CPU_STREAM, device);
+    if (slot != NULL) {
         cpu_stream_init_locked(stream, engine, device, priority);
-        stream->handle = made;
+        slot->object = stream;
+        *handle = slot->handle;
     }
     cpu_unlock(engine);
-    if (!made) {
+    if (slot == NULL) {
         free(stream);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *handle = made;
     return PS_SUCCESS;
 }
 
@@ -279,27 +317,31 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
                    ps_handle handle)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    struct cpu_stream *stream =
-        handle ? cpu_stream_lock(backend, device, handle) : NULL;
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    cpu_handle_destroy_locked(engine, handle);
-    stream->destroyed = true;
-    stream_reap_locked(stream);
+    cpu_lock(engine);
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
+    if (slot != NULL) {
+        struct cpu_stream *stream = slot->object;
+        cpu_slot_give_locked(engine, slot);
+        stream->destroyed = true;
+        stream_reap_locked(stream);
+    }
     cpu_unlock(engine);
-    return PS_SUCCESS;
+    return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
 cpu_stream_query(const struct ps_backend *backend, int device,
                  ps_handle handle)
 {
-    struct cpu_stream *stream = cpu_stream_lock(backend, device, handle);
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    ps_status status = stream_pending(stream) ? PS_ERROR_NOT_READY
-                                              : stream->status;
-    cpu_unlock(stream->engine);
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream != NULL) {
+        status = stream->first != NULL ? PS_ERROR_NOT_READY : stream->status;
+    }
+    cpu_unlock(engine);
     return status;
 }
 
@@ -308,14 +350,16 @@ cpu_stream_synchronize(const struct ps_backend *backend, int device,
                        ps_handle handle)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    struct cpu_stream *stream = cpu_stream_lock(backend, device, handle);
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    stream->pins++;
-    ps_status status = stream_wait_locked(stream, stream->queued, CPU_FOREVER);
-    if (!status)
-        status = stream_tell_locked(stream);
-    stream_unpin_locked(stream);
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream != NULL) {
+        status = stream_wait_locked(stream, engine->tickets, CPU_FOREVER);
+        if (status == PS_SUCCESS) {
+            status = stream_tell_locked(stream);
+        }
+        stream_reap_locked(stream);
+    }
     cpu_unlock(engine);
     return status;
 }
@@ -326,15 +370,17 @@ cpu_stream_wait_room(const struct ps_backend *backend, int device,
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     int64_t deadline = cpu_deadline(engine, timeout_ns > 0 ? timeout_ns : 0);
-    struct cpu_stream *stream = cpu_stream_lock(backend, device, handle);
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    ps_status status = PS_SUCCESS;
-    stream->pins++;
-    if (stream_pending(stream) >= CPU_QUEUE_LIMIT)
-        status = stream_wait_locked(
-            stream, stream->queued - CPU_QUEUE_LIMIT + 1, deadline);
-    stream_unpin_locked(stream);
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream != NULL) {
+        status = PS_SUCCESS;
+        while (status == PS_SUCCESS && stream->pending >= CPU_QUEUE_LIMIT) {
+            status =
+                stream_wait_locked(stream, stream->first->ticket, deadline);
+        }
+        stream_reap_locked(stream);
+    }
     cpu_unlock(engine);
     return status;
 }
@@ -345,34 +391,24 @@ cpu_stream_device(const struct ps_backend *backend, ps_handle handle,
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     cpu_lock(engine);
-    struct cpu_stream *stream =
-        cpu_handle_find_locked(engine, CPU_STREAM, handle);
-    if (stream)
-        *device = stream->device;
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_STREAM, CPU_ANY_DEVICE, handle);
+    if (slot != NULL) {
+        *device = slot->device;
+    }
     cpu_unlock(engine);
-    return stream ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
-}
-
-static ps_status
-stream_enqueue(const struct ps_backend *backend, int device, ps_handle handle,
-               const struct cpu_operation *operation)
-{
-    struct cpu_stream *stream = cpu_stream_lock(backend, device, handle);
-    if (!stream)
-        return PS_ERROR_INVALID_HANDLE;
-    ps_status status = cpu_stream_append_locked(stream, operation);
-    cpu_unlock(stream->engine);
-    return status;
+    return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
 cpu_stream_fail(const struct ps_backend *backend, int device, ps_handle stream,
                 ps_status failure)
 {
-    if (failure <= 0 || failure > 999 || failure == PS_ERROR_NOT_READY)
+    if (failure <= 0 || failure > 999 || failure == PS_ERROR_NOT_READY) {
         return PS_ERROR_INVALID_VALUE;
+    }
     struct cpu_operation fail = {.kind = CPU_FAIL, .status = failure};
-    return stream_enqueue(backend, device, stream, &fail);
+    return cpu_stream_enqueue(backend, device, stream, &fail);
 }
 
 static ps_status
@@ -383,48 +419,15 @@ cpu_host_function(const struct ps_backend *backend, int device,
         .kind = CPU_CALL,
         .call = {function, argument},
     };
-    return stream_enqueue(backend, device, stream, &call);
+    return cpu_stream_enqueue(backend, device, stream, &call);
 }
 
 static ps_status
 cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
           uint64_t cycles)
 {
-    struct cpu_operation sleep = {
-        .kind = CPU_SLEEP,
-        .sleep = {.duration = cycles},
-    };
-    return stream_enqueue(backend, device, stream, &sleep);
-}
-
-/* A stream and what was queued on it when device_synchronize was called. */
-struct visit {
-    struct cpu_stream *stream;
-    uint64_t target;
-};
-
-/* The streams of the device that have work left, pinned. */
-static ps_status
-visits_gather_locked(struct cpu_device *device, struct visit **visits,
-                     size_t *count)
-{
-    size_t busy = 0;
-    for (struct cpu_stream *s = device->streams; s; s = s->older)
-        busy += stream_pending(s) > 0;
-    *visits = NULL;
-    *count = 0;
-    if (!busy)
-        return PS_SUCCESS;
-    *visits = malloc(busy * sizeof(**visits));
-    if (!*visits)
-        return PS_ERROR_OUT_OF_MEMORY;
-    for (struct cpu_stream *s = device->streams; s; s = s->older) {
-        if (stream_pending(s)) {
-            s->pins++;
-            (*visits)[(*count)++] = (struct visit){s, s->queued};
-        }
-    }
-    return PS_SUCCESS;
+    struct cpu_operation sleep = {.kind = CPU_SLEEP, .duration = cycles};
+    return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
 /* A failure that nobody was told of from a destroyed stream, or else the
@@ -434,9 +437,11 @@ device_tell_locked(struct cpu_device *device)
 {
     ps_status status = device->lost;
     device->lost = PS_SUCCESS;
-    for (struct cpu_stream *s = device->streams; s && !status; s = s->older) {
-        if (!s->destroyed || !s->told)
+    for (struct cpu_stream *s = device->streams;
+         s != NULL && status == PS_SUCCESS; s = s->older) {
+        if (!s->destroyed || !s->told) {
             status = stream_tell_locked(s);
+        }
     }
     return status;
 }
@@ -446,20 +451,20 @@ cpu_device_synchronize(const struct ps_backend *backend, int index)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_device *device = &engine->devices[index];
-    struct visit *visits;
-    size_t count;
+    ps_status status = PS_SUCCESS;
     cpu_lock(engine);
-    ps_status status = visits_gather_locked(device, &visits, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (!status)
-            status = stream_wait_locked(visits[i].stream, visits[i].target,
-                                        CPU_FOREVER);
-        stream_unpin_locked(visits[i].stream);
+    uint64_t ticket = engine->tickets;
+    struct cpu_stream *stream = device->streams;
+    while (stream != NULL && status == PS_SUCCESS) {
+        status = stream_wait_locked(stream, ticket, CPU_FOREVER);
+        struct cpu_stream *older = stream->older;
+        stream_reap_locked(stream);
+        stream = older;
     }
-    if (!status)
+    if (status == PS_SUCCESS) {
         status = device_tell_locked(device);
+    }
     cpu_unlock(engine);
-    free(visits);
     return status;
 }
 

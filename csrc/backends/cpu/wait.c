@@ -1,74 +1,71 @@
-/* Waiting: for the lock by looking again, as it is held for a moment only;
- * for work on a condition of the thread's own, so that what is done wakes only
- * those who waited for it.  They are few, so one list holds all. */
+/* Time, and threads that wait: each on a condition of its own, so that what
+ * is done wakes only those who waited for it. */
 #include "engine.h"
 
-enum { LONGEST_PAUSE = 64 };
+#include <time.h>
 
-void
-cpu_relax(int times)
+static int64_t
+monotonic_now(struct cpu_engine *engine)
 {
-    for (int i = 0; i < times; i++) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
+    (void)engine;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-void
-cpu_lock_held(struct cpu_engine *engine)
+static bool
+monotonic_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
+                      int64_t deadline)
 {
-    for (int pause = 1; pause <= LONGEST_PAUSE; pause *= 2) {
-        cpu_relax(pause);
-        if (!pthread_mutex_trylock(&engine->lock))
-            return;
-    }
-    pthread_mutex_lock(&engine->lock);
+    struct timespec until = {
+        .tv_sec = deadline / 1000000000,
+        .tv_nsec = deadline % 1000000000,
+    };
+    return pthread_cond_timedwait(condition, &engine->lock, &until) == 0;
+}
+
+const struct cpu_clock cpu_monotonic_clock = {
+    .now = monotonic_now,
+    .wait_locked = monotonic_wait_locked,
+};
+
+int64_t
+cpu_deadline(struct cpu_engine *engine, uint64_t timeout_ns)
+{
+    int64_t now = engine->clock->now(engine);
+    uint64_t left = (uint64_t)(CPU_FOREVER - now);
+    return timeout_ns < left ? now + (int64_t)timeout_ns : CPU_FOREVER;
 }
 
 ps_status
-cpu_wait_locked(struct cpu_engine *engine, const void *object, uint64_t target,
-                int64_t deadline)
+cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
+                uint64_t target, int64_t deadline)
 {
-    struct cpu_waiter waiter = {
-        .object = object,
-        .target = target,
-        .next = engine->waiters,
-        .link = &engine->waiters,
-    };
-    bool late = false;
-    if (engine->phase == CPU_STOPPED)
+    if (engine->phase == CPU_STOPPED) {
         return PS_ERROR_SHUTTING_DOWN;
+    }
+    struct cpu_waiter waiter = {.target = target, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
-    if (waiter.next)
-        waiter.next->link = &waiter.next;
-    engine->waiters = &waiter;
-    while (!waiter.woken && !late)
+    *waiters = &waiter;
+    bool late = false;
+    while (!waiter.woken && !late) {
         late = !engine->clock->wait_locked(engine, &waiter.wake, deadline);
-    *waiter.link = waiter.next;
-    if (waiter.next)
-        waiter.next->link = waiter.link;
+    }
+    while (*waiters != &waiter) {
+        waiters = &(*waiters)->next;
+    }
+    *waiters = waiter.next;
     pthread_cond_destroy(&waiter.wake);
     return waiter.woken ? PS_SUCCESS : PS_ERROR_NOT_READY;
 }
 
-uint64_t
-cpu_wake_locked(struct cpu_engine *engine, const void *object,
-                uint64_t reached)
+void
+cpu_wake_locked(struct cpu_waiter *waiters, uint64_t reached)
 {
-    uint64_t least = UINT64_MAX;
-    for (struct cpu_waiter *w = engine->waiters; w; w = w->next) {
-        if (w->object != object || w->woken)
-            continue;
-        if (w->target <= reached) {
+    for (struct cpu_waiter *w = waiters; w != NULL; w = w->next) {
+        if (w->target <= reached && !w->woken) {
             w->woken = true;
             pthread_cond_signal(&w->wake);
         }
-        else if (w->target < least) {
-            least = w->target;
-        }
     }
-    return least;
 }
