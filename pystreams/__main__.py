@@ -115,9 +115,12 @@ def parser() -> Parser:
 
 
 def show_report(options: argparse.Namespace) -> None:
-    """Print the report of this machine."""
+    """Print the report of this machine, then raise if it can't be used."""
     found = report.gather()
-    print(json.dumps(found, indent=2) if options.json else report.text(found))
+    text = json.dumps(found, indent=2) if options.json else report.text(found)
+    print(text, flush=True)
+    if found["accelerator"]["name"] is None:
+        raise RuntimeError(found["accelerator"]["why"])
 
 
 def show_demo(options: argparse.Namespace) -> None:
@@ -236,10 +239,12 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             show_report(options)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # Or the interpreter's own flush at exit would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        if isinstance(error, BrokenPipeError):
+            return 141
+        return complain(f"the output can't be written: {error.strerror}", 2)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
     except Mismatch as error:

@@ -78,9 +78,13 @@ def device_count() -> int:
 def is_available() -> bool:
     """Tell whether the accelerator has a device to use.
 
+    False where PYSTREAMS_ACCELERATOR names one that cannot be used.
     Initializes nothing.
     """
-    return device_count() > 0
+    try:
+        return device_count() > 0
+    except RuntimeError:
+        return False
 
 
 def current_accelerator(check_available: bool = False) -> device | None:
@@ -164,9 +168,9 @@ def stream(stream: _StreamLike | None) -> _StreamContext:
 
 def _checked_stream(stream: _StreamLike) -> Stream:
     type = _default_type()
-    if isinstance(stream, _C.Stream):
-        _check(stream.device.type, type)
-    return _C.as_stream(type, stream)
+    found = _C.as_stream(type, stream)
+    _check(found.device.type, type)
+    return found
 
 
 def synchronize(device: _Device = None, /) -> None:
@@ -208,7 +212,7 @@ def max_memory_allocated(device: _Device = None, /) -> int:
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
-# pystreams keeps no cache of its own, so what it reserves is what it holds.
+# Memory that is free but still kept, as by the CUDA pool, is not counted.
 memory_reserved = memory_allocated
 max_memory_reserved = max_memory_allocated
 

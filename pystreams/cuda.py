@@ -17,7 +17,7 @@ from ._C import default_stream as _default_stream
 from ._C import device_index as _device_index
 from ._C import set_stream as _set_stream
 from ._context import DeviceContext as _DeviceContext
-from ._context import StreamContext as _StreamContext
+from ._context import StreamContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "Event",
     "ExternalStream",
     "Stream",
+    "StreamContext",
     "can_device_access_peer",
     "check_error",
     "cudart",
@@ -178,14 +179,14 @@ def set_stream(stream: _StreamLike | None) -> None:
         _set_stream(_checked_stream(stream))
 
 
-def stream(stream: _StreamLike | None) -> _StreamContext:
+def stream(stream: _StreamLike | None) -> StreamContext:
     """Return a context manager that makes a stream and its device current.
 
     Both are restored on exit, for the calling thread.  None changes nothing.
     """
     if stream is not None:
         stream = _checked_stream(stream)
-    return _StreamContext(stream)
+    return StreamContext(stream)
 
 
 def _checked_stream(stream: _StreamLike) -> _C.Stream:
@@ -328,12 +329,18 @@ class _cudart:
 
     @staticmethod
     def cudaStreamCreate(ptr: int) -> int:
-        """Make a stream on the current device; write its handle at ptr."""
+        """Make a stream on the current device; write its handle at ptr.
+
+        Where ptr is 0, return cudaErrorInvalidValue and make none.
+        """
         import ctypes
 
+        if ptr == 0:
+            return 1
+        place = ctypes.c_void_p.from_address(ptr)
         status, handle = _C.raw_stream_create(_CUDA)
         if status == 0:
-            ctypes.c_void_p.from_address(ptr).value = handle
+            place.value = handle
         return status
 
     @staticmethod

@@ -248,7 +248,7 @@ def find_devices(names: list[str]) -> list[_C.device]:
             device = _C.device(name)
         except RuntimeError as error:
             raise DemoError(f"unknown device {name!r}") from error
-        kind = types.get(device.type)
+        kind = types.get(device.type, 1 if device.type == "cuda" else None)
         if kind is None:
             raise DemoError(f"no backend serves the device {name!r}")
         reason = _C.unavailable_reason(kind)
@@ -331,6 +331,6 @@ def run(
         "bytes_per_second": timed / seconds,
         "one_stream_seconds": one_seconds,
         "one_stream_bytes_per_second": timed / one_seconds,
-        "overlap": one_seconds / seconds,
+        "overlap": one_seconds / seconds if streams > 1 else None,
         "spans": [slot.spans for slot in ring],
     }

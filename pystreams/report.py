@@ -51,15 +51,14 @@ def _backend(name: str, kind: int) -> dict[str, Any]:
 
 
 def _device(kind: int, index: int) -> dict[str, Any]:
-    properties = _C.device_properties(kind, index)
     device = _C.device(type_name(kind), index)
-    found = {
-        "name": properties["name"],
-        "total_memory": properties["total_memory"],
-        "priorities": None,
-        "fault": None,
-    }
+    found: dict[str, Any] = dict.fromkeys(
+        ("name", "total_memory", "priorities", "fault")
+    )
     try:
+        properties = _C.device_properties(kind, index)
+        found["name"] = properties["name"]
+        found["total_memory"] = properties["total_memory"]
         found["priorities"] = _C.Stream.priority_range(device)
     except RuntimeError as error:
         found["fault"] = str(error)
@@ -125,11 +124,16 @@ def _accelerator_line(accelerator: dict[str, str | None]) -> str:
 
 
 def _device_text(device: dict[str, Any]) -> str:
-    facts = f"{device['name']}, {size_text(device['total_memory'])}"
-    if device["fault"]:
-        return f"{facts}, can't be used: {device['fault']}"
-    least, greatest = device["priorities"]
-    return f"{facts}, priorities {least} to {greatest}"
+    facts = []
+    if device["name"] is not None:
+        facts += [device["name"], size_text(device["total_memory"])]
+    if device["fault"] is not None:
+        fault = "; ".join(device["fault"].splitlines())
+        facts.append(f"can't be used: {fault}")
+    else:
+        least, greatest = device["priorities"]
+        facts.append(f"priorities {least} to {greatest}")
+    return ", ".join(facts)
 
 
 def _backend_line(backend: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 BLOCKS = "·░▒▓█"
 ASCII = ".-=*#"
+# Seconds under which a gain is noise.
+SHORT = 0.01
 LABEL = 10
 TAIL = 14
 
@@ -78,8 +80,18 @@ def figures(result: dict[str, Any], title: str) -> str:
     if result["streams"] > 1:
         label = plural(result["streams"], "stream")
         lines.append((label, speed(result, result["seconds"])))
-        lines.append(("overlap", f"{result['overlap']:.2f} times as fast"))
+        lines.append(("overlap", gain(result)))
     return "\n".join(f"{label:<{LABEL}} {text}" for label, text in lines)
+
+
+def gain(result: dict[str, Any]) -> str:
+    """Return what several streams gained over one."""
+    if result["seconds"] < SHORT:
+        return "the file is too short to tell"
+    return (
+        f"{result['overlap']:.2f} times as fast: reading the next chunk and "
+        "copying go on together"
+    )
 
 
 def speed(result: dict[str, Any], seconds: float) -> str:

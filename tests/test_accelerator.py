@@ -103,6 +103,34 @@ def test_wrong_type(accelerator):
         assert str(caught.value) == message
 
 
+FOREIGN = """
+import pystreams
+from pystreams import accelerator, cuda
+class Foreign:
+    stream = cuda.Stream()
+    def __cuda_stream__(self):
+        return 0, self.stream.cuda_stream
+for use in (
+    lambda: accelerator.set_stream(Foreign()),
+    lambda: accelerator.stream(Foreign()),
+    lambda: accelerator.set_stream(Foreign.stream),
+):
+    try:
+        use()
+    except ValueError as error:
+        print(error)
+print(cuda.current_stream() == cuda.default_stream())
+"""
+
+
+@pytest.mark.usefixtures("cuda")
+def test_another_librarys_stream_of_a_wrong_type(run_python):
+    done = run_python(FOREIGN, env={"PYSTREAMS_ACCELERATOR": "cpu"})
+    assert (done.returncode, done.stderr) == (0, "")
+    message = "cuda doesn't match the current accelerator cpu.\n"
+    assert done.stdout == 3 * message + "True\n"
+
+
 def test_out_of_range(accelerator):
     before = accelerator.currents()
     for use in (
@@ -175,6 +203,14 @@ def test_choice_that_cannot_be(run_python, name, reason):
     assert last.startswith("RuntimeError: ")
     assert reason in last
     assert done.stdout == ""
+
+
+def test_is_available_answers_whatever_is_asked_for(run_python):
+    code = "import pystreams; print(pystreams.accelerator.is_available())"
+    for name, answer in (("cuda", False), ("teapot", False), ("cpu", True)):
+        env = {**NO_GPU, "PYSTREAMS_ACCELERATOR": name}
+        done = run_python(code, env=env)
+        assert (done.stdout, done.stderr) == (f"{answer}\n", "")
 
 
 def test_asking_by_name_gives_that_or_an_error(run_python):

@@ -470,6 +470,11 @@ def test_record_stream(backend):
     assert bytes(memoryview(target)) == b"\7" * 4096
 
 
+def test_record_stream_needs_one(backend):
+    with pytest.raises(TypeError, match="None"):
+        backend.empty(16).record_stream(None)
+
+
 def test_repr_and_weak_reference(backend):
     block = backend.empty(1000)
     assert repr(block).startswith("<pystreams.Buffer ")

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import pystreams
+from pystreams import _C
 from pystreams import cuda as api
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -56,6 +57,8 @@ def test_stream_priority():
     assert api.Stream(None, -1).priority == -1
     assert api.Stream(priority=greatest - 10).priority == greatest
     assert api.Stream(priority=10).priority == 0
+    assert api.Stream(priority=-(2**40)).priority == greatest
+    assert api.Stream(priority=2**40).priority == 0
 
 
 def test_stream_by_numbers():
@@ -67,6 +70,20 @@ def test_stream_by_numbers():
     )
     assert type(again) is api.Stream
     assert again == stream
+
+
+class Mine(api.Stream):
+    pass
+
+
+def test_subclass_by_numbers_of_another_type():
+    for kind in (api.Stream, Mine):
+        with pytest.raises(ValueError) as caught:
+            kind(stream_id=0, device_index=0, device_type=0)
+        assert str(caught.value).startswith("Expected a cuda device")
+    mine = Mine(stream_id=0, device_index=0, device_type=1)
+    assert type(mine) is Mine
+    assert mine == api.default_stream(0)
 
 
 def test_streams_of_both_classes_are_equal(cuda):
@@ -402,6 +419,16 @@ def test_cudart():
     external.synchronize()
     assert external.query()
     assert cudart.cudaStreamDestroy(handle.value) == 0
+
+
+def test_cudart_makes_no_stream_without_a_place_for_it(monkeypatch):
+    def create(*arguments):
+        pytest.fail("made a stream")
+
+    monkeypatch.setattr(_C, "raw_stream_create", create)
+    assert api.cudart().cudaStreamCreate(0) == 1
+    with pytest.raises(TypeError):
+        api.cudart().cudaStreamCreate("1")
 
 
 def test_check_error():

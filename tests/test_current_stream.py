@@ -324,6 +324,40 @@ def test_thread_ends_with_a_stream_set(backend):
     assert backend.current_stream() == backend.default_stream()
 
 
+OWNER_AT_THE_END = """
+import threading
+from pystreams import cuda
+
+class Owner:
+    def __init__(self):
+        self.stream = cuda.Stream()
+
+    def __cuda_stream__(self):
+        return 0, self.stream.cuda_stream
+
+    def __del__(self):
+        seen.append(cuda.current_stream().cuda_stream)
+
+def work():
+    for _ in range(3):
+        cuda.ExternalStream(Owner()).__enter__()
+
+seen = []
+for _ in range(10):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+print(seen == [0] * 30)
+"""
+
+
+def test_owner_that_asks_while_its_thread_ends(cuda, run_python):
+    """What was current goes one by one, and none of it is seen again."""
+    done = run_python(OWNER_AT_THE_END)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "True\n"
+
+
 def test_two_types_are_apart(cuda):
     """A stream of one device type is not current for another."""
     host = pystreams.Stream("cpu")

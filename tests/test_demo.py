@@ -3,11 +3,13 @@
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 
+import pystreams
+from pystreams import _C, demo
 from pystreams import __main__ as program
-from pystreams import demo
 
 CHUNK = 4096
 
@@ -74,9 +76,12 @@ def test_adds_up(backend, run_demo, make, size):
     assert result["one_stream_bytes_per_second"] == pytest.approx(
         size / result["one_stream_seconds"]
     )
-    assert result["overlap"] == pytest.approx(
-        result["one_stream_seconds"] / result["seconds"]
-    )
+    if result["streams"] == 1:
+        assert result["overlap"] is None
+    else:
+        assert result["overlap"] == pytest.approx(
+            result["one_stream_seconds"] / result["seconds"]
+        )
 
 
 def test_for_a_person(backend, run_demo, make):
@@ -323,6 +328,51 @@ def test_report_without_a_gpu_says_why(run_python):
     assert report["accelerator"]["name"] == "cpu"
 
 
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_report_of_an_accelerator_that_cannot_be(run_python, arguments):
+    """It says all there is to say, and that it is not what was asked."""
+    env = {"PYSTREAMS_ACCELERATOR": "xyz"}
+    done = run_python(["-m", "pystreams"], *arguments, env=env)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pystreams: PYSTREAMS_ACCELERATOR ")
+    assert "'xyz'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    reason = done.stderr.removeprefix("pystreams: ").rstrip()
+    if arguments:
+        report = json.loads(done.stdout)
+        assert report["accelerator"] == {"name": None, "why": reason}
+        assert report["backends"]
+    else:
+        assert f"no accelerator: {reason}\n" in done.stdout
+        assert "cpu:0" in done.stdout
+
+
+def test_report_of_a_broken_device(monkeypatch, capsys, backend):
+    """It is a line of the report, not the end of it."""
+    healthy = _C.device_properties
+
+    def properties(kind, index):
+        if kind == backend.type:
+            raise pystreams.AcceleratorError("broken\nin two lines")
+        return healthy(kind, index)
+
+    monkeypatch.setattr(_C, "device_properties", properties)
+    assert program.main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    line = f"  {backend.name}:0  can't be used: broken; in two lines\n"
+    assert line in out
+    assert program.main(["--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = {b["name"]: b["devices"] for b in report["backends"]}
+    assert found[backend.name][0] == {
+        "name": None,
+        "total_memory": None,
+        "priorities": None,
+        "fault": "broken\nin two lines",
+    }
+
+
 @pytest.mark.parametrize("arguments", [["teapot"], ["--teapot"]])
 def test_bad_command(run_python, arguments):
     done = run_python(["-m", "pystreams"], *arguments)
@@ -335,3 +385,20 @@ def test_help(run_python):
         done = run_python(["-m", "pystreams"], *arguments)
         assert (done.returncode, done.stderr) == (0, "")
         assert "usage" in done.stdout.lower()
+
+
+def test_output_that_cannot_be_written(run_python):
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full")
+    code = """
+import os, sys
+os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+from pystreams.__main__ import main
+sys.exit(main([]))
+"""
+    done = run_python(code)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "pystreams: the output can't be written: No space left on device\n"
+    )

@@ -125,6 +125,19 @@ def test_hostile_string(text):
         device(text)
 
 
+def test_string_that_is_no_text():
+    with pytest.raises(RuntimeError) as caught:
+        device("\ud800")
+    assert str(caught.value).startswith("Invalid device string: ")
+
+
+def test_index_out_of_range():
+    with pytest.raises(OverflowError):
+        device(2**40)
+    with pytest.raises(OverflowError):
+        device("cuda", 2**40)
+
+
 def test_malformed_on_the_way_in():
     """A device argument is parsed by the same rule wherever it stands."""
     with pytest.raises(RuntimeError, match="Invalid device string: 'cuda0'"):

@@ -62,6 +62,32 @@ def test_calls(backend):
 
 
 @pytest.mark.usefixtures("unchanged")
+def test_a_stream_by_numbers_is_not_configured():
+    numbers = {"stream_id": 0, "device_index": 0, "device_type": 0}
+    for use in (
+        lambda: Stream("cpu", priority=5, **numbers),
+        lambda: Stream("cpu", **numbers),
+        lambda: Stream(priority=5, **numbers),
+        lambda: Stream(stream_id=0, device_index=0),
+    ):
+        with pytest.raises(TypeError):
+            use()
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_none_is_no_stream(backend):
+    """Where it would not plainly be the current one."""
+    for use in (
+        lambda: backend.stream().wait_stream(None),
+        lambda: _C.set_stream(None),
+        lambda: _C.launch_host_function(None, 1),
+        lambda: _C.fail(None, 700),
+    ):
+        with pytest.raises(TypeError, match="None"):
+            use()
+
+
+@pytest.mark.usefixtures("unchanged")
 def test_unbound_calls(backend):
     stream, event = backend.stream(), backend.event()
     for use in (
@@ -80,6 +106,8 @@ def test_ordinals(backend):
     count = backend.count
     for use in (
         lambda: Stream(f"{backend.name}:{count}"),
+        lambda: Event(f"{backend.name}:{count}"),
+        lambda: Event(f"{backend.name}:77"),
         lambda: pystreams.empty(16, device=f"{backend.name}:{count}"),
         lambda: pystreams.ExternalStream(0, f"{backend.name}:{count}"),
         lambda: _C.synchronize(backend.type, count),

@@ -109,17 +109,29 @@ def test_default_stream_by_handle(backend):
 
 
 @pytest.mark.parametrize("form", [Foreign, Attribute])
-def test_by_protocol(backend, stream, form):
+def test_by_protocol(cuda, form):
+    stream = cuda.stream()
     foreign = form(stream)
-    external = ExternalStream(foreign, device=backend.device())
-    assert external == stream
-    assert external.query()
+    for external in (
+        ExternalStream(foreign),
+        ExternalStream(foreign, device=cuda.device()),
+    ):
+        assert external == stream
+        assert external.query()
 
 
-def test_protocol_object_is_kept_alive(backend, stream):
-    foreign = Foreign(stream)
+def test_by_protocol_on_another_type(cuda):
+    """It is a cudaStream_t, and would be a wrong handle there."""
+    foreign = Foreign(cuda.stream())
+    for place in ("cpu", pystreams.device("cpu", 0)):
+        with pytest.raises(ValueError, match="cuda"):
+            ExternalStream(foreign, place)
+
+
+def test_protocol_object_is_kept_alive(cuda):
+    foreign = Foreign(cuda.stream())
     reference = weakref.ref(foreign)
-    external = ExternalStream(foreign, device=backend.device())
+    external = ExternalStream(foreign, device=cuda.device())
     del foreign
     gc.collect()
     assert reference() is not None
@@ -128,23 +140,24 @@ def test_protocol_object_is_kept_alive(backend, stream):
     assert reference() is None
 
 
-def test_protocol_object_is_kept_while_current(backend, stream):
+def test_protocol_object_is_kept_while_current(cuda):
     """What is current on a thread is alive, whoever else forgot it."""
+    stream = cuda.stream()
     foreign = Foreign(stream)
     reference = weakref.ref(foreign)
-    with ExternalStream(foreign, device=backend.device()):
+    with ExternalStream(foreign, device=cuda.device()):
         del foreign
         gc.collect()
         assert reference() is not None
-        assert backend.current_stream() == stream
+        assert cuda.current_stream() == stream
     gc.collect()
     assert reference() is None
 
 
 @pytest.mark.parametrize("version", [1, -1, 2**70])
-def test_protocol_version(backend, stream, version):
+def test_protocol_version(cuda, version):
     with pytest.raises((TypeError, ValueError), match="version"):
-        ExternalStream(Foreign(stream, version), device=backend.device())
+        ExternalStream(Foreign(cuda.stream(), version), device=cuda.device())
 
 
 @pytest.mark.parametrize(
@@ -152,15 +165,15 @@ def test_protocol_version(backend, stream, version):
     [None, 0, (), (0,), (0, 1, 2), ("0", 1), (0, "1"), (0, None), (0, 1.5)],
     ids=repr,
 )
-def test_protocol_answers_nonsense(backend, answer):
+def test_protocol_answers_nonsense(cuda, answer):
     with pytest.raises((TypeError, ValueError), match="__cuda_stream__"):
-        ExternalStream(Answers(answer), device=backend.device())
+        ExternalStream(Answers(answer), device=cuda.device())
 
 
-def test_protocol_raises(backend):
+def test_protocol_raises(cuda):
     with pytest.raises(ZeroDivisionError, match="theirs"):
         ExternalStream(
-            Answers(ZeroDivisionError("theirs")), device=backend.device()
+            Answers(ZeroDivisionError("theirs")), device=cuda.device()
         )
 
 
@@ -318,15 +331,13 @@ def test_stream_of_another_type(cuda):
     assert cuda.current_stream() == cuda.default_stream()
 
 
-def test_owner_that_refers_to_its_stream_is_collected(backend):
+def test_owner_that_refers_to_its_stream_is_collected(cuda):
     """A cycle through the owner, which only the collector can break."""
 
     class Owner(Foreign):
         pass
 
-    if backend.name != "cuda":
-        pytest.skip("__cuda_stream__ is of cuda devices")
-    owner = Owner(backend.stream())
+    owner = Owner(cuda.stream())
     owner.stream = ExternalStream(owner)
     seen = weakref.ref(owner)
     del owner

@@ -268,7 +268,7 @@ def test_blocking_copy_raises_it(engine):
     assert block.tobytes() == bytes(10)
 
 
-@pytest.mark.parametrize("status", [1, 400, 700, 719, 999])
+@pytest.mark.parametrize("status", [1, 3, 400, 700, 719, 999])
 def test_any_status(engine, status):
     stream = engine.stream()
     plant(stream, status)

@@ -342,6 +342,8 @@ def test_priorities(backend):
     assert Stream(device, priority=greatest).priority == greatest
     assert Stream(device, priority=-1).priority == -1
     assert Stream(device, priority=1000).priority == 0
+    assert Stream(device, priority=-(2**40)).priority == greatest
+    assert Stream(device, priority=2**40).priority == 0
     assert Stream(device, priority=0).priority == 0
 
 
@@ -427,6 +429,18 @@ def test_closed(backend):
     assert event.event_id == 0
 
 
+def test_closed_equals_only_itself(backend):
+    """Its handle is given out again, and the newcomer is another stream."""
+    stream = backend.stream()
+    stream.close()
+    fresh = [backend.stream() for _ in range(50)]
+    assert stream.native_handle in [s.native_handle for s in fresh]
+    assert stream not in fresh
+    assert all(stream != other and other != stream for other in fresh)
+    assert stream == stream
+    assert (stream != stream) is False
+
+
 def test_close_with_work_queued(backend):
     stream = backend.stream()
     event = backend.event()
@@ -470,3 +484,17 @@ def test_dir_has_torchs_names():
         "priority_range",
         "native_handle",
     }
+
+
+def test_subclass_that_dies_with_an_instance(backend):
+    """The class is taken apart before its instance is deallocated."""
+
+    class Mine(pystreams.Stream):
+        pass
+
+    Mine.instance = Mine(backend.device())
+    Mine.instance.synchronize()
+    died = weakref.ref(Mine)
+    del Mine
+    gc.collect()
+    assert died() is None

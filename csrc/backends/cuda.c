@@ -12,6 +12,7 @@
 
 #include "backends.h"
 #include "cuda_driver.h"
+#include "cuda_pool.h"
 
 /* Every member is handed the table and the device; few need both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -303,26 +304,13 @@ cuda_event_elapsed(const struct ps_backend *backend, int device,
 static cudaError_t
 pool_allocate(int device, ps_handle stream, size_t nbytes, void **data)
 {
-    static _Atomic uint64_t kept;
-    uint64_t bit = UINT64_C(1) << device, threshold = UINT64_MAX;
     cudaMemPool_t pool;
-    cudaError_t error = cudaSuccess;
+    cudaError_t error = cuda_pool_find(device, &pool);
 
-    /* Or the pool gives what is free back at every synchronization. */
-    if (!(atomic_load(&kept) & bit)) {
-        error = cudaDeviceGetDefaultMemPool(&pool, device);
-        if (error == cudaSuccess) {
-            error = cudaMemPoolSetAttribute(
-                pool, cudaMemPoolAttrReleaseThreshold, &threshold);
-        }
-        if (error == cudaSuccess) {
-            atomic_fetch_or(&kept, bit);
-        }
-    }
-    if (error == cudaSuccess) {
-        error = cudaMallocAsync(data, nbytes, (cudaStream_t)stream);
-    }
-    return error;
+    return error != cudaSuccess
+               ? error
+               : cudaMallocFromPoolAsync(data, nbytes, pool,
+                                         (cudaStream_t)stream);
 }
 
 static ps_status
@@ -366,45 +354,15 @@ cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaFreeHost(data));
 }
 
-/* Let peer reach the memory of device's pool, or copies between the two are
- * staged, at a tenth of the rate.  Makes no context on either. */
 static cudaError_t
-open_pool(int device, int peer)
-{
-    static _Atomic uint64_t opened[CUDA_DEVICES];
-    uint64_t bit = UINT64_C(1) << peer;
-    cudaMemPool_t pool;
-    int reachable;
-
-    if (atomic_load(&opened[device]) & bit) {
-        return cudaSuccess;
-    }
-    cudaError_t error = cudaDeviceCanAccessPeer(&reachable, peer, device);
-    if (error == cudaSuccess && reachable) {
-        struct cudaMemAccessDesc access = {
-            .location = {.type = cudaMemLocationTypeDevice, .id = peer},
-            .flags = cudaMemAccessFlagsProtReadWrite,
-        };
-        error = cudaDeviceGetDefaultMemPool(&pool, device);
-        if (error == cudaSuccess) {
-            error = cudaMemPoolSetAccess(pool, &access, 1);
-        }
-    }
-    if (error == cudaSuccess) {
-        atomic_fetch_or(&opened[device], bit);
-    }
-    return error;
-}
-
-static cudaError_t
-copy_queue(ps_handle stream, void *destination, const void *source,
+copy_queue(int device, ps_handle stream, void *destination, const void *source,
            size_t nbytes)
 {
     struct cudaPointerAttributes to, from;
-    cudaError_t error = cudaPointerGetAttributes(&to, destination);
+    cudaError_t error = cuda_pool_reach(device, destination, &to);
 
     if (error == cudaSuccess) {
-        error = cudaPointerGetAttributes(&from, source);
+        error = cuda_pool_reach(device, source, &from);
     }
     if (error != cudaSuccess) {
         return error;
@@ -414,9 +372,9 @@ copy_queue(ps_handle stream, void *destination, const void *source,
         return cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault,
                                (cudaStream_t)stream);
     }
-    error = open_pool(from.device, to.device);
+    error = cuda_pool_open(from.device, to.device);
     if (error == cudaSuccess) {
-        error = open_pool(to.device, from.device);
+        error = cuda_pool_open(to.device, from.device);
     }
     if (error != cudaSuccess) {
         return error;
@@ -430,7 +388,20 @@ cuda_memory_copy(const struct ps_backend *backend, int device,
                  ps_handle stream, void *destination, const void *source,
                  size_t nbytes)
 {
-    return ON_DEVICE(device, copy_queue(stream, destination, source, nbytes));
+    return ON_DEVICE(device,
+                     copy_queue(device, stream, destination, source, nbytes));
+}
+
+static cudaError_t
+fill_queue(int device, ps_handle stream, void *destination, uint8_t value,
+           size_t nbytes)
+{
+    struct cudaPointerAttributes found;
+    cudaError_t error = cuda_pool_reach(device, destination, &found);
+
+    return error != cudaSuccess ? error
+                                : cudaMemsetAsync(destination, value, nbytes,
+                                                  (cudaStream_t)stream);
 }
 
 static ps_status
@@ -438,8 +409,8 @@ cuda_memory_fill(const struct ps_backend *backend, int device,
                  ps_handle stream, void *destination, uint8_t value,
                  size_t nbytes)
 {
-    return ON_DEVICE(device, cudaMemsetAsync(destination, value, nbytes,
-                                             (cudaStream_t)stream));
+    return ON_DEVICE(device,
+                     fill_queue(device, stream, destination, value, nbytes));
 }
 
 static ps_status

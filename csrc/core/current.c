@@ -48,54 +48,68 @@ ps_thread_create(struct ps_thread **thread)
     return PS_SUCCESS;
 }
 
-static void
-drop_scope(struct scope *scope)
+/* Take one of the streams that the thread holds; NULL when it holds none. */
+static struct ps_stream *
+take_any(struct ps_thread *thread)
 {
-    ps_stream_unref(scope->entered);
-    ps_stream_unref(scope->stream_on_left);
-    ps_stream_unref(scope->stream_on_entered);
-}
-
-void
-ps_thread_destroy(struct ps_thread *thread)
-{
+    struct ps_stream *taken = NULL;
     while (thread->depth > 0) {
-        drop_scope(&thread->scopes[--thread->depth]);
-    }
-    free(thread->scopes);
-    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
-        if (thread->streams[i] == NULL) {
-            continue;
+        struct scope *scope = &thread->scopes[thread->depth - 1];
+        struct ps_stream **held[] = {&scope->entered, &scope->stream_on_left,
+                                     &scope->stream_on_entered};
+        for (int i = 0; i < 3; i++) {
+            if (*held[i] != NULL) {
+                taken = *held[i];
+                *held[i] = NULL;
+                return taken;
+            }
         }
-        int count = atomic_load(&ps_runtime_at(i)->device_count);
+        thread->depth--;
+    }
+    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
+        struct ps_stream **row = thread->streams[i];
+        int count =
+            row == NULL ? 0 : atomic_load(&ps_runtime_at(i)->device_count);
         for (int d = 0; d < count; d++) {
-            ps_stream_unref(thread->streams[i][d]);
-        }
-        free(thread->streams[i]);
-    }
-    if (thread == self) {
-        self = NULL;
-    }
-    free(thread);
-}
-
-/* An ancestor's streams are not current in a forked child. */
-static void
-forget_ancestors_streams(struct ps_thread *thread)
-{
-    while (thread->depth > 0) {
-        drop_scope(&thread->scopes[--thread->depth]);
-    }
-    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
-        if (thread->streams[i] != NULL) {
-            int count = atomic_load(&ps_runtime_at(i)->device_count);
-            for (int d = 0; d < count; d++) {
-                ps_stream_unref(thread->streams[i][d]);
-                thread->streams[i][d] = NULL;
+            if (row[d] != NULL) {
+                taken = row[d];
+                row[d] = NULL;
+                return taken;
             }
         }
     }
+    return NULL;
+}
+
+void
+ps_thread_destroy(struct ps_thread *thread,
+                  void (*drop)(struct ps_stream *stream, void *context),
+                  void *context)
+{
+    struct ps_stream *stream;
+    if (thread == self) {
+        self = NULL;
+    }
+    while ((stream = take_any(thread)) != NULL) {
+        drop(stream, context);
+    }
+    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
+        free(thread->streams[i]);
+    }
+    free(thread->scopes);
+    free(thread);
+}
+
+/* An ancestor's streams are not current in a forked child.  Dropping them
+ * calls no device. */
+static void
+forget_ancestors_streams(struct ps_thread *thread)
+{
+    struct ps_stream *stream;
     thread->generation = ps_generation();
+    while ((stream = take_any(thread)) != NULL) {
+        ps_stream_unref(stream);
+    }
 }
 
 struct ps_stream *
@@ -125,8 +139,9 @@ reserve_row(struct ps_runtime *runtime)
     return *row != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes over the caller's reference; the row exists. */
-static void
+/* Takes over the caller's reference and hands over that of the stream in its
+ * place before; the row exists. */
+static struct ps_stream *
 replace(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
@@ -134,7 +149,7 @@ replace(struct ps_stream *stream)
         &self->streams[device->runtime->index][device->index];
     struct ps_stream *old = *place;
     *place = stream;
-    ps_stream_unref(old);
+    return old;
 }
 
 static ps_status
@@ -153,7 +168,7 @@ static ps_status
 prepare(struct ps_stream *stream)
 {
     if (stream->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     if (self->generation != ps_generation()) {
         forget_ancestors_streams(self);
@@ -162,7 +177,7 @@ prepare(struct ps_stream *stream)
 }
 
 ps_status
-ps_current_set(struct ps_stream *stream)
+ps_current_set(struct ps_stream *stream, struct ps_stream **replaced)
 {
     struct ps_device *left;
     ps_status status = prepare(stream);
@@ -170,7 +185,7 @@ ps_current_set(struct ps_stream *stream)
         status = switch_device(stream->device, &left);
     }
     if (status == PS_SUCCESS) {
-        replace(ps_stream_ref(stream));
+        *replaced = replace(ps_stream_ref(stream));
     }
     return status;
 }
@@ -193,7 +208,7 @@ reserve_scope(void)
 }
 
 ps_status
-ps_current_enter(struct ps_stream *stream)
+ps_current_enter(struct ps_stream *stream, struct ps_stream **replaced)
 {
     struct ps_device *left;
     ps_status status = prepare(stream);
@@ -212,7 +227,7 @@ ps_current_enter(struct ps_stream *stream)
         .stream_on_left = ps_stream_ref(ps_current_stream(left)),
         .stream_on_entered = ps_stream_ref(ps_current_stream(stream->device)),
     };
-    replace(ps_stream_ref(stream));
+    *replaced = replace(ps_stream_ref(stream));
     return PS_SUCCESS;
 }
 
@@ -235,7 +250,8 @@ take_scope(struct ps_device *device, ps_handle handle, struct scope *scope)
 }
 
 ps_status
-ps_current_exit(struct ps_device *device, ps_handle handle)
+ps_current_exit(struct ps_device *device, ps_handle handle,
+                struct ps_stream *dropped[PS_EXIT_DROPS])
 {
     struct ps_runtime *runtime = device->runtime;
     struct ps_device *now;
@@ -243,9 +259,9 @@ ps_current_exit(struct ps_device *device, ps_handle handle)
     if (self == NULL || !take_scope(device, handle, &scope)) {
         return PS_ERROR_INVALID_VALUE;
     }
-    replace(scope.stream_on_entered);
-    replace(scope.stream_on_left);
-    ps_stream_unref(scope.entered);
+    dropped[0] = replace(scope.stream_on_entered);
+    dropped[1] = replace(scope.stream_on_left);
+    dropped[2] = scope.entered;
     ps_status status = ps_runtime_current_device(runtime, &now);
     if (status == PS_SUCCESS && now != scope.left) {
         status = ps_runtime_restore_device(runtime, scope.left->index);

@@ -117,7 +117,7 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     const struct ps_backend *backend = device->runtime->backend;
     unsigned generation = ps_generation();
     if (event->generation != generation || stream->generation != generation) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     ps_handle handle =
         atomic_load_explicit(&event->handle, memory_order_acquire);
@@ -154,7 +154,7 @@ ask(struct ps_event *event,
                         ps_handle event))
 {
     if (event->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
@@ -190,7 +190,7 @@ ps_event_elapsed(struct ps_event *start, struct ps_event *end,
     const struct ps_backend *backend = start->runtime->backend;
     unsigned generation = ps_generation();
     if (start->generation != generation || end->generation != generation) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     return backend->event_elapsed(backend, atomic_load(&start->device)->index,
                                   atomic_load(&start->handle),

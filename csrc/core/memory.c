@@ -14,15 +14,15 @@ enum {
     PAGE = 4096,
     /* How much idle pinned memory is kept for reuse. */
     IDLE_BYTES = 256 << 20,
-    ROOM_TIMEOUT_NS = 100 * 1000 * 1000,
 };
 
 struct ps_block_use {
     struct ps_stream *stream;
     bool lasting;
-    /* Recorded on the stream when the block was given up; NULL where that
-     * could not be done and the stream was waited for. */
+    /* Made when the block was given up, and recorded on the stream as soon as
+     * its queue has room; NULL where the stream was waited for instead. */
     struct ps_event *done;
+    bool recorded;
     struct ps_block_use *next;
 };
 
@@ -116,8 +116,27 @@ settle(struct ps_block *block)
     return free_block(block);
 }
 
-/* Forget the uses that are over.  A failure of that work is its stream's to
- * tell.  wait: so that all are. */
+/* Whether the stream's work with a block that was given up is done; a failure
+ * of that work is the stream's to tell.  wait: so that it is. */
+static bool
+is_over(struct ps_block_use *use, bool wait)
+{
+    if (use->done != NULL && !use->recorded) {
+        ps_status status = ps_event_record(use->done, use->stream);
+        use->recorded = status == PS_SUCCESS;
+        if (status == PS_ERROR_NOT_READY && !wait) {
+            return false;
+        }
+        wait = wait || status != PS_SUCCESS;
+    }
+    if (use->done != NULL && wait) {
+        ps_stream_synchronize(use->stream);
+        return true;
+    }
+    return use->done == NULL ||
+           ps_event_query(use->done) != PS_ERROR_NOT_READY;
+}
+
 static ps_status
 forget_finished_uses(struct ps_block *block, bool wait)
 {
@@ -125,16 +144,13 @@ forget_finished_uses(struct ps_block *block, bool wait)
     struct ps_block_use **link = &block->uses;
     while (*link != NULL) {
         struct ps_block_use *use = *link;
-        if (use->done != NULL && wait) {
-            ps_event_synchronize(use->done);
+        if (is_over(use, wait)) {
+            *link = use->next;
+            status = first_failure(status, drop_use(use));
         }
-        else if (use->done != NULL &&
-                 ps_event_query(use->done) == PS_ERROR_NOT_READY) {
+        else {
             link = &use->next;
-            continue;
         }
-        *link = use->next;
-        status = first_failure(status, drop_use(use));
     }
     return status;
 }
@@ -166,6 +182,12 @@ sweep(struct ps_runtime *runtime, bool wait)
         block = next;
     }
     return status;
+}
+
+ps_status
+ps_memory_sweep(struct ps_runtime *runtime)
+{
+    return sweep(runtime, false);
 }
 
 static struct ps_block *
@@ -245,18 +267,14 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         return PS_ERROR_NOT_SUPPORTED;
     }
     if (stream->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
-    }
-    ps_status status = sweep(device->runtime, false);
-    if (status != PS_SUCCESS) {
-        return status;
+        return PS_ERROR_FOREIGN;
     }
     struct ps_block *block = new_block(device);
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     block->stream = ps_stream_ref(stream);
-    status = allocate(block, nbytes);
+    ps_status status = allocate(block, nbytes);
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;
@@ -298,10 +316,6 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     if (nbytes > SIZE_MAX - PAGE) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    ps_status status = sweep(device->runtime, false);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
     size_t rounded = (nbytes + PAGE - 1) / PAGE * PAGE;
     struct ps_block *block =
         nbytes == 0 ? NULL : take_idle(&device->runtime->memory, rounded);
@@ -315,7 +329,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     block->pinned = true;
-    status = allocate(block, rounded);
+    ps_status status = allocate(block, rounded);
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;
@@ -329,25 +343,6 @@ ps_block_ref(struct ps_block *block)
 {
     atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
     return block;
-}
-
-/* Record the event that tells when the use is over.  Where that can't be
- * done, the use is over on return. */
-static void
-mark_end_of_use(struct ps_block_use *use)
-{
-    struct ps_stream *stream = use->stream;
-    ps_status status = ps_event_create(stream->device->runtime, 0, &use->done);
-    if (status == PS_SUCCESS) {
-        do {
-            status = ps_event_record(use->done, stream);
-        } while (status == PS_ERROR_NOT_READY &&
-                 ps_stream_wait_room(stream, ROOM_TIMEOUT_NS) !=
-                     PS_ERROR_NOT_PERMITTED);
-    }
-    if (status != PS_SUCCESS) {
-        ps_stream_synchronize(stream);
-    }
 }
 
 ps_status
@@ -369,7 +364,9 @@ ps_block_unref(struct ps_block *block)
         pthread_mutex_unlock(&device->mutex);
     }
     for (struct ps_block_use *use = block->uses; use; use = use->next) {
-        mark_end_of_use(use);
+        if (ps_event_create(device->runtime, 0, &use->done) != PS_SUCCESS) {
+            ps_stream_synchronize(use->stream);
+        }
     }
     pthread_mutex_lock(&pool->mutex);
     block->next = pool->retired;
@@ -378,8 +375,7 @@ ps_block_unref(struct ps_block *block)
     return sweep(device->runtime, false);
 }
 
-/* Put one use of the stream, if any, in place of all that are over and do
- * not last.  The list is the caller's alone. */
+/* The uses that last or are not over.  The list is the caller's alone. */
 static struct ps_block_use *
 prune(struct ps_block_use *uses, ps_status *status)
 {
@@ -392,7 +388,7 @@ prune(struct ps_block_use *uses, ps_status *status)
             continue;
         }
         *link = use->next;
-        *status = drop_use(use);
+        *status = first_failure(*status, drop_use(use));
     }
     return uses;
 }

@@ -57,6 +57,11 @@ struct ps_block {
     struct ps_block *next;
 };
 
+/* Free, or keep for reuse, the blocks that were given up and are used by
+ * nothing any more.  Call before a block is made; the status is that of the
+ * clean-up.  May block. */
+ps_status ps_memory_sweep(struct ps_runtime *runtime);
+
 /* nbytes of device memory for work queued on stream from here on; nbytes may
  * be 0.  May block. */
 ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,

@@ -11,8 +11,7 @@ static atomic_int registry_count;
 
 atomic_uint ps_fork_generation;
 
-/* Backends that share a process with other libraries' forks get a fresh
- * state: whatever another thread held or changed at the fork is dropped. */
+/* Whatever another thread held or was changing at the fork is dropped. */
 static void
 reset_device_in_child(struct ps_device *device)
 {
@@ -66,6 +65,23 @@ has_required_members(const struct ps_backend *backend)
            backend->event_synchronize != NULL;
 }
 
+/* A group of optional members is there as a whole, or not at all. */
+static bool
+has_whole_memory_group(const struct ps_backend *backend)
+{
+    bool any = backend->memory_allocate != NULL ||
+               backend->memory_free != NULL ||
+               backend->pinned_allocate != NULL ||
+               backend->pinned_free != NULL || backend->memory_copy != NULL ||
+               backend->memory_fill != NULL || backend->memory_info != NULL;
+    bool all = backend->memory_allocate != NULL &&
+               backend->memory_free != NULL &&
+               backend->pinned_allocate != NULL &&
+               backend->pinned_free != NULL && backend->memory_copy != NULL &&
+               backend->memory_fill != NULL && backend->memory_info != NULL;
+    return any == all;
+}
+
 static ps_status
 register_locked(const struct ps_backend *backend)
 {
@@ -99,7 +115,7 @@ ps_status
 ps_runtime_register(const struct ps_backend *backend)
 {
     if (backend->abi_version != PS_ABI_VERSION ||
-        !has_required_members(backend)) {
+        !has_required_members(backend) || !has_whole_memory_group(backend)) {
         return PS_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&registry_mutex);
@@ -192,7 +208,7 @@ ps_runtime_use(struct ps_runtime *runtime)
         return PS_SUCCESS;
     }
     if (used != 0) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     int count;
     ps_status status = ps_runtime_devices(runtime, &count);

@@ -13,6 +13,10 @@
 #include "memory.h"
 #include "stream.h"
 
+/* A status of core's own: the object, or the use of the runtime, is of a
+ * process that forked this one. */
+enum { PS_ERROR_FOREIGN = 1001 };
+
 enum {
     PS_MAX_RUNTIMES = 8,
     /* How many idle native streams of a device are kept for reuse.  A stream
@@ -73,8 +77,9 @@ ps_generation(void)
 }
 
 /* Register a table that lives as long as the process.
- * PS_ERROR_INVALID_VALUE: another ABI version, a required member missing, or
- * a name or device type that is taken.  PS_ERROR_OUT_OF_MEMORY: no place. */
+ * PS_ERROR_INVALID_VALUE: another ABI version, a required member or a part of
+ * a group missing, or a name or device type that is taken.
+ * PS_ERROR_OUT_OF_MEMORY: no place. */
 ps_status ps_runtime_register(const struct ps_backend *backend);
 
 int ps_runtime_count(void);
@@ -88,7 +93,7 @@ struct ps_runtime *ps_runtime_find(int device_type);
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
 /* Call before a device is used: makes the devices ready and marks the runtime
- * as used by this process.  PS_ERROR_NOT_INITIALIZED in a forked child of a
+ * as used by this process.  PS_ERROR_FOREIGN in a forked child of a
  * process that used a runtime that is not PS_BACKEND_FORKABLE. */
 ps_status ps_runtime_use(struct ps_runtime *runtime);
 

@@ -191,6 +191,18 @@ ps_stream_find(struct ps_device *device, ps_handle handle)
     return stream;
 }
 
+bool
+ps_stream_is_pooled(struct ps_device *device, ps_handle handle)
+{
+    bool found = false;
+    pthread_mutex_lock(&device->mutex);
+    for (int i = 0; i < device->idle_stream_count; i++) {
+        found = found || device->idle_streams[i].handle == handle;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return found;
+}
+
 struct ps_stream *
 ps_stream_ref(struct ps_stream *stream)
 {
@@ -222,7 +234,7 @@ ps_stream_query(struct ps_stream *stream)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     if (stream->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     return backend->stream_query(backend, stream->device->index,
                                  stream->handle);
@@ -233,7 +245,7 @@ ps_stream_synchronize(struct ps_stream *stream)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     if (stream->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     return backend->stream_synchronize(backend, stream->device->index,
                                        stream->handle);
@@ -256,7 +268,7 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
     const struct ps_backend *backend = stream->device->runtime->backend;
     unsigned generation = ps_generation();
     if (stream->generation != generation || event->generation != generation) {
-        return PS_ERROR_NOT_INITIALIZED;
+        return PS_ERROR_FOREIGN;
     }
     if (ps_event_known_done(event)) {
         return PS_SUCCESS;

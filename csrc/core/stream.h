@@ -51,6 +51,9 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
  * handle, or NULL. */
 struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
 
+/* Whether the handle is that of a stream that was given up. */
+bool ps_stream_is_pooled(struct ps_device *device, ps_handle handle);
+
 struct ps_stream *ps_stream_ref(struct ps_stream *stream);
 
 /* Accepts NULL.  Dropping the last reference may block; the status is that of
@@ -58,7 +61,7 @@ struct ps_stream *ps_stream_ref(struct ps_stream *stream);
 ps_status ps_stream_unref(struct ps_stream *stream);
 
 /* The members of the contract of the same names, for a stream of this
- * process; PS_ERROR_NOT_INITIALIZED for one of an ancestor. */
+ * process; PS_ERROR_FOREIGN for one of an ancestor. */
 ps_status ps_stream_query(struct ps_stream *stream);
 ps_status ps_stream_synchronize(struct ps_stream *stream);
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);

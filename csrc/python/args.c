@@ -96,14 +96,33 @@ find_runtime(long type)
     return runtime;
 }
 
+ps_status
+count_devices(struct ps_runtime *runtime, int *count)
+{
+    ps_status status;
+    if (atomic_load(&runtime->device_count) != 0) {
+        return ps_runtime_devices(runtime, count);
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = ps_runtime_devices(runtime, count);
+    Py_END_ALLOW_THREADS
+    return status;
+}
+
 struct ps_runtime *
 use_runtime(struct module_state *state, int type)
 {
     struct ps_runtime *runtime = find_runtime(type);
+    int count;
     if (runtime == NULL) {
         return NULL;
     }
-    ps_status status = ps_runtime_use(runtime);
+    ps_status status = count_devices(runtime, &count);
+    if (status != PS_SUCCESS) {
+        raise_unavailable(runtime, status);
+        return NULL;
+    }
+    status = ps_runtime_use(runtime);
     if (status != PS_SUCCESS) {
         raise_status(state, runtime, "initialization", status);
         return NULL;
@@ -141,7 +160,7 @@ forced_runtime(const char *name)
                      name);
         return NULL;
     }
-    ps_status status = ps_runtime_devices(runtime, &count);
+    ps_status status = count_devices(runtime, &count);
     if (status != PS_SUCCESS) {
         PyErr_Format(PyExc_RuntimeError,
                      "PYSTREAMS_ACCELERATOR is '%s', which is not "
@@ -159,7 +178,7 @@ preferred_runtime(void)
 {
     int count;
     struct ps_runtime *cuda = ps_runtime_find(PS_DEVICE_CUDA);
-    if (cuda != NULL && ps_runtime_devices(cuda, &count) == PS_SUCCESS) {
+    if (cuda != NULL && count_devices(cuda, &count) == PS_SUCCESS) {
         return cuda;
     }
     return find_runtime(PS_DEVICE_CPU);
@@ -207,6 +226,28 @@ indexed_object(struct module_state *state, PyObject *object, int *index)
 }
 
 int
+index_argument(PyObject *argument, int *index)
+{
+    Py_ssize_t value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
+    if (value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (value < 0) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Device index must not be negative");
+        return -1;
+    }
+    if (value > INT_MAX) {
+        PyErr_Format(PyExc_OverflowError,
+                     "Device index must be at most %d, got %zd", INT_MAX,
+                     value);
+        return -1;
+    }
+    *index = (int)value;
+    return 0;
+}
+
+int
 device_name_argument(struct module_state *state, int type, PyObject *argument,
                      struct device_name *name)
 {
@@ -227,18 +268,8 @@ device_name_argument(struct module_state *state, int type, PyObject *argument,
     if (argument == Py_None) {
         return 0;
     }
-    if (PyIndex_Check(argument)) {
-        Py_ssize_t value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
-        if (value == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        if (value < 0) {
-            PyErr_SetString(PyExc_RuntimeError,
-                            "Device index must not be negative");
-            return -1;
-        }
-        name->index = value > INT_MAX ? INT_MAX : (int)value;
-        return 0;
+    if (PyIndex_Check(argument) && !PyBool_Check(argument)) {
+        return index_argument(argument, &name->index);
     }
     if (PyObject_TypeCheck(argument, state->device_type)) {
         *name = device_name_of(argument);
@@ -283,10 +314,29 @@ device_argument(struct module_state *state, int type, PyObject *argument)
                            ? ps_runtime_current_device(runtime, &device)
                            : ps_runtime_device(runtime, name.index, &device);
     if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "choosing a device", status);
+        char operation[80];
+        snprintf(operation, sizeof(operation), "choosing %s:%d among %d",
+                 runtime->backend->name, name.index,
+                 atomic_load(&runtime->device_count));
+        raise_status(state, runtime,
+                     name.index < 0 ? "asking for the current device"
+                                    : operation,
+                     status);
         return NULL;
     }
     return device;
+}
+
+struct ps_stream *
+required_stream_argument(struct module_state *state, int type,
+                         PyObject *argument)
+{
+    if (argument == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "expected a Stream or an object with "
+                                         "__cuda_stream__, but got None");
+        return NULL;
+    }
+    return stream_argument(state, type, argument);
 }
 
 int

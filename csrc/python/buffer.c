@@ -35,32 +35,27 @@ wrap_block(struct module_state *state, struct ps_block *block, char *data,
     return (PyObject *)self;
 }
 
+/* A Buffer of pinned memory for the device, or of device memory in the order
+ * of the stream. */
 static PyObject *
-create_pinned(struct module_state *state, struct ps_device *device,
-              Py_ssize_t nbytes)
+create(struct module_state *state, struct ps_device *device,
+       struct ps_stream *stream, Py_ssize_t nbytes)
 {
+    struct ps_runtime *runtime = device->runtime;
     struct ps_block *block;
-    ps_status status;
+    ps_status swept, status;
     Py_BEGIN_ALLOW_THREADS
-    status = ps_block_create_pinned(device, (size_t)nbytes, &block);
+    swept = ps_memory_sweep(runtime);
+    status = stream != NULL
+                 ? ps_block_create(stream, (size_t)nbytes, &block)
+                 : ps_block_create_pinned(device, (size_t)nbytes, &block);
     Py_END_ALLOW_THREADS
+    report_cleanup(state, runtime, "freeing memory", swept);
     if (status != PS_SUCCESS) {
-        return raise_status(state, device->runtime, "pinned memory", status);
-    }
-    return wrap_block(state, block, block->data, nbytes);
-}
-
-static PyObject *
-create_on_stream(struct module_state *state, struct ps_stream *stream,
-                 Py_ssize_t nbytes)
-{
-    struct ps_block *block;
-    ps_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_block_create(stream, (size_t)nbytes, &block);
-    Py_END_ALLOW_THREADS
-    if (status != PS_SUCCESS) {
-        return raise_status(state, stream->device->runtime, "memory", status);
+        char operation[80];
+        snprintf(operation, sizeof(operation), "allocating %zd bytes of %s",
+                 nbytes, stream != NULL ? "memory" : "pinned memory");
+        return raise_status(state, runtime, operation, status);
     }
     return wrap_block(state, block, block->data, nbytes);
 }
@@ -130,13 +125,13 @@ Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (pinned) {
-        return create_pinned(state, device, nbytes);
+        return create(state, device, NULL, nbytes);
     }
     struct ps_stream *stream = allocation_stream(state, device, stream_name);
     if (stream == NULL) {
         return NULL;
     }
-    PyObject *self = create_on_stream(state, stream, nbytes);
+    PyObject *self = create(state, device, stream, nbytes);
     stream_release(state, stream);
     return self;
 }
@@ -254,14 +249,16 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
         return NULL;
     }
     struct ps_runtime *runtime = device_of(&self)->runtime;
-    struct ps_stream *stream = stream_argument(state, -1, argument);
+    struct ps_stream *stream = required_stream_argument(state, -1, argument);
     ps_status status = PS_SUCCESS;
     if (stream != NULL && stream->device->runtime != runtime) {
         PyErr_Format(PyExc_ValueError, "expected a %s stream, but got %R",
                      runtime->backend->name, argument);
     }
     else if (stream != NULL) {
+        Py_BEGIN_ALLOW_THREADS
         status = ps_block_use(self.block, stream, true);
+        Py_END_ALLOW_THREADS
         raise_status(state, runtime, "Buffer.record_stream", status);
     }
     if (stream != NULL) {

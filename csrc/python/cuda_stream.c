@@ -5,18 +5,14 @@
 static PyObject *
 CudaStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    return stream_construct(type, args, kwargs, "|Oi$OOO:Stream",
+    return stream_construct(type, args, kwargs, "|OO$OOO:Stream",
                             PS_DEVICE_CUDA);
 }
 
 static PyObject *
-CudaStream_repr(PyObject *op)
+CudaStream_repr(PyObject *self)
 {
-    StreamObject *self = (StreamObject *)op;
-    struct handle_text text = handle_text(self->handle);
-    return PyUnicode_FromFormat(
-        "<%s device=%s:%d cuda_stream=%s>", Py_TYPE(op)->tp_name,
-        self->device->runtime->backend->name, self->device->index, text.chars);
+    return stream_repr(self, "cuda_stream");
 }
 
 static PyGetSetDef cuda_stream_getset[] = {

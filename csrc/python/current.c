@@ -3,15 +3,22 @@
 #include "module.h"
 
 static void
+release(struct ps_stream *stream, void *state)
+{
+    stream_release(state, stream);
+}
+
+static void
 destroy_thread(PyObject *capsule)
 {
     if (!is_finalizing()) {
-        ps_thread_destroy(PyCapsule_GetPointer(capsule, NULL));
+        ps_thread_destroy(PyCapsule_GetPointer(capsule, NULL), release,
+                          PyCapsule_GetContext(capsule));
     }
 }
 
 static int
-ensure_thread(void)
+ensure_thread(struct module_state *state)
 {
     if (ps_thread_self() != NULL) {
         return 0;
@@ -26,11 +33,15 @@ ensure_thread(void)
     }
     PyObject *capsule = PyCapsule_New(thread, NULL, destroy_thread);
     if (capsule == NULL) {
-        ps_thread_destroy(thread);
+        ps_thread_destroy(thread, release, state);
         return -1;
     }
-    int result =
-        PyDict_SetItemString(dictionary, "pystreams.current", capsule);
+    /* The module is not unloaded while its threads' dictionaries live. */
+    int result = PyCapsule_SetContext(capsule, state);
+    if (result == 0) {
+        result =
+            PyDict_SetItemString(dictionary, "pystreams.current", capsule);
+    }
     Py_DECREF(capsule);
     return result;
 }
@@ -38,20 +49,28 @@ ensure_thread(void)
 /* Call ps_current_set or ps_current_enter; without the GIL where that has to
  * switch the device, which may take long. */
 static ps_status
-make_current(struct ps_stream *stream,
-             ps_status (*operation)(struct ps_stream *stream))
+make_current(struct module_state *state, struct ps_stream *stream,
+             ps_status (*operation)(struct ps_stream *stream,
+                                    struct ps_stream **replaced))
 {
+    struct ps_stream *replaced = NULL;
     struct ps_device *now;
+    if (ensure_thread(state) < 0) {
+        return PS_RAISED;
+    }
     ps_status status =
         ps_runtime_current_device(stream->device->runtime, &now);
-    if (status != PS_SUCCESS || now == stream->device) {
-        return status != PS_SUCCESS ? status : operation(stream);
+    if (status == PS_SUCCESS && now == stream->device) {
+        status = operation(stream, &replaced);
     }
-    ps_stream_ref(stream);
-    Py_BEGIN_ALLOW_THREADS
-    status = operation(stream);
-    ps_stream_unref(stream);
-    Py_END_ALLOW_THREADS
+    else if (status == PS_SUCCESS) {
+        ps_stream_ref(stream);
+        Py_BEGIN_ALLOW_THREADS
+        status = operation(stream, &replaced);
+        Py_END_ALLOW_THREADS
+        stream_release(state, stream);
+    }
+    stream_release(state, replaced);
     return status;
 }
 
@@ -59,14 +78,14 @@ PyObject *
 Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct ps_stream *stream = stream_of(self);
-    if (stream == NULL || ensure_thread() < 0) {
+    if (stream == NULL) {
         return NULL;
     }
-    ps_status status = make_current(stream, ps_current_enter);
+    struct ps_runtime *runtime = stream->device->runtime;
+    ps_status status = make_current(state_of(self), stream, ps_current_enter);
     if (status != PS_SUCCESS) {
-        return raise_status(state_of(self),
-                            ((StreamObject *)self)->device->runtime,
-                            "entering a stream", status);
+        return raise_status(state_of(self), runtime, "entering a stream",
+                            status);
     }
     return Py_NewRef(self);
 }
@@ -80,15 +99,20 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
         /* Entered before a fork, which has forgotten what to restore. */
         Py_RETURN_NONE;
     }
-    ps_status status = ps_current_exit(((StreamObject *)self)->device,
-                                       ((StreamObject *)self)->handle);
+    struct module_state *state = state_of(self);
+    struct ps_stream *dropped[PS_EXIT_DROPS] = {NULL};
+    ps_status status =
+        ps_current_exit(((StreamObject *)self)->device,
+                        ((StreamObject *)self)->handle, dropped);
+    for (int i = 0; i < PS_EXIT_DROPS; i++) {
+        stream_release(state, dropped[i]);
+    }
     if (status == PS_ERROR_INVALID_VALUE) {
         return PyErr_Format(PyExc_RuntimeError,
                             "%R was not entered by this thread", self);
     }
     if (status != PS_SUCCESS) {
-        return raise_status(state_of(self),
-                            ((StreamObject *)self)->device->runtime,
+        return raise_status(state, ((StreamObject *)self)->device->runtime,
                             "leaving a stream", status);
     }
     Py_RETURN_NONE;
@@ -155,18 +179,12 @@ static PyObject *
 set_stream(PyObject *module, PyObject *argument)
 {
     struct module_state *state = state_of_module(module);
-    if (argument == Py_None) {
-        PyErr_SetString(PyExc_TypeError,
-                        "set_stream() expects a Stream, but got None");
-        return NULL;
-    }
-    struct ps_stream *stream = stream_argument(state, -1, argument);
+    struct ps_stream *stream = required_stream_argument(state, -1, argument);
     if (stream == NULL) {
         return NULL;
     }
     struct ps_runtime *runtime = stream->device->runtime;
-    ps_status status =
-        ensure_thread() < 0 ? PS_RAISED : make_current(stream, ps_current_set);
+    ps_status status = make_current(state, stream, ps_current_set);
     stream_release(state, stream);
     if (status != PS_SUCCESS) {
         return raise_status(state, runtime, "setting the current stream",
@@ -187,11 +205,7 @@ as_stream(PyObject *module, PyObject *args)
     if (PyObject_TypeCheck(argument, state->stream_type)) {
         return Py_NewRef(argument);
     }
-    if (argument == Py_None) {
-        return PyErr_Format(PyExc_TypeError,
-                            "expected a Stream, but got None");
-    }
-    struct ps_stream *stream = stream_argument(state, type, argument);
+    struct ps_stream *stream = required_stream_argument(state, type, argument);
     return stream != NULL ? stream_wrap(state, NULL, stream) : NULL;
 }
 

@@ -81,6 +81,7 @@ device_name_parse(PyObject *object, struct device_name *name)
     Py_ssize_t size;
     const char *text = PyUnicode_AsUTF8AndSize(object, &size);
     if (text == NULL) {
+        PyErr_Format(PyExc_RuntimeError, "Invalid device string: %R", object);
         return -1;
     }
     const char *colon = strchr(text, ':');
@@ -113,28 +114,6 @@ struct device_name
 device_name_of(PyObject *device)
 {
     return ((DeviceObject *)device)->name;
-}
-
-static int
-index_argument(PyObject *argument, int *index)
-{
-    Py_ssize_t value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
-    if (value == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (value < 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "Device index must not be negative");
-        return -1;
-    }
-    if (value > INT_MAX) {
-        PyErr_Format(PyExc_OverflowError,
-                     "Device index must be at most %d, got %zd", INT_MAX,
-                     value);
-        return -1;
-    }
-    *index = (int)value;
-    return 0;
 }
 
 static PyObject *

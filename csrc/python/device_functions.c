@@ -3,6 +3,8 @@
  * type first. */
 #include "module.h"
 
+#include <time.h>
+
 struct ps_device *
 parse_device(PyObject *module, PyObject *args, const char *format)
 {
@@ -53,9 +55,7 @@ device_count(PyObject *Py_UNUSED(module), PyObject *args)
     }
     struct ps_runtime *runtime = ps_runtime_find(type);
     if (runtime != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_runtime_devices(runtime, &count);
-        Py_END_ALLOW_THREADS
+        status = count_devices(runtime, &count);
     }
     return PyLong_FromLong(status == PS_SUCCESS ? count : 0);
 }
@@ -74,9 +74,7 @@ unavailable_reason(PyObject *Py_UNUSED(module), PyObject *args)
                                         ? NO_CUDA_BACKEND
                                         : "no backend is registered");
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_runtime_devices(runtime, &count);
-    Py_END_ALLOW_THREADS
+    status = count_devices(runtime, &count);
     if (status == PS_SUCCESS) {
         Py_RETURN_NONE;
     }
@@ -393,12 +391,15 @@ versions(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     struct ps_runtime *runtime = ps_runtime_find(type);
+    ps_status status = PS_SUCCESS;
     if (runtime != NULL && runtime->backend->versions != NULL) {
-        ps_status status = runtime->backend->versions(
-            runtime->backend, &runtime_version, &driver_version);
-        if (status != PS_SUCCESS) {
-            return Py_BuildValue("(ii)", 0, 0);
-        }
+        Py_BEGIN_ALLOW_THREADS
+        status = runtime->backend->versions(runtime->backend, &runtime_version,
+                                            &driver_version);
+        Py_END_ALLOW_THREADS
+    }
+    if (status != PS_SUCCESS) {
+        return Py_BuildValue("(ii)", 0, 0);
     }
     return Py_BuildValue("(ii)", runtime_version, driver_version);
 }
@@ -431,6 +432,14 @@ status_text(PyObject *Py_UNUSED(module), PyObject *args)
     return status_string(args, false);
 }
 
+static int64_t
+monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static PyObject *
 shut_down(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -444,11 +453,12 @@ shut_down(PyObject *Py_UNUSED(module), PyObject *args)
                             "timeout must be from 0 to 1e9 seconds");
     }
     Py_BEGIN_ALLOW_THREADS
+    int64_t deadline = monotonic_ns() + (int64_t)(timeout * 1e9);
     for (int i = 0; i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->backend;
+        int64_t left = deadline - monotonic_ns();
         if (backend->shutdown != NULL &&
-            backend->shutdown(backend, (int64_t)(timeout * 1e9)) !=
-                PS_SUCCESS) {
+            backend->shutdown(backend, left > 0 ? left : 0) != PS_SUCCESS) {
             finished = false;
         }
     }

@@ -37,7 +37,7 @@ raise_forked(struct ps_runtime *runtime)
     }
 }
 
-static void
+void
 raise_unavailable(struct ps_runtime *runtime, ps_status status)
 {
     const struct ps_backend *backend = runtime->backend;
@@ -82,12 +82,8 @@ raise_status(struct module_state *state, struct ps_runtime *runtime,
     case PS_SUCCESS:
     case PS_RAISED:
         break;
-    case PS_ERROR_NOT_INITIALIZED:
+    case PS_ERROR_FOREIGN:
         raise_forked(runtime);
-        break;
-    case PS_ERROR_NO_DEVICE:
-    case PS_ERROR_INSUFFICIENT_DRIVER:
-        raise_unavailable(runtime, status);
         break;
     case PS_ERROR_NOT_SUPPORTED:
         raise_absent(runtime, operation);

@@ -78,7 +78,8 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     struct ps_runtime *runtime = use_runtime(state, name.type);
-    if (runtime == NULL) {
+    if (runtime == NULL ||
+        (name.index >= 0 && device_argument(state, -1, argument) == NULL)) {
         return NULL;
     }
     return event_new(state, type, runtime,
@@ -161,11 +162,13 @@ event_record_on(struct module_state *state, struct ps_event *event,
         Py_BEGIN_ALLOW_THREADS
         status = ps_event_record(event, stream);
         Py_END_ALLOW_THREADS
-        if (status == PS_SUCCESS) {
-            return 0;
-        }
     }
-    ENQUEUE(status, stream, ps_event_record(event, stream));
+    else {
+        status = ps_event_record(event, stream);
+    }
+    if (status == PS_ERROR_NOT_READY) {
+        ENQUEUE(status, stream, ps_event_record(event, stream));
+    }
     if (status == PS_SUCCESS) {
         return 0;
     }

@@ -27,7 +27,10 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
     if (handle == 0) {
         return ps_stream_ref(&device->default_stream);
     }
-    if (backend->stream_device != NULL) {
+    if (ps_stream_is_pooled(device, handle)) {
+        status = PS_ERROR_INVALID_HANDLE;
+    }
+    else if (backend->stream_device != NULL) {
         status = backend->stream_device(backend, handle, &actual);
     }
     if (status == PS_SUCCESS && strict && actual != device->index) {
@@ -139,7 +142,7 @@ construct(PyTypeObject *type, PyObject *source, PyObject *argument,
     if (external_handle(state, source, &handle, &owner) < 0) {
         return NULL;
     }
-    if (owner != NULL && device_type < 0 && argument == Py_None) {
+    if (owner != NULL) {
         device_type = PS_DEVICE_CUDA;
     }
     struct ps_device *device = device_argument(state, device_type, argument);

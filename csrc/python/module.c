@@ -8,10 +8,10 @@
 
 #include "../backends/backends.h"
 
-/* A number of devices from the environment: 0 where the variable is not set,
- * -1 with ValueError where it is no such number. */
+/* A number of devices, at least so many, from the environment: 0 where the
+ * variable is not set, -1 with ValueError where it is no such number. */
 static int
-devices_from_environment(const char *variable)
+devices_from_environment(const char *variable, int least)
 {
     enum { MOST = 1024 };
     const char *text = getenv(variable);
@@ -21,10 +21,10 @@ devices_from_environment(const char *variable)
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < 1 || value > MOST) {
+    if (errno != 0 || *end != '\0' || value < least || value > MOST) {
         PyErr_Format(PyExc_ValueError,
-                     "%s must be a number of devices from 1 to %d, got '%s'",
-                     variable, MOST, text);
+                     "%s must be a number of devices from %d to %d, got '%s'",
+                     variable, least, MOST, text);
         return -1;
     }
     return (int)value;
@@ -54,8 +54,8 @@ register_backends(void)
     if (ps_runtime_count() > 0) {
         return 0;
     }
-    int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES");
-    int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA");
+    int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES", 1);
+    int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA", 0);
     if (cpus < 0 || emulated < 0 ||
         register_backend(
             ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus > 0 ? cpus : 1)) < 0) {

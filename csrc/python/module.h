@@ -13,10 +13,7 @@
 #include "../core/event.h"
 #include "../core/runtime.h"
 #include "../core/stream.h"
-
-#if PY_VERSION_HEX < 0x030B0000
-#define PyType_GetModuleByDef _PyType_GetModuleByDef
-#endif
+#include "../core/work.h"
 
 struct module_state {
     PyTypeObject *device_type;
@@ -46,10 +43,17 @@ state_of_module(PyObject *module)
     return PyModule_GetState(module);
 }
 
+/* The state for a type of the module's or a subclass.  By tp_base and not by
+ * tp_mro, which is gone when a subclass dies in one cycle with an instance. */
 static inline struct module_state *
 state_of_type(PyTypeObject *type)
 {
-    return PyModule_GetState(PyType_GetModuleByDef(type, &pystreams_module));
+    for (;; type = type->tp_base) {
+        PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
+        if (module != NULL && PyModule_GetDef(module) == &pystreams_module) {
+            return PyModule_GetState(module);
+        }
+    }
 }
 
 static inline struct module_state *
@@ -103,6 +107,9 @@ struct shouted_name shout(struct ps_runtime *runtime);
 PyObject *raise_status(struct module_state *state, struct ps_runtime *runtime,
                        const char *operation, ps_status status);
 
+/* Raise RuntimeError for a runtime that shows no devices, with the reason. */
+void raise_unavailable(struct ps_runtime *runtime, ps_status status);
+
 /* Raise NotImplementedError for a member the backend lacks. */
 PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 
@@ -134,6 +141,9 @@ parse_optional(const char *function, const char *name, PyObject *const *args,
  * registered for it. */
 struct ps_runtime *find_runtime(long type);
 
+/* ps_runtime_devices with the GIL released where that may block. */
+ps_status count_devices(struct ps_runtime *runtime, int *count);
+
 /* As find_runtime, for a runtime that shows devices and may be used; NULL with
  * an exception that tells why not. */
 struct ps_runtime *use_runtime(struct module_state *state, int type);
@@ -157,6 +167,13 @@ int device_name_argument(struct module_state *state, int type,
  * current device.  NULL with an exception. */
 struct ps_stream *
 stream_argument(struct module_state *state, int type, PyObject *argument);
+
+/* As stream_argument, for an argument that must be given. */
+struct ps_stream *required_stream_argument(struct module_state *state,
+                                           int type, PyObject *argument);
+
+/* The index of a device; -1 with an exception. */
+int index_argument(PyObject *argument, int *index);
 
 /* A handle as people read it: "0x7f01". */
 struct handle_text {
@@ -192,7 +209,7 @@ PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
 /* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
 struct ps_stream *stream_of(PyObject *self);
 
-/* Drop a reference from Python code, reporting a failure. */
+/* Drop a reference, or none, from Python code, reporting a failure. */
 void stream_release(struct module_state *state, struct ps_stream *stream);
 
 /* What Stream.wait_stream does, for streams the caller holds; -1 with an
@@ -212,8 +229,13 @@ ps_status wait_for_room(struct ps_stream *stream);
     } while (status == PS_ERROR_NOT_READY && \
              (status = wait_for_room(stream)) == PS_SUCCESS)
 
+/* What repr gives, with the name of the handle there. */
+PyObject *stream_repr(PyObject *self, const char *handle_name);
+
 /* The getter of the handle's names. */
 PyObject *Stream_get_handle(PyObject *self, void *closure);
+
+/* ---- stream_new.c ---- */
 
 /* What the constructors of Stream and cuda.Stream do; format is that of
  * PyArg_ParseTupleAndKeywords, device_type as in device_argument. */

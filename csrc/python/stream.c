@@ -29,7 +29,7 @@ stream_of(PyObject *self)
 {
     struct ps_stream *stream = as_stream(self)->stream;
     if (stream == NULL) {
-        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        PyErr_Format(PyExc_ValueError, "the Stream is closed: %R", self);
         return NULL;
     }
     mark_used(stream);
@@ -39,6 +39,9 @@ stream_of(PyObject *self)
 void
 stream_release(struct module_state *state, struct ps_stream *stream)
 {
+    if (stream == NULL) {
+        return;
+    }
     struct ps_runtime *runtime = stream->device->runtime;
     ps_status status;
     if (atomic_load(&stream->refs) > 1) {
@@ -72,85 +75,10 @@ stream_wrap(struct module_state *state, PyTypeObject *type,
     return (PyObject *)self;
 }
 
-/* Stream(stream_id=, device_index=, device_type=): another object for a
- * stream that exists. */
-static PyObject *
-stream_from_ids(struct module_state *state, PyTypeObject *type, PyObject *id,
-                PyObject *index, PyObject *device_type)
-{
-    ps_handle handle;
-    if (id == NULL || index == NULL || device_type == NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "stream_id, device_index and device_type must be "
-                        "given together");
-        return NULL;
-    }
-    if (handle_argument("stream_id", id, &handle) < 0) {
-        return NULL;
-    }
-    long number = PyLong_AsLong(device_type);
-    if ((number == -1 && PyErr_Occurred()) || find_runtime(number) == NULL) {
-        return NULL;
-    }
-    if (type == state->cuda_stream_type && number != PS_DEVICE_CUDA) {
-        PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %s",
-                     device_type_name((int)number));
-        return NULL;
-    }
-    struct ps_device *device = device_argument(state, (int)number, index);
-    if (device == NULL) {
-        return NULL;
-    }
-    struct ps_stream *stream = ps_stream_find(device, handle);
-    if (stream == NULL) {
-        stream = stream_from_handle(state, device, true, handle, NULL);
-    }
-    return stream != NULL ? stream_wrap(state, type, stream) : NULL;
-}
-
-static PyObject *
-stream_create(struct module_state *state, PyTypeObject *type,
-              struct ps_device *device, int priority)
-{
-    struct ps_stream *stream;
-    ps_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_stream_create(device, priority, &stream);
-    Py_END_ALLOW_THREADS
-    if (status != PS_SUCCESS) {
-        return raise_status(state, device->runtime, "creating a stream",
-                            status);
-    }
-    return stream_wrap(state, type, stream);
-}
-
-PyObject *
-stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
-                 const char *format, int device_type)
-{
-    static char *keywords[] = {"device",       "priority",    "stream_id",
-                               "device_index", "device_type", NULL};
-    struct module_state *state = state_of_type(type);
-    PyObject *argument = Py_None;
-    PyObject *id = NULL, *index = NULL, *number = NULL;
-    int priority = 0;
-
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, keywords, &argument,
-                                     &priority, &id, &index, &number)) {
-        return NULL;
-    }
-    if (id != NULL || index != NULL || number != NULL) {
-        return stream_from_ids(state, type, id, index, number);
-    }
-    struct ps_device *device = device_argument(state, device_type, argument);
-    return device != NULL ? stream_create(state, type, device, priority)
-                          : NULL;
-}
-
 static PyObject *
 Stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    return stream_construct(type, args, kwargs, "|O$iOOO:Stream", -1);
+    return stream_construct(type, args, kwargs, "|O$OOOO:Stream", -1);
 }
 
 static void
@@ -171,13 +99,25 @@ Stream_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
+PyObject *
+stream_repr(PyObject *self, const char *handle_name)
+{
+    const char *type = Py_TYPE(self)->tp_name;
+    const char *device = backend_of(self)->name;
+    int index = as_stream(self)->device->index;
+    struct handle_text text = handle_text(as_stream(self)->handle);
+    if (as_stream(self)->stream == NULL) {
+        return PyUnicode_FromFormat("<%s device=%s:%d closed>", type, device,
+                                    index);
+    }
+    return PyUnicode_FromFormat("<%s device=%s:%d %s=%s>", type, device, index,
+                                handle_name, text.chars);
+}
+
 static PyObject *
 Stream_repr(PyObject *self)
 {
-    struct handle_text text = handle_text(as_stream(self)->handle);
-    return PyUnicode_FromFormat("<%s device=%s:%d handle=%s>",
-                                Py_TYPE(self)->tp_name, backend_of(self)->name,
-                                as_stream(self)->device->index, text.chars);
+    return stream_repr(self, "handle");
 }
 
 static PyObject *
@@ -189,7 +129,9 @@ Stream_richcompare(PyObject *self, PyObject *other, int operation)
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = as_stream(self), *b = as_stream(other);
-    bool equal = a->device == b->device && a->handle == b->handle;
+    bool open = a->stream != NULL && b->stream != NULL;
+    bool equal =
+        a == b || (open && a->device == b->device && a->handle == b->handle);
     return PyBool_FromLong(equal == (operation == Py_EQ));
 }
 
@@ -266,11 +208,7 @@ static PyObject *
 Stream_wait_stream(PyObject *self, PyObject *argument)
 {
     struct module_state *state = state_of(self);
-    if (argument == Py_None) {
-        return PyErr_Format(PyExc_TypeError,
-                            "wait_stream() expects a Stream, but got None");
-    }
-    struct ps_stream *other = stream_argument(state, -1, argument);
+    struct ps_stream *other = required_stream_argument(state, -1, argument);
     if (other == NULL) {
         return NULL;
     }
@@ -334,18 +272,14 @@ static PyObject *
 Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct ps_stream *stream = stream_of(self);
-    int capturing = 0;
+    int capturing;
     if (stream == NULL) {
         return NULL;
     }
-    const struct ps_backend *backend = backend_of(self);
-    if (backend->stream_capturing != NULL) {
-        ps_status status = backend->stream_capturing(
-            backend, stream->device->index, stream->handle, &capturing);
-        if (status != PS_SUCCESS) {
-            return raise_status(state_of(self), stream->device->runtime,
-                                "Stream.is_capturing", status);
-        }
+    ps_status status = ps_stream_capturing(stream, &capturing);
+    if (status != PS_SUCCESS) {
+        return raise_status(state_of(self), stream->device->runtime,
+                            "Stream.is_capturing", status);
     }
     return PyBool_FromLong(capturing);
 }

@@ -53,7 +53,7 @@ buffer_hold(PyObject *op, BufferObject *held)
     *held = *(BufferObject *)op;
     if (held->block->generation != ps_generation()) {
         raise_status(state_of(op), device_of(held)->runtime, "using a Buffer",
-                     PS_ERROR_NOT_INITIALIZED);
+                     PS_ERROR_FOREIGN);
         return -1;
     }
     ps_block_ref(held->block);
@@ -84,42 +84,6 @@ mark_used(struct transfer *transfer)
     return status;
 }
 
-static ps_status
-copy(struct transfer *transfer, void *destination, const void *source,
-     size_t nbytes)
-{
-    struct ps_device *device = transfer->stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (transfer->stream->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
-    }
-    if (nbytes == 0) {
-        return PS_SUCCESS;
-    }
-    ps_status status =
-        backend->memory_copy(backend, device->index, transfer->stream->handle,
-                             destination, source, nbytes);
-    return status == PS_SUCCESS ? mark_used(transfer) : status;
-}
-
-static ps_status
-fill(struct transfer *transfer, void *destination, uint8_t value,
-     size_t nbytes)
-{
-    struct ps_device *device = transfer->stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (transfer->stream->generation != ps_generation()) {
-        return PS_ERROR_NOT_INITIALIZED;
-    }
-    if (nbytes == 0) {
-        return PS_SUCCESS;
-    }
-    ps_status status =
-        backend->memory_fill(backend, device->index, transfer->stream->handle,
-                             destination, value, nbytes);
-    return status == PS_SUCCESS ? mark_used(transfer) : status;
-}
-
 /* Run a copy with the GIL released; -1 with an exception. */
 static int
 run_copy(struct module_state *state, struct transfer *transfer,
@@ -129,7 +93,10 @@ run_copy(struct module_state *state, struct transfer *transfer,
     ps_status status;
     do {
         Py_BEGIN_ALLOW_THREADS
-        status = copy(transfer, destination, source, (size_t)nbytes);
+        status = ps_stream_copy(stream, destination, source, (size_t)nbytes);
+        if (status == PS_SUCCESS) {
+            status = mark_used(transfer);
+        }
         if (status == PS_SUCCESS && wait) {
             status = ps_stream_synchronize(stream);
         }
@@ -369,7 +336,11 @@ buffer_fill(struct module_state *state, BufferObject *self, uint8_t value,
     struct transfer transfer = {stream, self->block, NULL};
     do {
         Py_BEGIN_ALLOW_THREADS
-        status = fill(&transfer, self->data, value, (size_t)self->nbytes);
+        status =
+            ps_stream_fill(stream, self->data, value, (size_t)self->nbytes);
+        if (status == PS_SUCCESS) {
+            status = mark_used(&transfer);
+        }
         Py_END_ALLOW_THREADS
     } while (status == PS_ERROR_NOT_READY &&
              (status = wait_for_room(stream)) == PS_SUCCESS);

@@ -34,7 +34,9 @@ stream_wait_stream(struct module_state *state, struct ps_stream *stream,
     }
     /* Both queues take an operation; the one that is full is waited for. */
     do {
+        Py_BEGIN_ALLOW_THREADS
         status = ps_stream_wait_stream(stream, other);
+        Py_END_ALLOW_THREADS
     } while (status == PS_ERROR_NOT_READY &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
@@ -58,19 +60,6 @@ queued(struct module_state *state, struct ps_stream *stream,
     Py_RETURN_NONE;
 }
 
-/* The stream of a function that queues work: a new reference, of this process
- * and of a backend whose optional member is not NULL. */
-static struct ps_stream *
-queueing_stream(struct module_state *state, int type, PyObject *argument)
-{
-    struct ps_stream *stream = stream_argument(state, type, argument);
-    if (stream != NULL && stream->generation != ps_generation()) {
-        queued(state, stream, "queueing work", PS_ERROR_NOT_INITIALIZED);
-        return NULL;
-    }
-    return stream;
-}
-
 static PyObject *
 sleep_cycles(PyObject *module, PyObject *args)
 {
@@ -81,23 +70,18 @@ sleep_cycles(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iO|O:sleep", &type, &cycles, &argument)) {
         return NULL;
     }
-    ps_handle count;
+    uintptr_t count;
     if (handle_argument("cycles", cycles, &count) < 0 ||
         find_runtime(type) == NULL) {
         return NULL;
     }
-    struct ps_stream *stream = queueing_stream(state, type, argument);
+    struct ps_stream *stream = stream_argument(state, type, argument);
     if (stream == NULL) {
         return NULL;
     }
-    struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->sleep == NULL) {
-        return queued(state, stream, "sleep", PS_ERROR_NOT_SUPPORTED);
-    }
     do {
         Py_BEGIN_ALLOW_THREADS
-        status = backend->sleep(backend, device->index, stream->handle, count);
+        status = ps_stream_sleep(stream, count);
         Py_END_ALLOW_THREADS
     } while (status == PS_ERROR_NOT_READY &&
              (status = wait_for_room(stream)) == PS_SUCCESS);
@@ -123,20 +107,14 @@ launch_host_function(PyObject *module, PyObject *args)
                             "function must be the address of a C function, "
                             "got 0");
     }
-    struct ps_stream *stream = queueing_stream(state, -1, argument);
+    struct ps_stream *stream = required_stream_argument(state, -1, argument);
     if (stream == NULL) {
         return NULL;
     }
-    struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->host_function == NULL) {
-        return queued(state, stream, "host functions", PS_ERROR_NOT_SUPPORTED);
-    }
     ENQUEUE(status, stream,
-            backend->host_function(backend, device->index, stream->handle,
-                                   (ps_host_function)address,
-                                   (void *)data_address));
-    return queued(state, stream, "launch_host_function", status);
+            ps_stream_host_function(stream, (ps_host_function)address,
+                                    (void *)data_address));
+    return queued(state, stream, "a host function", status);
 }
 
 static PyObject *
@@ -149,20 +127,12 @@ fail(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi:fail", &argument, &failure)) {
         return NULL;
     }
-    struct ps_stream *stream = queueing_stream(state, -1, argument);
+    struct ps_stream *stream = required_stream_argument(state, -1, argument);
     if (stream == NULL) {
         return NULL;
     }
-    struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->stream_fail == NULL) {
-        return queued(state, stream, "fault injection",
-                      PS_ERROR_NOT_SUPPORTED);
-    }
-    ENQUEUE(
-        status, stream,
-        backend->stream_fail(backend, device->index, stream->handle, failure));
-    return queued(state, stream, "fail", status);
+    ENQUEUE(status, stream, ps_stream_fail(stream, failure));
+    return queued(state, stream, "fault injection", status);
 }
 
 static PyObject *

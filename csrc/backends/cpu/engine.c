@@ -195,6 +195,7 @@ engine_create(const char *name, int device_type, int device_count)
         .device_count = cpu_device_count,
         .device_current = cpu_device_current,
         .device_set = cpu_device_set,
+        .device_restore = cpu_device_set,
         .device_properties = cpu_device_properties,
         .shutdown = cpu_shutdown,
     };

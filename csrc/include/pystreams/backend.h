@@ -4,8 +4,8 @@
  *
  * What holds for every member, unless the member says otherwise:
  *
- * - Caller.  pystreams' core, on any thread, several threads at once, with no
- *   lock of pystreams held.  The Python thread state may be attached (the GIL
+ * - Caller.  pystreams, on any thread, several threads at once, with none of
+ *   its locks held.  The Python thread state may be attached (the GIL
  *   held) in members marked "enqueues" or "answers"; it is detached in members
  *   marked "may block".  A backend never calls Python.
  * - Blocking.  "answers": bounded by about a microsecond, no waiting.
@@ -265,8 +265,8 @@ struct ps_backend {
                              void *data);
 
     /* Queue a copy of nbytes (> 0).  Either side is device memory of any
-     * device of this backend, pinned, or pageable host memory; core keeps
-     * both alive until the copy is done.  May block, unlike what else
+     * device of this backend, pinned, or pageable host memory; the caller
+     * keeps both alive until the copy is done.  May block, unlike what else
      * enqueues, when a side is pageable.  A full queue: PS_ERROR_NOT_READY. */
     ps_status (*memory_copy)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
