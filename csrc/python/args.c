@@ -103,9 +103,7 @@ count_devices(struct ps_runtime *runtime, int *count)
     if (atomic_load(&runtime->device_count) != 0) {
         return ps_runtime_devices(runtime, count);
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_runtime_devices(runtime, count);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status = ps_runtime_devices(runtime, count));
     return status;
 }
 

@@ -256,9 +256,7 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
                      runtime->backend->name, argument);
     }
     else if (stream != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_block_use(self.block, stream, true);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
         raise_status(state, runtime, "Buffer.record_stream", status);
     }
     if (stream != NULL) {
@@ -330,13 +328,8 @@ Buffer_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     struct ps_runtime *runtime = block->device->runtime;
     self->block = NULL;
     self->data = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_block_unref(block);
-    Py_END_ALLOW_THREADS
-    if (status != PS_SUCCESS) {
-        return raise_status(state_of(op), runtime, "Buffer.close", status);
-    }
-    Py_RETURN_NONE;
+    WITHOUT_GIL(status = ps_block_unref(block));
+    return none_or_raise(state_of(op), runtime, "Buffer.close", status);
 }
 
 static Py_ssize_t

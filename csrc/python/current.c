@@ -65,9 +65,7 @@ make_current(struct module_state *state, struct ps_stream *stream,
     }
     else if (status == PS_SUCCESS) {
         ps_stream_ref(stream);
-        Py_BEGIN_ALLOW_THREADS
-        status = operation(stream, &replaced);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = operation(stream, &replaced));
         stream_release(state, stream);
     }
     stream_release(state, replaced);
@@ -111,11 +109,8 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
         return PyErr_Format(PyExc_RuntimeError,
                             "%R was not entered by this thread", self);
     }
-    if (status != PS_SUCCESS) {
-        return raise_status(state, ((StreamObject *)self)->device->runtime,
-                            "leaving a stream", status);
-    }
-    Py_RETURN_NONE;
+    return none_or_raise(state, ((StreamObject *)self)->device->runtime,
+                         "leaving a stream", status);
 }
 
 /* A type, a device and a class for the stream, which is one of the module's
@@ -186,11 +181,7 @@ set_stream(PyObject *module, PyObject *argument)
     struct ps_runtime *runtime = stream->device->runtime;
     ps_status status = make_current(state, stream, ps_current_set);
     stream_release(state, stream);
-    if (status != PS_SUCCESS) {
-        return raise_status(state, runtime, "setting the current stream",
-                            status);
-    }
-    Py_RETURN_NONE;
+    return none_or_raise(state, runtime, "setting the current stream", status);
 }
 
 static PyObject *

@@ -155,9 +155,8 @@ switch_device(struct module_state *state, struct ps_device *device)
     struct ps_device *previous;
     ps_status status = ps_runtime_current_device(runtime, &previous);
     if (status == PS_SUCCESS && previous != device) {
-        Py_BEGIN_ALLOW_THREADS
-        status = runtime->backend->device_set(runtime->backend, device->index);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = runtime->backend->device_set(runtime->backend,
+                                                          device->index));
     }
     if (status != PS_SUCCESS) {
         raise_status(state, runtime, "setting the device", status);
@@ -211,15 +210,11 @@ restore_device(PyObject *module, PyObject *args)
     }
     ps_status status = ps_runtime_current_device(device->runtime, &current);
     if (status == PS_SUCCESS && current != device) {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_runtime_restore_device(device->runtime, index);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status =
+                        ps_runtime_restore_device(device->runtime, index));
     }
-    if (status != PS_SUCCESS) {
-        return raise_status(state_of_module(module), device->runtime,
-                            "restoring the device", status);
-    }
-    Py_RETURN_NONE;
+    return none_or_raise(state_of_module(module), device->runtime,
+                         "restoring the device", status);
 }
 
 static PyObject *
@@ -231,14 +226,9 @@ synchronize(PyObject *module, PyObject *args)
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->device_synchronize(backend, device->index);
-    Py_END_ALLOW_THREADS
-    if (status != PS_SUCCESS) {
-        return raise_status(state_of_module(module), device->runtime,
-                            "synchronize", status);
-    }
-    Py_RETURN_NONE;
+    WITHOUT_GIL(status = backend->device_synchronize(backend, device->index));
+    return none_or_raise(state_of_module(module), device->runtime,
+                         "synchronize", status);
 }
 
 static PyObject *
@@ -252,9 +242,8 @@ device_properties(PyObject *module, PyObject *args)
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->device_properties(backend, device->index, &p);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status =
+                    backend->device_properties(backend, device->index, &p));
     if (status != PS_SUCCESS) {
         return raise_status(state_of_module(module), device->runtime,
                             "device_properties", status);
@@ -289,10 +278,8 @@ can_device_access_peer(PyObject *module, PyObject *args)
     if (backend->peer_accessible == NULL) {
         return raise_absent(device->runtime, "peer access");
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->peer_accessible(backend, device->index, peer->index,
-                                      &accessible);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status = backend->peer_accessible(backend, device->index,
+                                                  peer->index, &accessible));
     if (status != PS_SUCCESS) {
         return raise_status(state, device->runtime, "can_device_access_peer",
                             status);
@@ -313,9 +300,8 @@ mem_get_info(PyObject *module, PyObject *args)
     if (backend->memory_info == NULL) {
         return raise_absent(device->runtime, "memory");
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->memory_info(backend, device->index, &free, &total);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(
+        status = backend->memory_info(backend, device->index, &free, &total));
     if (status != PS_SUCCESS) {
         return raise_status(state_of_module(module), device->runtime,
                             "mem_get_info", status);
@@ -393,10 +379,8 @@ versions(PyObject *Py_UNUSED(module), PyObject *args)
     struct ps_runtime *runtime = ps_runtime_find(type);
     ps_status status = PS_SUCCESS;
     if (runtime != NULL && runtime->backend->versions != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        status = runtime->backend->versions(runtime->backend, &runtime_version,
-                                            &driver_version);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = runtime->backend->versions(
+                        runtime->backend, &runtime_version, &driver_version));
     }
     if (status != PS_SUCCESS) {
         return Py_BuildValue("(ii)", 0, 0);

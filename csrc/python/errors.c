@@ -100,6 +100,16 @@ raise_status(struct module_state *state, struct ps_runtime *runtime,
 }
 
 PyObject *
+none_or_raise(struct module_state *state, struct ps_runtime *runtime,
+              const char *operation, ps_status status)
+{
+    if (status != PS_SUCCESS) {
+        return raise_status(state, runtime, operation, status);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
 raise_absent(struct ps_runtime *runtime, const char *feature)
 {
     return PyErr_Format(PyExc_NotImplementedError,

@@ -97,9 +97,7 @@ release(struct module_state *state, struct ps_event *event)
         status = ps_event_unref(event);
     }
     else {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_event_unref(event);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_event_unref(event));
     }
     report_cleanup(state, runtime, "giving up an event", status);
 }
@@ -159,9 +157,7 @@ event_record_on(struct module_state *state, struct ps_event *event,
     }
     if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
         /* The first record may make a native event. */
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_event_record(event, stream);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_event_record(event, stream));
     }
     else {
         status = ps_event_record(event, stream);
@@ -266,14 +262,9 @@ Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (event->generation == ps_generation() && ps_event_known_done(event)) {
         Py_RETURN_NONE;
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_event_synchronize(event);
-    Py_END_ALLOW_THREADS
-    if (status != PS_SUCCESS) {
-        return raise_status(state_of(self), event->runtime,
-                            "Event.synchronize", status);
-    }
-    Py_RETURN_NONE;
+    WITHOUT_GIL(status = ps_event_synchronize(event));
+    return none_or_raise(state_of(self), event->runtime, "Event.synchronize",
+                         status);
 }
 
 /* What must hold of two events before their times are asked for. */

@@ -35,6 +35,14 @@ struct module_state {
 /* Why there is no CUDA where its backend is not registered. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
+/* Run a statement with the GIL released. */
+#define WITHOUT_GIL(statement) \
+    do {                       \
+        Py_BEGIN_ALLOW_THREADS \
+        statement;             \
+        Py_END_ALLOW_THREADS   \
+    } while (0)
+
 extern struct PyModuleDef pystreams_module;
 
 static inline struct module_state *
@@ -106,6 +114,10 @@ struct shouted_name shout(struct ps_runtime *runtime);
  * returns NULL. */
 PyObject *raise_status(struct module_state *state, struct ps_runtime *runtime,
                        const char *operation, ps_status status);
+
+/* None for PS_SUCCESS, else as raise_status. */
+PyObject *none_or_raise(struct module_state *state, struct ps_runtime *runtime,
+                        const char *operation, ps_status status);
 
 /* Raise RuntimeError for a runtime that shows no devices, with the reason. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);

@@ -48,9 +48,7 @@ stream_release(struct module_state *state, struct ps_stream *stream)
         status = ps_stream_unref(stream);
     }
     else {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_stream_unref(stream);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_stream_unref(stream));
     }
     report_cleanup(state, runtime, "giving up a stream", status);
 }
@@ -170,16 +168,11 @@ Stream_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     ps_stream_ref(stream);
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_stream_synchronize(stream);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status = ps_stream_synchronize(stream));
     struct ps_runtime *runtime = stream->device->runtime;
     stream_release(state_of(self), stream);
-    if (status != PS_SUCCESS) {
-        return raise_status(state_of(self), runtime, "Stream.synchronize",
-                            status);
-    }
-    Py_RETURN_NONE;
+    return none_or_raise(state_of(self), runtime, "Stream.synchronize",
+                         status);
 }
 
 static PyObject *
@@ -305,10 +298,8 @@ Stream_priority_range(PyObject *op, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->stream_priority_range(backend, device->index, &least,
-                                            &greatest);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status = backend->stream_priority_range(backend, device->index,
+                                                        &least, &greatest));
     if (status != PS_SUCCESS) {
         return raise_status(state, device->runtime, "Stream.priority_range",
                             status);
@@ -326,14 +317,9 @@ Stream_close(PyObject *op, PyObject *Py_UNUSED(ignored))
         Py_RETURN_NONE;
     }
     self->stream = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_stream_unref(stream);
-    Py_END_ALLOW_THREADS
-    if (status != PS_SUCCESS) {
-        return raise_status(state_of(op), self->device->runtime,
-                            "Stream.close", status);
-    }
-    Py_RETURN_NONE;
+    WITHOUT_GIL(status = ps_stream_unref(stream));
+    return none_or_raise(state_of(op), self->device->runtime, "Stream.close",
+                         status);
 }
 
 static PyObject *

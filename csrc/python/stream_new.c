@@ -47,9 +47,7 @@ stream_create(struct module_state *state, PyTypeObject *type,
 {
     struct ps_stream *stream;
     ps_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_stream_create(device, priority, &stream);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status = ps_stream_create(device, priority, &stream));
     if (status != PS_SUCCESS) {
         return raise_status(state, device->runtime, "creating a stream",
                             status);

@@ -37,9 +37,7 @@ buffer_release(struct module_state *state, struct ps_block *block)
         status = ps_block_unref(block);
     }
     else {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_block_unref(block);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_block_unref(block));
     }
     report_cleanup(state, runtime, "freeing memory", status);
 }
@@ -164,9 +162,7 @@ settle_host_memory(struct module_state *state, BufferObject *host)
 {
     struct ps_stream *stream = work_stream(state, host, Py_None);
     ps_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = ps_stream_synchronize(stream);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(status = ps_stream_synchronize(stream));
     stream_release(state, stream);
     if (status != PS_SUCCESS) {
         raise_status(state, device_of(host)->runtime, "a copy", status);

@@ -10,9 +10,7 @@ wait_for_room(struct ps_stream *stream)
 {
     ps_status status;
     do {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS));
         if (PyErr_CheckSignals() < 0) {
             return PS_RAISED;
         }
@@ -34,9 +32,7 @@ stream_wait_stream(struct module_state *state, struct ps_stream *stream,
     }
     /* Both queues take an operation; the one that is full is waited for. */
     do {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_stream_wait_stream(stream, other);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_stream_wait_stream(stream, other));
     } while (status == PS_ERROR_NOT_READY &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
@@ -54,10 +50,7 @@ queued(struct module_state *state, struct ps_stream *stream,
 {
     struct ps_runtime *runtime = stream->device->runtime;
     stream_release(state, stream);
-    if (status != PS_SUCCESS) {
-        return raise_status(state, runtime, operation, status);
-    }
-    Py_RETURN_NONE;
+    return none_or_raise(state, runtime, operation, status);
 }
 
 static PyObject *
@@ -80,9 +73,7 @@ sleep_cycles(PyObject *module, PyObject *args)
         return NULL;
     }
     do {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_stream_sleep(stream, count);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = ps_stream_sleep(stream, count));
     } while (status == PS_ERROR_NOT_READY &&
              (status = wait_for_room(stream)) == PS_SUCCESS);
     return queued(state, stream, "sleep", status);
@@ -146,9 +137,8 @@ raw_stream_create(PyObject *module, PyObject *args)
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->stream_create(backend, device->index, 0, &handle);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(
+        status = backend->stream_create(backend, device->index, 0, &handle));
     return Py_BuildValue("(iK)", status, (unsigned long long)handle);
 }
 
@@ -178,9 +168,7 @@ raw_stream_destroy(PyObject *module, PyObject *args)
         status = backend->stream_device(backend, handle, &index);
     }
     if (status == PS_SUCCESS) {
-        Py_BEGIN_ALLOW_THREADS
-        status = backend->stream_destroy(backend, index, handle);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(status = backend->stream_destroy(backend, index, handle));
     }
     return PyLong_FromLong(status);
 }
