@@ -69,7 +69,7 @@ def parser() -> Parser:
         description="Report the devices that pystreams can use.",
     )
     top.add_argument("--json", action="store_true", help="print JSON")
-    commands = top.add_subparsers(dest="command", metavar="demo")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
         help="stream a file through the devices and check every byte",

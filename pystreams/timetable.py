@@ -88,10 +88,10 @@ def gain(result: dict[str, Any]) -> str:
     """Return what several streams gained over one."""
     if result["seconds"] < SHORT:
         return "the file is too short to tell"
-    return (
-        f"{result['overlap']:.2f} times as fast: reading the next chunk and "
-        "copying go on together"
-    )
+    text = f"{result['overlap']:.2f} times as fast"
+    if result["overlap"] < 1.05:
+        return f"{text}: no gain on this machine, as busy as it is now"
+    return f"{text}: reading the next chunk and copying go on together"
 
 
 def speed(result: dict[str, Any], seconds: float) -> str:

@@ -312,10 +312,12 @@ device_argument(struct module_state *state, int type, PyObject *argument)
                            ? ps_runtime_current_device(runtime, &device)
                            : ps_runtime_device(runtime, name.index, &device);
     if (status != PS_SUCCESS) {
-        char operation[80];
-        snprintf(operation, sizeof(operation), "choosing %s:%d among %d",
-                 runtime->backend->name, name.index,
-                 atomic_load(&runtime->device_count));
+        int count = atomic_load(&runtime->device_count);
+        char operation[96];
+        snprintf(operation, sizeof(operation),
+                 "choosing %s:%d, where there %s %d device%s,",
+                 runtime->backend->name, name.index, count == 1 ? "is" : "are",
+                 count, count == 1 ? "" : "s");
         raise_status(state, runtime,
                      name.index < 0 ? "asking for the current device"
                                     : operation,
