@@ -253,8 +253,6 @@ ps_status
 ps_current_exit(struct ps_device *device, ps_handle handle,
                 struct ps_stream *dropped[PS_EXIT_DROPS])
 {
-    struct ps_runtime *runtime = device->runtime;
-    struct ps_device *now;
     struct scope scope;
     if (self == NULL || !take_scope(device, handle, &scope)) {
         return PS_ERROR_INVALID_VALUE;
@@ -262,9 +260,5 @@ ps_current_exit(struct ps_device *device, ps_handle handle,
     dropped[0] = replace(scope.stream_on_entered);
     dropped[1] = replace(scope.stream_on_left);
     dropped[2] = scope.entered;
-    ps_status status = ps_runtime_current_device(runtime, &now);
-    if (status == PS_SUCCESS && now != scope.left) {
-        status = ps_runtime_restore_device(runtime, scope.left->index);
-    }
-    return status;
+    return ps_runtime_restore_device(device->runtime, scope.left->index);
 }

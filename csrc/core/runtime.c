@@ -248,8 +248,12 @@ ps_status
 ps_runtime_restore_device(struct ps_runtime *runtime, int previous)
 {
     const struct ps_backend *backend = runtime->backend;
-    if (backend->device_restore == NULL) {
-        return backend->device_set(backend, previous);
+    int current;
+    ps_status status = backend->device_current(backend, &current);
+    if (status != PS_SUCCESS || current == previous) {
+        return status;
     }
-    return backend->device_restore(backend, previous);
+    return backend->device_restore != NULL
+               ? backend->device_restore(backend, previous)
+               : backend->device_set(backend, previous);
 }

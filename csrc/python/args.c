@@ -296,14 +296,9 @@ device_name_argument(struct module_state *state, int type, PyObject *argument,
 }
 
 struct ps_device *
-device_argument(struct module_state *state, int type, PyObject *argument)
+device_at(struct module_state *state, struct device_name name)
 {
-    struct device_name name;
     struct ps_device *device;
-    if (device_name_argument(
-            state, type, argument != NULL ? argument : Py_None, &name) < 0) {
-        return NULL;
-    }
     struct ps_runtime *runtime = use_runtime(state, name.type);
     if (runtime == NULL) {
         return NULL;
@@ -325,6 +320,17 @@ device_argument(struct module_state *state, int type, PyObject *argument)
         return NULL;
     }
     return device;
+}
+
+struct ps_device *
+device_argument(struct module_state *state, int type, PyObject *argument)
+{
+    struct device_name name;
+    if (device_name_argument(
+            state, type, argument != NULL ? argument : Py_None, &name) < 0) {
+        return NULL;
+    }
+    return device_at(state, name);
 }
 
 struct ps_stream *

@@ -366,13 +366,12 @@ Buffer_subscript(PyObject *op, PyObject *key)
 static int
 Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
 {
-    BufferObject *self = as_buffer(op), held;
+    BufferObject *self = as_buffer(op);
     static char empty;
     view->obj = NULL;
-    if (buffer_hold(op, &held) < 0) {
+    if (buffer_check_usable(op) < 0) {
         return -1;
     }
-    buffer_release(state_of(op), held.block);
     if (!buffer_is_host(self)) {
         PyErr_Format(PyExc_BufferError,
                      "the host cannot address memory of %s:%d; copy it to a "

@@ -19,9 +19,7 @@ CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     return event_new(state, type, runtime,
-                     (timing ? PS_EVENT_TIMING : 0) |
-                         (blocking ? PS_EVENT_BLOCKING : 0) |
-                         (interprocess ? PS_EVENT_INTERPROCESS : 0));
+                     event_flags(timing, blocking, interprocess));
 }
 
 static PyObject *

@@ -143,7 +143,7 @@ device_index(PyObject *module, PyObject *args)
                             "index or an integer, but got:%S",
                             argument);
     }
-    struct ps_device *device = device_argument(state, type, argument);
+    struct ps_device *device = device_at(state, name);
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
@@ -178,43 +178,42 @@ set_device(PyObject *module, PyObject *args)
 static PyObject *
 exchange_device(PyObject *module, PyObject *args)
 {
-    int type, index;
-    if (!PyArg_ParseTuple(args, "ii:exchange_device", &type, &index)) {
+    struct module_state *state = state_of_module(module);
+    struct device_name name;
+    if (!PyArg_ParseTuple(args, "ii:exchange_device", &name.type,
+                          &name.index)) {
         return NULL;
     }
-    if (index < 0) {
+    if (name.index < 0) {
         return PyLong_FromLong(-1);
     }
-    struct ps_device *device = parse_device(module, args, "iO");
+    struct ps_device *device = device_at(state, name);
     if (device == NULL) {
         return NULL;
     }
-    int previous = switch_device(state_of_module(module), device);
+    int previous = switch_device(state, device);
     return previous >= 0 ? PyLong_FromLong(previous) : NULL;
 }
 
 static PyObject *
 restore_device(PyObject *module, PyObject *args)
 {
-    int type, index;
-    struct ps_device *current;
-    if (!PyArg_ParseTuple(args, "ii:restore_device", &type, &index)) {
+    struct module_state *state = state_of_module(module);
+    struct device_name name;
+    if (!PyArg_ParseTuple(args, "ii:restore_device", &name.type,
+                          &name.index)) {
         return NULL;
     }
-    if (index < 0) {
+    if (name.index < 0) {
         Py_RETURN_NONE;
     }
-    struct ps_device *device = parse_device(module, args, "iO");
+    struct ps_device *device = device_at(state, name);
     if (device == NULL) {
         return NULL;
     }
-    ps_status status = ps_runtime_current_device(device->runtime, &current);
-    if (status == PS_SUCCESS && current != device) {
-        WITHOUT_GIL(status =
-                        ps_runtime_restore_device(device->runtime, index));
-    }
-    return none_or_raise(state_of_module(module), device->runtime,
-                         "restoring the device", status);
+    ps_status status = ps_runtime_restore_device(device->runtime, name.index);
+    return none_or_raise(state, device->runtime, "restoring the device",
+                         status);
 }
 
 static PyObject *

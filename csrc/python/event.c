@@ -79,13 +79,11 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     struct ps_runtime *runtime = use_runtime(state, name.type);
     if (runtime == NULL ||
-        (name.index >= 0 && device_argument(state, -1, argument) == NULL)) {
+        (name.index >= 0 && device_at(state, name) == NULL)) {
         return NULL;
     }
     return event_new(state, type, runtime,
-                     (timing ? PS_EVENT_TIMING : 0) |
-                         (blocking ? PS_EVENT_BLOCKING : 0) |
-                         (interprocess ? PS_EVENT_INTERPROCESS : 0));
+                     event_flags(timing, blocking, interprocess));
 }
 
 static void

@@ -169,6 +169,11 @@ struct ps_runtime *default_runtime(struct module_state *state);
 struct ps_device *
 device_argument(struct module_state *state, int type, PyObject *argument);
 
+/* The device of a type and an index, -1 for the current one; NULL with an
+ * exception. */
+struct ps_device *
+device_at(struct module_state *state, struct device_name name);
+
 /* As device_argument, without using the device: type and index, -1 for the
  * current one.  -1 with an exception. */
 int device_name_argument(struct module_state *state, int type,
@@ -235,11 +240,28 @@ ps_status wait_for_room(struct ps_stream *stream);
 
 /* status = call, an enqueueing function of core, tried until there is room in
  * the stream's queue. */
-#define ENQUEUE(status, stream, call)        \
-    do {                                     \
-        status = (call);                     \
-    } while (status == PS_ERROR_NOT_READY && \
-             (status = wait_for_room(stream)) == PS_SUCCESS)
+#define ENQUEUE(status, stream, call) \
+    do {                              \
+        status = (call);              \
+    } while (has_room_again(stream, &status))
+
+/* Likewise, for a call that may block. */
+#define ENQUEUE_WITHOUT_GIL(status, stream, call) \
+    do {                                          \
+        WITHOUT_GIL(status = (call));             \
+    } while (has_room_again(stream, &status))
+
+/* Whether to try again what found the queue full; the status is what to tell
+ * where not. */
+static inline bool
+has_room_again(struct ps_stream *stream, ps_status *status)
+{
+    if (*status != PS_ERROR_NOT_READY) {
+        return false;
+    }
+    *status = wait_for_room(stream);
+    return *status == PS_SUCCESS;
+}
 
 /* What repr gives, with the name of the handle there. */
 PyObject *stream_repr(PyObject *self, const char *handle_name);
@@ -284,6 +306,15 @@ typedef struct {
 extern PyType_Spec event_spec;
 extern PyType_Spec cuda_event_spec;
 
+/* The flags that a constructor's three switches ask for. */
+static inline unsigned
+event_flags(int timing, int blocking, int interprocess)
+{
+    return (timing ? PS_EVENT_TIMING : 0) |
+           (blocking ? PS_EVENT_BLOCKING : 0) |
+           (interprocess ? PS_EVENT_INTERPROCESS : 0);
+}
+
 /* An event of the type for the runtime that was never recorded. */
 PyObject *event_new(struct module_state *state, PyTypeObject *type,
                     struct ps_runtime *runtime, unsigned flags);
@@ -316,8 +347,11 @@ extern PyType_Spec buffer_spec;
 /* -1 with ValueError where the Buffer is closed. */
 int buffer_check_open(PyObject *buffer);
 
-/* The fields of an open Buffer, its block held until buffer_release, because
- * another thread may close it; -1 with ValueError. */
+/* -1 with an exception where it is closed, or of an ancestor. */
+int buffer_check_usable(PyObject *buffer);
+
+/* The fields of a usable Buffer, its block held until buffer_release, because
+ * another thread may close it; -1 with an exception. */
 int buffer_hold(PyObject *buffer, BufferObject *held);
 void buffer_release(struct module_state *state, struct ps_block *block);
 

@@ -43,17 +43,27 @@ buffer_release(struct module_state *state, struct ps_block *block)
 }
 
 int
-buffer_hold(PyObject *op, BufferObject *held)
+buffer_check_usable(PyObject *op)
 {
+    BufferObject *self = (BufferObject *)op;
     if (buffer_check_open(op) < 0) {
         return -1;
     }
-    *held = *(BufferObject *)op;
-    if (held->block->generation != ps_generation()) {
-        raise_status(state_of(op), device_of(held)->runtime, "using a Buffer",
+    if (self->block->generation != ps_generation()) {
+        raise_status(state_of(op), device_of(self)->runtime, "using a Buffer",
                      PS_ERROR_FOREIGN);
         return -1;
     }
+    return 0;
+}
+
+int
+buffer_hold(PyObject *op, BufferObject *held)
+{
+    if (buffer_check_usable(op) < 0) {
+        return -1;
+    }
+    *held = *(BufferObject *)op;
     ps_block_ref(held->block);
     return 0;
 }
@@ -82,27 +92,44 @@ mark_used(struct transfer *transfer)
     return status;
 }
 
-/* Run a copy with the GIL released; -1 with an exception. */
+/* Queue a copy, and wait for it if asked to.  Called with the GIL released. */
+static ps_status
+copy(struct transfer *transfer, void *destination, const void *source,
+     size_t nbytes, bool wait)
+{
+    ps_status status =
+        ps_stream_copy(transfer->stream, destination, source, nbytes);
+    if (status == PS_SUCCESS) {
+        status = mark_used(transfer);
+    }
+    if (status == PS_SUCCESS && wait) {
+        status = ps_stream_synchronize(transfer->stream);
+    }
+    return status;
+}
+
+/* Likewise for a fill, which is not waited for. */
+static ps_status
+fill(struct transfer *transfer, void *destination, uint8_t value,
+     size_t nbytes)
+{
+    ps_status status =
+        ps_stream_fill(transfer->stream, destination, value, nbytes);
+    return status == PS_SUCCESS ? mark_used(transfer) : status;
+}
+
+/* Run a copy on a stream that the caller holds; -1 with an exception. */
 static int
 run_copy(struct module_state *state, struct transfer *transfer,
          void *destination, const void *source, Py_ssize_t nbytes, bool wait)
 {
-    struct ps_stream *stream = transfer->stream;
     ps_status status;
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        status = ps_stream_copy(stream, destination, source, (size_t)nbytes);
-        if (status == PS_SUCCESS) {
-            status = mark_used(transfer);
-        }
-        if (status == PS_SUCCESS && wait) {
-            status = ps_stream_synchronize(stream);
-        }
-        Py_END_ALLOW_THREADS
-    } while (status == PS_ERROR_NOT_READY &&
-             (status = wait_for_room(stream)) == PS_SUCCESS);
+    ENQUEUE_WITHOUT_GIL(
+        status, transfer->stream,
+        copy(transfer, destination, source, (size_t)nbytes, wait));
     if (status != PS_SUCCESS) {
-        raise_status(state, stream->device->runtime, "a copy", status);
+        raise_status(state, transfer->stream->device->runtime, "a copy",
+                     status);
         return -1;
     }
     return 0;
@@ -128,18 +155,20 @@ work_stream(struct module_state *state, BufferObject *buffer,
     return stream;
 }
 
+/* Run a copy of the leader's size on the stream named, else on the leader's
+ * current one; the transfer says which blocks it uses. */
 static int
-copy_from_host(struct module_state *state, BufferObject *self,
-               const void *source, PyObject *stream_name)
+copy_on(struct module_state *state, BufferObject *leader,
+        PyObject *stream_name, struct transfer transfer, void *destination,
+        const void *source, bool wait)
 {
-    struct ps_stream *stream = work_stream(state, self, stream_name);
-    if (stream == NULL) {
+    transfer.stream = work_stream(state, leader, stream_name);
+    if (transfer.stream == NULL) {
         return -1;
     }
-    struct transfer transfer = {stream, self->block, NULL};
     int result =
-        run_copy(state, &transfer, self->data, source, self->nbytes, true);
-    stream_release(state, stream);
+        run_copy(state, &transfer, destination, source, leader->nbytes, wait);
+    stream_release(state, transfer.stream);
     return result;
 }
 
@@ -147,12 +176,9 @@ int
 buffer_copy_to_host(struct module_state *state, BufferObject *self,
                     void *destination)
 {
-    struct ps_stream *stream = work_stream(state, self, Py_None);
-    struct transfer transfer = {stream, NULL, self->block};
-    int result = run_copy(state, &transfer, destination, self->data,
-                          self->nbytes, true);
-    stream_release(state, stream);
-    return result;
+    struct transfer transfer = {.source = self->block};
+    return copy_on(state, self, Py_None, transfer, destination, self->data,
+                   true);
 }
 
 /* Wait for the work on host memory of another backend, which knows nothing of
@@ -188,19 +214,12 @@ copy_between_backends(struct module_state *state, BufferObject *self,
     if (settle_host_memory(state, host) < 0) {
         return -1;
     }
-    struct ps_stream *stream = work_stream(state, other, stream_name);
-    if (stream == NULL) {
-        return -1;
-    }
     struct transfer transfer = {
-        stream,
-        other == self ? self->block : NULL,
-        other == source ? source->block : NULL,
+        .destination = other == self ? self->block : NULL,
+        .source = other == source ? source->block : NULL,
     };
-    int result = run_copy(state, &transfer, self->data, source->data,
-                          self->nbytes, true);
-    stream_release(state, stream);
-    return result;
+    return copy_on(state, other, stream_name, transfer, self->data,
+                   source->data, true);
 }
 
 /* Between devices, on the source's current stream and in the order of the
@@ -242,15 +261,12 @@ copy_from_buffer(struct module_state *state, BufferObject *self,
     }
     /* Pinned memory is of every device, so the other side leads. */
     BufferObject *leader = source->block->pinned ? self : source;
-    struct ps_stream *stream = work_stream(state, leader, stream_name);
-    if (stream == NULL) {
-        return -1;
-    }
-    struct transfer transfer = {stream, self->block, source->block};
-    int result = run_copy(state, &transfer, self->data, source->data,
-                          self->nbytes, wait);
-    stream_release(state, stream);
-    return result;
+    struct transfer transfer = {
+        .destination = self->block,
+        .source = source->block,
+    };
+    return copy_on(state, leader, stream_name, transfer, self->data,
+                   source->data, wait);
 }
 
 static int
@@ -305,7 +321,9 @@ copy_object(struct module_state *state, BufferObject *self, PyObject *source,
     }
     int result = check_size(self, view.len);
     if (result == 0) {
-        result = copy_from_host(state, self, view.buf, stream);
+        struct transfer transfer = {.destination = self->block};
+        result =
+            copy_on(state, self, stream, transfer, self->data, view.buf, true);
     }
     PyBuffer_Release(&view);
     return result;
@@ -330,16 +348,9 @@ buffer_fill(struct module_state *state, BufferObject *self, uint8_t value,
         return -1;
     }
     struct transfer transfer = {stream, self->block, NULL};
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        status =
-            ps_stream_fill(stream, self->data, value, (size_t)self->nbytes);
-        if (status == PS_SUCCESS) {
-            status = mark_used(&transfer);
-        }
-        Py_END_ALLOW_THREADS
-    } while (status == PS_ERROR_NOT_READY &&
-             (status = wait_for_room(stream)) == PS_SUCCESS);
+    ENQUEUE_WITHOUT_GIL(
+        status, stream,
+        fill(&transfer, self->data, value, (size_t)self->nbytes));
     struct ps_runtime *runtime = stream->device->runtime;
     stream_release(state, stream);
     if (status != PS_SUCCESS) {

@@ -72,10 +72,7 @@ sleep_cycles(PyObject *module, PyObject *args)
     if (stream == NULL) {
         return NULL;
     }
-    do {
-        WITHOUT_GIL(status = ps_stream_sleep(stream, count));
-    } while (status == PS_ERROR_NOT_READY &&
-             (status = wait_for_room(stream)) == PS_SUCCESS);
+    ENQUEUE_WITHOUT_GIL(status, stream, ps_stream_sleep(stream, count));
     return queued(state, stream, "sleep", status);
 }
 

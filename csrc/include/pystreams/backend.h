@@ -130,9 +130,10 @@ struct ps_backend {
      * current device is what it was. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
 
-    /* Optional; NULL means device_set.  Make previous current again, as it
-     * was before a device_set.  Answers, and initializes nothing: where
-     * previous had never been used, it stays so. */
+    /* Optional; NULL means device_set, which then keeps what stands here.
+     * Make previous current again, as it was before a device_set.  Answers,
+     * and initializes nothing: where previous had never been used, it stays
+     * so. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
