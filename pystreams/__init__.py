@@ -17,6 +17,7 @@ from ._C import (
     OutOfMemoryError,
     Stream,
     device,
+    from_dlpack,
 )
 from ._version import __version__
 
@@ -36,6 +37,7 @@ __all__ = [
     "cuda",
     "device",
     "empty",
+    "from_dlpack",
     "get_include",
 ]
 

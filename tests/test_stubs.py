@@ -13,7 +13,15 @@ from pystreams import _C
 
 STUB = Path(pystreams.__file__).parent / "_C.pyi"
 TREE = ast.parse(STUB.read_text())
-DUNDERS = {"__enter__", "__exit__", "__cuda_stream__", "__getitem__"}
+DUNDERS = {
+    "__cuda_array_interface__",
+    "__cuda_stream__",
+    "__dlpack__",
+    "__dlpack_device__",
+    "__enter__",
+    "__exit__",
+    "__getitem__",
+}
 
 
 def is_type_check_only(node):

@@ -435,6 +435,25 @@ cuda_peer_accessible(const struct ps_backend *backend, int device, int peer,
 }
 
 static ps_status
+cuda_memory_device(const struct ps_backend *backend, int device,
+                   const void *address, int *owner)
+{
+    struct cudaPointerAttributes found;
+    ps_status status =
+        ON_DEVICE(device, cudaPointerGetAttributes(&found, address));
+
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (found.type != cudaMemoryTypeDevice &&
+        found.type != cudaMemoryTypeManaged) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    *owner = found.device;
+    return PS_SUCCESS;
+}
+
+static ps_status
 cuda_host_function(const struct ps_backend *backend, int device,
                    ps_handle stream, ps_host_function function, void *argument)
 {
@@ -555,6 +574,7 @@ const struct ps_backend ps_cuda_backend = {
     .memory_fill = cuda_memory_fill,
     .memory_info = cuda_memory_info,
     .peer_accessible = cuda_peer_accessible,
+    .memory_device = cuda_memory_device,
     .host_function = cuda_host_function,
     .sleep = cuda_sleep,
     .stream_capturing = cuda_stream_capturing,

@@ -78,6 +78,10 @@ free_native(struct ps_block *block)
 {
     struct ps_device *device = block->device;
     const struct ps_backend *backend = device->runtime->backend;
+    if (block->release != NULL) {
+        block->release(block->owner);
+        return PS_SUCCESS;
+    }
     if (block->data == NULL) {
         return PS_SUCCESS;
     }
@@ -100,7 +104,7 @@ static ps_status
 settle(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
-    if (block->pinned && block->data != NULL) {
+    if (block->pinned && block->data != NULL && block->release == NULL) {
         pthread_mutex_lock(&pool->mutex);
         bool kept = pool->idle_bytes + block->nbytes <= IDLE_BYTES;
         if (kept) {
@@ -273,6 +277,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
+    block->host = device->runtime->backend->device_type == PS_DEVICE_CPU;
     block->stream = ps_stream_ref(stream);
     ps_status status = allocate(block, nbytes);
     if (status != PS_SUCCESS) {
@@ -328,6 +333,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
+    block->host = true;
     block->pinned = true;
     ps_status status = allocate(block, rounded);
     if (status != PS_SUCCESS) {
@@ -338,41 +344,30 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     return PS_SUCCESS;
 }
 
+ps_status
+ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
+                struct ps_block **result)
+{
+    struct ps_block *block = new_block(device);
+    if (block == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    block->data = loan->data;
+    block->nbytes = loan->nbytes;
+    block->host = loan->host;
+    block->pinned = loan->pinned;
+    block->read_only = loan->read_only;
+    block->owner = loan->owner;
+    block->release = loan->release;
+    *result = block;
+    return PS_SUCCESS;
+}
+
 struct ps_block *
 ps_block_ref(struct ps_block *block)
 {
     atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
     return block;
-}
-
-ps_status
-ps_block_unref(struct ps_block *block)
-{
-    if (block == NULL || atomic_fetch_sub_explicit(
-                             &block->refs, 1, memory_order_acq_rel) != 1) {
-        return PS_SUCCESS;
-    }
-    if (block->generation != ps_generation()) {
-        return drop_block(block);
-    }
-    struct ps_device *device = block->device;
-    struct ps_memory_pool *pool = &device->runtime->memory;
-    if (!block->pinned) {
-        pthread_mutex_lock(&device->mutex);
-        count_down(&device->memory.bytes, block->nbytes);
-        count_down(&device->memory.blocks, 1);
-        pthread_mutex_unlock(&device->mutex);
-    }
-    for (struct ps_block_use *use = block->uses; use; use = use->next) {
-        if (ps_event_create(device->runtime, 0, &use->done) != PS_SUCCESS) {
-            ps_stream_synchronize(use->stream);
-        }
-    }
-    pthread_mutex_lock(&pool->mutex);
-    block->next = pool->retired;
-    pool->retired = block;
-    pthread_mutex_unlock(&pool->mutex);
-    return sweep(device->runtime, false);
 }
 
 /* The uses that last or are not over.  The list is the caller's alone. */
@@ -391,6 +386,41 @@ prune(struct ps_block_use *uses, ps_status *status)
         *status = first_failure(*status, drop_use(use));
     }
     return uses;
+}
+
+ps_status
+ps_block_unref(struct ps_block *block)
+{
+    if (block == NULL || atomic_fetch_sub_explicit(
+                             &block->refs, 1, memory_order_acq_rel) != 1) {
+        return PS_SUCCESS;
+    }
+    if (block->generation != ps_generation()) {
+        return drop_block(block);
+    }
+    struct ps_device *device = block->device;
+    struct ps_memory_pool *pool = &device->runtime->memory;
+    if (block->stream != NULL) {
+        pthread_mutex_lock(&device->mutex);
+        count_down(&device->memory.bytes, block->nbytes);
+        count_down(&device->memory.blocks, 1);
+        pthread_mutex_unlock(&device->mutex);
+    }
+    ps_status status = PS_SUCCESS;
+    for (struct ps_block_use *use = block->uses; use; use = use->next) {
+        use->lasting = false;
+    }
+    block->uses = prune(block->uses, &status);
+    for (struct ps_block_use *use = block->uses; use; use = use->next) {
+        if (ps_event_create(device->runtime, 0, &use->done) != PS_SUCCESS) {
+            ps_stream_synchronize(use->stream);
+        }
+    }
+    pthread_mutex_lock(&pool->mutex);
+    block->next = pool->retired;
+    pool->retired = block;
+    pthread_mutex_unlock(&pool->mutex);
+    return first_failure(status, sweep(device->runtime, false));
 }
 
 ps_status
@@ -435,6 +465,23 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
     *link = others;
     pthread_mutex_unlock(&device->mutex);
     return status;
+}
+
+struct ps_stream *
+ps_block_stream(struct ps_block *block, size_t n)
+{
+    struct ps_stream *stream = block->stream;
+    if (stream != NULL && n-- == 0) {
+        return ps_stream_ref(stream);
+    }
+    pthread_mutex_lock(&block->device->mutex);
+    struct ps_block_use *use = block->uses;
+    for (; use != NULL && n > 0; n--) {
+        use = use->next;
+    }
+    stream = use != NULL ? ps_stream_ref(use->stream) : NULL;
+    pthread_mutex_unlock(&block->device->mutex);
+    return stream;
 }
 
 void

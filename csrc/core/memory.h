@@ -33,11 +33,25 @@ struct ps_memory_pool {
     /* Guards the lists and `idle_bytes`; never held across a call of a
      * backend. */
     pthread_mutex_t mutex;
-    /* Blocks that work still uses. */
-    struct ps_block *retired;
+    /* Blocks that work still uses; changed under the mutex. */
+    struct ps_block *_Atomic retired;
     /* Pinned blocks for reuse, and how much they hold. */
     struct ps_block *idle;
     size_t idle_bytes;
+};
+
+/* Memory that somebody else owns. */
+struct ps_loan {
+    void *data;
+    size_t nbytes;
+    /* Host memory; pinned: that devices copy asynchronously. */
+    bool host;
+    bool pinned;
+    bool read_only;
+    /* Given to release when nothing uses the memory any more, on any thread.
+     */
+    void *owner;
+    void (*release)(void *owner);
 };
 
 struct ps_block {
@@ -47,9 +61,16 @@ struct ps_block {
     void *data;
     /* Of a recycled pinned block, at least what was asked for. */
     size_t nbytes;
+    /* Whether the host can address it, and whether it is pinned. */
+    bool host;
     bool pinned;
-    /* Device memory is freed in this stream's order; NULL when pinned. */
+    bool read_only;
+    /* Memory allocated in a stream's order is freed in it, and counted; else
+     * NULL. */
     struct ps_stream *stream;
+    /* Of a borrowed block; release is NULL in others. */
+    void *owner;
+    void (*release)(void *owner);
     /* The other streams whose work uses the block; the device's mutex guards
      * the list while the block is held. */
     struct ps_block_use *uses;
@@ -57,9 +78,16 @@ struct ps_block {
     struct ps_block *next;
 };
 
-/* Free, or keep for reuse, the blocks that were given up and are used by
- * nothing any more.  Call before a block is made; the status is that of the
- * clean-up.  May block. */
+/* Whether there are blocks that were given up while work used them. */
+static inline bool
+ps_memory_has_retired(struct ps_memory_pool *pool)
+{
+    return atomic_load_explicit(&pool->retired, memory_order_relaxed) != NULL;
+}
+
+/* Free, keep for reuse or give back such blocks that nothing uses any more.
+ * Call before a block is made and after work was waited for; the status is
+ * that of the clean-up.  May block. */
 ps_status ps_memory_sweep(struct ps_runtime *runtime);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
@@ -71,6 +99,11 @@ ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,
 ps_status ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                                  struct ps_block **block);
 
+/* A block of memory that somebody else owns; it counts in no statistics.
+ * After success the loan's owner is given back by its release. */
+ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
+                          struct ps_block **block);
+
 struct ps_block *ps_block_ref(struct ps_block *block);
 
 /* Accepts NULL.  As ps_stream_unref. */
@@ -80,6 +113,10 @@ ps_status ps_block_unref(struct ps_block *block);
  * gets while the block is held. */
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
+
+/* The nth of the streams whose work is known to use the block, from 0: a new
+ * reference; NULL after the last. */
+struct ps_stream *ps_block_stream(struct ps_block *block, size_t n);
 
 void
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats);

@@ -394,6 +394,18 @@ stream_argument(struct module_state *state, int type, PyObject *argument)
                : NULL;
 }
 
+int
+optional_stream_argument(struct module_state *state, PyObject *argument,
+                         struct ps_stream **stream)
+{
+    *stream = NULL;
+    if (argument == NULL || argument == Py_None) {
+        return 0;
+    }
+    *stream = stream_argument(state, -1, argument);
+    return *stream != NULL ? 0 : -1;
+}
+
 struct handle_text
 handle_text(ps_handle handle)
 {

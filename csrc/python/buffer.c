@@ -3,7 +3,6 @@
  * object's fields, because another thread may close it meanwhile. */
 #include "module.h"
 
-#include <string.h>
 #include <structmember.h>
 
 static BufferObject *
@@ -18,124 +17,6 @@ device_of(BufferObject *self)
     return self->block->device;
 }
 
-/* Takes over the caller's reference to the block. */
-static PyObject *
-wrap_block(struct module_state *state, struct ps_block *block, char *data,
-           Py_ssize_t nbytes)
-{
-    PyTypeObject *type = state->buffer_type;
-    BufferObject *self = (BufferObject *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        buffer_release(state, block);
-        return NULL;
-    }
-    self->block = block;
-    self->data = data;
-    self->nbytes = nbytes;
-    return (PyObject *)self;
-}
-
-/* A Buffer of pinned memory for the device, or of device memory in the order
- * of the stream. */
-static PyObject *
-create(struct module_state *state, struct ps_device *device,
-       struct ps_stream *stream, Py_ssize_t nbytes)
-{
-    struct ps_runtime *runtime = device->runtime;
-    struct ps_block *block;
-    ps_status swept, status;
-    Py_BEGIN_ALLOW_THREADS
-    swept = ps_memory_sweep(runtime);
-    status = stream != NULL
-                 ? ps_block_create(stream, (size_t)nbytes, &block)
-                 : ps_block_create_pinned(device, (size_t)nbytes, &block);
-    Py_END_ALLOW_THREADS
-    report_cleanup(state, runtime, "freeing memory", swept);
-    if (status != PS_SUCCESS) {
-        char operation[80];
-        snprintf(operation, sizeof(operation), "allocating %zd bytes of %s",
-                 nbytes, stream != NULL ? "memory" : "pinned memory");
-        return raise_status(state, runtime, operation, status);
-    }
-    return wrap_block(state, block, block->data, nbytes);
-}
-
-/* The stream to allocate in the order of: the one given, which must be of the
- * device, or the device's current stream.  A new reference. */
-static struct ps_stream *
-allocation_stream(struct module_state *state, struct ps_device *device,
-                  PyObject *argument)
-{
-    if (argument == Py_None) {
-        return ps_stream_ref(ps_current_stream(device));
-    }
-    struct ps_stream *stream = stream_argument(state, -1, argument);
-    if (stream != NULL && stream->device != device) {
-        PyErr_Format(PyExc_ValueError,
-                     "expected a stream of %s:%d, but got %R",
-                     device->runtime->backend->name, device->index, argument);
-        stream_release(state, stream);
-        return NULL;
-    }
-    return stream;
-}
-
-/* The device whose backend pins memory: a CPU has no need of it, so "cpu"
- * stands for the accelerator. */
-static struct ps_device *
-pinning_device(struct module_state *state, struct ps_device *device)
-{
-    bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    return cpu ? device_argument(state, -1, Py_None) : device;
-}
-
-static PyObject *
-Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *keywords[] = {"nbytes", "device", "stream", "pin_memory",
-                               NULL};
-    struct module_state *state = state_of_type(type);
-    PyObject *size, *device_name = Py_None, *stream_name = Py_None;
-    int pinned = 0;
-
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOp:Buffer", keywords,
-                                     &size, &device_name, &stream_name,
-                                     &pinned)) {
-        return NULL;
-    }
-    Py_ssize_t nbytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
-    if (nbytes == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (nbytes < 0) {
-        return PyErr_Format(PyExc_ValueError,
-                            "nbytes must not be negative, got %zd", nbytes);
-    }
-    if (pinned && stream_name != Py_None) {
-        PyErr_SetString(PyExc_ValueError,
-                        "pinned memory is not allocated in stream order; "
-                        "stream must be None with pin_memory=True");
-        return NULL;
-    }
-    struct ps_device *device = device_argument(state, -1, device_name);
-    if (device != NULL && pinned) {
-        device = pinning_device(state, device);
-    }
-    if (device == NULL) {
-        return NULL;
-    }
-    if (pinned) {
-        return create(state, device, NULL, nbytes);
-    }
-    struct ps_stream *stream = allocation_stream(state, device, stream_name);
-    if (stream == NULL) {
-        return NULL;
-    }
-    PyObject *self = create(state, device, stream, nbytes);
-    stream_release(state, stream);
-    return self;
-}
-
 static void
 Buffer_dealloc(PyObject *op)
 {
@@ -145,7 +26,7 @@ Buffer_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     if (self->block != NULL && !is_finalizing()) {
-        buffer_release(state_of(op), self->block);
+        block_release(state_of(op), self->block);
     }
     type->tp_free(op);
     Py_DECREF(type);
@@ -170,40 +51,73 @@ Buffer_repr(PyObject *op)
         self->nbytes, text.chars);
 }
 
+/* The other side of a copy, whether this one is its destination, and how. */
+static PyObject *
+copy_with(PyObject *op, PyObject *object, bool here, PyObject *non_blocking,
+          PyObject *stream_name)
+{
+    struct module_state *state = state_of(op);
+    struct span self, other;
+    struct ps_stream *stream;
+    int result = -1;
+    int asynchronous =
+        non_blocking != NULL ? PyObject_IsTrue(non_blocking) : 0;
+    if (asynchronous < 0 || buffer_hold(op, &self) < 0) {
+        return NULL;
+    }
+    if (optional_stream_argument(state, stream_name, &stream) == 0) {
+        if (operand_hold(state, object, &self, stream, !here, &other) == 0) {
+            result = span_copy(state, here ? &self : &other,
+                               here ? &other : &self, stream, asynchronous);
+            span_release(state, &other);
+        }
+        stream_release(state, stream);
+    }
+    span_release(state, &self);
+    return result == 0 ? Py_NewRef(op) : NULL;
+}
+
 static PyObject *
 Buffer_copy(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
     static const char *const names[] = {"src", "non_blocking", "stream", NULL};
     static const struct signature signature = {"copy_", 1, 3, names};
-    struct module_state *state = state_of(op);
     PyObject *values[3];
-    BufferObject self;
-
     if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
         return NULL;
     }
-    PyObject *stream = values[2] != NULL ? values[2] : Py_None;
-    int non_blocking = values[1] != NULL ? PyObject_IsTrue(values[1]) : 0;
-    if (non_blocking < 0 || buffer_hold(op, &self) < 0) {
-        return NULL;
-    }
-    int result = buffer_copy(state, &self, values[0], non_blocking, stream);
-    buffer_release(state, self.block);
-    return result == 0 ? Py_NewRef(op) : NULL;
+    return copy_with(op, values[0], true, values[1], values[2]);
 }
 
 static PyObject *
-fill_with(PyObject *op, uint8_t value, PyObject *stream)
+Buffer_copy_to(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    static const char *const names[] = {"dst", "non_blocking", "stream", NULL};
+    static const struct signature signature = {"copy_to", 1, 3, names};
+    PyObject *values[3];
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
+        return NULL;
+    }
+    return copy_with(op, values[0], false, values[1], values[2]);
+}
+
+static PyObject *
+fill_with(PyObject *op, uint8_t value, PyObject *stream_name)
 {
     struct module_state *state = state_of(op);
-    BufferObject self;
+    struct ps_stream *stream;
+    struct span self;
+    int result = -1;
     if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    int result =
-        buffer_fill(state, &self, value, stream != NULL ? stream : Py_None);
-    buffer_release(state, self.block);
+    if (optional_stream_argument(state, stream_name, &stream) == 0) {
+        result = span_fill(state, &self, value, stream);
+        stream_release(state, stream);
+    }
+    span_release(state, &self);
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
@@ -244,11 +158,11 @@ static PyObject *
 Buffer_record_stream(PyObject *op, PyObject *argument)
 {
     struct module_state *state = state_of(op);
-    BufferObject self;
+    struct span self;
     if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    struct ps_runtime *runtime = device_of(&self)->runtime;
+    struct ps_runtime *runtime = self.block->device->runtime;
     struct ps_stream *stream = required_stream_argument(state, -1, argument);
     ps_status status = PS_SUCCESS;
     if (stream != NULL && stream->device->runtime != runtime) {
@@ -259,10 +173,8 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
         WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
         raise_status(state, runtime, "Buffer.record_stream", status);
     }
-    if (stream != NULL) {
-        stream_release(state, stream);
-    }
-    buffer_release(state, self.block);
+    stream_release(state, stream);
+    span_release(state, &self);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -272,17 +184,20 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
 static PyObject *
 Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(op);
-    BufferObject self;
-    if (buffer_hold(op, &self) < 0) {
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, as_buffer(op)->nbytes);
+    if (bytes == NULL) {
         return NULL;
     }
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, self.nbytes);
-    if (bytes != NULL &&
-        buffer_copy_to_host(state, &self, PyBytes_AS_STRING(bytes)) < 0) {
+    /* Nobody else has seen the bytes yet, so they may be written. */
+    PyObject *view = PyMemoryView_FromMemory(
+        PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes), PyBUF_WRITE);
+    PyObject *done =
+        view != NULL ? copy_with(op, view, false, NULL, NULL) : NULL;
+    Py_XDECREF(view);
+    if (done == NULL) {
         Py_CLEAR(bytes);
     }
-    buffer_release(state, self.block);
+    Py_XDECREF(done);
     return bytes;
 }
 
@@ -359,8 +274,12 @@ Buffer_subscript(PyObject *op, PyObject *key)
     }
     Py_ssize_t length =
         PySlice_AdjustIndices(self->nbytes, &start, &stop, step);
-    return wrap_block(state_of(op), ps_block_ref(self->block),
-                      self->data + start, length);
+    struct span part = {
+        .block = ps_block_ref(self->block),
+        .data = self->data + start,
+        .nbytes = length,
+    };
+    return buffer_wrap(state_of(op), &part);
 }
 
 static int
@@ -372,7 +291,7 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
     if (buffer_check_usable(op) < 0) {
         return -1;
     }
-    if (!buffer_is_host(self)) {
+    if (!self->block->host) {
         PyErr_Format(PyExc_BufferError,
                      "the host cannot address memory of %s:%d; copy it to a "
                      "pinned Buffer, or use tobytes()",
@@ -381,7 +300,7 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
         return -1;
     }
     if (PyBuffer_FillInfo(view, op, self->data != NULL ? self->data : &empty,
-                          self->nbytes, 0, flags) < 0) {
+                          self->nbytes, self->block->read_only, flags) < 0) {
         return -1;
     }
     self->exports++;
@@ -415,6 +334,15 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                       device_of(self)->index);
 }
 
+static PyObject *
+Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
+{
+    if (buffer_check_open(op) < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(as_buffer(op)->block->read_only);
+}
+
 static PyMethodDef buffer_methods[] = {
     {"data_ptr", Buffer_data_ptr, METH_NOARGS,
      PyDoc_STR("data_ptr($self, /)\n--\n\n"
@@ -428,15 +356,27 @@ static PyMethodDef buffer_methods[] = {
      PyDoc_STR("copy_($self, /, src, non_blocking=False, stream=None)\n--\n\n"
                "Copy the bytes of src, of the same size, and return self "
                "(cudaMemcpyAsync).\n\n"
-               "src is a Buffer, or any contiguous object with the buffer "
-               "protocol.  The copy is\nqueued on the stream given, else on "
-               "the current stream of the device memory\ninvolved; between "
-               "devices, on the source's, and in the order of both.  Blocks\n"
-               "with the GIL released until the copy is done when src is not "
-               "a Buffer, or when\none side is host memory and non_blocking "
-               "is false.\n\n"
-               "Raises ValueError for another size or overlapping memory, "
-               "TypeError for another\ntype.")},
+               "src is a Buffer, or any C-contiguous object with the buffer "
+               "protocol, DLPack or the\nCUDA array interface.  The copy is "
+               "queued on the stream given, else on the current\nstream of "
+               "the device memory involved; between devices, on the "
+               "source's, and in\nthe order of both.  Its producer makes "
+               "device memory ready for that stream.\nBlocks with the GIL "
+               "released until the copy is done when src is host memory of\n"
+               "another library, or when one side is host memory and "
+               "non_blocking is false.\n\n"
+               "Raises ValueError for another size, overlapping or read-only "
+               "memory and for what\na producer cannot mean, TypeError for "
+               "another type.")},
+    {"copy_to", (PyCFunction)(void (*)(void))Buffer_copy_to,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("copy_to($self, /, dst, non_blocking=False, "
+               "stream=None)\n--\n\n"
+               "Copy the bytes to dst, of the same size, and return self "
+               "(cudaMemcpyAsync).\n\n"
+               "As dst.copy_(self) for a Buffer; dst may also be any writable "
+               "object that copy_\ntakes.  Unless non_blocking is true, "
+               "blocks until the copy is done when dst is not\na Buffer.")},
     {"fill_", (PyCFunction)(void (*)(void))Buffer_fill,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("fill_($self, /, byte, stream=None)\n--\n\n"
@@ -464,6 +404,23 @@ static PyMethodDef buffer_methods[] = {
                "for any work.\n\n"
                "Raises BufferError for memory that the host cannot "
                "address.")},
+    {"__dlpack__", (PyCFunction)(void (*)(void))Buffer_dlpack,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("__dlpack__($self, /, *, stream=None, max_version=None, "
+               "dl_device=None, copy=None)\n--\n\n"
+               "Return a DLPack capsule of the bytes, versioned where "
+               "max_version is (1, 0) or\nmore.\n\n"
+               "The consumer's stream waits for all work that is known to "
+               "use the memory: None\nand 1 are the default stream, 2 the "
+               "thread's, -1 asks for no wait, 0 is not\nallowed.  For host "
+               "memory it must be None, and the call blocks with the GIL\n"
+               "released.  dl_device (1, 0) and copy=True give a copy.\n\n"
+               "Memory that the consumer drops while a stream of its own "
+               "works on it needs\nrecord_stream().  Raises BufferError "
+               "where the memory cannot be given like this.")},
+    {"__dlpack_device__", Buffer_dlpack_device, METH_NOARGS,
+     PyDoc_STR("__dlpack_device__($self, /)\n--\n\n"
+               "Return DLPack's (device type, device id) of the memory.")},
     {"close", Buffer_close, METH_NOARGS,
      PyDoc_STR("close($self, /)\n--\n\n"
                "Give the memory up now; it is freed after the work that uses "
@@ -477,6 +434,14 @@ static PyGetSetDef buffer_getset[] = {
     {"nbytes", Buffer_get_nbytes, NULL, PyDoc_STR("The size in bytes.")},
     {"device", Buffer_get_device, NULL,
      PyDoc_STR("The memory's device; device('cpu') when pinned.")},
+    {"readonly", Buffer_get_readonly, NULL,
+     PyDoc_STR("Whether the memory must not be written; only another "
+               "library's can be so.")},
+    {"__cuda_array_interface__", Buffer_get_array_interface, NULL,
+     PyDoc_STR("The CUDA array interface, version 3, of CUDA device memory; "
+               "AttributeError for\nany other.  The stream that it names, "
+               "the current one, waits for all work that is\nknown to use "
+               "the memory.")},
     {NULL},
 };
 

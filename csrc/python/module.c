@@ -154,9 +154,16 @@ module_exec(PyObject *module)
     state->default_type = -1;
     state->str_cuda_stream = PyUnicode_InternFromString("__cuda_stream__");
     state->str_idx = PyUnicode_InternFromString("idx");
+    state->str_dlpack = PyUnicode_InternFromString("__dlpack__");
+    state->str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
+    state->str_array_interface =
+        PyUnicode_InternFromString("__cuda_array_interface__");
     if (state->str_cuda_stream == NULL || state->str_idx == NULL ||
-        add_types(module, state) < 0 || add_exceptions(module, state) < 0 ||
+        state->str_dlpack == NULL || state->str_dlpack_device == NULL ||
+        state->str_array_interface == NULL || add_types(module, state) < 0 ||
+        add_exceptions(module, state) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
+        PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0) {
         return -1;
     }
@@ -196,6 +203,9 @@ module_clear(PyObject *module)
     Py_CLEAR(state->out_of_memory_error);
     Py_CLEAR(state->str_cuda_stream);
     Py_CLEAR(state->str_idx);
+    Py_CLEAR(state->str_dlpack);
+    Py_CLEAR(state->str_dlpack_device);
+    Py_CLEAR(state->str_array_interface);
     return 0;
 }
 

@@ -1,11 +1,12 @@
 /* Copies and fills: what `Buffer` does in stream order.
  *
- * Each marks its blocks as used by its stream after it was queued, so that no
- * block is reused under it.  Callers hold the blocks. */
+ * Work that is not waited for marks its blocks as used by its stream after it
+ * was queued, so that no block is reused under it.  Callers hold the blocks.
+ */
 #include "module.h"
 
 /* One operation on a stream with the blocks that it uses; NULL for memory
- * that is not a Buffer's, or not of the stream's backend. */
+ * that is not of the stream's backend. */
 struct transfer {
     struct ps_stream *stream;
     struct ps_block *destination;
@@ -13,66 +14,9 @@ struct transfer {
 };
 
 static struct ps_device *
-device_of(BufferObject *buffer)
+device_of(struct span *span)
 {
-    return buffer->block->device;
-}
-
-int
-buffer_check_open(PyObject *self)
-{
-    if (((BufferObject *)self)->block == NULL) {
-        PyErr_SetString(PyExc_ValueError, "the Buffer is closed");
-        return -1;
-    }
-    return 0;
-}
-
-void
-buffer_release(struct module_state *state, struct ps_block *block)
-{
-    struct ps_runtime *runtime = block->device->runtime;
-    ps_status status;
-    if (atomic_load(&block->refs) > 1) {
-        status = ps_block_unref(block);
-    }
-    else {
-        WITHOUT_GIL(status = ps_block_unref(block));
-    }
-    report_cleanup(state, runtime, "freeing memory", status);
-}
-
-int
-buffer_check_usable(PyObject *op)
-{
-    BufferObject *self = (BufferObject *)op;
-    if (buffer_check_open(op) < 0) {
-        return -1;
-    }
-    if (self->block->generation != ps_generation()) {
-        raise_status(state_of(op), device_of(self)->runtime, "using a Buffer",
-                     PS_ERROR_FOREIGN);
-        return -1;
-    }
-    return 0;
-}
-
-int
-buffer_hold(PyObject *op, BufferObject *held)
-{
-    if (buffer_check_usable(op) < 0) {
-        return -1;
-    }
-    *held = *(BufferObject *)op;
-    ps_block_ref(held->block);
-    return 0;
-}
-
-bool
-buffer_is_host(BufferObject *buffer)
-{
-    return buffer->block->pinned ||
-           device_of(buffer)->runtime->backend->device_type == PS_DEVICE_CPU;
+    return span->block->device;
 }
 
 static ps_status
@@ -99,16 +43,13 @@ copy(struct transfer *transfer, void *destination, const void *source,
 {
     ps_status status =
         ps_stream_copy(transfer->stream, destination, source, nbytes);
-    if (status == PS_SUCCESS) {
-        status = mark_used(transfer);
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    if (status == PS_SUCCESS && wait) {
-        status = ps_stream_synchronize(transfer->stream);
-    }
-    return status;
+    return wait ? ps_stream_synchronize(transfer->stream)
+                : mark_used(transfer);
 }
 
-/* Likewise for a fill, which is not waited for. */
 static ps_status
 fill(struct transfer *transfer, void *destination, uint8_t value,
      size_t nbytes)
@@ -118,15 +59,14 @@ fill(struct transfer *transfer, void *destination, uint8_t value,
     return status == PS_SUCCESS ? mark_used(transfer) : status;
 }
 
-/* Run a copy on a stream that the caller holds; -1 with an exception. */
 static int
 run_copy(struct module_state *state, struct transfer *transfer,
-         void *destination, const void *source, Py_ssize_t nbytes, bool wait)
+         struct span *to, struct span *from, bool wait)
 {
     ps_status status;
     ENQUEUE_WITHOUT_GIL(
         status, transfer->stream,
-        copy(transfer, destination, source, (size_t)nbytes, wait));
+        copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));
     if (status != PS_SUCCESS) {
         raise_status(state, transfer->stream->device->runtime, "a copy",
                      status);
@@ -135,106 +75,76 @@ run_copy(struct module_state *state, struct transfer *transfer,
     return 0;
 }
 
-/* The stream for work on a Buffer: the one given, which must be of the same
+/* The stream for work on a span: the one given, which must be of the same
  * backend, or the current stream of its device.  A new reference. */
 static struct ps_stream *
-work_stream(struct module_state *state, BufferObject *buffer,
-            PyObject *argument)
+work_stream(struct span *span, struct ps_stream *given)
 {
-    struct ps_device *device = device_of(buffer);
-    if (argument == Py_None) {
+    struct ps_device *device = device_of(span);
+    if (given == NULL) {
         return ps_stream_ref(ps_current_stream(device));
     }
-    struct ps_stream *stream = stream_argument(state, -1, argument);
-    if (stream != NULL && stream->device->runtime != device->runtime) {
-        PyErr_Format(PyExc_ValueError, "expected a %s stream, but got %R",
-                     device->runtime->backend->name, argument);
-        stream_release(state, stream);
+    if (given->device->runtime != device->runtime) {
+        PyErr_Format(PyExc_ValueError,
+                     "expected a %s stream, but got a %s "
+                     "stream",
+                     device->runtime->backend->name,
+                     given->device->runtime->backend->name);
         return NULL;
     }
-    return stream;
+    return ps_stream_ref(given);
 }
 
-/* Run a copy of the leader's size on the stream named, else on the leader's
- * current one; the transfer says which blocks it uses. */
+/* Run a copy on the stream given, else on the leader's current one; the
+ * transfer says which blocks it uses. */
 static int
-copy_on(struct module_state *state, BufferObject *leader,
-        PyObject *stream_name, struct transfer transfer, void *destination,
-        const void *source, bool wait)
+copy_on(struct module_state *state, struct span *leader,
+        struct ps_stream *given, struct transfer transfer, struct span *to,
+        struct span *from, bool wait)
 {
-    transfer.stream = work_stream(state, leader, stream_name);
+    transfer.stream = work_stream(leader, given);
     if (transfer.stream == NULL) {
         return -1;
     }
-    int result =
-        run_copy(state, &transfer, destination, source, leader->nbytes, wait);
+    int result = run_copy(state, &transfer, to, from, wait);
     stream_release(state, transfer.stream);
     return result;
 }
 
-int
-buffer_copy_to_host(struct module_state *state, BufferObject *self,
-                    void *destination)
-{
-    struct transfer transfer = {.source = self->block};
-    return copy_on(state, self, Py_None, transfer, destination, self->data,
-                   true);
-}
-
-/* Wait for the work on host memory of another backend, which knows nothing of
- * the streams that will copy it. */
+/* One side is plain host memory to the other side's backend, which knows
+ * nothing of the streams that work on it: wait for them, and for the copy. */
 static int
-settle_host_memory(struct module_state *state, BufferObject *host)
+copy_between_backends(struct module_state *state, struct span *to,
+                      struct span *from, struct ps_stream *given)
 {
-    struct ps_stream *stream = work_stream(state, host, Py_None);
-    ps_status status;
-    WITHOUT_GIL(status = ps_stream_synchronize(stream));
-    stream_release(state, stream);
-    if (status != PS_SUCCESS) {
-        raise_status(state, device_of(host)->runtime, "a copy", status);
-        return -1;
-    }
-    return 0;
-}
-
-/* One side is plain host memory to the other side's backend. */
-static int
-copy_between_backends(struct module_state *state, BufferObject *self,
-                      BufferObject *source, PyObject *stream_name)
-{
-    BufferObject *host = buffer_is_host(source) ? source : self;
-    BufferObject *other = host == source ? self : source;
-    if (!buffer_is_host(host)) {
+    struct span *host = from->block->host ? from : to;
+    struct span *other = host == from ? to : from;
+    if (!host->block->host) {
         PyErr_Format(PyExc_NotImplementedError,
                      "no copy from %s to %s device memory",
-                     device_of(source)->runtime->backend->name,
-                     device_of(self)->runtime->backend->name);
+                     device_of(from)->runtime->backend->name,
+                     device_of(to)->runtime->backend->name);
         return -1;
     }
-    if (settle_host_memory(state, host) < 0) {
+    if (span_settle(state, host, NULL) < 0) {
         return -1;
     }
-    struct transfer transfer = {
-        .destination = other == self ? self->block : NULL,
-        .source = other == source ? source->block : NULL,
-    };
-    return copy_on(state, other, stream_name, transfer, self->data,
-                   source->data, true);
+    struct transfer transfer = {NULL};
+    return copy_on(state, other, given, transfer, to, from, true);
 }
 
 /* Between devices, on the source's current stream and in the order of the
  * destination's too, as torch has it. */
 static int
-copy_between_devices(struct module_state *state, BufferObject *self,
-                     BufferObject *source, bool wait)
+copy_between_devices(struct module_state *state, struct span *to,
+                     struct span *from, bool wait)
 {
-    struct ps_stream *theirs = work_stream(state, source, Py_None);
-    struct ps_stream *ours = work_stream(state, self, Py_None);
-    struct transfer transfer = {theirs, self->block, source->block};
+    struct ps_stream *theirs = work_stream(from, NULL);
+    struct ps_stream *ours = work_stream(to, NULL);
+    struct transfer transfer = {theirs, to->block, from->block};
     int result = stream_wait_stream(state, theirs, ours);
     if (result == 0) {
-        result = run_copy(state, &transfer, self->data, source->data,
-                          self->nbytes, wait);
+        result = run_copy(state, &transfer, to, from, wait);
     }
     if (result == 0) {
         result = stream_wait_stream(state, ours, theirs);
@@ -244,118 +154,115 @@ copy_between_devices(struct module_state *state, BufferObject *self,
     return result;
 }
 
+/* What holds of both sides before anything is queued. */
 static int
-copy_from_buffer(struct module_state *state, BufferObject *self,
-                 BufferObject *source, PyObject *stream_name,
-                 bool non_blocking)
+check(struct span *to, struct span *from)
 {
-    struct ps_device *from = device_of(source), *to = device_of(self);
-    bool wait =
-        !non_blocking && (buffer_is_host(self) || buffer_is_host(source));
-    if (from->runtime != to->runtime) {
-        return copy_between_backends(state, self, source, stream_name);
+    if (to->block->read_only) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the destination of the copy is read-only");
+        return -1;
     }
-    bool pinned = self->block->pinned || source->block->pinned;
-    if (from != to && !pinned && stream_name == Py_None) {
-        return copy_between_devices(state, self, source, wait);
-    }
-    /* Pinned memory is of every device, so the other side leads. */
-    BufferObject *leader = source->block->pinned ? self : source;
-    struct transfer transfer = {
-        .destination = self->block,
-        .source = source->block,
-    };
-    return copy_on(state, leader, stream_name, transfer, self->data,
-                   source->data, wait);
-}
-
-static int
-check_size(BufferObject *self, Py_ssize_t nbytes)
-{
-    if (nbytes != self->nbytes) {
+    if (to->nbytes != from->nbytes) {
         PyErr_Format(PyExc_ValueError,
-                     "copy_ expects a source of %zd bytes, but got %zd",
-                     self->nbytes, nbytes);
+                     "a copy needs two sides of one size, but the source has "
+                     "%zd bytes and the destination %zd",
+                     from->nbytes, to->nbytes);
+        return -1;
+    }
+    bool comparable = device_of(to)->runtime == device_of(from)->runtime ||
+                      (to->block->host && from->block->host);
+    if (comparable && to->data < from->data + from->nbytes &&
+        from->data < to->data + to->nbytes) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the source and the destination of the copy overlap");
         return -1;
     }
     return 0;
 }
 
-static int
-copy_buffer(struct module_state *state, BufferObject *self, PyObject *op,
-            bool non_blocking, PyObject *stream)
+static bool
+is_pageable(struct span *span)
 {
-    BufferObject source;
-    if (buffer_hold(op, &source) < 0) {
-        return -1;
-    }
-    int result = check_size(self, source.nbytes);
-    if (result == 0 && self->block == source.block &&
-        self->data < source.data + source.nbytes &&
-        source.data < self->data + self->nbytes) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the source and the destination of copy_ overlap");
-        result = -1;
-    }
-    if (result == 0) {
-        result = copy_from_buffer(state, self, &source, stream, non_blocking);
-    }
-    buffer_release(state, source.block);
-    return result;
-}
-
-static int
-copy_object(struct module_state *state, BufferObject *self, PyObject *source,
-            PyObject *stream)
-{
-    Py_buffer view;
-    if (!PyObject_CheckBuffer(source)) {
-        PyErr_Format(PyExc_TypeError,
-                     "copy_ expects a Buffer or an object with the buffer "
-                     "protocol, but got %s",
-                     Py_TYPE(source)->tp_name);
-        return -1;
-    }
-    if (PyObject_GetBuffer(source, &view, PyBUF_SIMPLE) < 0) {
-        return -1;
-    }
-    int result = check_size(self, view.len);
-    if (result == 0) {
-        struct transfer transfer = {.destination = self->block};
-        result =
-            copy_on(state, self, stream, transfer, self->data, view.buf, true);
-    }
-    PyBuffer_Release(&view);
-    return result;
+    return span->foreign && span->block->host && !span->block->pinned;
 }
 
 int
-buffer_copy(struct module_state *state, BufferObject *self, PyObject *source,
-            bool non_blocking, PyObject *stream)
+span_copy(struct module_state *state, struct span *to, struct span *from,
+          struct ps_stream *stream, bool non_blocking)
 {
-    return PyObject_TypeCheck(source, state->buffer_type)
-               ? copy_buffer(state, self, source, non_blocking, stream)
-               : copy_object(state, self, source, stream);
+    if (check(to, from) < 0) {
+        return -1;
+    }
+    if (device_of(to)->runtime != device_of(from)->runtime) {
+        return copy_between_backends(state, to, from, stream);
+    }
+    bool host = to->block->host || from->block->host;
+    bool wait = is_pageable(to) || is_pageable(from) ||
+                (!non_blocking && (host || to->foreign));
+    bool pinned = to->block->pinned || from->block->pinned;
+    if (device_of(from) != device_of(to) && !pinned && stream == NULL) {
+        return copy_between_devices(state, to, from, wait);
+    }
+    /* Pinned memory is of every device, so the other side leads. */
+    struct span *leader = from->block->pinned ? to : from;
+    struct transfer transfer = {NULL, to->block, from->block};
+    return copy_on(state, leader, stream, transfer, to, from, wait);
 }
 
 int
-buffer_fill(struct module_state *state, BufferObject *self, uint8_t value,
-            PyObject *stream_name)
+span_fill(struct module_state *state, struct span *span, uint8_t value,
+          struct ps_stream *given)
 {
-    struct ps_stream *stream = work_stream(state, self, stream_name);
+    if (span->block->read_only) {
+        PyErr_SetString(PyExc_ValueError, "the Buffer is read-only");
+        return -1;
+    }
+    struct ps_stream *stream = work_stream(span, given);
     ps_status status;
     if (stream == NULL) {
         return -1;
     }
-    struct transfer transfer = {stream, self->block, NULL};
+    struct transfer transfer = {stream, span->block, NULL};
     ENQUEUE_WITHOUT_GIL(
         status, stream,
-        fill(&transfer, self->data, value, (size_t)self->nbytes));
-    struct ps_runtime *runtime = stream->device->runtime;
+        fill(&transfer, span->data, value, (size_t)span->nbytes));
     stream_release(state, stream);
     if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "a fill", status);
+        raise_status(state, device_of(span)->runtime, "a fill", status);
         return -1;
     }
     return 0;
+}
+
+static int
+wait_for(struct module_state *state, struct ps_stream *user,
+         struct ps_stream *stream)
+{
+    ps_status status;
+    if (stream == user) {
+        return 0;
+    }
+    if (stream != NULL) {
+        return stream_wait_stream(state, stream, user);
+    }
+    WITHOUT_GIL(status = ps_stream_synchronize(user));
+    raise_status(state, user->device->runtime, "waiting for a Buffer's work",
+                 status);
+    return status == PS_SUCCESS ? 0 : -1;
+}
+
+int
+span_settle(struct module_state *state, struct span *span,
+            struct ps_stream *stream)
+{
+    struct ps_stream *user = work_stream(span, NULL);
+    int result = 0;
+    for (size_t n = 0; user != NULL && result == 0; n++) {
+        result = wait_for(state, user, stream);
+        stream_release(state, user);
+        user = ps_block_stream(span->block, n);
+    }
+    stream_release(state, user);
+    return result;
 }

@@ -241,7 +241,7 @@ struct ps_backend {
                                ps_handle start, ps_handle end,
                                float *milliseconds);
 
-    /* ---- Optional group: memory (all or none, but for peer_accessible) -- */
+    /* ---- Optional group: memory (all or none, but for the last two) ----- */
 
     /* nbytes (> 0) of device memory, aligned to 256 bytes, for use by work
      * that is queued on the stream after the call.  May block.
@@ -287,6 +287,12 @@ struct ps_backend {
      * May block. */
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
+
+    /* Optional; NULL where an address does not tell.  The device whose memory
+     * the address is in; device is one that the caller uses.  Answers.
+     * Statuses: PS_ERROR_INVALID_VALUE where it is in no device's. */
+    ps_status (*memory_device)(const struct ps_backend *backend, int device,
+                               const void *address, int *owner);
 
     /* ---- Optional group: work ------------------------------------------ */
 

@@ -1,0 +1,309 @@
+/* Memory of other libraries: what a copy takes beside Buffers.  Nothing that a
+ * producer says of its memory is believed before it was checked. */
+#include "module.h"
+
+#include <string.h>
+
+/* The bytes of the claim; -1 with ValueError. */
+static int
+claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
+{
+    int64_t count = 1;
+    bool overflow = false, empty = false;
+    for (int i = 0; i < claim->ndim; i++) {
+        if (claim->shape[i] < 0) {
+            PyErr_Format(PyExc_ValueError,
+                         "%s has a negative extent: shape[%d] is %lld",
+                         claim->what, i, (long long)claim->shape[i]);
+            return -1;
+        }
+        empty = empty || claim->shape[i] == 0;
+        overflow =
+            overflow || __builtin_mul_overflow(count, claim->shape[i], &count);
+    }
+    int64_t bits = 0;
+    if (!empty &&
+        (overflow || __builtin_mul_overflow(count, claim->item_bits, &bits) ||
+         bits > INT64_MAX - 7)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s has extents whose size in bytes overflows",
+                     claim->what);
+        return -1;
+    }
+    *nbytes = (Py_ssize_t)((bits + 7) / 8);
+    return 0;
+}
+
+static int
+check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
+{
+    int64_t expected = claim->stride_unit;
+    if (claim->strides == NULL || nbytes == 0) {
+        return 0;
+    }
+    for (int i = claim->ndim; i-- > 0;) {
+        if (claim->shape[i] != 1 && claim->strides[i] != expected) {
+            PyErr_Format(PyExc_ValueError,
+                         "%s is not C-contiguous: strides[%d] is %lld, where "
+                         "%lld is expected; make a contiguous copy of it",
+                         claim->what, i, (long long)claim->strides[i],
+                         (long long)expected);
+            return -1;
+        }
+        expected *= claim->shape[i];
+    }
+    return 0;
+}
+
+/* Whether the address is of the device, as far as the backend can tell. */
+static int
+check_place(struct module_state *state, const struct claim *claim,
+            const char *address)
+{
+    struct ps_device *device = claim->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    int owner = device->index;
+    if (backend->memory_device == NULL) {
+        return 0;
+    }
+    ps_status status =
+        backend->memory_device(backend, device->index, address, &owner);
+    struct handle_text text = handle_text((ps_handle)address);
+    if (status == PS_ERROR_INVALID_VALUE) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s claims memory of %s:%d at %s, where there is none",
+                     claim->what, backend->name, device->index, text.chars);
+        return -1;
+    }
+    if (status != PS_SUCCESS) {
+        raise_status(state, device->runtime, "asking for an address's device",
+                     status);
+        return -1;
+    }
+    if (owner != device->index) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s claims memory of %s:%d at %s, which is of %s:%d",
+                     claim->what, backend->name, device->index, text.chars,
+                     backend->name, owner);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+check_address(struct module_state *state, const struct claim *claim,
+              Py_ssize_t nbytes)
+{
+    char *first = claim->data;
+    if (nbytes == 0) {
+        return 0;
+    }
+    if (first == NULL ||
+        (uintptr_t)first > UINTPTR_MAX - (uintptr_t)(nbytes - 1)) {
+        struct handle_text text = handle_text((ps_handle)first);
+        PyErr_Format(PyExc_ValueError,
+                     "%s claims %zd bytes at the address %s, where they "
+                     "cannot be",
+                     claim->what, nbytes, text.chars);
+        return -1;
+    }
+    if (claim->device == NULL) {
+        return 0;
+    }
+    return check_place(state, claim, first) < 0
+               ? -1
+               : check_place(state, claim, first + nbytes - 1);
+}
+
+/* What a block is released by: the owner's function and the owner. */
+struct debt {
+    void (*release)(void *owner);
+    void *owner;
+};
+
+/* On any thread, which need not hold the GIL. */
+static void
+release_debt(void *memory)
+{
+    struct debt *debt = memory;
+    if (is_finalizing()) {
+        return;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    debt->release(debt->owner);
+    PyMem_Free(debt);
+    PyGILState_Release(gil);
+}
+
+int
+claim_hold(struct module_state *state, const struct claim *claim,
+           struct ps_device *host_device, void *owner,
+           void (*release)(void *owner), struct span *span)
+{
+    Py_ssize_t nbytes;
+    if (claim_nbytes(claim, &nbytes) < 0 ||
+        check_contiguous(claim, nbytes) < 0 ||
+        check_address(state, claim, nbytes) < 0) {
+        return -1;
+    }
+    struct debt *debt = PyMem_Malloc(sizeof(*debt));
+    if (debt == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *debt = (struct debt){release, owner};
+    struct ps_loan loan = {
+        .data = claim->data,
+        .nbytes = (size_t)nbytes,
+        .host = claim->device == NULL,
+        .pinned = claim->pinned,
+        .read_only = claim->read_only,
+        .owner = debt,
+        .release = release_debt,
+    };
+    struct ps_device *device =
+        claim->device != NULL ? claim->device : host_device;
+    ps_status status = ps_block_borrow(device, &loan, &span->block);
+    if (status != PS_SUCCESS) {
+        PyMem_Free(debt);
+        raise_status(state, device->runtime, "borrowing memory", status);
+        return -1;
+    }
+    span->data = claim->data;
+    span->nbytes = nbytes;
+    span->foreign = true;
+    return 0;
+}
+
+struct ps_stream *
+handshake_stream(struct ps_device *device, struct ps_stream *stream)
+{
+    return stream != NULL && stream->device == device
+               ? stream
+               : ps_current_stream(device);
+}
+
+struct ps_stream *
+protocol_stream(struct module_state *state, struct ps_device *device,
+                const char *what, PyObject *number)
+{
+    ps_handle handle;
+    if (PyBool_Check(number)) {
+        PyErr_Format(PyExc_TypeError, "%s must be an int, not bool", what);
+        return NULL;
+    }
+    if (handle_argument(what, number, &handle) < 0) {
+        return NULL;
+    }
+    if (handle == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s must not be 0, which is ambiguous: 1 is the default "
+                     "stream, 2 the thread's",
+                     what);
+        return NULL;
+    }
+    bool cuda = device->runtime->backend->device_type == PS_DEVICE_CUDA &&
+                !(device->runtime->backend->flags & PS_BACKEND_EMULATED);
+    if (handle == 1 || (handle == 2 && !cuda)) {
+        handle = 0;
+    }
+    struct ps_stream *stream = ps_stream_find(device, handle);
+    return stream != NULL
+               ? stream
+               : stream_from_handle(state, device, false, handle, NULL);
+}
+
+static void
+release_view(void *owner)
+{
+    PyBuffer_Release(owner);
+    PyMem_Free(owner);
+}
+
+/* Objects with the buffer protocol: 1, 0 where it has none, -1. */
+static int
+view_hold(struct module_state *state, PyObject *object,
+          struct ps_device *device, struct span *span)
+{
+    if (!PyObject_CheckBuffer(object)) {
+        return 0;
+    }
+    Py_buffer *view = PyMem_Malloc(sizeof(*view));
+    if (view == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) < 0) {
+        PyMem_Free(view);
+        return -1;
+    }
+    int64_t extent = view->len;
+    struct claim claim = {
+        .what = Py_TYPE(object)->tp_name,
+        .read_only = view->readonly,
+        .data = view->buf,
+        .item_bits = 8,
+        .ndim = 1,
+        .shape = &extent,
+    };
+    int result = -1;
+    if (view->format != NULL && strchr(view->format, 'O') != NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "a copy moves bytes, but %s holds Python objects",
+                     claim.what);
+    }
+    else {
+        result = claim_hold(state, &claim, device, view, release_view, span);
+    }
+    if (result < 0) {
+        release_view(view);
+        return -1;
+    }
+    return 1;
+}
+
+/* As view_hold, for any object that is no Buffer. */
+static int
+object_hold(struct module_state *state, PyObject *object,
+            struct ps_device *device, struct ps_stream *stream,
+            struct span *span)
+{
+    int found = view_hold(state, object, device, span);
+    if (found == 0) {
+        found = dlpack_hold(state, object, device, stream, span);
+    }
+    if (found == 0) {
+        found = array_interface_hold(state, object, device, stream, span);
+    }
+    return found;
+}
+
+int
+operand_hold(struct module_state *state, PyObject *object,
+             struct span *partner, struct ps_stream *stream, bool write,
+             struct span *span)
+{
+    if (PyObject_TypeCheck(object, state->buffer_type)) {
+        return buffer_hold(object, span);
+    }
+    int found =
+        object_hold(state, object, partner->block->device, stream, span);
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "expected a Buffer or an object with the buffer "
+                     "protocol, __dlpack__ or __cuda_array_interface__, but "
+                     "got %s",
+                     Py_TYPE(object)->tp_name);
+    }
+    if (found <= 0) {
+        return -1;
+    }
+    if (write && span->block->read_only) {
+        PyErr_Format(PyExc_ValueError,
+                     "the destination of the copy is read-only: %s",
+                     Py_TYPE(object)->tp_name);
+        span_release(state, span);
+        return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,182 @@
+/* Making Buffers, and holding what they stand for. */
+#include "module.h"
+
+int
+buffer_check_open(PyObject *self)
+{
+    if (((BufferObject *)self)->block == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the Buffer is closed");
+        return -1;
+    }
+    return 0;
+}
+
+int
+buffer_check_usable(PyObject *op)
+{
+    BufferObject *self = (BufferObject *)op;
+    if (buffer_check_open(op) < 0) {
+        return -1;
+    }
+    if (self->block->generation != ps_generation()) {
+        raise_status(state_of(op), self->block->device->runtime,
+                     "using a Buffer", PS_ERROR_FOREIGN);
+        return -1;
+    }
+    return 0;
+}
+
+int
+buffer_hold(PyObject *op, struct span *span)
+{
+    BufferObject *self = (BufferObject *)op;
+    if (buffer_check_usable(op) < 0) {
+        return -1;
+    }
+    *span = (struct span){
+        .block = ps_block_ref(self->block),
+        .data = self->data,
+        .nbytes = self->nbytes,
+    };
+    return 0;
+}
+
+void
+block_release(struct module_state *state, struct ps_block *block)
+{
+    struct ps_runtime *runtime = block->device->runtime;
+    ps_status status;
+    if (atomic_load(&block->refs) > 1) {
+        status = ps_block_unref(block);
+    }
+    else {
+        WITHOUT_GIL(status = ps_block_unref(block));
+    }
+    report_cleanup(state, runtime, "freeing memory", status);
+}
+
+PyObject *
+buffer_wrap(struct module_state *state, struct span *span)
+{
+    PyTypeObject *type = state->buffer_type;
+    BufferObject *self = (BufferObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        block_release(state, span->block);
+        return NULL;
+    }
+    self->block = span->block;
+    self->data = span->data;
+    self->nbytes = span->nbytes;
+    return (PyObject *)self;
+}
+
+/* Pinned memory for the device, or device memory in the order of the stream.
+ */
+static int
+create(struct module_state *state, struct ps_device *device,
+       struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
+{
+    struct ps_runtime *runtime = device->runtime;
+    struct ps_block *block;
+    ps_status swept, status;
+    Py_BEGIN_ALLOW_THREADS
+    swept = ps_memory_sweep(runtime);
+    status = stream != NULL
+                 ? ps_block_create(stream, (size_t)nbytes, &block)
+                 : ps_block_create_pinned(device, (size_t)nbytes, &block);
+    Py_END_ALLOW_THREADS
+    report_cleanup(state, runtime, "freeing memory", swept);
+    if (status != PS_SUCCESS) {
+        char operation[80];
+        snprintf(operation, sizeof(operation), "allocating %zd bytes of %s",
+                 nbytes, stream != NULL ? "memory" : "pinned memory");
+        raise_status(state, runtime, operation, status);
+        return -1;
+    }
+    *span = (struct span){block, block->data, nbytes, false};
+    return 0;
+}
+
+int
+span_create(struct module_state *state, struct ps_stream *stream,
+            Py_ssize_t nbytes, struct span *span)
+{
+    return create(state, stream->device, stream, nbytes, span);
+}
+
+/* The stream to allocate in the order of: the one given, which must be of the
+ * device, or the device's current stream.  A new reference. */
+static struct ps_stream *
+allocation_stream(struct module_state *state, struct ps_device *device,
+                  PyObject *argument)
+{
+    if (argument == Py_None) {
+        return ps_stream_ref(ps_current_stream(device));
+    }
+    struct ps_stream *stream = stream_argument(state, -1, argument);
+    if (stream != NULL && stream->device != device) {
+        PyErr_Format(PyExc_ValueError,
+                     "expected a stream of %s:%d, but got %R",
+                     device->runtime->backend->name, device->index, argument);
+        stream_release(state, stream);
+        return NULL;
+    }
+    return stream;
+}
+
+/* The device whose backend pins memory: a CPU has no need of it, so "cpu"
+ * stands for the accelerator. */
+static struct ps_device *
+pinning_device(struct module_state *state, struct ps_device *device)
+{
+    bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
+    return cpu ? device_argument(state, -1, Py_None) : device;
+}
+
+PyObject *
+Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"nbytes", "device", "stream", "pin_memory",
+                               NULL};
+    struct module_state *state = state_of_type(type);
+    PyObject *size, *device_name = Py_None, *stream_name = Py_None;
+    int pinned = 0;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOp:Buffer", keywords,
+                                     &size, &device_name, &stream_name,
+                                     &pinned)) {
+        return NULL;
+    }
+    Py_ssize_t nbytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
+    if (nbytes == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (nbytes < 0) {
+        return PyErr_Format(PyExc_ValueError,
+                            "nbytes must not be negative, got %zd", nbytes);
+    }
+    if (pinned && stream_name != Py_None) {
+        PyErr_SetString(PyExc_ValueError,
+                        "pinned memory is not allocated in stream order; "
+                        "stream must be None with pin_memory=True");
+        return NULL;
+    }
+    struct ps_device *device = device_argument(state, -1, device_name);
+    if (device != NULL && pinned) {
+        device = pinning_device(state, device);
+    }
+    if (device == NULL) {
+        return NULL;
+    }
+    struct ps_stream *stream = NULL;
+    if (!pinned) {
+        stream = allocation_stream(state, device, stream_name);
+        if (stream == NULL) {
+            return NULL;
+        }
+    }
+    struct span span;
+    int result = create(state, device, stream, nbytes, &span);
+    stream_release(state, stream);
+    return result == 0 ? buffer_wrap(state, &span) : NULL;
+}

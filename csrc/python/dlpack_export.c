@@ -1,0 +1,327 @@
+/* `Buffer.__dlpack__`: a Buffer as a tensor of bytes.  The capsule holds the
+ * memory, not the Buffer, until its consumer or its own end gives it back. */
+#include "dlpack.h"
+
+#include "module.h"
+
+/* What a capsule of ours holds; managed comes first, so that a pointer to it
+ * is one to all. */
+struct export
+{
+    union {
+        struct dlpack_managed managed;
+        struct dlpack_versioned versioned;
+    };
+    int64_t shape;
+    int64_t stride;
+    struct module_state *state;
+    struct span span;
+};
+
+/* On any thread of the consumer's, which need not hold the GIL. */
+static void
+delete_export(struct export *export)
+{
+    if (is_finalizing()) {
+        return;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    span_release(export->state, &export->span);
+    PyMem_Free(export);
+    PyGILState_Release(gil);
+}
+
+static void
+delete_managed(struct dlpack_managed *self)
+{
+    delete_export((struct export *)self);
+}
+
+static void
+delete_versioned(struct dlpack_versioned *self)
+{
+    delete_export((struct export *)self);
+}
+
+static void
+destroy_capsule(PyObject *capsule)
+{
+    const char *name = PyCapsule_GetName(capsule);
+    if (PyCapsule_IsValid(capsule, DLPACK_NAME) ||
+        PyCapsule_IsValid(capsule, DLPACK_VERSIONED_NAME)) {
+        delete_export(PyCapsule_GetPointer(capsule, name));
+    }
+}
+
+/* The DLPack device of a span's memory; -1 with BufferError. */
+static int
+place_of(struct span *span, int32_t *type, int32_t *id)
+{
+    struct ps_device *device = span->block->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    *id = device->index;
+    if (span->block->pinned && backend->device_type == PS_DEVICE_CUDA) {
+        *type = DLPACK_CUDA_HOST;
+        *id = 0;
+    }
+    else if (span->block->host) {
+        *type = DLPACK_CPU;
+    }
+    else if (backend->device_type == PS_DEVICE_CUDA) {
+        *type = DLPACK_CUDA;
+    }
+    else if (backend->device_type == PS_DEVICE_PRIVATEUSEONE) {
+        *type = DLPACK_EXTENSION;
+    }
+    else {
+        PyErr_Format(PyExc_BufferError,
+                     "DLPack has no device type for memory of %s",
+                     backend->name);
+        return -1;
+    }
+    return 0;
+}
+
+/* A capsule for the span, which it takes over, also on failure. */
+static PyObject *
+export_span(struct module_state *state, struct span *span, bool versioned,
+            uint64_t flags)
+{
+    struct export *export = PyMem_Calloc(1, sizeof(*export));
+    struct dlpack_tensor tensor = {
+        .data = span->data,
+        .ndim = 1,
+        .type_code = DLPACK_UINT,
+        .type_bits = 8,
+        .type_lanes = 1,
+    };
+    if (export == NULL) {
+        PyErr_NoMemory();
+    }
+    if (export == NULL ||
+        place_of(span, &tensor.device_type, &tensor.device_id) < 0) {
+        span_release(state, span);
+        PyMem_Free(export);
+        return NULL;
+    }
+    export->state = state;
+    export->span = *span;
+    export->shape = span->nbytes;
+    export->stride = 1;
+    tensor.shape = &export->shape;
+    tensor.strides = &export->stride;
+    if (versioned) {
+        export->versioned = (struct dlpack_versioned){
+            DLPACK_MAJOR, DLPACK_MINOR, NULL, delete_versioned, flags, tensor,
+        };
+    }
+    else {
+        export->managed =
+            (struct dlpack_managed){tensor, NULL, delete_managed};
+    }
+    PyObject *capsule =
+        PyCapsule_New(export, versioned ? DLPACK_VERSIONED_NAME : DLPACK_NAME,
+                      destroy_capsule);
+    if (capsule == NULL) {
+        delete_export(export);
+    }
+    return capsule;
+}
+
+/* Make the memory ready for the consumer's stream, by the protocol's number
+ * of it. */
+static int
+make_ready(struct module_state *state, struct span *span, PyObject *number)
+{
+    struct ps_device *device = span->block->device;
+    struct ps_stream *stream;
+    int overflow;
+    if (span->block->host) {
+        if (number != Py_None) {
+            PyErr_Format(PyExc_ValueError,
+                         "stream must be None for host memory, got %R",
+                         number);
+            return -1;
+        }
+        return span_settle(state, span, NULL);
+    }
+    if (PyLong_Check(number) &&
+        PyLong_AsLongAndOverflow(number, &overflow) == -1 && overflow == 0) {
+        return 0;
+    }
+    stream = number == Py_None
+                 ? ps_stream_ref(&device->default_stream)
+                 : protocol_stream(state, device, "stream", number);
+    if (stream == NULL) {
+        return -1;
+    }
+    int result = span_settle(state, span, stream);
+    /* Only of a stream that lives as long as the note of its use. */
+    if (result == 0 && stream->kind != PS_STREAM_EXTERNAL) {
+        ps_status status;
+        WITHOUT_GIL(status = ps_block_use(span->block, stream, true));
+        raise_status(state, device->runtime, "Buffer.__dlpack__", status);
+        result = status == PS_SUCCESS ? 0 : -1;
+    }
+    stream_release(state, stream);
+    return result;
+}
+
+/* A span of new memory with the same bytes: on the host, or beside them. */
+static int
+copy_span(struct module_state *state, struct span *span, bool to_host)
+{
+    struct device_name cpu = {.type = PS_DEVICE_CPU, .index = -1};
+    struct ps_device *device =
+        to_host ? device_at(state, cpu) : span->block->device;
+    if (device == NULL) {
+        return -1;
+    }
+    struct span copied;
+    if (span_settle(state, span, ps_current_stream(span->block->device)) < 0 ||
+        span_create(state, ps_current_stream(device), span->nbytes, &copied) <
+            0) {
+        return -1;
+    }
+    if (span_copy(state, &copied, span, NULL, false) < 0) {
+        span_release(state, &copied);
+        return -1;
+    }
+    span_release(state, span);
+    *span = copied;
+    return 0;
+}
+
+/* What __dlpack__ is asked for. */
+struct request {
+    PyObject *stream;
+    bool versioned;
+    bool copy;
+    bool no_copy;
+    bool to_host;
+};
+
+static int
+parse_version(PyObject *version, bool *versioned)
+{
+    int major = 0, minor;
+    if (version != Py_None &&
+        !(PyTuple_Check(version) &&
+          PyArg_ParseTuple(version, "ii", &major, &minor))) {
+        PyErr_Format(PyExc_TypeError,
+                     "max_version must be None or a tuple (major, minor), "
+                     "got %R",
+                     version);
+        return -1;
+    }
+    *versioned = major >= DLPACK_MAJOR;
+    return 0;
+}
+
+static int
+parse_place(struct span *span, PyObject *place, bool *to_host)
+{
+    int32_t type, id;
+    int wanted_type, wanted_id;
+    *to_host = false;
+    if (place == Py_None) {
+        return 0;
+    }
+    if (!PyTuple_Check(place) ||
+        !PyArg_ParseTuple(place, "ii", &wanted_type, &wanted_id)) {
+        PyErr_Format(PyExc_TypeError,
+                     "dl_device must be None or a tuple (device type, device "
+                     "id), got %R",
+                     place);
+        return -1;
+    }
+    if (place_of(span, &type, &id) < 0) {
+        return -1;
+    }
+    if (type == wanted_type && id == wanted_id) {
+        return 0;
+    }
+    *to_host = wanted_type == DLPACK_CPU;
+    if (!*to_host) {
+        PyErr_Format(PyExc_BufferError,
+                     "memory of DLPack device (%d, %d) cannot be given as "
+                     "that of (%d, %d); copy it to a Buffer there",
+                     type, id, wanted_type, wanted_id);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+parse_request(struct span *span, PyObject *const *values,
+              struct request *request)
+{
+    PyObject *copy = values[3] != NULL ? values[3] : Py_None;
+    request->stream = values[0] != NULL ? values[0] : Py_None;
+    if (parse_version(values[1] != NULL ? values[1] : Py_None,
+                      &request->versioned) < 0 ||
+        parse_place(span, values[2] != NULL ? values[2] : Py_None,
+                    &request->to_host) < 0) {
+        return -1;
+    }
+    int wanted = copy == Py_None ? 0 : PyObject_IsTrue(copy);
+    if (wanted < 0) {
+        return -1;
+    }
+    request->copy = wanted || request->to_host;
+    if (request->to_host && copy != Py_None && !wanted) {
+        PyErr_SetString(PyExc_BufferError,
+                        "device memory cannot be given to the host without a "
+                        "copy, which copy=False forbids");
+        return -1;
+    }
+    if (span->block->read_only && !request->versioned && !request->copy) {
+        PyErr_SetString(PyExc_BufferError,
+                        "read-only memory needs DLPack 1.0: ask with "
+                        "max_version=(1, 0), or with copy=True");
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+Buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    static const char *const names[] = {"stream", "max_version", "dl_device",
+                                        "copy", NULL};
+    static const struct signature signature = {"__dlpack__", 0, 0, names};
+    struct module_state *state = state_of(self);
+    PyObject *values[4];
+    struct request request;
+    struct span span;
+
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
+        buffer_hold(self, &span) < 0) {
+        return NULL;
+    }
+    if (parse_request(&span, values, &request) < 0 ||
+        (request.copy && copy_span(state, &span, request.to_host) < 0) ||
+        make_ready(state, &span, request.to_host ? Py_None : request.stream) <
+            0) {
+        span_release(state, &span);
+        return NULL;
+    }
+    uint64_t flags = (span.block->read_only ? DLPACK_READ_ONLY : 0) |
+                     (request.copy ? DLPACK_IS_COPIED : 0);
+    return export_span(state, &span, request.versioned, flags);
+}
+
+PyObject *
+Buffer_dlpack_device(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct module_state *state = state_of(self);
+    struct span span;
+    int32_t type, id;
+    if (buffer_hold(self, &span) < 0) {
+        return NULL;
+    }
+    int result = place_of(&span, &type, &id);
+    span_release(state, &span);
+    return result == 0 ? Py_BuildValue("(ii)", (int)type, (int)id) : NULL;
+}

@@ -1,0 +1,353 @@
+/* Other libraries' tensors, by DLPack: memory to copy, and Buffers.  A capsule
+ * is consumed once, by changing its name after all was checked; until then it
+ * is its own to clean up. */
+#include "dlpack.h"
+
+#include "module.h"
+
+/* A capsule's content, in either form. */
+struct tensor {
+    const struct dlpack_tensor *dl;
+    uint64_t flags;
+    void *owner;
+    void (*release)(void *owner);
+    const char *used_name;
+};
+
+static void
+release_managed(void *owner)
+{
+    struct dlpack_managed *managed = owner;
+    if (managed->deleter != NULL) {
+        managed->deleter(managed);
+    }
+}
+
+static void
+release_versioned(void *owner)
+{
+    struct dlpack_versioned *versioned = owner;
+    if (versioned->deleter != NULL) {
+        versioned->deleter(versioned);
+    }
+}
+
+static int
+read_versioned(PyObject *capsule, struct tensor *tensor)
+{
+    struct dlpack_versioned *versioned =
+        PyCapsule_GetPointer(capsule, DLPACK_VERSIONED_NAME);
+    if (versioned->major != DLPACK_MAJOR) {
+        PyErr_Format(PyExc_BufferError,
+                     "the DLPack capsule has version %u.%u, but only versions "
+                     "%d.x are understood",
+                     versioned->major, versioned->minor, DLPACK_MAJOR);
+        return -1;
+    }
+    *tensor = (struct tensor){
+        .dl = &versioned->tensor,
+        .flags = versioned->flags,
+        .owner = versioned,
+        .release = release_versioned,
+        .used_name = DLPACK_VERSIONED_USED_NAME,
+    };
+    return 0;
+}
+
+static int
+read_capsule(PyObject *capsule, struct tensor *tensor)
+{
+    if (PyCapsule_IsValid(capsule, DLPACK_VERSIONED_NAME)) {
+        return read_versioned(capsule, tensor);
+    }
+    if (PyCapsule_IsValid(capsule, DLPACK_NAME)) {
+        struct dlpack_managed *managed =
+            PyCapsule_GetPointer(capsule, DLPACK_NAME);
+        *tensor = (struct tensor){
+            .dl = &managed->tensor,
+            .owner = managed,
+            .release = release_managed,
+            .used_name = DLPACK_USED_NAME,
+        };
+        return 0;
+    }
+    if (PyCapsule_IsValid(capsule, DLPACK_USED_NAME) ||
+        PyCapsule_IsValid(capsule, DLPACK_VERSIONED_USED_NAME)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the DLPack capsule was consumed already; ask the "
+                        "producer for another one");
+        return -1;
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "expected a DLPack capsule, named '" DLPACK_NAME
+                 "' or '" DLPACK_VERSIONED_NAME "', but got %R",
+                 capsule);
+    return -1;
+}
+
+/* What of a tensor needs no knowledge of devices. */
+static int
+check_tensor(const struct tensor *tensor)
+{
+    const struct dlpack_tensor *dl = tensor->dl;
+    if (dl->ndim < 0 || (dl->ndim > 0 && dl->shape == NULL)) {
+        PyErr_Format(PyExc_ValueError,
+                     "the DLPack tensor has %d dimensions and %s shape",
+                     dl->ndim, dl->shape != NULL ? "a" : "no");
+        return -1;
+    }
+    if (dl->type_bits == 0 || dl->type_lanes == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "the DLPack tensor has items of %d bits in %d lanes",
+                     dl->type_bits, dl->type_lanes);
+        return -1;
+    }
+    if (dl->byte_offset > UINTPTR_MAX - (uintptr_t)dl->data) {
+        PyErr_Format(PyExc_ValueError,
+                     "the DLPack tensor has a byte_offset that overflows: "
+                     "%llu",
+                     (unsigned long long)dl->byte_offset);
+        return -1;
+    }
+    return 0;
+}
+
+/* The device of a DLPack device that holds device memory, NULL for host
+ * memory; -1 with an exception. */
+static int
+find_place(struct module_state *state, long type, long id,
+           struct ps_device **device)
+{
+    struct device_name name = {.index = (int)id};
+    *device = NULL;
+    if (id < 0 || id > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError,
+                     "the DLPack device id %ld is not from 0 to %d", id,
+                     INT32_MAX);
+        return -1;
+    }
+    switch (type) {
+    case DLPACK_CPU:
+    case DLPACK_CUDA_HOST:
+        return 0;
+    case DLPACK_CUDA:
+    case DLPACK_CUDA_MANAGED:
+        name.type = PS_DEVICE_CUDA;
+        break;
+    case DLPACK_EXTENSION:
+        name.type = PS_DEVICE_PRIVATEUSEONE;
+        break;
+    default:
+        PyErr_Format(PyExc_BufferError,
+                     "memory of DLPack device type %ld is not supported",
+                     type);
+        return -1;
+    }
+    *device = device_at(state, name);
+    return *device != NULL ? 0 : -1;
+}
+
+/* The device on whose behalf host memory is used where nobody says: CUDA's
+ * for memory that CUDA pinned, where that is usable, else the CPU. */
+static struct ps_device *
+home_of(struct module_state *state, const struct dlpack_tensor *tensor)
+{
+    struct ps_runtime *cuda = ps_runtime_find(PS_DEVICE_CUDA);
+    struct device_name name = {PS_DEVICE_CPU, tensor->device_id};
+    int count;
+    if (tensor->device_type == DLPACK_CUDA_HOST) {
+        bool usable =
+            cuda != NULL && count_devices(cuda, &count) == PS_SUCCESS;
+        name.type = usable ? PS_DEVICE_CUDA : PS_DEVICE_CPU;
+        name.index = -1;
+    }
+    return device_at(state, name);
+}
+
+/* Consume a capsule. */
+static int
+capsule_hold(struct module_state *state, PyObject *capsule,
+             struct ps_device *host_device, struct span *span)
+{
+    struct tensor tensor;
+    struct claim claim = {.what = "the DLPack tensor"};
+    if (read_capsule(capsule, &tensor) < 0 || check_tensor(&tensor) < 0) {
+        return -1;
+    }
+    const struct dlpack_tensor *dl = tensor.dl;
+    if (find_place(state, dl->device_type, dl->device_id, &claim.device) < 0) {
+        return -1;
+    }
+    if (claim.device == NULL && host_device == NULL) {
+        host_device = home_of(state, dl);
+        if (host_device == NULL) {
+            return -1;
+        }
+    }
+    claim.pinned =
+        dl->device_type == DLPACK_CUDA_HOST &&
+        host_device->runtime->backend->device_type == PS_DEVICE_CUDA;
+    claim.read_only = (tensor.flags & DLPACK_READ_ONLY) != 0;
+    claim.data = (char *)dl->data + dl->byte_offset;
+    claim.item_bits = (uint64_t)dl->type_bits * dl->type_lanes;
+    if (tensor.flags & DLPACK_PADDED) {
+        claim.item_bits = (claim.item_bits + 7) / 8 * 8;
+    }
+    claim.ndim = dl->ndim;
+    claim.shape = dl->shape;
+    claim.strides = dl->strides;
+    claim.stride_unit = 1;
+    if (claim_hold(state, &claim, host_device, tensor.owner, tensor.release,
+                   span) < 0) {
+        return -1;
+    }
+    PyCapsule_SetName(capsule, tensor.used_name);
+    return 0;
+}
+
+/* The device that __dlpack_device__ names: -1 with an exception. */
+static int
+ask_device(struct module_state *state, PyObject *object, long *type, long *id)
+{
+    PyObject *pair =
+        PyObject_CallMethodNoArgs(object, state->str_dlpack_device);
+    if (pair == NULL) {
+        return -1;
+    }
+    int parsed = PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ll", type, id);
+    if (!parsed) {
+        PyErr_Format(PyExc_TypeError,
+                     "__dlpack_device__ of %s must give a tuple (device type, "
+                     "device id), but gave %R",
+                     Py_TYPE(object)->tp_name, pair);
+    }
+    Py_DECREF(pair);
+    return parsed ? 0 : -1;
+}
+
+/* Call __dlpack__, of an older producer without max_version. */
+static PyObject *
+ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
+{
+    PyObject *keywords =
+        Py_BuildValue("{s:(ii)}", "max_version", DLPACK_MAJOR, DLPACK_MINOR);
+    PyObject *method = PyObject_GetAttr(object, state->str_dlpack);
+    PyObject *none = PyTuple_New(0), *capsule = NULL;
+    if (keywords != NULL && method != NULL && none != NULL &&
+        (stream == NULL ||
+         PyDict_SetItemString(keywords, "stream", stream) == 0)) {
+        capsule = PyObject_Call(method, none, keywords);
+        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError) &&
+            PyDict_DelItemString(keywords, "max_version") == 0) {
+            PyErr_Clear();
+            capsule = PyObject_Call(method, none, keywords);
+        }
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(method);
+    Py_XDECREF(keywords);
+    return capsule;
+}
+
+/* Whether the capsule's tensor is where its producer said. */
+static int
+check_promise(PyObject *capsule, long type, long id)
+{
+    struct tensor tensor;
+    if (!PyCapsule_CheckExact(capsule)) {
+        PyErr_Format(PyExc_TypeError,
+                     "__dlpack__ must give a capsule, but gave %s",
+                     Py_TYPE(capsule)->tp_name);
+        return -1;
+    }
+    if (read_capsule(capsule, &tensor) < 0) {
+        return -1;
+    }
+    if (tensor.dl->device_type != type || tensor.dl->device_id != id) {
+        PyErr_Format(PyExc_BufferError,
+                     "the DLPack tensor is on device (%d, %d), but its "
+                     "producer's __dlpack_device__ said (%ld, %ld)",
+                     tensor.dl->device_type, tensor.dl->device_id, type, id);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+producer_hold(struct module_state *state, PyObject *object,
+              struct ps_device *host_device, struct ps_stream *stream,
+              struct span *span)
+{
+    long type, id;
+    struct ps_device *device;
+    PyObject *number = NULL;
+    if (ask_device(state, object, &type, &id) < 0 ||
+        find_place(state, type, id, &device) < 0) {
+        return -1;
+    }
+    if (device != NULL) {
+        number = PyLong_FromSize_t(
+            protocol_number(handshake_stream(device, stream)));
+        if (number == NULL) {
+            return -1;
+        }
+    }
+    PyObject *capsule = ask_capsule(state, object, number);
+    Py_XDECREF(number);
+    if (capsule == NULL) {
+        return -1;
+    }
+    int result = check_promise(capsule, type, id);
+    if (result == 0) {
+        result = capsule_hold(state, capsule, host_device, span);
+    }
+    Py_DECREF(capsule);
+    return result;
+}
+
+int
+dlpack_hold(struct module_state *state, PyObject *object,
+            struct ps_device *host_device, struct ps_stream *stream,
+            struct span *span)
+{
+    if (PyCapsule_CheckExact(object)) {
+        return capsule_hold(state, object, host_device, span) < 0 ? -1 : 1;
+    }
+    if (!PyObject_HasAttr(object, state->str_dlpack) ||
+        !PyObject_HasAttr(object, state->str_dlpack_device)) {
+        return 0;
+    }
+    return producer_hold(state, object, host_device, stream, span) < 0 ? -1
+                                                                       : 1;
+}
+
+static PyObject *
+from_dlpack(PyObject *module, PyObject *object)
+{
+    struct module_state *state = state_of_module(module);
+    struct span span;
+    int found = dlpack_hold(state, object, NULL, NULL, &span);
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "from_dlpack() expects an object with __dlpack__ and "
+                     "__dlpack_device__, or a DLPack capsule, but got %s",
+                     Py_TYPE(object)->tp_name);
+    }
+    return found == 1 ? buffer_wrap(state, &span) : NULL;
+}
+
+PyMethodDef dlpack_functions[] = {
+    FUNCTION("from_dlpack", from_dlpack, METH_O, "obj, /",
+             "Return a Buffer for the memory of another library's tensor, "
+             "without a copy.\n\n"
+             "obj has __dlpack__ and __dlpack_device__, as arrays of NumPy, "
+             "CuPy and torch do,\nor is a DLPack capsule, which is consumed. "
+             " The producer makes the memory ready\nfor the current stream of "
+             "its device, and is kept alive until nothing uses the\nBuffer's "
+             "memory.  Does not block.\n\n"
+             "Raises TypeError for another object, ValueError for memory "
+             "that is not contiguous\nor cannot be what the producer says, "
+             "or for a capsule that was consumed,\nBufferError for a device "
+             "or a version of DLPack that is not supported."),
+    {NULL},
+};
