@@ -226,6 +226,7 @@ synchronize(PyObject *module, PyObject *args)
     }
     const struct ps_backend *backend = device->runtime->backend;
     WITHOUT_GIL(status = backend->device_synchronize(backend, device->index));
+    sweep_memory(state_of_module(module), device->runtime);
     return none_or_raise(state_of_module(module), device->runtime,
                          "synchronize", status);
 }

@@ -261,6 +261,7 @@ Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
         Py_RETURN_NONE;
     }
     WITHOUT_GIL(status = ps_event_synchronize(event));
+    sweep_memory(state_of(self), event->runtime);
     return none_or_raise(state_of(self), event->runtime, "Event.synchronize",
                          status);
 }
