@@ -7,23 +7,23 @@ means the calling thread's current device.
 
 from __future__ import annotations
 
-from . import _C
-from ._C import CudaEvent as Event
-from ._C import CudaExternalStream as ExternalStream
-from ._C import CudaStream as Stream
-from ._C import as_stream as _as_stream
-from ._C import current_stream as _current_stream
-from ._C import default_stream as _default_stream
-from ._C import device_index as _device_index
-from ._C import set_stream as _set_stream
-from ._context import DeviceContext as _DeviceContext
-from ._context import StreamContext
+from .. import _C
+from .._C import CudaEvent as Event
+from .._C import CudaExternalStream as ExternalStream
+from .._C import CudaStream as Stream
+from .._C import as_stream as _as_stream
+from .._C import current_stream as _current_stream
+from .._C import default_stream as _default_stream
+from .._C import device_index as _device_index
+from .._C import set_stream as _set_stream
+from .._context import DeviceContext as _DeviceContext
+from .._context import StreamContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import uuid
 
-    from ._C import _Device, _StreamLike
+    from .._C import _Device, _StreamLike
 
 __all__ = [
     "CudaError",
