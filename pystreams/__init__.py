@@ -23,6 +23,9 @@ from ._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from . import trace
     from ._C import _Device, _StreamLike
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "empty",
     "from_dlpack",
     "get_include",
+    "trace",
 ]
 
 _EXIT_DEADLINE = 5.0
@@ -66,6 +70,15 @@ def get_include() -> str:
     import os
 
     return os.path.join(os.path.dirname(__file__), "include")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import pystreams.trace when it is first asked for."""
+    if name == "trace":
+        from importlib import import_module
+
+        return import_module("pystreams.trace")
+    raise AttributeError(f"module 'pystreams' has no attribute {name!r}")
 
 
 def _shutdown() -> None:

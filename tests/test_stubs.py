@@ -10,6 +10,7 @@ import pytest
 
 import pystreams
 from pystreams import _C
+from pystreams.cuda import _gpu_trace
 
 STUB = Path(pystreams.__file__).parent / "_C.pyi"
 TREE = ast.parse(STUB.read_text())
@@ -211,8 +212,16 @@ def test_what_was_built_says_what_it_does(name):
         inspect.signature(value)
 
 
+MODULES = (
+    pystreams,
+    pystreams.accelerator,
+    pystreams.cuda,
+    pystreams.trace,
+)
+
+
 def package_functions():
-    for module in (pystreams, pystreams.cuda, pystreams.accelerator):
+    for module in (*MODULES, _gpu_trace):
         for name, value in sorted(vars(module).items()):
             if name.startswith("__"):
                 continue
@@ -232,9 +241,7 @@ def test_the_package_says_what_it_does(name):
     assert inspect.getdoc(PACKAGE[name])
 
 
-@pytest.mark.parametrize(
-    "module", [pystreams, pystreams.cuda, pystreams.accelerator]
-)
+@pytest.mark.parametrize("module", MODULES)
 def test_all_is_all(module):
     assert sorted(module.__all__) == sorted(set(module.__all__))
     for name in module.__all__:

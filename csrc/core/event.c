@@ -6,6 +6,16 @@
 #include <stdlib.h>
 
 #include "runtime.h"
+#include "trace.h"
+
+static void
+trace(enum ps_trace_kind kind, struct ps_event *event, ps_handle stream)
+{
+    if (ps_trace_wants(kind) && !event->internal) {
+        ps_trace_fire(kind, atomic_load(&event->device),
+                      atomic_load(&event->handle), stream);
+    }
+}
 
 static struct ps_idle_events *
 pool_of(struct ps_device *device, unsigned flags)
@@ -69,6 +79,7 @@ ps_event_unref(struct ps_event *event)
     ps_status status = PS_SUCCESS;
     if (atomic_load(&event->handle) != 0 &&
         event->generation == ps_generation()) {
+        trace(PS_TRACE_EVENT_DELETION, event, 0);
         status = give_up_native(event);
     }
     free(event);
@@ -107,6 +118,7 @@ bind(struct ps_event *event, struct ps_device *device)
         return backend->event_destroy(backend, device->index, handle);
     }
     atomic_store_explicit(&event->handle, handle, memory_order_release);
+    trace(PS_TRACE_EVENT_CREATION, event, 0);
     return PS_SUCCESS;
 }
 
@@ -137,6 +149,7 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
         /* After the record: a query that counts this record has asked the
          * device about it or a later one. */
         atomic_fetch_add_explicit(&event->recorded, 1, memory_order_release);
+        trace(PS_TRACE_EVENT_RECORD, event, stream->handle);
     }
     return status;
 }
@@ -178,8 +191,31 @@ ps_event_query(struct ps_event *event)
 }
 
 ps_status
+ps_event_synchronize_known(struct ps_event *event)
+{
+    if (event->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    unsigned long long recorded =
+        atomic_load_explicit(&event->recorded, memory_order_acquire);
+    if (recorded !=
+        atomic_load_explicit(&event->completed, memory_order_acquire)) {
+        return PS_ERROR_NOT_READY;
+    }
+    if (recorded != 0) {
+        trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
+    }
+    return PS_SUCCESS;
+}
+
+ps_status
 ps_event_synchronize(struct ps_event *event)
 {
+    ps_status status = ps_event_synchronize_known(event);
+    if (status != PS_ERROR_NOT_READY) {
+        return status;
+    }
+    trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
     return ask(event, event->runtime->backend->event_synchronize);
 }
 

@@ -20,6 +20,8 @@ struct ps_event {
     atomic_uint refs;
     unsigned generation;
     unsigned flags;
+    /* Core's own, which no trace point tells of. */
+    bool internal;
     struct ps_runtime *runtime;
     /* NULL and 0 until created, then fixed; the handle is published last. */
     struct ps_device *_Atomic device;
@@ -44,6 +46,10 @@ ps_status ps_event_query(struct ps_event *event);
 
 /* Returns at once when never recorded.  May block. */
 ps_status ps_event_synchronize(struct ps_event *event);
+
+/* As ps_event_synchronize where it is known that there is nothing to wait for;
+ * else PS_ERROR_NOT_READY, with nothing done.  Answers. */
+ps_status ps_event_synchronize_known(struct ps_event *event);
 
 /* Milliseconds between two recorded events of one device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,

@@ -8,6 +8,7 @@
 #include "event.h"
 #include "runtime.h"
 #include "stream.h"
+#include "trace.h"
 
 enum {
     /* Pinned memory comes in whole pages. */
@@ -289,6 +290,10 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     count_up(&device->memory.blocks, 1);
     pthread_mutex_unlock(&device->mutex);
     *result = block;
+    if (block->data != NULL) {
+        ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data,
+                 0);
+    }
     return PS_SUCCESS;
 }
 
@@ -401,6 +406,10 @@ ps_block_unref(struct ps_block *block)
     struct ps_device *device = block->device;
     struct ps_memory_pool *pool = &device->runtime->memory;
     if (block->stream != NULL) {
+        if (block->data != NULL) {
+            ps_trace(PS_TRACE_MEMORY_DEALLOCATION, device,
+                     (uintptr_t)block->data, 0);
+        }
         pthread_mutex_lock(&device->mutex);
         count_down(&device->memory.bytes, block->nbytes);
         count_down(&device->memory.blocks, 1);
@@ -414,6 +423,9 @@ ps_block_unref(struct ps_block *block)
     for (struct ps_block_use *use = block->uses; use; use = use->next) {
         if (ps_event_create(device->runtime, 0, &use->done) != PS_SUCCESS) {
             ps_stream_synchronize(use->stream);
+        }
+        else {
+            use->done->internal = true;
         }
     }
     pthread_mutex_lock(&pool->mutex);

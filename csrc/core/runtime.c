@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trace.h"
+
 static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_runtime *registry[PS_MAX_RUNTIMES];
 static atomic_int registry_count;
@@ -242,6 +244,14 @@ ps_runtime_current_device(struct ps_runtime *runtime,
         return status;
     }
     return ps_runtime_device(runtime, index, device);
+}
+
+ps_status
+ps_device_synchronize(struct ps_device *device)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
+    return backend->device_synchronize(backend, device->index);
 }
 
 ps_status

@@ -105,6 +105,9 @@ ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
 ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
+/* The member device_synchronize. */
+ps_status ps_device_synchronize(struct ps_device *device);
+
 /* Make previous current again after a switch, see device_restore. */
 ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);
 

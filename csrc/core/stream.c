@@ -7,6 +7,7 @@
 
 #include "event.h"
 #include "runtime.h"
+#include "trace.h"
 
 static void
 link_locked(struct ps_stream *stream)
@@ -145,6 +146,11 @@ ps_stream_create(struct ps_device *device, int priority,
     link_locked(stream);
     pthread_mutex_unlock(&device->mutex);
     *result = stream;
+    if (ps_trace_wants(PS_TRACE_STREAM_CREATION)) {
+        /* Whoever is told the handle may queue work on it. */
+        atomic_store(&stream->used, true);
+        ps_trace_fire(PS_TRACE_STREAM_CREATION, device, stream->handle, 0);
+    }
     return PS_SUCCESS;
 }
 
@@ -247,6 +253,8 @@ ps_stream_synchronize(struct ps_stream *stream)
     if (stream->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
+    ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, stream->device, stream->handle,
+             0);
     return backend->stream_synchronize(backend, stream->device->index,
                                        stream->handle);
 }
@@ -270,12 +278,19 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
     if (stream->generation != generation || event->generation != generation) {
         return PS_ERROR_FOREIGN;
     }
-    if (ps_event_known_done(event)) {
+    if (atomic_load_explicit(&event->recorded, memory_order_acquire) == 0) {
         return PS_SUCCESS;
     }
-    return backend->stream_wait_event(backend, stream->device->index,
-                                      stream->handle,
-                                      atomic_load(&event->handle));
+    ps_handle handle = atomic_load(&event->handle);
+    if (!ps_event_known_done(event)) {
+        ps_status status = backend->stream_wait_event(
+            backend, stream->device->index, stream->handle, handle);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
+    ps_trace(PS_TRACE_EVENT_WAIT, stream->device, handle, stream->handle);
+    return PS_SUCCESS;
 }
 
 ps_status

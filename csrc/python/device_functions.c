@@ -224,8 +224,7 @@ synchronize(PyObject *module, PyObject *args)
     if (device == NULL) {
         return NULL;
     }
-    const struct ps_backend *backend = device->runtime->backend;
-    WITHOUT_GIL(status = backend->device_synchronize(backend, device->index));
+    WITHOUT_GIL(status = ps_device_synchronize(device));
     sweep_memory(state_of_module(module), device->runtime);
     return none_or_raise(state_of_module(module), device->runtime,
                          "synchronize", status);

@@ -256,12 +256,11 @@ static PyObject *
 Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct ps_event *event = event_of(self);
-    ps_status status = PS_SUCCESS;
-    if (event->generation == ps_generation() && ps_event_known_done(event)) {
-        Py_RETURN_NONE;
+    ps_status status = ps_event_synchronize_known(event);
+    if (status == PS_ERROR_NOT_READY) {
+        WITHOUT_GIL(status = ps_event_synchronize(event));
+        sweep_memory(state_of(self), event->runtime);
     }
-    WITHOUT_GIL(status = ps_event_synchronize(event));
-    sweep_memory(state_of(self), event->runtime);
     return none_or_raise(state_of(self), event->runtime, "Event.synchronize",
                          status);
 }

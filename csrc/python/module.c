@@ -164,9 +164,11 @@ module_exec(PyObject *module)
         add_exceptions(module, state) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
-        PyModule_AddFunctions(module, work_functions) < 0) {
+        PyModule_AddFunctions(module, work_functions) < 0 ||
+        PyModule_AddFunctions(module, trace_functions) < 0) {
         return -1;
     }
+    ps_trace_set_hook(trace_hook);
     return register_backends();
 }
 

@@ -13,6 +13,7 @@
 #include "../core/event.h"
 #include "../core/runtime.h"
 #include "../core/stream.h"
+#include "../core/trace.h"
 #include "../core/work.h"
 
 struct module_state {
@@ -505,6 +506,16 @@ extern PyMethodDef work_functions[];
  * an exception. */
 struct ps_device *
 parse_device(PyObject *module, PyObject *args, const char *format);
+
+/* ---- trace.c ---- */
+
+extern PyMethodDef trace_functions[];
+
+/* The hook for ps_trace_set_hook. */
+void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
+                uintptr_t first, uintptr_t second);
+
+/* ---- current.c ---- */
 
 /* `with stream:`, for any Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);

@@ -1,0 +1,20 @@
+/* The one hook of the trace points, which is set before it is wanted and then
+ * stays, so that reading it takes no lock. */
+#include "trace.h"
+
+atomic_uint ps_trace_kinds;
+
+static ps_trace_hook the_hook;
+
+void
+ps_trace_set_hook(ps_trace_hook hook)
+{
+    the_hook = hook;
+}
+
+void
+ps_trace_fire(enum ps_trace_kind kind, struct ps_device *device,
+              uintptr_t first, uintptr_t second)
+{
+    the_hook(kind, device, first, second);
+}

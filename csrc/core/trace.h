@@ -1,0 +1,64 @@
+/* Trace points: where core tells what its caller does.
+ *
+ * A point that nobody wants costs a load and a branch.  Points stand where no
+ * lock is held and core is consistent, because a hook may do anything, also
+ * call core. */
+#ifndef PYSTREAMS_CORE_TRACE_H
+#define PYSTREAMS_CORE_TRACE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_device;
+
+/* Creations, records, waits and allocations are told after the operation, once
+ * it has succeeded; the other kinds before it.  Behind each, what the point
+ * tells: handles of an event and a stream, or an address. */
+enum ps_trace_kind {
+    PS_TRACE_EVENT_CREATION,         /* event */
+    PS_TRACE_EVENT_DELETION,         /* event */
+    PS_TRACE_EVENT_RECORD,           /* event, stream */
+    PS_TRACE_EVENT_WAIT,             /* event, stream */
+    PS_TRACE_EVENT_SYNCHRONIZATION,  /* event */
+    PS_TRACE_MEMORY_ALLOCATION,      /* address */
+    PS_TRACE_MEMORY_DEALLOCATION,    /* address */
+    PS_TRACE_STREAM_CREATION,        /* stream */
+    PS_TRACE_STREAM_SYNCHRONIZATION, /* stream */
+    PS_TRACE_DEVICE_SYNCHRONIZATION,
+    PS_TRACE_KINDS,
+};
+
+/* device is the stream's, where a stream is told. */
+typedef void (*ps_trace_hook)(enum ps_trace_kind kind,
+                              struct ps_device *device, uintptr_t first,
+                              uintptr_t second);
+
+/* A bit for each kind that somebody wants; none before there is a hook. */
+extern atomic_uint ps_trace_kinds;
+
+/* Once, before any bit of ps_trace_kinds is set. */
+void ps_trace_set_hook(ps_trace_hook hook);
+
+static inline bool
+ps_trace_wants(enum ps_trace_kind kind)
+{
+    unsigned kinds =
+        atomic_load_explicit(&ps_trace_kinds, memory_order_relaxed);
+    return __builtin_expect(kinds >> kind & 1, 0);
+}
+
+/* Call the hook. */
+void ps_trace_fire(enum ps_trace_kind kind, struct ps_device *device,
+                   uintptr_t first, uintptr_t second);
+
+static inline void
+ps_trace(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
+         uintptr_t second)
+{
+    if (ps_trace_wants(kind)) {
+        ps_trace_fire(kind, device, first, second);
+    }
+}
+
+#endif

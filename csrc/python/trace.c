@@ -1,0 +1,101 @@
+/* Core's trace hook: it calls one Python function, on the thread whose call
+ * is told of, whether or not that thread holds the GIL.  Nothing that happens
+ * in there reaches the caller. */
+#include "module.h"
+
+/* The GIL guards both. */
+static PyObject *dispatch;
+static int wanted[PS_TRACE_KINDS];
+
+/* What a callback itself does is not traced. */
+static _Thread_local bool inside;
+
+static void
+call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
+              uintptr_t first, uintptr_t second)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *function = Py_NewRef(dispatch);
+    PyObject *result = PyObject_CallFunction(
+        function, "iiiKK", (int)kind, device->runtime->backend->device_type,
+        device->index, (unsigned long long)first, (unsigned long long)second);
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        /* Raised again once it can be. */
+        PyErr_Clear();
+        PyErr_SetInterrupt();
+    }
+    else if (result == NULL) {
+        PyErr_WriteUnraisable(function);
+    }
+    Py_XDECREF(result);
+    Py_DECREF(function);
+    PyErr_Restore(type, value, traceback);
+}
+
+void
+trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
+           uintptr_t second)
+{
+    if (inside || is_finalizing()) {
+        return;
+    }
+    inside = true;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    call_dispatch(kind, device, first, second);
+    PyGILState_Release(gil);
+    inside = false;
+}
+
+static PyObject *
+set_trace(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *function;
+    unsigned kinds, all = 0;
+    int change;
+    if (!PyArg_ParseTuple(args, "OIi:set_trace", &function, &kinds, &change)) {
+        return NULL;
+    }
+    Py_XSETREF(dispatch, Py_NewRef(function));
+    for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
+        wanted[kind] += kinds >> kind & 1 ? change : 0;
+        all |= wanted[kind] > 0 ? 1u << kind : 0;
+    }
+    atomic_store(&ps_trace_kinds, all);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+call_gpu_trace(const char *function)
+{
+    PyObject *module = PyImport_ImportModule("pystreams.cuda._gpu_trace");
+    PyObject *result =
+        module != NULL ? PyObject_CallMethod(module, function, NULL) : NULL;
+    Py_XDECREF(module);
+    return result;
+}
+
+static PyObject *
+activate_gpu_trace(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return call_gpu_trace("_activate");
+}
+
+static PyObject *
+deactivate_gpu_trace(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return call_gpu_trace("_deactivate");
+}
+
+PyMethodDef trace_functions[] = {
+    FUNCTION("set_trace", set_trace, METH_VARARGS,
+             "dispatch, kinds, change, /",
+             "Have so many more, or fewer, want each of the kinds, a bit "
+             "each, and have\ndispatch(kind, device type, device index, "
+             "first, second) called for what is wanted."),
+    FUNCTION("_activate_gpu_trace", activate_gpu_trace, METH_NOARGS, "/",
+             "Start calling what pystreams.cuda._gpu_trace has registered."),
+    FUNCTION("_deactivate_gpu_trace", deactivate_gpu_trace, METH_NOARGS, "/",
+             "Stop calling what pystreams.cuda._gpu_trace has registered."),
+    {NULL},
+};

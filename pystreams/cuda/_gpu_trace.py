@@ -1,0 +1,115 @@
+"""Callbacks for what is done on CUDA devices, under torch's names.
+
+They get raw handles as ints, run as those of pystreams.trace do, and are
+called from pystreams._C._activate_gpu_trace() to _deactivate_gpu_trace().
+"""
+
+from __future__ import annotations
+
+from _thread import RLock
+from collections.abc import Callable
+from functools import partial
+
+from ..trace import Record, Subscription, subscribe
+
+_lock = RLock()
+_callbacks: list[tuple[partial[None], str]] = []
+# Those of the callbacks while the trace is on; None while it is off.
+_subscriptions: list[Subscription] | None = None
+
+
+def _call(cb: Callable[..., object], record: Record) -> None:
+    if record.device.type == "cuda":
+        cb(*(told for told in record[2:] if told is not None))
+
+
+def _register(cb: Callable[..., object], kind: str) -> None:
+    if not callable(cb):
+        raise TypeError(
+            f"register_callback_for_{kind}() expects a callable, "
+            f"but got {cb!r}"
+        )
+    entry = partial(_call, cb), kind
+    with _lock:
+        _callbacks.append(entry)
+        if _subscriptions is not None:
+            _subscriptions.append(subscribe(*entry))
+
+
+def _activate() -> None:
+    global _subscriptions
+    with _lock:
+        if _subscriptions is None:
+            _subscriptions = [subscribe(*entry) for entry in _callbacks]
+
+
+def _deactivate() -> None:
+    global _subscriptions
+    with _lock:
+        for subscription in _subscriptions or ():
+            subscription.close()
+        _subscriptions = None
+
+
+def register_callback_for_event_creation(cb: Callable[[int], object]) -> None:
+    """Have cb(event) called after an event is created."""
+    _register(cb, "event_creation")
+
+
+def register_callback_for_event_deletion(cb: Callable[[int], object]) -> None:
+    """Have cb(event) called before an event is given up."""
+    _register(cb, "event_deletion")
+
+
+def register_callback_for_event_record(
+    cb: Callable[[int, int], object],
+) -> None:
+    """Have cb(event, stream) called after an event is recorded."""
+    _register(cb, "event_record")
+
+
+def register_callback_for_event_wait(
+    cb: Callable[[int, int], object],
+) -> None:
+    """Have cb(event, stream) called after a stream is made to wait."""
+    _register(cb, "event_wait")
+
+
+def register_callback_for_event_synchronization(
+    cb: Callable[[int], object],
+) -> None:
+    """Have cb(event) called before an event is waited for."""
+    _register(cb, "event_synchronization")
+
+
+def register_callback_for_memory_allocation(
+    cb: Callable[[int], object],
+) -> None:
+    """Have cb(data_ptr) called after device memory is allocated."""
+    _register(cb, "memory_allocation")
+
+
+def register_callback_for_memory_deallocation(
+    cb: Callable[[int], object],
+) -> None:
+    """Have cb(data_ptr) called before device memory is given up."""
+    _register(cb, "memory_deallocation")
+
+
+def register_callback_for_stream_creation(cb: Callable[[int], object]) -> None:
+    """Have cb(stream) called after a stream is created."""
+    _register(cb, "stream_creation")
+
+
+def register_callback_for_stream_synchronization(
+    cb: Callable[[int], object],
+) -> None:
+    """Have cb(stream) called before a stream is waited for."""
+    _register(cb, "stream_synchronization")
+
+
+def register_callback_for_device_synchronization(
+    cb: Callable[[], object],
+) -> None:
+    """Have cb() called before a device is waited for."""
+    _register(cb, "device_synchronization")

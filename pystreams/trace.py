@@ -1,0 +1,133 @@
+"""Callbacks for what is done with streams, events and memory, on any device.
+
+A callback runs on the thread that makes the call it is told of, with none of
+the library's locks held, and may use pystreams itself: what it does is not
+traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from . import _C
+
+__all__ = ["KINDS", "Record", "Subscription", "subscribe"]
+
+# In core's order, with what a trace point of the kind tells.
+_FIELDS = {
+    "event_creation": ("event",),
+    "event_deletion": ("event",),
+    "event_record": ("event", "stream"),
+    "event_wait": ("event", "stream"),
+    "event_synchronization": ("event",),
+    "memory_allocation": ("data_ptr",),
+    "memory_deallocation": ("data_ptr",),
+    "stream_creation": ("stream",),
+    "stream_synchronization": ("stream",),
+    "device_synchronization": (),
+}
+
+KINDS = tuple(_FIELDS)
+
+
+class Record(NamedTuple):
+    """What a callback is told: a kind, a device, and raw handles.
+
+    A creation, record, wait or allocation has been done, a deletion,
+    deallocation or synchronization is about to be.  What the kind has not is
+    None; the default stream is 0.  The device is the stream's, where there is
+    one.
+    """
+
+    kind: str
+    device: _C.device
+    event: int | None = None
+    stream: int | None = None
+    data_ptr: int | None = None
+
+
+class Subscription:
+    """What subscribe() returns; as a context manager it closes itself."""
+
+    __slots__ = ("_fn",)
+
+    def __init__(self, fn: Callable[[Record], object]) -> None:
+        self._fn = fn
+
+    def close(self) -> None:
+        """Make no further call, though one on another thread may be running.
+
+        Closing twice is harmless.
+        """
+        _C.set_trace(_dispatch, _subscriptions.pop(self, 0), -1)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+# With the kinds that each wants, a bit each.  Changed by single operations
+# alone, so that finalizers, signal handlers and forks find it whole: no lock.
+_subscriptions: dict[Subscription, int] = {}
+
+_devices: dict[tuple[int, int], _C.device] = {}
+
+
+def subscribe(
+    fn: Callable[[Record], object], kinds: str | Iterable[str] | None = None
+) -> Subscription:
+    """Have fn(record) called at each operation of the kinds, by default all.
+
+    fn runs on the thread of the operation, before or after it as Record says,
+    and on several threads at once.  An Exception that it raises is logged to
+    "pystreams.trace" and goes no further.  Holds until the Subscription is
+    closed.  Raises TypeError where fn is not callable, ValueError for a kind
+    that is not in KINDS.
+    """
+    if not callable(fn):
+        raise TypeError(f"subscribe() expects a callable fn, but got {fn!r}")
+    names = (kinds,) if isinstance(kinds, str) else kinds
+    wanted = 0
+    for name in KINDS if names is None else names:
+        if name not in KINDS:
+            raise ValueError(
+                f"subscribe() expects kinds among {', '.join(KINDS)}, "
+                f"but got {name!r}"
+            )
+        wanted |= 1 << KINDS.index(name)
+    subscription = Subscription(fn)
+    _C.set_trace(_dispatch, wanted, 1)
+    _subscriptions[subscription] = wanted
+    return subscription
+
+
+def _device(device_type: int, index: int) -> _C.device:
+    device = _devices.get((device_type, index))
+    if device is None:
+        names = {number: name for name, number in _C.backends()}
+        device = _C.device(names[device_type], index)
+        _devices[device_type, index] = device
+    return device
+
+
+def _dispatch(
+    kind: int, device_type: int, index: int, first: int, second: int
+) -> None:
+    """Call those who want the kind: what core's trace points come to."""
+    name = KINDS[kind]
+    told = dict(zip(_FIELDS[name], (first, second), strict=False))
+    record = Record(name, _device(device_type, index), **told)
+    for subscription, wanted in _subscriptions.copy().items():
+        # Another callback may have closed it.
+        if wanted >> kind & 1 and subscription in _subscriptions:
+            try:
+                subscription._fn(record)
+            except Exception:
+                import logging
+
+                logging.getLogger(__name__).exception(
+                    "%r failed on %r", subscription._fn, record
+                )

@@ -1,0 +1,454 @@
+"""The ten kinds of trace points: what each tells, when, and when not."""
+
+import pytest
+
+import pystreams
+from pystreams import trace
+from pystreams.trace import Record
+
+NBYTES = 1000
+
+
+@pytest.fixture
+def told():
+    """told(kinds, when=None) -> the list of records from here to the end of
+    the test; when(record) is called with each."""
+    opened = []
+
+    def start(kinds=None, when=lambda record: None):
+        records = []
+
+        def note(record):
+            records.append(record)
+            when(record)
+
+        opened.append(trace.subscribe(note, kinds))
+        return records
+
+    yield start
+    for subscription in opened:
+        subscription.close()
+
+
+def recorded(backend, stream, **options):
+    """An event that was recorded, and is seen to be done."""
+    event = backend.event(enable_timing=False, **options)
+    event.record(stream)
+    event.synchronize()
+    return event
+
+
+def test_kinds():
+    assert len(trace.KINDS) == len(set(trace.KINDS)) == 10
+
+
+def test_record_names_what_it_has(backend, told):
+    stream, event = backend.stream(), backend.event()
+    records = told("event_record")
+    event.record(stream)
+    (record,) = records
+    assert record.kind == "event_record"
+    assert record.device == stream.device
+    assert record.event == event.event_id
+    assert record.stream == stream.native_handle
+    assert record.data_ptr is None
+
+
+def test_event_creation_comes_between_creation_and_record(backend, told):
+    stream, event = backend.stream(), backend.event()
+    with backend.hold(stream):
+        seen = []
+        records = told(
+            "event_creation",
+            lambda record: seen.append((event.event_id, event.query())),
+        )
+        event.record(stream)
+        event.record(stream)
+    assert seen == [(0, True)]
+    assert records == [
+        Record("event_creation", stream.device, event=event.event_id)
+    ]
+
+
+def test_event_creation_of_a_pooled_event(backend, told):
+    stream = backend.stream()
+    handle = recorded(backend, stream).event_id
+    records = told("event_creation")
+    event = recorded(backend, stream)
+    assert event.event_id == handle
+    assert records == [Record("event_creation", stream.device, event=handle)]
+
+
+def test_event_creation_is_once_however_many_threads_record(backend, told):
+    from concurrent.futures import ThreadPoolExecutor
+
+    stream = backend.stream()
+    events = [backend.event(enable_timing=False) for _ in range(50)]
+    records = told("event_creation")
+    with ThreadPoolExecutor(4) as pool:
+        for event in events:
+            list(pool.map(event.record, [stream] * 4))
+    assert [record.event for record in records] == [
+        event.event_id for event in events
+    ]
+
+
+def test_event_record_comes_after_the_record(backend, told):
+    stream, event = backend.stream(), backend.event()
+    queries = []
+    with backend.hold(stream):
+        records = told(
+            "event_record", lambda record: queries.append(event.query())
+        )
+        event.record(stream)
+    assert queries == [False]
+    assert records == [
+        Record(
+            "event_record", stream.device, event.event_id, stream.native_handle
+        )
+    ]
+
+
+def test_event_record_on_the_current_stream(backend, told):
+    records = told("event_record")
+    event, stream = backend.event(), backend.stream()
+    event.record()
+    with stream:
+        event.record()
+    assert [record.stream for record in records] == [0, stream.native_handle]
+
+
+def test_event_record_by_a_stream(backend, told):
+    records = told(["event_creation", "event_record"])
+    stream = backend.stream()
+    event = stream.record_event()
+    stream.record_event(event)
+    handles = event.event_id, stream.native_handle
+    assert records == [
+        Record("event_creation", stream.device, event.event_id),
+        Record("event_record", stream.device, *handles),
+        Record("event_record", stream.device, *handles),
+    ]
+
+
+def test_event_record_on_another_device_is_not_one(two_devices, told):
+    event = recorded(two_devices, two_devices.stream(0))
+    other = two_devices.stream(1)
+    records = told("event_record")
+    with pytest.raises(RuntimeError, match="does not match"):
+        event.record(other)
+    assert records == []
+
+
+def test_event_wait_comes_after_the_wait(backend, told):
+    held, waiting = backend.stream(), backend.stream()
+    queries = []
+    with backend.hold(held):
+        event = held.record_event()
+        records = told(
+            "event_wait", lambda record: queries.append(waiting.query())
+        )
+        event.wait(waiting)
+        waiting.wait_event(event)
+        handles = event.event_id, waiting.native_handle
+    assert queries == [False, False]
+    assert records == [Record("event_wait", waiting.device, *handles)] * 2
+
+
+def test_event_wait_for_what_is_known_done(backend, told):
+    event = recorded(backend, backend.stream())
+    records = told("event_wait")
+    event.wait()
+    assert records == [
+        Record("event_wait", backend.device(), event.event_id, 0)
+    ]
+
+
+def test_event_wait_is_on_the_device_of_the_stream(two_devices, told):
+    event = recorded(two_devices, two_devices.stream(0))
+    waiting = two_devices.stream(1)
+    records = told("event_wait")
+    waiting.wait_event(event)
+    assert [record.device for record in records] == [waiting.device]
+
+
+def test_event_synchronization_comes_before_the_wait(backend, told):
+    stream = backend.stream()
+    gate = backend.gate(stream)
+    event = stream.record_event()
+    records = told("event_synchronization", lambda record: gate.open())
+    event.synchronize()
+    assert records == [
+        Record("event_synchronization", stream.device, event=event.event_id)
+    ]
+
+
+def test_event_synchronization_of_what_is_known_done(backend, told):
+    """It returns as what it was when it was called, and waits for nothing
+    that a callback records."""
+    stream, held = backend.stream(), backend.stream()
+    event = recorded(backend, stream)
+    with backend.hold(held):
+        records = told(
+            "event_synchronization", lambda record: event.record(held)
+        )
+        event.synchronize()
+        assert not event.query()
+    assert [record.event for record in records] == [event.event_id]
+
+
+def test_event_never_recorded(backend, told):
+    records = told()
+    event = backend.event()
+    event.wait()
+    event.synchronize()
+    assert event.query()
+    del event
+    assert records == []
+
+
+def test_event_deletion_comes_before_the_handle_is_free(backend, told):
+    stream = backend.stream()
+    event = recorded(backend, stream)
+    handle = event.event_id
+    made = []
+    records = told(
+        "event_deletion",
+        lambda record: made.append(recorded(backend, stream)),
+    )
+    del event
+    assert records == [Record("event_deletion", stream.device, event=handle)]
+    assert made[0].event_id != handle
+    assert recorded(backend, stream).event_id == handle
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("enable_timing", [False, True])
+def test_event_of_each_kind_is_created_and_deleted(
+    backend, told, blocking, enable_timing
+):
+    records = told(["event_creation", "event_deletion"])
+    event = backend.event(blocking=blocking, enable_timing=enable_timing)
+    event.record(backend.stream())
+    handle = event.event_id
+    del event
+    assert records == [
+        Record("event_creation", backend.device(), handle),
+        Record("event_deletion", backend.device(), handle),
+    ]
+
+
+def test_wait_stream_is_four_operations(backend, told):
+    first, second = backend.stream(), backend.stream()
+    records = told()
+    second.wait_stream(first)
+    event = records[0].event
+    assert records == [
+        Record("event_creation", first.device, event),
+        Record("event_record", first.device, event, first.native_handle),
+        Record("event_wait", second.device, event, second.native_handle),
+        Record("event_deletion", first.device, event),
+    ]
+
+
+def test_stream_creation_comes_after_the_creation(backend, told):
+    found = []
+    records = told(
+        "stream_creation",
+        lambda record: found.append(
+            pystreams.Stream(
+                stream_id=record.stream,
+                device_index=record.device.index,
+                device_type=backend.type,
+            )
+        ),
+    )
+    stream = backend.stream()
+    assert found == [stream]
+    assert records == [
+        Record("stream_creation", stream.device, stream=stream.native_handle)
+    ]
+
+
+def test_stream_creation_of_a_pooled_stream(backend, told):
+    records = told("stream_creation")
+    handles = []
+    for _ in range(3):
+        stream = backend.stream()
+        handles.append(stream.native_handle)
+        stream.close()
+    assert len(set(handles)) == 1
+    assert [record.stream for record in records] == handles
+
+
+def test_stream_creation_is_none_of_what_wraps(backend, told):
+    stream = backend.stream()
+    records = told("stream_creation")
+    handle = stream.native_handle
+    pystreams.ExternalStream(handle, backend.device())
+    pystreams.Stream(
+        stream_id=handle, device_index=0, device_type=backend.type
+    )
+    backend.current_stream()
+    backend.default_stream()
+    with stream:
+        backend.current_stream()
+    assert records == []
+
+
+def test_stream_synchronization_comes_before_the_wait(backend, told):
+    stream = backend.stream()
+    gate = backend.gate(stream)
+    records = told("stream_synchronization", lambda record: gate.open())
+    stream.synchronize()
+    assert records == [
+        Record(
+            "stream_synchronization",
+            stream.device,
+            stream=stream.native_handle,
+        )
+    ]
+
+
+def test_stream_query_is_no_synchronization(backend, told):
+    stream = backend.stream()
+    records = told()
+    stream.query()
+    assert records == []
+
+
+COPIES = {
+    "tobytes": lambda device, host: device.tobytes(),
+    "from bytes": lambda device, host: device.copy_(bytes(NBYTES)),
+    "to host": lambda device, host: host.copy_(device),
+    "from host": lambda device, host: device.copy_(host),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
+def test_stream_synchronization_by_a_blocking_copy(backend, told, copy):
+    device, host = backend.empty(NBYTES), backend.host(NBYTES)
+    stream = backend.stream()
+    with stream:
+        records = told()
+        copy(device, host)
+    assert records == [
+        Record(
+            "stream_synchronization",
+            stream.device,
+            stream=stream.native_handle,
+        )
+    ]
+
+
+def test_other_copies_and_fills_are_none(backend, told):
+    device, host = backend.empty(NBYTES), backend.host(NBYTES)
+    records = told()
+    device.copy_(host, non_blocking=True)
+    device.fill_(1)
+    assert records == []
+    backend.synchronize()
+
+
+def test_device_synchronization_comes_before_the_wait(two_devices, told):
+    gate = two_devices.gate(two_devices.stream(1))
+    records = told("device_synchronization", lambda record: gate.open())
+    two_devices.synchronize(1)
+    assert records == [Record("device_synchronization", two_devices.device(1))]
+
+
+def allocated(backend):
+    from pystreams import _C
+
+    return _C.memory_stats(backend.type)["allocated_bytes.all.current"]
+
+
+def test_memory_allocation_comes_after_the_allocation(backend, told):
+    before, seen = allocated(backend), []
+    records = told(
+        "memory_allocation", lambda record: seen.append(allocated(backend))
+    )
+    buffer = backend.empty(NBYTES)
+    assert seen == [before + NBYTES]
+    assert records == [
+        Record("memory_allocation", buffer.device, data_ptr=buffer.data_ptr())
+    ]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["dropped", "closed"])
+def test_memory_deallocation_comes_before_it(backend, told, closed):
+    buffer = backend.empty(NBYTES)
+    address, before, seen = buffer.data_ptr(), allocated(backend), []
+    records = told(
+        "memory_deallocation", lambda record: seen.append(allocated(backend))
+    )
+    if closed:
+        buffer.close()
+    del buffer
+    assert seen == [before]
+    assert records == [
+        Record("memory_deallocation", backend.device(), data_ptr=address)
+    ]
+
+
+def test_memory_deallocation_waits_for_the_last_part(backend, told):
+    buffer = backend.empty(NBYTES)
+    part = buffer[10:20]
+    records = told()
+    del buffer
+    assert records == []
+    del part
+    assert [record.kind for record in records] == ["memory_deallocation"]
+
+
+def test_memory_deallocation_waits_for_no_work(backend, told):
+    """Nor does it tell of the events that the library makes for itself."""
+    buffer, stream = backend.empty(NBYTES), backend.stream()
+    with backend.hold(stream):
+        buffer.record_stream(stream)
+        records = told()
+        del buffer
+        backend.empty(1)
+        assert [record.kind for record in records] == [
+            "memory_deallocation",
+            "memory_allocation",
+            "memory_deallocation",
+        ]
+    stream.synchronize()
+    del records[:]
+    backend.empty(1)
+    assert [record.kind for record in records] == [
+        "memory_allocation",
+        "memory_deallocation",
+    ]
+
+
+def test_memory_of_no_bytes_is_none(backend, told):
+    records = told()
+    backend.empty(0).close()
+    assert records == []
+
+
+def test_memory_of_the_host_is_none(pinning, told):
+    records = told()
+    pinning.empty(NBYTES, pin_memory=True).close()
+    assert records == []
+
+
+def test_a_with_scope_tells_nothing(backend, told):
+    stream = backend.stream()
+    records = told()
+    with stream, stream:
+        backend.current_stream()
+    assert records == []
+
+
+def test_a_refused_call_tells_nothing(backend, told):
+    stream, event = backend.stream(), backend.event()
+    records = told()
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        event.record(stream)
+    with pytest.raises(ValueError, match="closed"):
+        stream.synchronize()
+    assert records == []
