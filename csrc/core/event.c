@@ -8,7 +8,7 @@
 #include "runtime.h"
 #include "trace.h"
 
-static void
+static inline void
 trace(enum ps_trace_kind kind, struct ps_event *event, ps_handle stream)
 {
     if (ps_trace_wants(kind) && !event->internal) {

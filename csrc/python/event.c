@@ -261,8 +261,11 @@ Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
         WITHOUT_GIL(status = ps_event_synchronize(event));
         sweep_memory(state_of(self), event->runtime);
     }
-    return none_or_raise(state_of(self), event->runtime, "Event.synchronize",
-                         status);
+    if (status == PS_SUCCESS) {
+        Py_RETURN_NONE;
+    }
+    return raise_status(state_of(self), event->runtime, "Event.synchronize",
+                        status);
 }
 
 /* What must hold of two events before their times are asked for. */
