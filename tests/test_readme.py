@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
@@ -14,8 +16,15 @@ def test_commands_are_in_the_readme():
     ]
 
 
-def test_example(run_python):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_examples_run(run_python, example):
     done = run_python(example)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_first_example_says_how_long_it_took(run_python):
+    done = run_python(EXAMPLES[0])
     assert re.fullmatch(r"copied on \w+:0 in \d+\.\d{3} ms\n", done.stdout)
