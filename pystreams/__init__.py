@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 
-from . import _C, accelerator, cuda
+from . import _C, accelerator, cuda, trace
 from ._C import (
     AcceleratorError,
     Buffer,
@@ -23,9 +23,6 @@ from ._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from . import trace
     from ._C import _Device, _StreamLike
 
 __all__ = [
@@ -70,15 +67,6 @@ def get_include() -> str:
     import os
 
     return os.path.join(os.path.dirname(__file__), "include")
-
-
-def __getattr__(name: str) -> ModuleType:
-    """Import pystreams.trace when it is first asked for."""
-    if name == "trace":
-        from importlib import import_module
-
-        return import_module("pystreams.trace")
-    raise AttributeError(f"module 'pystreams' has no attribute {name!r}")
 
 
 def _shutdown() -> None:

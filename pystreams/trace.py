@@ -7,10 +7,13 @@ traced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from operator import itemgetter
 
 from . import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 __all__ = ["KINDS", "Record", "Subscription", "subscribe"]
 
@@ -31,7 +34,7 @@ _FIELDS = {
 KINDS = tuple(_FIELDS)
 
 
-class Record(NamedTuple):
+class Record(tuple[object, ...]):
     """What a callback is told: a kind, a device, and raw handles.
 
     A creation, record, wait or allocation has been done, a deletion,
@@ -40,11 +43,31 @@ class Record(NamedTuple):
     one.
     """
 
-    kind: str
-    device: _C.device
-    event: int | None = None
-    stream: int | None = None
-    data_ptr: int | None = None
+    __slots__ = ()
+
+    # Not a NamedTuple, whose module takes longer to import than this package.
+    def __new__(
+        cls,
+        kind: str,
+        device: _C.device,
+        event: int | None = None,
+        stream: int | None = None,
+        data_ptr: int | None = None,
+    ) -> Record:
+        return tuple.__new__(cls, (kind, device, event, stream, data_ptr))
+
+    kind = property(itemgetter(0))
+    device = property(itemgetter(1))
+    event = property(itemgetter(2))
+    stream = property(itemgetter(3))
+    data_ptr = property(itemgetter(4))
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(kind={self.kind!r}, device={self.device!r}, "
+            f"event={self.event!r}, stream={self.stream!r}, "
+            f"data_ptr={self.data_ptr!r})"
+        )
 
 
 class Subscription:

@@ -7,10 +7,13 @@ called from pystreams._C._activate_gpu_trace() to _deactivate_gpu_trace().
 from __future__ import annotations
 
 from _thread import RLock
-from collections.abc import Callable
 from functools import partial
 
 from ..trace import Record, Subscription, subscribe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _lock = RLock()
 _callbacks: list[tuple[partial[None], str]] = []
