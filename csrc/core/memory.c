@@ -420,6 +420,11 @@ ps_block_unref(struct ps_block *block)
         use->lasting = false;
     }
     block->uses = prune(block->uses, &status);
+    if (block->uses == NULL) {
+        /* At once: a lender may count on having its memory back. */
+        status = first_failure(status, settle(block));
+        return first_failure(status, sweep(device->runtime, false));
+    }
     for (struct ps_block_use *use = block->uses; use; use = use->next) {
         if (ps_event_create(device->runtime, 0, &use->done) != PS_SUCCESS) {
             ps_stream_synchronize(use->stream);

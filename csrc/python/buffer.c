@@ -414,7 +414,8 @@ static PyMethodDef buffer_methods[] = {
                "use the memory: None\nand 1 are the default stream, 2 the "
                "thread's, -1 asks for no wait, 0 is not\nallowed.  For host "
                "memory it must be None, and the call blocks with the GIL\n"
-               "released.  dl_device (1, 0) and copy=True give a copy.\n\n"
+               "released.  copy=True gives a copy, dl_device=(1, 0) one "
+               "of device memory on the\nhost.\n\n"
                "Memory that the consumer drops while a stream of its own "
                "works on it needs\nrecord_stream().  Raises BufferError "
                "where the memory cannot be given like this.")},

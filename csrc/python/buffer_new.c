@@ -55,6 +55,16 @@ block_release(struct module_state *state, struct ps_block *block)
     report_cleanup(state, runtime, "freeing memory", status);
 }
 
+void
+memory_settle(struct module_state *state, struct ps_runtime *runtime)
+{
+    ps_status status;
+    if (ps_memory_has_retired(&runtime->memory)) {
+        WITHOUT_GIL(status = ps_memory_sweep(runtime));
+        report_cleanup(state, runtime, "freeing memory", status);
+    }
+}
+
 PyObject *
 buffer_wrap(struct module_state *state, struct span *span)
 {
@@ -70,11 +80,9 @@ buffer_wrap(struct module_state *state, struct span *span)
     return (PyObject *)self;
 }
 
-/* Pinned memory for the device, or device memory in the order of the stream.
- */
-static int
-create(struct module_state *state, struct ps_device *device,
-       struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
+int
+span_create(struct module_state *state, struct ps_device *device,
+            struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
 {
     struct ps_runtime *runtime = device->runtime;
     struct ps_block *block;
@@ -95,13 +103,6 @@ create(struct module_state *state, struct ps_device *device,
     }
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
-}
-
-int
-span_create(struct module_state *state, struct ps_stream *stream,
-            Py_ssize_t nbytes, struct span *span)
-{
-    return create(state, stream->device, stream, nbytes, span);
 }
 
 /* The stream to allocate in the order of: the one given, which must be of the
@@ -176,7 +177,7 @@ Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         }
     }
     struct span span;
-    int result = create(state, device, stream, nbytes, &span);
+    int result = span_create(state, device, stream, nbytes, &span);
     stream_release(state, stream);
     return result == 0 ? buffer_wrap(state, &span) : NULL;
 }

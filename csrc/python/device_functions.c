@@ -225,7 +225,7 @@ synchronize(PyObject *module, PyObject *args)
         return NULL;
     }
     WITHOUT_GIL(status = ps_device_synchronize(device));
-    sweep_memory(state_of_module(module), device->runtime);
+    memory_settle(state_of_module(module), device->runtime);
     return none_or_raise(state_of_module(module), device->runtime,
                          "synchronize", status);
 }

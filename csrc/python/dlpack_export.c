@@ -82,35 +82,46 @@ place_of(struct span *span, int32_t *type, int32_t *id)
     return 0;
 }
 
+/* What __dlpack__ is asked for. */
+struct request {
+    PyObject *stream;
+    /* The DLPack device of what is given. */
+    int32_t type;
+    int32_t id;
+    bool versioned;
+    bool copy;
+    bool to_host;
+};
+
 /* A capsule for the span, which it takes over, also on failure. */
 static PyObject *
-export_span(struct module_state *state, struct span *span, bool versioned,
-            uint64_t flags)
+export_span(struct module_state *state, struct span *span,
+            const struct request *request)
 {
     struct export *export = PyMem_Calloc(1, sizeof(*export));
+    if (export == NULL) {
+        PyErr_NoMemory();
+        span_release(state, span);
+        return NULL;
+    }
     struct dlpack_tensor tensor = {
         .data = span->data,
+        .device_type = request->type,
+        .device_id = request->id,
         .ndim = 1,
         .type_code = DLPACK_UINT,
         .type_bits = 8,
         .type_lanes = 1,
+        .shape = &export->shape,
+        .strides = &export->stride,
     };
-    if (export == NULL) {
-        PyErr_NoMemory();
-    }
-    if (export == NULL ||
-        place_of(span, &tensor.device_type, &tensor.device_id) < 0) {
-        span_release(state, span);
-        PyMem_Free(export);
-        return NULL;
-    }
+    uint64_t flags = (span->block->read_only ? DLPACK_READ_ONLY : 0) |
+                     (request->copy ? DLPACK_IS_COPIED : 0);
     export->state = state;
     export->span = *span;
     export->shape = span->nbytes;
     export->stride = 1;
-    tensor.shape = &export->shape;
-    tensor.strides = &export->stride;
-    if (versioned) {
+    if (request->versioned) {
         export->versioned = (struct dlpack_versioned){
             DLPACK_MAJOR, DLPACK_MINOR, NULL, delete_versioned, flags, tensor,
         };
@@ -119,9 +130,9 @@ export_span(struct module_state *state, struct span *span, bool versioned,
         export->managed =
             (struct dlpack_managed){tensor, NULL, delete_managed};
     }
-    PyObject *capsule =
-        PyCapsule_New(export, versioned ? DLPACK_VERSIONED_NAME : DLPACK_NAME,
-                      destroy_capsule);
+    PyObject *capsule = PyCapsule_New(
+        export, request->versioned ? DLPACK_VERSIONED_NAME : DLPACK_NAME,
+        destroy_capsule);
     if (capsule == NULL) {
         delete_export(export);
     }
@@ -167,7 +178,7 @@ make_ready(struct module_state *state, struct span *span, PyObject *number)
     return result;
 }
 
-/* A span of new memory with the same bytes: on the host, or beside them. */
+/* A span of new memory with the same bytes: on the host, or of their kind. */
 static int
 copy_span(struct module_state *state, struct span *span, bool to_host)
 {
@@ -177,10 +188,11 @@ copy_span(struct module_state *state, struct span *span, bool to_host)
     if (device == NULL) {
         return -1;
     }
+    struct ps_stream *order =
+        span->block->pinned && !to_host ? NULL : ps_current_stream(device);
     struct span copied;
     if (span_settle(state, span, ps_current_stream(span->block->device)) < 0 ||
-        span_create(state, ps_current_stream(device), span->nbytes, &copied) <
-            0) {
+        span_create(state, device, order, span->nbytes, &copied) < 0) {
         return -1;
     }
     if (span_copy(state, &copied, span, NULL, false) < 0) {
@@ -191,15 +203,6 @@ copy_span(struct module_state *state, struct span *span, bool to_host)
     *span = copied;
     return 0;
 }
-
-/* What __dlpack__ is asked for. */
-struct request {
-    PyObject *stream;
-    bool versioned;
-    bool copy;
-    bool no_copy;
-    bool to_host;
-};
 
 static int
 parse_version(PyObject *version, bool *versioned)
@@ -218,37 +221,38 @@ parse_version(PyObject *version, bool *versioned)
     return 0;
 }
 
+/* Where it is wanted: as it is, or on the host. */
 static int
-parse_place(struct span *span, PyObject *place, bool *to_host)
+parse_place(struct span *span, PyObject *place, struct request *request)
 {
-    int32_t type, id;
-    int wanted_type, wanted_id;
-    *to_host = false;
+    int type, id;
+    if (place_of(span, &request->type, &request->id) < 0) {
+        return -1;
+    }
+    request->to_host = false;
     if (place == Py_None) {
         return 0;
     }
-    if (!PyTuple_Check(place) ||
-        !PyArg_ParseTuple(place, "ii", &wanted_type, &wanted_id)) {
+    if (!PyTuple_Check(place) || !PyArg_ParseTuple(place, "ii", &type, &id)) {
         PyErr_Format(PyExc_TypeError,
                      "dl_device must be None or a tuple (device type, device "
                      "id), got %R",
                      place);
         return -1;
     }
-    if (place_of(span, &type, &id) < 0) {
-        return -1;
-    }
-    if (type == wanted_type && id == wanted_id) {
+    if (type == request->type && id == request->id) {
         return 0;
     }
-    *to_host = wanted_type == DLPACK_CPU;
-    if (!*to_host) {
+    if (type != DLPACK_CPU) {
         PyErr_Format(PyExc_BufferError,
                      "memory of DLPack device (%d, %d) cannot be given as "
                      "that of (%d, %d); copy it to a Buffer there",
-                     type, id, wanted_type, wanted_id);
+                     request->type, request->id, type, id);
         return -1;
     }
+    request->to_host = !span->block->host;
+    request->type = type;
+    request->id = id;
     return 0;
 }
 
@@ -260,8 +264,8 @@ parse_request(struct span *span, PyObject *const *values,
     request->stream = values[0] != NULL ? values[0] : Py_None;
     if (parse_version(values[1] != NULL ? values[1] : Py_None,
                       &request->versioned) < 0 ||
-        parse_place(span, values[2] != NULL ? values[2] : Py_None,
-                    &request->to_host) < 0) {
+        parse_place(span, values[2] != NULL ? values[2] : Py_None, request) <
+            0) {
         return -1;
     }
     int wanted = copy == Py_None ? 0 : PyObject_IsTrue(copy);
@@ -307,9 +311,7 @@ Buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         span_release(state, &span);
         return NULL;
     }
-    uint64_t flags = (span.block->read_only ? DLPACK_READ_ONLY : 0) |
-                     (request.copy ? DLPACK_IS_COPIED : 0);
-    return export_span(state, &span, request.versioned, flags);
+    return export_span(state, &span, &request);
 }
 
 PyObject *

@@ -259,7 +259,7 @@ Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
     ps_status status = ps_event_synchronize_known(event);
     if (status == PS_ERROR_NOT_READY) {
         WITHOUT_GIL(status = ps_event_synchronize(event));
-        sweep_memory(state_of(self), event->runtime);
+        memory_settle(state_of(self), event->runtime);
     }
     if (status == PS_SUCCESS) {
         Py_RETURN_NONE;

@@ -368,6 +368,10 @@ int buffer_hold(PyObject *buffer, struct span *span);
 /* Drop a reference from Python code, reporting a failure. */
 void block_release(struct module_state *state, struct ps_block *block);
 
+/* Give back what was in use by work that was waited for.  Keeps a pending
+ * exception. */
+void memory_settle(struct module_state *state, struct ps_runtime *runtime);
+
 static inline void
 span_release(struct module_state *state, struct span *span)
 {
@@ -385,20 +389,11 @@ PyObject *Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 /* A Buffer of the span, which is released also on failure. */
 PyObject *buffer_wrap(struct module_state *state, struct span *span);
 
-/* After work of the runtime was waited for: give back what it used last. */
-static inline void
-sweep_memory(struct module_state *state, struct ps_runtime *runtime)
-{
-    ps_status status;
-    if (ps_memory_has_retired(&runtime->memory)) {
-        WITHOUT_GIL(status = ps_memory_sweep(runtime));
-        report_cleanup(state, runtime, "freeing memory", status);
-    }
-}
-
-/* New device memory in the order of the stream; -1 with an exception. */
-int span_create(struct module_state *state, struct ps_stream *stream,
-                Py_ssize_t nbytes, struct span *span);
+/* New memory of the device in the order of the stream, pinned memory where
+ * stream is NULL; -1 with an exception. */
+int
+span_create(struct module_state *state, struct ps_device *device,
+            struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
 /* ---- borrow.c ---- */
 

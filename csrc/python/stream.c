@@ -171,7 +171,7 @@ Stream_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
     WITHOUT_GIL(status = ps_stream_synchronize(stream));
     struct ps_runtime *runtime = stream->device->runtime;
     stream_release(state_of(self), stream);
-    sweep_memory(state_of(self), runtime);
+    memory_settle(state_of(self), runtime);
     return none_or_raise(state_of(self), runtime, "Stream.synchronize",
                          status);
 }
