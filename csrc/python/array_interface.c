@@ -41,7 +41,7 @@ parse_typestr(PyObject *typestr)
                            ? PyUnicode_AsUTF8(typestr)
                            : NULL;
     if (text != NULL && strchr("<>|=", text[0]) != NULL && text[0] != '\0' &&
-        strchr("biufcmMVSU?", text[1]) != NULL && text[1] != '\0' &&
+        strchr("biufcmMVS", text[1]) != NULL && text[1] != '\0' &&
         isdigit((unsigned char)text[2])) {
         char *end;
         long size = strtol(text + 2, &end, 10);
@@ -210,10 +210,14 @@ array_interface_hold(struct module_state *state, PyObject *object,
                      Py_TYPE(interface)->tp_name);
     }
     else if (device != NULL) {
-        result =
-            interface_hold(state, object, interface, device, stream, span);
+        /* Reading it runs the producer's code, which may change it. */
+        Py_SETREF(interface, PyDict_Copy(interface));
+        if (interface != NULL) {
+            result =
+                interface_hold(state, object, interface, device, stream, span);
+        }
     }
-    Py_DECREF(interface);
+    Py_XDECREF(interface);
     return result < 0 ? -1 : 1;
 }
 

@@ -2,8 +2,6 @@
  * producer says of its memory is believed before it was checked. */
 #include "module.h"
 
-#include <string.h>
-
 /* The bytes of the claim; -1 with ValueError. */
 static int
 claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
@@ -121,17 +119,21 @@ struct debt {
     void *owner;
 };
 
-/* On any thread, which need not hold the GIL. */
+/* On any thread, which need not hold the GIL.  The owner's function may run
+ * Python, which no exception may be on its way through. */
 static void
 release_debt(void *memory)
 {
     struct debt *debt = memory;
+    PyObject *type, *value, *traceback;
     if (is_finalizing()) {
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
+    PyErr_Fetch(&type, &value, &traceback);
     debt->release(debt->owner);
     PyMem_Free(debt);
+    PyErr_Restore(type, value, traceback);
     PyGILState_Release(gil);
 }
 
@@ -220,6 +222,18 @@ release_view(void *owner)
     PyMem_Free(owner);
 }
 
+/* Whether items of a struct module's format are Python objects; the names of
+ * fields stand between colons. */
+static bool
+has_objects(const char *format)
+{
+    bool in_name = false;
+    for (; *format != '\0' && (in_name || *format != 'O'); format++) {
+        in_name = in_name != (*format == ':');
+    }
+    return *format != '\0';
+}
+
 /* Objects with the buffer protocol: 1, 0 where it has none, -1. */
 static int
 view_hold(struct module_state *state, PyObject *object,
@@ -247,7 +261,7 @@ view_hold(struct module_state *state, PyObject *object,
         .shape = &extent,
     };
     int result = -1;
-    if (view->format != NULL && strchr(view->format, 'O') != NULL) {
+    if (view->format != NULL && has_objects(view->format)) {
         PyErr_Format(PyExc_TypeError,
                      "a copy moves bytes, but %s holds Python objects",
                      claim.what);
@@ -278,6 +292,19 @@ object_hold(struct module_state *state, PyObject *object,
     return found;
 }
 
+/* The producer made device memory ready for a stream of its device; have the
+ * one that the copy runs on wait, where that is of another device. */
+static int
+follow(struct module_state *state, struct span *span, struct ps_stream *stream)
+{
+    struct ps_device *device = span->block->device;
+    if (span->block->host || stream == NULL || stream->device == device ||
+        stream->device->runtime != device->runtime) {
+        return 0;
+    }
+    return stream_wait_stream(state, stream, ps_current_stream(device));
+}
+
 int
 operand_hold(struct module_state *state, PyObject *object,
              struct span *partner, struct ps_stream *stream, bool write,
@@ -302,6 +329,10 @@ operand_hold(struct module_state *state, PyObject *object,
         PyErr_Format(PyExc_ValueError,
                      "the destination of the copy is read-only: %s",
                      Py_TYPE(object)->tp_name);
+        span_release(state, span);
+        return -1;
+    }
+    if (follow(state, span, stream) < 0) {
         span_release(state, span);
         return -1;
     }

@@ -184,11 +184,15 @@ capsule_hold(struct module_state *state, PyObject *capsule,
             return -1;
         }
     }
+    /* Another thread may have consumed it while the GIL was released. */
+    if (read_capsule(capsule, &tensor) < 0) {
+        return -1;
+    }
     claim.pinned =
         dl->device_type == DLPACK_CUDA_HOST &&
         host_device->runtime->backend->device_type == PS_DEVICE_CUDA;
     claim.read_only = (tensor.flags & DLPACK_READ_ONLY) != 0;
-    claim.data = (char *)dl->data + dl->byte_offset;
+    claim.data = dl->data != NULL ? (char *)dl->data + dl->byte_offset : NULL;
     claim.item_bits = (uint64_t)dl->type_bits * dl->type_lanes;
     if (tensor.flags & DLPACK_PADDED) {
         claim.item_bits = (claim.item_bits + 7) / 8 * 8;
@@ -249,7 +253,14 @@ ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
     return capsule;
 }
 
-/* Whether the capsule's tensor is where its producer said. */
+static bool
+is_host(long type)
+{
+    return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
+}
+
+/* Whether the capsule's tensor is where its producer said; on the host that is
+ * one place, though torch calls it by two names. */
 static int
 check_promise(PyObject *capsule, long type, long id)
 {
@@ -263,11 +274,13 @@ check_promise(PyObject *capsule, long type, long id)
     if (read_capsule(capsule, &tensor) < 0) {
         return -1;
     }
-    if (tensor.dl->device_type != type || tensor.dl->device_id != id) {
+    const struct dlpack_tensor *dl = tensor.dl;
+    if ((dl->device_type != type || dl->device_id != id) &&
+        !(is_host(dl->device_type) && is_host(type))) {
         PyErr_Format(PyExc_BufferError,
                      "the DLPack tensor is on device (%d, %d), but its "
                      "producer's __dlpack_device__ said (%ld, %ld)",
-                     tensor.dl->device_type, tensor.dl->device_id, type, id);
+                     dl->device_type, dl->device_id, type, id);
         return -1;
     }
     return 0;
