@@ -1,0 +1,217 @@
+"""The other side of the interchange protocols, made by hand: DLPack capsules
+lent and taken through ctypes, and objects that produce them.
+
+Nothing here is checked, so that a producer can lie.
+"""
+
+import ctypes
+
+CPU, CUDA, CUDA_HOST = 1, 2, 3
+READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
+NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
+USED = {False: b"used_dltensor", True: b"used_dltensor_versioned"}
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Managed(ctypes.Structure):
+    _fields_ = (
+        ("tensor", Tensor),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    )
+
+
+FORMS = {False: Managed, True: Versioned}
+DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def function(name, result, *arguments):
+    """A function of Python's C API."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+new = function(
+    "PyCapsule_New",
+    ctypes.py_object,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+)
+name_of = function("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)
+pointer_of = function(
+    "PyCapsule_GetPointer",
+    ctypes.c_void_p,
+    ctypes.py_object,
+    ctypes.c_char_p,
+)
+rename = function(
+    "PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p
+)
+# For a capsule that is being destroyed, which must not be referred to.
+is_valid = function(
+    "PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
+)
+pointer_at = function(
+    "PyCapsule_GetPointer",
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+)
+
+# The loans whose deleter is still to come, by the address of what they lend.
+lent = {}
+
+
+@DELETER
+def delete(address):
+    lent.pop(address).deleted += 1
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def destroy(capsule):
+    for name in NAMES.values():
+        if is_valid(capsule, name) and pointer_at(capsule, name) in lent:
+            delete(pointer_at(capsule, name))
+
+
+class Loan:
+    """A tensor of bytes to lend; other fields of it than follow from the
+    bytes may be given.  `deleted` counts the calls of its deleter, until
+    which it is alive."""
+
+    def __init__(
+        self,
+        content=bytes(range(16)),
+        *,
+        versioned=True,
+        deleter=delete,
+        major=1,
+        flags=0,
+        **fields,
+    ):
+        self.memory = (ctypes.c_char * len(content))(*content)
+        self.deleted = 0
+        self.versioned = versioned
+        self.struct = FORMS[versioned]()
+        if versioned:
+            self.struct.major, self.struct.minor = major, 1
+            self.struct.flags = flags
+        self.struct.deleter = ctypes.cast(deleter, ctypes.c_void_p)
+        self.describe(**fields)
+
+    def describe(self, **fields):
+        """Set the fields given; the others to what is true."""
+        shape = fields.get("shape", [len(self.bytes)])
+        fields = {
+            "data": ctypes.addressof(self.memory),
+            "device_type": CPU,
+            "device_id": 0,
+            "ndim": len(shape or ()),
+            "code": 1,
+            "bits": 8,
+            "lanes": 1,
+            "shape": shape,
+            "strides": None,
+            "byte_offset": 0,
+            **fields,
+        }
+        for name, value in fields.items():
+            if isinstance(value, list):
+                value = (ctypes.c_int64 * len(value))(*value)
+            setattr(self.struct.tensor, name, value)
+
+    @property
+    def bytes(self):
+        return self.memory.raw
+
+    def capsule(self):
+        address = ctypes.addressof(self.struct)
+        if self.struct.deleter:
+            lent[address] = self
+        return new(
+            address,
+            NAMES[self.versioned],
+            ctypes.cast(destroy, ctypes.c_void_p),
+        )
+
+
+def place(block):
+    """The fields that say where a Buffer's memory is."""
+    device_type, device_id = block.__dlpack_device__()
+    return {
+        "data": block.data_ptr(),
+        "shape": [block.nbytes],
+        "device_type": device_type,
+        "device_id": device_id,
+    }
+
+
+class Producer:
+    """An array of another library that lends a tensor; `asked` is what it
+    was asked with, `capsule` what it gave.  A capsule's end calls Python here,
+    which must not be while an exception is on its way: so it is kept."""
+
+    def __init__(self, loan, device=None):
+        tensor = loan.struct.tensor
+        self.loan = loan
+        self.device = device or (tensor.device_type, tensor.device_id)
+
+    def __dlpack__(self, **options):
+        self.asked = options
+        self.capsule = self.loan.capsule()
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+class Taken:
+    """What another library takes from a capsule of ours."""
+
+    def __init__(self, capsule):
+        self.versioned = name_of(capsule) == NAMES[True]
+        address = pointer_of(capsule, NAMES[self.versioned])
+        self.struct = FORMS[self.versioned].from_address(address)
+        self.tensor = self.struct.tensor
+        rename(capsule, USED[self.versioned])
+
+    @property
+    def device(self):
+        return self.tensor.device_type, self.tensor.device_id
+
+    @property
+    def nbytes(self):
+        return self.tensor.shape[0]
+
+    def tobytes(self):
+        """Of host memory."""
+        return ctypes.string_at(self.tensor.data, self.nbytes)
+
+    def delete(self):
+        """Give it back, with the GIL released."""
+        DELETER(self.struct.deleter)(ctypes.addressof(self.struct))
