@@ -1,10 +1,12 @@
 """What memory is in use: counted exactly, given back, not reused early."""
 
 import gc
+import random
 import resource
 from pathlib import Path
 
 import pytest
+from producers import Loan, Producer, place
 
 import pystreams
 from pystreams import _C
@@ -121,6 +123,153 @@ def test_torchs_names(cuda):
     assert pystreams.cuda.memory_allocated() == before
 
 
+class Owned:
+    """A block of device memory, and the objects that keep it."""
+
+    def __init__(self, index, nbytes, holder):
+        self.index, self.nbytes, self.holders = index, nbytes, [holder]
+
+
+class Steps:
+    """Random things that programs do with memory, and what must then be in
+    use.  What borrows memory from outside, and pinned memory, is not."""
+
+    def __init__(self, backend, seed):
+        self.backend, self.random = backend, random.Random(seed)
+        self.streams = [
+            [backend.default_stream(i), backend.stream(i), backend.stream(i)]
+            for i in range(backend.count)
+        ]
+        self.owned, self.others, self.peaks = [], [], []
+
+    def buffers(self):
+        return [
+            (block, holder)
+            for block in self.owned
+            for holder in block.holders
+            if isinstance(holder, pystreams.Buffer)
+        ]
+
+    def one(self):
+        """A block and a Buffer that holds it."""
+        return self.random.choice(self.buffers())
+
+    def allocate(self):
+        index = self.random.randrange(self.backend.count)
+        nbytes = self.random.choice([0, 1, 255, 256, 4096, 100_000])
+        stream = self.random.choice([None, *self.streams[index]])
+        buffer = self.backend.empty(nbytes, index, stream=stream)
+        self.owned.append(Owned(index, nbytes, buffer))
+
+    def cut(self):
+        block, buffer = self.one()
+        a, b = sorted(self.random.choices(range(buffer.nbytes + 1), k=2))
+        block.holders.append(buffer[a:b])
+
+    def export(self):
+        block, buffer = self.one()
+        block.holders.append(buffer.__dlpack__(max_version=(1, 0)))
+
+    def export_a_copy(self):
+        block, buffer = self.one()
+        capsule = buffer.__dlpack__(copy=True)
+        self.owned.append(Owned(block.index, buffer.nbytes, capsule))
+
+    def take(self):
+        block, buffer = self.one()
+        block.holders.append(pystreams.from_dlpack(buffer))
+
+    def borrow(self):
+        loan = Loan(bytes(self.random.randrange(1000)))
+        self.others.append(pystreams.from_dlpack(loan.capsule()))
+
+    def pin(self):
+        size = self.random.randrange(10_000)
+        self.others.append(self.backend.empty(size, pin_memory=True))
+
+    def copy(self):
+        (block, target), (other, source) = self.one(), self.one()
+        size = min(target.nbytes, source.nbytes)
+        stream = self.random.choice(self.streams[block.index])
+        if block is not other:
+            target[:size].copy_(source[:size], True, stream)
+
+    def fill(self):
+        block, buffer = self.one()
+        buffer.fill_(1, self.random.choice(self.streams[block.index]))
+
+    def copy_out(self):
+        _, buffer = self.one()
+        assert buffer.tobytes()[buffer.nbytes :] == b""
+
+    def close(self):
+        block, buffer = self.one()
+        block.holders.remove(buffer)
+        buffer.close()
+
+    def drop(self):
+        for block in self.random.sample(self.owned, min(2, len(self.owned))):
+            holders = block.holders
+            holders.pop(self.random.randrange(len(holders)))
+            if not holders:
+                self.owned.remove(block)
+        self.others[:1] = []
+
+    def synchronize(self):
+        self.backend.synchronize(self.random.randrange(self.backend.count))
+
+    def step(self):
+        if not self.buffers():
+            self.allocate()
+            return
+        self.random.choice(
+            [
+                self.allocate,
+                self.allocate,
+                self.cut,
+                self.export,
+                self.export_a_copy,
+                self.take,
+                self.borrow,
+                self.pin,
+                self.copy,
+                self.fill,
+                self.copy_out,
+                self.close,
+                self.drop,
+                self.drop,
+                self.synchronize,
+            ]
+        )()
+        self.owned = [block for block in self.owned if block.holders]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_adds_up_at_every_step(counted, seed):
+    devices = range(counted.count)
+    for index in devices:
+        _C.reset_peak_memory_stats(counted.type, index)
+    before = [stats(counted, index) for index in devices]
+    peaks = [now["allocated_bytes.all.current"] for now in before]
+    steps = Steps(counted, seed)
+    for _ in range(200):
+        steps.step()
+        for index in devices:
+            sizes = [b.nbytes for b in steps.owned if b.index == index]
+            now = stats(counted, index)
+            for kind, amount in (
+                ("allocated_bytes.all", sum(sizes)),
+                ("allocation.all", len(sizes)),
+            ):
+                current = now[f"{kind}.current"]
+                freed = now[f"{kind}.freed"]
+                assert current == before[index][f"{kind}.current"] + amount
+                assert current == now[f"{kind}.allocated"] - freed
+            current = now["allocated_bytes.all.current"]
+            peaks[index] = max(peaks[index], current)
+            assert now["allocated_bytes.all.peak"] == peaks[index]
+
+
 def fill_pinned_pool(backend):
     """Have blocks to hand out without asking the driver for any: it may wait
     for all work before it pins memory."""
@@ -144,6 +293,23 @@ def test_pinned_block_is_not_reused_before_its_copy_is_done(pinning):
         for block in fresh:
             assert block.data_ptr() != address
             memoryview(block)[:] = b"b" * 4096
+    stream.synchronize()
+    assert target.tobytes() == b"a" * 4096
+
+
+def test_pinned_block_of_a_second_of_copies(pinning):
+    """A program that drops its source at once and fills the next one."""
+    fill_pinned_pool(pinning)
+    stream, target = pinning.stream(), pinning.empty(4096)
+    source = pinning.empty(4096, pin_memory=True)
+    memoryview(source)[:] = b"a" * 4096
+    pinning.sleep(stream, 1000)
+    target.copy_(source, non_blocking=True, stream=stream)
+    del source
+    fresh = [pinning.empty(4096, pin_memory=True) for _ in range(20)]
+    for block in fresh:
+        memoryview(block)[:] = b"b" * 4096
+    assert not stream.query()
     stream.synchronize()
     assert target.tobytes() == b"a" * 4096
 
@@ -206,6 +372,58 @@ def cycle_pinned(backend):
     backend.current_stream().synchronize()
 
 
+def cycle_copies_out(backend):
+    block, target = backend.empty(10_000), bytearray(10_000)
+    block.copy_to(target).copy_(target)
+    block.close()
+
+
+def cycle_dlpack_out(backend):
+    block = backend.empty(10_000)
+    block.__dlpack__(max_version=(1, 0))
+    block.__dlpack__(copy=True)
+    capsule = block.__dlpack__()
+    block.close()
+    pystreams.from_dlpack(capsule).fill_(1)
+    backend.current_stream().synchronize()
+
+
+def cycle_dlpack_in(backend):
+    block = backend.empty(10_000)
+    lender = backend.empty(10_000)
+    loan = Loan(**place(lender))
+    block.copy_(Producer(loan)).copy_to(loan.capsule())
+    part = pystreams.from_dlpack(loan.capsule())[1:9]
+    part.zero_()
+    backend.current_stream().synchronize()
+    del part
+    assert loan.deleted == 3
+
+
+def cycle_lies(backend):
+    block = backend.empty(16)
+    for lie in ({"ndim": -1}, {"strides": [2]}, {"device_type": 7}):
+        capsule = Loan(**lie).capsule()
+        with pytest.raises((ValueError, BufferError)):
+            block.copy_(capsule)
+
+
+class Interface:
+    def __init__(self, block):
+        self.__cuda_array_interface__ = block.__cuda_array_interface__
+
+
+def cycle_array_interface(backend):
+    if backend.name != "cuda":
+        pytest.skip(f"{backend}: the interface is of CUDA memory")
+    block, lender = backend.empty(10_000), backend.empty(10_000)
+    block.copy_(Interface(lender)).copy_to(Interface(lender))
+    wrong = Interface(lender[1:])
+    with pytest.raises(ValueError, match="9999"):
+        block.copy_(wrong)
+    backend.current_stream().synchronize()
+
+
 def cycle_wrappers(backend):
     stream = backend.current_stream()
     pystreams.ExternalStream(stream.native_handle, backend.device())
@@ -231,6 +449,11 @@ def cycle_errors(backend):
         cycle_streams,
         cycle_blocks,
         cycle_pinned,
+        cycle_copies_out,
+        cycle_dlpack_out,
+        cycle_dlpack_in,
+        cycle_lies,
+        cycle_array_interface,
         cycle_wrappers,
         cycle_errors,
     ],
@@ -240,7 +463,7 @@ def test_nothing_leaks(counted, cycle, sanitized):
     """Once warm, many cycles more take no more memory."""
     if sanitized:
         pytest.skip("a sanitizer keeps freed memory")
-    rounds = 100 if cycle is cycle_errors else 1000
+    rounds = 100 if cycle in {cycle_errors, cycle_lies} else 1000
 
     def run():
         for _ in range(rounds):

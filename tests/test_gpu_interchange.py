@@ -1,0 +1,439 @@
+"""Memory that is exchanged with CuPy, torch, Numba and cuda.core on a GPU.
+
+Before each exchange the side that writes has work that takes a while on a
+stream of its own, so that a reader that does not wait sees what was before.
+A sleeping kernel and no gate holds it back: a library may load code or ask
+for memory meanwhile, which waits for all work.
+"""
+
+import gc
+import importlib
+import warnings
+
+import pytest
+
+import pystreams
+from pystreams import _C, from_dlpack
+
+SIZE = 1 << 20
+DELAY = 50
+
+# What other libraries warn of is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def library(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            pytest.skip(f"needs {name}: {error}")
+
+
+@pytest.fixture
+def gpu(cuda):
+    if cuda.on_engine:
+        pytest.skip(f"{cuda}: needs a GPU")
+    return cuda
+
+
+@pytest.fixture
+def cupy(gpu):
+    return library("cupy")
+
+
+@pytest.fixture
+def torch(gpu):
+    torch = library("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a torch with CUDA")
+    return torch
+
+
+@pytest.fixture
+def numba(gpu):
+    numba = library("numba.cuda")
+    if not numba.is_available():
+        pytest.skip("needs a Numba with CUDA")
+    return numba
+
+
+@pytest.fixture
+def core(gpu):
+    try:
+        return importlib.import_module("cuda.core")
+    except ImportError:
+        return library("cuda.core.experimental")
+
+
+@pytest.fixture(params=["default", "own"])
+def ours(gpu, request):
+    """The current stream of the test."""
+    if request.param == "default":
+        yield gpu.default_stream()
+    else:
+        with gpu.stream() as stream:
+            yield stream
+
+
+def filled(gpu, byte, nbytes=SIZE):
+    block = gpu.empty(nbytes).fill_(byte)
+    gpu.synchronize()
+    return block
+
+
+def in_use(gpu):
+    gc.collect()
+    gpu.synchronize()
+    return _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]
+
+
+def bytes_of(byte, nbytes=SIZE):
+    return bytes([byte]) * nbytes
+
+
+class Cupy:
+    """CuPy, by the few words that the tests need."""
+
+    def __init__(self, gpu, cupy):
+        self.gpu, self.cupy = gpu, cupy
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.external = pystreams.ExternalStream(
+            self.stream.ptr, gpu.device(0)
+        )
+
+    def new(self, byte):
+        array = self.cupy.full(SIZE, byte, self.cupy.uint8)
+        self.cupy.cuda.Device(0).synchronize()
+        return array
+
+    def fill(self, array, byte):
+        array[...] = byte
+
+    def bytes(self, array):
+        return array.get().tobytes()
+
+    def address(self, array):
+        return array.data.ptr
+
+    def from_dlpack(self, block):
+        return self.cupy.from_dlpack(block)
+
+    def by_interface(self, block):
+        return self.cupy.asarray(block)
+
+    def current(self):
+        return self.stream
+
+    def late(self):
+        self.gpu.sleep(self.external, DELAY)
+
+
+class Torch:
+    def __init__(self, gpu, torch):
+        self.gpu, self.torch = gpu, torch
+        self.stream = torch.cuda.Stream()
+        self.external = pystreams.ExternalStream(
+            self.stream.cuda_stream, gpu.device(0)
+        )
+
+    def new(self, byte):
+        tensor = self.torch.full(
+            (SIZE,), byte, dtype=self.torch.uint8, device="cuda:0"
+        )
+        self.torch.cuda.synchronize()
+        return tensor
+
+    def fill(self, tensor, byte):
+        tensor.fill_(byte)
+
+    def bytes(self, tensor):
+        return tensor.cpu().numpy().tobytes()
+
+    def address(self, tensor):
+        return tensor.data_ptr()
+
+    def from_dlpack(self, block):
+        return self.torch.from_dlpack(block)
+
+    def current(self):
+        return self.torch.cuda.stream(self.stream)
+
+    def late(self):
+        self.gpu.sleep(self.external, DELAY)
+
+
+@pytest.fixture(params=[Cupy, Torch], ids=["cupy", "torch"])
+def arrays(request, gpu):
+    """A library, warm: what it loads at its first use is loaded."""
+    name = request.param.__name__.lower()
+    arrays = request.param(gpu, request.getfixturevalue(name))
+    with arrays.current():
+        array = arrays.new(0)
+        arrays.fill(array, 1)
+        assert arrays.bytes(array) == bytes_of(1)
+    return arrays
+
+
+def test_copy_from_an_array(gpu, arrays, ours):
+    block, array = filled(gpu, 0), arrays.new(1)
+    with arrays.current():
+        arrays.late()
+        arrays.fill(array, 2)
+        assert block.copy_(array) is block
+    assert block.tobytes() == bytes_of(2)
+
+
+def test_copy_to_an_array(gpu, arrays, ours):
+    """It waits for what the array's stream still writes, and is done when it
+    returns."""
+    block, array = filled(gpu, 0), arrays.new(1)
+    with arrays.current():
+        arrays.late()
+        arrays.fill(array, 2)
+        gpu.sleep(ours, DELAY)
+        block.fill_(3)
+        assert block.copy_to(array) is block
+        assert arrays.bytes(array) == bytes_of(3)
+
+
+def test_copy_on_a_stream_given(gpu, arrays):
+    block, array, stream = filled(gpu, 0), arrays.new(1), gpu.stream()
+    with arrays.current():
+        arrays.late()
+        arrays.fill(array, 2)
+        block.copy_(array, stream=stream)
+    stream.synchronize()
+    assert block.tobytes() == bytes_of(2)
+
+
+def test_copy_between_the_host_and_an_array(gpu, arrays):
+    array = arrays.new(1)
+    for host in (
+        gpu.empty(SIZE, pin_memory=True),
+        pystreams.empty(SIZE, device="cpu"),
+    ):
+        with arrays.current():
+            arrays.late()
+            arrays.fill(array, 2)
+            host.copy_(array)
+            assert bytes(memoryview(host)) == bytes_of(2)
+            memoryview(host)[:] = bytes_of(3)
+            host.copy_to(array)
+            assert arrays.bytes(array) == bytes_of(3)
+
+
+def test_copy_of_a_dropped_array(gpu, arrays, ours):
+    """Its memory is not handed out while the copy is queued."""
+    block, array = filled(gpu, 0), arrays.new(1)
+    with arrays.current():
+        arrays.fill(array, 2)
+        gpu.sleep(ours, DELAY)
+        block.copy_(array, non_blocking=True)
+        del array
+        others = [arrays.new(9) for _ in range(4)]
+    ours.synchronize()
+    assert block.tobytes() == bytes_of(2)
+    del others
+
+
+def test_take_an_array(gpu, arrays, ours):
+    array = arrays.new(1)
+    with arrays.current():
+        arrays.late()
+        arrays.fill(array, 2)
+        block = from_dlpack(array)
+    assert block.data_ptr() == arrays.address(array)
+    assert block.nbytes == SIZE
+    assert block.device == gpu.device(0)
+    del array
+    gc.collect()
+    others = [arrays.new(9) for _ in range(4)]
+    assert block.tobytes() == bytes_of(2)
+    del others
+
+
+def test_give_to_a_library(gpu, arrays, ours):
+    before = in_use(gpu)
+    block = filled(gpu, 1)
+    gpu.sleep(ours, DELAY)
+    block.fill_(2)
+    with arrays.current():
+        array = arrays.from_dlpack(block)
+        assert arrays.address(array) == block.data_ptr()
+        assert arrays.bytes(array) == bytes_of(2)
+        arrays.fill(array, 3)
+    gpu.synchronize()
+    assert block.tobytes() == bytes_of(3)
+    block.close()
+    with arrays.current():
+        assert arrays.bytes(array) == bytes_of(3)
+    assert in_use(gpu) == before + SIZE
+    del array
+    assert in_use(gpu) == before
+
+
+def test_give_what_a_side_stream_writes(gpu, arrays):
+    """Of all streams that use the memory, not of the current one alone."""
+    block, side = filled(gpu, 1), gpu.stream()
+    gpu.sleep(side, DELAY)
+    block.fill_(2, stream=side)
+    with arrays.current():
+        assert arrays.bytes(arrays.from_dlpack(block)) == bytes_of(2)
+
+
+def test_cupy_asarray(gpu, cupy, ours):
+    arrays = Cupy(gpu, cupy)
+    block = filled(gpu, 1)
+    gpu.sleep(ours, DELAY)
+    block.fill_(2)
+    with arrays.current():
+        array = arrays.by_interface(block)
+        assert arrays.address(array) == block.data_ptr()
+        assert arrays.bytes(array) == bytes_of(2)
+    del block
+    gc.collect()
+    others = [filled(gpu, 9) for _ in range(4)]
+    assert arrays.bytes(array) == bytes_of(2)
+    del others
+
+
+def test_cupy_types_and_layouts(gpu, cupy):
+    for dtype in ("?", "i2", "f2", "f4", "f8", "c16"):
+        array = cupy.ones((3, 5), dtype)
+        block = gpu.empty(array.nbytes).copy_(array)
+        assert block.tobytes() == array.get().tobytes()
+    array = cupy.ones((4, 4), "f4")
+    for wrong in (array.T[1:], array[:, ::2], array[::-1]):
+        with pytest.raises(ValueError, match="contiguous"):
+            gpu.empty(wrong.nbytes).copy_(wrong)
+    assert gpu.empty(0).copy_(cupy.empty((0, 3))).nbytes == 0
+
+
+def test_torch_as_tensor(gpu, torch):
+    block = filled(gpu, 4)
+    tensor = torch.as_tensor(block, device="cuda:0")
+    assert tensor.dtype == torch.uint8
+    assert tensor.data_ptr() == block.data_ptr()
+    assert tensor.cpu().numpy().tobytes() == bytes_of(4)
+
+
+def raw_bytes(tensor):
+    return bytes(tensor.cpu().untyped_storage().tolist())
+
+
+def test_torch_types_and_layouts(gpu, torch):
+    for dtype in (torch.bool, torch.int16, torch.bfloat16, torch.complex64):
+        for device in ("cpu", "cuda:0"):
+            tensor = torch.ones((3, 5), dtype=dtype, device=device)
+            block = gpu.empty(tensor.nbytes).copy_(tensor)
+            raw = raw_bytes(tensor)
+            assert block.tobytes() == raw
+            tensor.zero_()
+            torch.cuda.synchronize()
+            block.copy_to(tensor)
+            assert raw_bytes(tensor) == raw
+    tensor = torch.ones((4, 4), device="cuda:0")
+    for wrong in (tensor.T, tensor[:, ::2]):
+        with pytest.raises(ValueError, match="contiguous"):
+            gpu.empty(wrong.nbytes).copy_(wrong)
+    with pytest.raises(BufferError, match="gradient"):
+        gpu.empty(64).copy_(tensor.requires_grad_())
+
+
+def test_torch_pinned_memory(gpu, torch):
+    tensor = torch.full((SIZE,), 1, dtype=torch.uint8, pin_memory=True)
+    block = filled(gpu, 2)
+    block.copy_to(tensor)
+    assert tensor.numpy().tobytes() == bytes_of(2)
+    tensor.fill_(3)
+    assert block.copy_(tensor).tobytes() == bytes_of(3)
+    taken = from_dlpack(tensor)
+    assert taken.data_ptr() == tensor.data_ptr()
+    pinned = gpu.empty(SIZE, pin_memory=True).fill_(5)
+    again = torch.from_dlpack(pinned.__dlpack__(dl_device=(1, 0)))
+    assert again.data_ptr() == pinned.data_ptr()
+    assert again.numpy().tobytes() == bytes_of(5)
+
+
+def test_torch_on_a_second_gpu(gpu, torch):
+    if gpu.count < 2:
+        pytest.skip(f"{gpu}: needs two devices, has {gpu.count}")
+    with torch.cuda.device(1):
+        tensor = torch.full((SIZE,), 1, dtype=torch.uint8, device="cuda:1")
+        stream = torch.cuda.Stream()
+        external = pystreams.ExternalStream(stream.cuda_stream, gpu.device(1))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            gpu.sleep(external, DELAY)
+            tensor.fill_(2)
+            taken = from_dlpack(tensor)
+            block = gpu.empty(SIZE, 0).copy_(tensor)
+    assert taken.device == gpu.device(1)
+    assert taken.tobytes() == bytes_of(2)
+    assert block.tobytes() == bytes_of(2)
+
+
+def test_numba(gpu, numba, ours):
+    import numpy
+
+    theirs = numba.stream()
+    external = pystreams.ExternalStream(int(theirs), gpu.device(0))
+    array = numba.to_device(numpy.ones(SIZE, numpy.uint8), stream=theirs)
+    source = numba.to_device(numpy.full(SIZE, 2, numpy.uint8))
+    theirs.synchronize()
+    gpu.sleep(external, DELAY)
+    array.copy_to_device(source, stream=theirs)
+    assert array.__cuda_array_interface__["stream"] == int(theirs)
+    block = gpu.empty(SIZE).copy_(array)
+    assert block.tobytes() == bytes_of(2)
+
+    gpu.sleep(ours, DELAY)
+    block.fill_(3)
+    taken = numba.as_cuda_array(block)
+    assert taken.copy_to_host().tobytes() == bytes_of(3)
+    block.copy_to(array)
+    assert array.copy_to_host().tobytes() == bytes_of(3)
+
+
+def test_cuda_core(gpu, core):
+    """It ignores streams, so both sides are waited for."""
+    device = core.Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    buffer = device.memory_resource.allocate(SIZE, stream=stream)
+    stream.sync()
+    block = from_dlpack(buffer)
+    assert block.nbytes == SIZE
+    assert block.data_ptr() == int(buffer.handle)
+    block.fill_(6)
+    block.copy_to(gpu.empty(SIZE))
+    assert gpu.empty(SIZE).copy_(buffer).tobytes() == bytes_of(6)
+    gpu.synchronize()
+    block.close()
+    buffer.close(stream)
+    stream.sync()
+
+
+def test_cuda_core_stream(gpu, core):
+    """Its streams are taken wherever a stream is."""
+    device = core.Device(0)
+    device.set_current()
+    block = filled(gpu, 1)
+    stream = device.create_stream()
+    block.fill_(7, stream=stream)
+    stream.sync()
+    assert block.tobytes() == bytes_of(7)
+
+
+def test_cuda_core_view(gpu, core):
+    utils = importlib.import_module(f"{core.__name__}.utils")
+    block, stream = filled(gpu, 1), gpu.stream()
+    make = utils.StridedMemoryView
+    make = getattr(make, "from_dlpack", make)
+    view = make(block, stream_ptr=stream.native_handle)
+    assert view.ptr == block.data_ptr()
+    assert tuple(view.shape) == (SIZE,)
+    assert view.is_device_accessible
+    assert not view.readonly
