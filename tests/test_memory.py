@@ -140,7 +140,8 @@ class Steps:
             [backend.default_stream(i), backend.stream(i), backend.stream(i)]
             for i in range(backend.count)
         ]
-        self.owned, self.others, self.peaks = [], [], []
+        self.last = self.streams[0][0]
+        self.owned, self.others = [], []
 
     def buffers(self):
         return [
@@ -153,6 +154,13 @@ class Steps:
     def one(self):
         """A block and a Buffer that holds it."""
         return self.random.choice(self.buffers())
+
+    def stream(self, block):
+        """One of its device, behind all the work so far."""
+        stream = self.random.choice(self.streams[block.index])
+        stream.wait_stream(self.last)
+        self.last = stream
+        return stream
 
     def allocate(self):
         index = self.random.randrange(self.backend.count)
@@ -172,7 +180,8 @@ class Steps:
 
     def export_a_copy(self):
         block, buffer = self.one()
-        capsule = buffer.__dlpack__(copy=True)
+        with self.stream(block):
+            capsule = buffer.__dlpack__(copy=True)
         self.owned.append(Owned(block.index, buffer.nbytes, capsule))
 
     def take(self):
@@ -190,17 +199,16 @@ class Steps:
     def copy(self):
         (block, target), (other, source) = self.one(), self.one()
         size = min(target.nbytes, source.nbytes)
-        stream = self.random.choice(self.streams[block.index])
         if block is not other:
-            target[:size].copy_(source[:size], True, stream)
+            target[:size].copy_(source[:size], True, self.stream(block))
 
     def fill(self):
         block, buffer = self.one()
-        buffer.fill_(1, self.random.choice(self.streams[block.index]))
+        buffer.fill_(1, self.stream(block))
 
     def copy_out(self):
-        _, buffer = self.one()
-        assert buffer.tobytes()[buffer.nbytes :] == b""
+        block, buffer = self.one()
+        buffer.copy_to(bytearray(buffer.nbytes), stream=self.stream(block))
 
     def close(self):
         block, buffer = self.one()
