@@ -20,12 +20,16 @@ enum {
 struct ps_block_use {
     struct ps_stream *stream;
     bool lasting;
+    /* A new one whenever the stream gets work with the block. */
+    unsigned long long mark;
     /* Made when the block was given up, and recorded on the stream as soon as
      * its queue has room; NULL where the stream was waited for instead. */
     struct ps_event *done;
     bool recorded;
     struct ps_block_use *next;
 };
+
+static atomic_ullong last_mark;
 
 static void
 count_up(struct ps_memory_counter *counter, uint64_t amount)
@@ -375,15 +379,14 @@ ps_block_ref(struct ps_block *block)
     return block;
 }
 
-/* The uses that last or are not over.  The list is the caller's alone. */
+/* The uses that are not over, of a block that nobody holds. */
 static struct ps_block_use *
 prune(struct ps_block_use *uses, ps_status *status)
 {
     struct ps_block_use **link = &uses;
     while (*link != NULL) {
         struct ps_block_use *use = *link;
-        if (use->lasting ||
-            ps_stream_query(use->stream) == PS_ERROR_NOT_READY) {
+        if (ps_stream_query(use->stream) == PS_ERROR_NOT_READY) {
             link = &use->next;
             continue;
         }
@@ -391,6 +394,61 @@ prune(struct ps_block_use *uses, ps_status *status)
         *status = first_failure(*status, drop_use(use));
     }
     return uses;
+}
+
+/* Take the use out of the block's, unless it was marked again. */
+static bool
+unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
+                  unsigned long long mark)
+{
+    struct ps_block_use **link = &block->uses;
+    while (*link != NULL && *link != wanted) {
+        link = &(*link)->next;
+    }
+    if (*link == NULL || wanted->mark != mark || wanted->lasting) {
+        return false;
+    }
+    *link = wanted->next;
+    return true;
+}
+
+/* A block that meets many streams must not keep them all alive: forget a use
+ * whose stream is idle, of those that were added last. */
+static ps_status
+forget_idle_uses(struct ps_block *block)
+{
+    enum { LOOKED_AT = 16 };
+    struct ps_device *device = block->device;
+    struct {
+        struct ps_block_use *use;
+        struct ps_stream *stream;
+        unsigned long long mark;
+    } seen[LOOKED_AT];
+    int count = 0;
+    ps_status status = PS_SUCCESS;
+
+    pthread_mutex_lock(&device->mutex);
+    for (struct ps_block_use *use = block->uses;
+         use != NULL && count < LOOKED_AT; use = use->next) {
+        if (!use->lasting) {
+            seen[count].use = use;
+            seen[count].stream = ps_stream_ref(use->stream);
+            seen[count++].mark = use->mark;
+        }
+    }
+    pthread_mutex_unlock(&device->mutex);
+    for (int i = 0; i < count; i++) {
+        if (ps_stream_query(seen[i].stream) != PS_ERROR_NOT_READY) {
+            pthread_mutex_lock(&device->mutex);
+            bool mine = unlink_use_locked(block, seen[i].use, seen[i].mark);
+            pthread_mutex_unlock(&device->mutex);
+            if (mine) {
+                status = first_failure(status, drop_use(seen[i].use));
+            }
+        }
+        status = first_failure(status, ps_stream_unref(seen[i].stream));
+    }
+    return status;
 }
 
 ps_status
@@ -416,9 +474,6 @@ ps_block_unref(struct ps_block *block)
         pthread_mutex_unlock(&device->mutex);
     }
     ps_status status = PS_SUCCESS;
-    for (struct ps_block_use *use = block->uses; use; use = use->next) {
-        use->lasting = false;
-    }
     block->uses = prune(block->uses, &status);
     if (block->uses == NULL) {
         /* At once: a lender may count on having its memory back. */
@@ -454,6 +509,7 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
     }
     if (use != NULL) {
         use->lasting = use->lasting || lasting;
+        use->mark = atomic_fetch_add(&last_mark, 1);
     }
     pthread_mutex_unlock(&device->mutex);
     if (use != NULL) {
@@ -466,39 +522,44 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
     }
     use->stream = ps_stream_ref(stream);
     use->lasting = lasting;
-
-    /* A block that meets many streams must not keep them all alive. */
+    use->mark = atomic_fetch_add(&last_mark, 1);
     pthread_mutex_lock(&device->mutex);
-    struct ps_block_use *others = block->uses;
+    use->next = block->uses;
     block->uses = use;
     pthread_mutex_unlock(&device->mutex);
-    ps_status status = PS_SUCCESS;
-    others = prune(others, &status);
-    pthread_mutex_lock(&device->mutex);
-    struct ps_block_use **link = &block->uses;
-    while (*link != NULL) {
-        link = &(*link)->next;
-    }
-    *link = others;
-    pthread_mutex_unlock(&device->mutex);
-    return status;
+    return forget_idle_uses(block);
 }
 
-struct ps_stream *
-ps_block_stream(struct ps_block *block, size_t n)
+ps_status
+ps_block_streams(struct ps_block *block, struct ps_stream ***result,
+                 size_t *count)
 {
-    struct ps_stream *stream = block->stream;
-    if (stream != NULL && n-- == 0) {
-        return ps_stream_ref(stream);
+    struct ps_device *device = block->device;
+    for (size_t capacity = 8;; capacity *= 2) {
+        struct ps_stream **streams = calloc(capacity, sizeof(*streams));
+        size_t n = 0;
+        if (streams == NULL) {
+            return PS_ERROR_OUT_OF_MEMORY;
+        }
+        if (block->stream != NULL) {
+            streams[n++] = ps_stream_ref(block->stream);
+        }
+        pthread_mutex_lock(&device->mutex);
+        struct ps_block_use *use = block->uses;
+        for (; use != NULL && n < capacity; use = use->next) {
+            streams[n++] = ps_stream_ref(use->stream);
+        }
+        pthread_mutex_unlock(&device->mutex);
+        if (use == NULL) {
+            *result = streams;
+            *count = n;
+            return PS_SUCCESS;
+        }
+        while (n > 0) {
+            ps_stream_unref(streams[--n]);
+        }
+        free(streams);
     }
-    pthread_mutex_lock(&block->device->mutex);
-    struct ps_block_use *use = block->uses;
-    for (; use != NULL && n > 0; n--) {
-        use = use->next;
-    }
-    stream = use != NULL ? ps_stream_ref(use->stream) : NULL;
-    pthread_mutex_unlock(&block->device->mutex);
-    return stream;
 }
 
 void

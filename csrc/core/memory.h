@@ -114,9 +114,10 @@ ps_status ps_block_unref(struct ps_block *block);
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 
-/* The nth of the streams whose work is known to use the block, from 0: a new
- * reference; NULL after the last. */
-struct ps_stream *ps_block_stream(struct ps_block *block, size_t n);
+/* The streams whose work is known to use the block: a new reference to each,
+ * in an array that is the caller's to free. */
+ps_status ps_block_streams(struct ps_block *block, struct ps_stream ***streams,
+                           size_t *count);
 
 void
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats);

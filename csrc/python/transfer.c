@@ -5,6 +5,8 @@
  */
 #include "module.h"
 
+#include <stdlib.h>
+
 /* One operation on a stream with the blocks that it uses; NULL for memory
  * that is not of the stream's backend. */
 struct transfer {
@@ -256,13 +258,24 @@ int
 span_settle(struct module_state *state, struct span *span,
             struct ps_stream *stream)
 {
-    struct ps_stream *user = work_stream(span, NULL);
-    int result = 0;
-    for (size_t n = 0; user != NULL && result == 0; n++) {
-        result = wait_for(state, user, stream);
-        stream_release(state, user);
-        user = ps_block_stream(span->block, n);
+    struct ps_stream *current = work_stream(span, NULL);
+    struct ps_stream **users;
+    size_t count;
+    ps_status status = ps_block_streams(span->block, &users, &count);
+    if (status != PS_SUCCESS) {
+        stream_release(state, current);
+        raise_status(state, device_of(span)->runtime,
+                     "finding a Buffer's work", status);
+        return -1;
     }
-    stream_release(state, user);
+    int result = wait_for(state, current, stream);
+    stream_release(state, current);
+    for (size_t i = 0; i < count; i++) {
+        if (result == 0) {
+            result = wait_for(state, users[i], stream);
+        }
+        stream_release(state, users[i]);
+    }
+    free(users);
     return result;
 }
