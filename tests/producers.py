@@ -83,13 +83,16 @@ pointer_at = function(
     ctypes.c_char_p,
 )
 
-# The loans whose deleter is still to come, by the address of what they lend.
+# The loans whose deleter is still to come, once for each capsule, by the
+# address of what they lend.
 lent = {}
 
 
 @DELETER
 def delete(address):
-    lent.pop(address).deleted += 1
+    lent[address].pop().deleted += 1
+    if not lent[address]:
+        del lent[address]
 
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -152,7 +155,7 @@ class Loan:
     def capsule(self):
         address = ctypes.addressof(self.struct)
         if self.struct.deleter:
-            lent[address] = self
+            lent.setdefault(address, []).append(self)
         return new(
             address,
             NAMES[self.versioned],

@@ -5,6 +5,7 @@ import array
 import ctypes
 import gc
 import mmap
+import sys
 import threading
 import weakref
 
@@ -386,3 +387,29 @@ def test_copies_that_raise_leave_no_trace(backend):
         block.copy_to(other)
     other.release()
     block.close()
+
+
+class InNameAlone:
+    """As CuPy's arrays: with the buffer protocol, but not for its memory."""
+
+    def __init__(self, block):
+        self.block = block
+
+    def __buffer__(self, flags):
+        raise TypeError("the host must not look at this")
+
+    def __dlpack__(self, **options):
+        return self.block.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.block.__dlpack_device__()
+
+
+def test_buffer_protocol_in_name_alone(backend):
+    if sys.version_info < (3, 12):
+        pytest.skip("classes have no __buffer__ before Python 3.12")
+    source, target = backend.empty(48).copy_(DATA), backend.empty(48)
+    target.copy_(InNameAlone(source))
+    assert target.tobytes() == DATA
+    source.zero_().copy_to(InNameAlone(target))
+    assert target.tobytes() == bytes(48)

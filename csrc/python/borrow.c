@@ -249,6 +249,12 @@ view_hold(struct module_state *state, PyObject *object,
     }
     if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) < 0) {
         PyMem_Free(view);
+        /* CuPy's arrays have the protocol, but only for memory of the host. */
+        if (PyErr_ExceptionMatches(PyExc_TypeError) &&
+            PyObject_HasAttr(object, state->str_dlpack)) {
+            PyErr_Clear();
+            return 0;
+        }
         return -1;
     }
     int64_t extent = view->len;
