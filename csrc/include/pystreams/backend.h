@@ -65,6 +65,9 @@ typedef uintptr_t ps_handle;
 
 typedef void (*ps_host_function)(void *argument);
 
+/* status is the failure of the work before it, PS_SUCCESS if there is none. */
+typedef void (*ps_notification)(void *argument, ps_status status);
+
 /* What event_create is asked for; a combination by |. */
 enum {
     PS_EVENT_TIMING = 1,       /* event_elapsed will be asked of it */
@@ -307,6 +310,46 @@ struct ps_backend {
      * Enqueues; the first call on a device may block. */
     ps_status (*sleep)(const struct ps_backend *backend, int device,
                        ps_handle stream, uint64_t cycles);
+
+    /* ---- Optional group: gates (both or none) --------------------------- */
+
+    /* Queue a gate: once the work before it is done or has failed,
+     * reached(argument, status) is called, exactly once, and what the stream
+     * gets from here on starts only after gate_open.  With gate NULL nothing
+     * is held back, and reached is all there is.
+     *
+     * reached runs with no lock held on any thread: one of the backend's, one
+     * that opens a gate, or this one before the call returns.  It must be
+     * short, must not wait, and calls nothing of the backend but gate_open.
+     * *gate is written before reached can run, so that reached may open it,
+     * and means nothing after a failure; reached never runs then, nor
+     * once shutdown has begun.
+     *
+     * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED on a stream that is being
+     * captured, or by a driver that has no gates. */
+    ps_status (*stream_gate)(const struct ps_backend *backend, int device,
+                             ps_handle stream, ps_notification reached,
+                             void *argument, ps_handle *gate);
+
+    /* Open the gate, whether it was reached or not, and give it up: exactly
+     * once for each gate, a failed stream's too, from any thread, even after
+     * shutdown.  Answers, but for the notifications that it runs. */
+    ps_status (*gate_open)(const struct ps_backend *backend, int device,
+                           ps_handle gate);
+
+    /* ---- Optional: timed waits ------------------------------------------ */
+
+    /* As the members without _for, but PS_ERROR_NOT_READY once timeout_ns have
+     * passed and there is still something to wait for.  Each is NULL where
+     * the backend can't end such a wait.  May block. */
+    ps_status (*stream_synchronize_for)(const struct ps_backend *backend,
+                                        int device, ps_handle stream,
+                                        int64_t timeout_ns);
+    ps_status (*event_synchronize_for)(const struct ps_backend *backend,
+                                       int device, ps_handle event,
+                                       int64_t timeout_ns);
+    ps_status (*device_synchronize_for)(const struct ps_backend *backend,
+                                        int device, int64_t timeout_ns);
 
     /* ---- Optional group: capture --------------------------------------- */
 
