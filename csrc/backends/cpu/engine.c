@@ -133,18 +133,19 @@ static ps_status
 cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    int64_t deadline = cpu_deadline(engine, timeout_ns > 0 ? timeout_ns : 0);
+    int64_t deadline = cpu_deadline(engine, timeout_ns);
     bool late = false;
     cpu_lock(engine);
     if (engine->phase == CPU_OPEN) {
         engine->phase = CPU_STOPPING;
     }
     pthread_cond_broadcast(&engine->work);
-    while (engine->workers > 0 && !late) {
+    pthread_cond_broadcast(&engine->early);
+    while (engine->running > 0 && !late) {
         late = !engine->clock->wait_locked(engine, &engine->ended, deadline);
     }
     engine->phase = CPU_STOPPED;
-    ps_status status = engine->workers > 0 ? PS_ERROR_NOT_READY : PS_SUCCESS;
+    ps_status status = engine->running > 0 ? PS_ERROR_NOT_READY : PS_SUCCESS;
     cpu_unlock(engine);
     return status;
 }
@@ -165,8 +166,10 @@ engine_begin_locked(struct cpu_engine *engine)
     engine->workers = 0;
     engine->idle = 0;
     engine->coming = false;
-    engine->watched = CPU_FOREVER;
+    engine->timer = false;
+    engine->running = 0;
     pthread_cond_init(&engine->work, &engine->monotonic);
+    pthread_cond_init(&engine->early, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
@@ -201,6 +204,7 @@ engine_create(const char *name, int device_type, int device_count)
     };
     cpu_stream_members(&engine->table);
     cpu_event_members(&engine->table);
+    cpu_gate_members(&engine->table);
     cpu_memory_members(&engine->table);
     engine->clock = &cpu_monotonic_clock;
     engine->scheduler = cpu_threaded_scheduler;

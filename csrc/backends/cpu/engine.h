@@ -1,8 +1,9 @@
 /* The insides of the embedded CPU engine: a small CUDA on threads.
  *
  * One lock per engine guards every field below that does not say otherwise.
- * It is never held around a copy, a fill, a host function or the freeing of a
- * block, nor while a thread waits.  No other lock is ever taken under it. */
+ * It is never held around a copy, a fill, a host function, a notification or
+ * the freeing of a block, nor while a thread waits.  No other lock is ever
+ * taken under it. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -40,8 +41,8 @@ struct cpu_clock {
 
 extern const struct cpu_clock cpu_monotonic_clock;
 
-/* The time timeout_ns from now, CPU_FOREVER at the most. */
-int64_t cpu_deadline(struct cpu_engine *engine, uint64_t timeout_ns);
+/* The time timeout_ns from now, between now and CPU_FOREVER. */
+int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
 /* A thread that waits for an object to reach a target; on its stack. */
 struct cpu_waiter {
@@ -61,14 +62,14 @@ void cpu_wake_locked(struct cpu_waiter *waiters, uint64_t reached);
 
 /* ---- Handles ---- */
 
-enum cpu_tag { CPU_STREAM = 0, CPU_EVENT = 1 };
+enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE };
 
 enum { CPU_ANY_DEVICE = -1 };
 
 /* What a handle stands for. */
 struct cpu_slot {
     ps_handle handle; /* 0 in a free slot */
-    void *object;     /* a stream, or an event's latest record */
+    void *object;     /* a stream, an event's latest record, a gate's */
     int device;
     uint32_t next_free;
 };
@@ -109,8 +110,9 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
  *
  * An idle stream's queue is empty.  A ready one is in engine->ready, a parked
  * one is among its record's parked or engine's sleepers, a served one is known
- * to the thread alone that does the operation at its head: a worker, or the
- * caller of a small copy on an idle stream.  Other threads only append. */
+ * to the thread alone that does the operation at its head: a worker, the
+ * timer, or the caller whose small copy, notification or opened gate is next.
+ * Other threads only append. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
@@ -144,6 +146,7 @@ enum cpu_kind {
     CPU_COPY,
     CPU_FILL,
     CPU_CALL,
+    CPU_NOTIFY, /* becomes the wait for its record, if it has one */
     CPU_FREE,
 };
 
@@ -154,10 +157,11 @@ struct cpu_operation {
     uint8_t value; /* CPU_FILL */
     struct cpu_operation *next;
     uint64_t ticket; /* grows with each operation queued on the engine */
+    struct cpu_record
+        *record; /* CPU_RECORD, CPU_WAIT, CPU_NOTIFY; referenced */
     union {
-        struct cpu_record *record; /* CPU_RECORD, CPU_WAIT; referenced */
-        ps_status status;          /* CPU_FAIL */
-        uint64_t duration;         /* CPU_SLEEP; nanoseconds */
+        ps_status status; /* CPU_FAIL */
+        int64_t duration; /* CPU_SLEEP; nanoseconds */
         struct {
             void *destination;
             const void *source;
@@ -167,6 +171,10 @@ struct cpu_operation {
             ps_host_function function;
             void *argument;
         } call; /* CPU_CALL */
+        struct {
+            ps_notification reached;
+            void *argument;
+        } notify; /* CPU_NOTIFY */
     };
 };
 
@@ -174,12 +182,15 @@ struct cpu_operation {
 void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
                        int device, int priority);
+/* Free a destroyed stream that nothing uses any more.  A failure that nobody
+ * was told of is left to the device. */
+void cpu_stream_reap_locked(struct cpu_stream *stream);
 /* The stream of the handle, the device's default stream for 0; NULL if there
  * is no such stream on the device. */
 struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
                                           int device, ps_handle handle);
-/* Queue a copy of the operation, with a reference to its record; or do it here
- * and now, when it is a small transfer and the stream is idle.
+/* Queue a copy of the operation, with a reference to any record of its; do it
+ * here and now, if it is cheap and the stream idle.
  * Statuses: PS_ERROR_NOT_READY (full), PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
@@ -192,11 +203,18 @@ cpu_stream_enqueue(const struct ps_backend *backend, int device,
  * or the caller takes it. */
 void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
-/* Do the operation at the head of a stream that the caller took, give the
- * stream up, and the operation's memory back to the caller.
+/* Do the operation at the head of a stream that the caller took, who frees it
+ * after a CPU_FREE.
  * False in the child of a fork from that operation, where nothing that this
  * thread knows exists; the lock is not held then. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
+/* Give up a stream that the caller took; it may be gone then. */
+void cpu_stream_settle_locked(struct cpu_stream *stream);
+/* Serve a stream that the caller took for as long as that is cheap, and give
+ * it up: nobody has to wait for a worker then, nor for one to be free.  Does
+ * nothing but the latter within an operation of the calling thread's, so that
+ * notifications never nest.  False as cpu_stream_serve_locked. */
+bool cpu_stream_help_locked(struct cpu_stream *stream);
 void cpu_stream_ready_locked(struct cpu_stream *stream);
 
 /* The stream whose work the calling thread executes, or NULL. */
@@ -245,11 +263,14 @@ void cpu_item_give_locked(struct cpu_engine *engine, void *item);
  * Takes it out of engine->ready; NULL when there is none. */
 struct cpu_stream *cpu_threaded_scheduler(struct cpu_engine *engine);
 
-/* Make sure that queued work will be served.
+/* Make sure that a queued operation of the kind will be served.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
-ps_status cpu_engine_staff_locked(struct cpu_engine *engine);
+ps_status
+cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
+/* A thread that counted as running does so no longer. */
+void cpu_engine_leave_locked(struct cpu_engine *engine);
 /* Park the stream for so many nanoseconds. */
-void cpu_sleeper_add_locked(struct cpu_stream *stream, uint64_t duration);
+void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
 
 /* ---- The engine ---- */
 
@@ -284,12 +305,14 @@ struct cpu_engine {
     struct cpu_stream *sleepers; /* a skew heap, the earliest on top */
 
     unsigned worker_limit; /* constant */
-    unsigned workers;
-    unsigned idle;        /* workers that wait for work */
-    bool coming;          /* a worker is on its way to look for work */
-    int64_t watched;      /* the deadline that an idle worker waits until */
-    pthread_cond_t work;  /* there is some, or the phase changed */
-    pthread_cond_t ended; /* a worker has */
+    unsigned workers;      /* ever started */
+    unsigned idle;         /* workers that wait for work */
+    bool coming;           /* a worker is on its way to look for work */
+    bool timer;            /* the thread that wakes sleepers was started */
+    unsigned running;      /* workers, the timer, and callers that help */
+    pthread_cond_t work;   /* there is some, or the phase changed */
+    pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
+    pthread_cond_t ended;  /* one of those running has */
 
     int device_count; /* constant */
     struct cpu_device devices[];
@@ -314,6 +337,7 @@ void cpu_unlock(struct cpu_engine *engine);
 /* Each file fills in the members of the table that it implements. */
 void cpu_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
+void cpu_gate_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);
 
 #endif

@@ -158,10 +158,11 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 }
 
 static ps_status
-cpu_event_synchronize(const struct ps_backend *backend, int device,
-                      ps_handle handle)
+cpu_event_synchronize_for(const struct ps_backend *backend, int device,
+                          ps_handle handle, int64_t timeout_ns)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
+    int64_t deadline = cpu_deadline(engine, timeout_ns);
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
@@ -170,7 +171,7 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
         status = PS_SUCCESS;
         record->refs++;
         if (!record->done) {
-            status = cpu_wait_locked(engine, &record->waiters, 0, CPU_FOREVER);
+            status = cpu_wait_locked(engine, &record->waiters, 0, deadline);
         }
         if (status == PS_SUCCESS) {
             status = record->status;
@@ -179,6 +180,13 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
     }
     cpu_unlock(engine);
     return status;
+}
+
+static ps_status
+cpu_event_synchronize(const struct ps_backend *backend, int device,
+                      ps_handle handle)
+{
+    return cpu_event_synchronize_for(backend, device, handle, CPU_FOREVER);
 }
 
 static ps_status
@@ -224,5 +232,6 @@ cpu_event_members(struct ps_backend *table)
     table->stream_wait_event = cpu_stream_wait_event;
     table->event_query = cpu_event_query;
     table->event_synchronize = cpu_event_synchronize;
+    table->event_synchronize_for = cpu_event_synchronize_for;
     table->event_elapsed = cpu_event_elapsed;
 }

@@ -1,16 +1,18 @@
 /* Handles: integers that are checked, so that a wrong one is an error and not
  * a crash.  A handle is found only by all of its bits:
  *
- *   63..28  27..4  3..1    0
+ *   63..29  28..5  4..2    1..0
  *   serial  slot   engine  tag
  *
- * No two handles of an engine share a serial, so a stale one stays stale. */
+ * No two of 2^35 handles in a row share a serial, so a stale one stays
+ * stale. */
 #include "engine.h"
 
 #include <stdlib.h>
 
-enum { SLOT_SHIFT = 4, SERIAL_SHIFT = 28 };
+enum { ENGINE_SHIFT = 2, SLOT_SHIFT = 5, SERIAL_SHIFT = 29 };
 
+#define TAG_MASK   (((ps_handle)1 << ENGINE_SHIFT) - 1)
 #define SLOT_LIMIT ((uint32_t)1 << (SERIAL_SHIFT - SLOT_SHIFT))
 
 _Static_assert(sizeof(ps_handle) == 8, "a handle has 64 bits");
@@ -51,7 +53,7 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
     handles->slots[index] = (struct cpu_slot){
         .handle = ++handles->serial << SERIAL_SHIFT |
                   (ps_handle)index << SLOT_SHIFT |
-                  (ps_handle)engine->number << 1 | tag,
+                  (ps_handle)engine->number << ENGINE_SHIFT | tag,
         .device = device,
     };
     return &handles->slots[index];
@@ -70,7 +72,8 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
                      ps_handle handle)
 {
     uint32_t index = (handle >> SLOT_SHIFT) & (SLOT_LIMIT - 1);
-    if (index == 0 || index > engine->handles.used || (handle & 1) != tag) {
+    if (index == 0 || index > engine->handles.used ||
+        (handle & TAG_MASK) != tag) {
         return NULL;
     }
     struct cpu_slot *slot = &engine->handles.slots[index];

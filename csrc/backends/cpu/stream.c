@@ -1,36 +1,8 @@
-/* Streams: queues of operations.  Operations of a stream are done in order,
- * each by the one thread that serves the stream at the time. */
+/* Streams: their making and their end, what waits for their work and what is
+ * said of it, and the members of the table that queue some. */
 #include "engine.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-enum { INLINE_BYTES = 64 * 1024 }; /* of a transfer cheaper done than queued */
-
-_Thread_local const struct cpu_stream *cpu_serving;
-
-void
-cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
-{
-    stream->next = NULL;
-    if (list->first == NULL) {
-        list->first = stream;
-    }
-    else {
-        list->last->next = stream;
-    }
-    list->last = stream;
-}
-
-struct cpu_stream *
-cpu_list_take(struct cpu_stream_list *list)
-{
-    struct cpu_stream *stream = list->first;
-    if (stream != NULL) {
-        list->first = stream->next;
-    }
-    return stream;
-}
 
 void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
@@ -51,10 +23,8 @@ cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
     *newest = stream;
 }
 
-/* Free a destroyed stream that nothing uses any more.  A failure that nobody
- * was told of is left to the device. */
-static void
-stream_reap_locked(struct cpu_stream *stream)
+void
+cpu_stream_reap_locked(struct cpu_stream *stream)
 {
     if (!stream->destroyed || stream->first != NULL ||
         stream->waiters != NULL) {
@@ -80,173 +50,6 @@ cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
     return slot != NULL ? slot->object : NULL;
-}
-
-/* ---- The queue ---- */
-
-void
-cpu_stream_ready_locked(struct cpu_stream *stream)
-{
-    struct cpu_engine *engine = stream->engine;
-    cpu_list_append(&engine->ready[-stream->priority], stream);
-    engine->ready_count++;
-}
-
-/* Put the stream where it belongs with the head that it has now.  A wait is
- * kept on a failed stream too: a free behind it must not run before other
- * streams are done with the block. */
-static void
-stream_settle_locked(struct cpu_stream *stream)
-{
-    struct cpu_operation *head = stream->first;
-    if (head == NULL) {
-        stream_reap_locked(stream);
-    }
-    else if (head->kind == CPU_WAIT && !head->record->done) {
-        cpu_list_append(&head->record->parked, stream);
-    }
-    else if (head->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
-        cpu_sleeper_add_locked(stream, head->duration);
-    }
-    else {
-        cpu_stream_ready_locked(stream);
-    }
-}
-
-void
-cpu_stream_push_locked(struct cpu_stream *stream,
-                       struct cpu_operation *operation)
-{
-    operation->next = NULL;
-    operation->ticket = ++stream->engine->tickets;
-    *stream->tail = operation;
-    stream->tail = &operation->next;
-    stream->pending++;
-}
-
-/* Do an operation that takes its time; false as cpu_stream_serve_locked. */
-static bool
-stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
-{
-    struct cpu_engine *engine = stream->engine;
-    const struct cpu_stream *outer = cpu_serving;
-    cpu_unlock(engine);
-    cpu_serving = stream;
-    switch (operation->kind) {
-    case CPU_COPY:
-        /* Users may overlap the two sides. */
-        memmove(operation->transfer.destination, operation->transfer.source,
-                operation->transfer.nbytes);
-        break;
-    case CPU_FILL:
-        memset(operation->transfer.destination, operation->value,
-               operation->transfer.nbytes);
-        break;
-    default:
-        operation->call.function(operation->call.argument);
-    }
-    if (cpu_serving != stream) {
-        return false;
-    }
-    cpu_serving = outer;
-    cpu_lock(engine);
-    return true;
-}
-
-bool
-cpu_stream_serve_locked(struct cpu_stream *stream)
-{
-    struct cpu_engine *engine = stream->engine;
-    struct cpu_operation *operation = stream->first;
-    ps_status failure = PS_SUCCESS;
-    switch (operation->kind) {
-    case CPU_RECORD:
-        cpu_record_complete_locked(engine, operation->record, stream->status);
-        cpu_record_unref_locked(engine, operation->record);
-        break;
-    case CPU_WAIT:
-        failure = operation->record->status;
-        cpu_record_unref_locked(engine, operation->record);
-        break;
-    case CPU_FAIL:
-        failure = operation->status;
-        break;
-    case CPU_SLEEP:
-    case CPU_FREE:
-        break;
-    case CPU_COPY:
-    case CPU_FILL:
-    case CPU_CALL:
-        if (stream->status == PS_SUCCESS &&
-            !stream_run_locked(stream, operation)) {
-            return false;
-        }
-    }
-    if (stream->status == PS_SUCCESS) {
-        stream->status = failure;
-    }
-    stream->first = operation->next;
-    stream->pending--;
-    uint64_t done = engine->tickets;
-    if (stream->first == NULL) {
-        stream->tail = &stream->first;
-    }
-    else {
-        done = stream->first->ticket - 1;
-    }
-    cpu_wake_locked(stream->waiters, done);
-    stream_settle_locked(stream);
-    return true;
-}
-
-ps_status
-cpu_stream_enqueue_locked(struct cpu_stream *stream,
-                          struct cpu_operation *operation)
-{
-    struct cpu_engine *engine = stream->engine;
-    enum cpu_kind kind = operation->kind;
-    bool idle = stream->first == NULL;
-    if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
-        operation->transfer.nbytes <= INLINE_BYTES) {
-        cpu_stream_push_locked(stream, operation);
-        cpu_stream_serve_locked(stream);
-        return PS_SUCCESS;
-    }
-    ps_status status = cpu_engine_staff_locked(engine);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    if (stream->pending >= CPU_QUEUE_LIMIT) {
-        return PS_ERROR_NOT_READY;
-    }
-    struct cpu_operation *item = cpu_item_take_locked(engine);
-    if (item == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    *item = *operation;
-    if (kind == CPU_RECORD || kind == CPU_WAIT) {
-        item->record->refs++;
-    }
-    cpu_stream_push_locked(stream, item);
-    if (idle) {
-        stream_settle_locked(stream);
-    }
-    return PS_SUCCESS;
-}
-
-ps_status
-cpu_stream_enqueue(const struct ps_backend *backend, int device,
-                   ps_handle handle, struct cpu_operation *operation)
-{
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        status = cpu_stream_enqueue_locked(stream, operation);
-    }
-    cpu_unlock(engine);
-    return status;
 }
 
 /* Wait until the stream has done what was queued up to the ticket.  It may be
@@ -324,7 +127,7 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
         struct cpu_stream *stream = slot->object;
         cpu_slot_give_locked(engine, slot);
         stream->destroyed = true;
-        stream_reap_locked(stream);
+        cpu_stream_reap_locked(stream);
     }
     cpu_unlock(engine);
     return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
@@ -346,22 +149,30 @@ cpu_stream_query(const struct ps_backend *backend, int device,
 }
 
 static ps_status
-cpu_stream_synchronize(const struct ps_backend *backend, int device,
-                       ps_handle handle)
+cpu_stream_synchronize_for(const struct ps_backend *backend, int device,
+                           ps_handle handle, int64_t timeout_ns)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
+    int64_t deadline = cpu_deadline(engine, timeout_ns);
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream != NULL) {
-        status = stream_wait_locked(stream, engine->tickets, CPU_FOREVER);
+        status = stream_wait_locked(stream, engine->tickets, deadline);
         if (status == PS_SUCCESS) {
             status = stream_tell_locked(stream);
         }
-        stream_reap_locked(stream);
+        cpu_stream_reap_locked(stream);
     }
     cpu_unlock(engine);
     return status;
+}
+
+static ps_status
+cpu_stream_synchronize(const struct ps_backend *backend, int device,
+                       ps_handle handle)
+{
+    return cpu_stream_synchronize_for(backend, device, handle, CPU_FOREVER);
 }
 
 static ps_status
@@ -369,7 +180,7 @@ cpu_stream_wait_room(const struct ps_backend *backend, int device,
                      ps_handle handle, int64_t timeout_ns)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    int64_t deadline = cpu_deadline(engine, timeout_ns > 0 ? timeout_ns : 0);
+    int64_t deadline = cpu_deadline(engine, timeout_ns);
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
@@ -379,7 +190,7 @@ cpu_stream_wait_room(const struct ps_backend *backend, int device,
             status =
                 stream_wait_locked(stream, stream->first->ticket, deadline);
         }
-        stream_reap_locked(stream);
+        cpu_stream_reap_locked(stream);
     }
     cpu_unlock(engine);
     return status;
@@ -426,7 +237,10 @@ static ps_status
 cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
           uint64_t cycles)
 {
-    struct cpu_operation sleep = {.kind = CPU_SLEEP, .duration = cycles};
+    struct cpu_operation sleep = {
+        .kind = CPU_SLEEP,
+        .duration = cycles < CPU_FOREVER ? (int64_t)cycles : CPU_FOREVER,
+    };
     return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
@@ -447,18 +261,20 @@ device_tell_locked(struct cpu_device *device)
 }
 
 static ps_status
-cpu_device_synchronize(const struct ps_backend *backend, int index)
+cpu_device_synchronize_for(const struct ps_backend *backend, int index,
+                           int64_t timeout_ns)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_device *device = &engine->devices[index];
+    int64_t deadline = cpu_deadline(engine, timeout_ns);
     ps_status status = PS_SUCCESS;
     cpu_lock(engine);
     uint64_t ticket = engine->tickets;
     struct cpu_stream *stream = device->streams;
     while (stream != NULL && status == PS_SUCCESS) {
-        status = stream_wait_locked(stream, ticket, CPU_FOREVER);
+        status = stream_wait_locked(stream, ticket, deadline);
         struct cpu_stream *older = stream->older;
-        stream_reap_locked(stream);
+        cpu_stream_reap_locked(stream);
         stream = older;
     }
     if (status == PS_SUCCESS) {
@@ -466,6 +282,12 @@ cpu_device_synchronize(const struct ps_backend *backend, int index)
     }
     cpu_unlock(engine);
     return status;
+}
+
+static ps_status
+cpu_device_synchronize(const struct ps_backend *backend, int index)
+{
+    return cpu_device_synchronize_for(backend, index, CPU_FOREVER);
 }
 
 void
@@ -476,10 +298,12 @@ cpu_stream_members(struct ps_backend *table)
     table->stream_destroy = cpu_stream_destroy;
     table->stream_query = cpu_stream_query;
     table->stream_synchronize = cpu_stream_synchronize;
+    table->stream_synchronize_for = cpu_stream_synchronize_for;
     table->stream_wait_room = cpu_stream_wait_room;
     table->stream_device = cpu_stream_device;
     table->stream_fail = cpu_stream_fail;
     table->host_function = cpu_host_function;
     table->sleep = cpu_sleep;
     table->device_synchronize = cpu_device_synchronize;
+    table->device_synchronize_for = cpu_device_synchronize_for;
 }

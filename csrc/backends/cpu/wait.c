@@ -30,11 +30,14 @@ const struct cpu_clock cpu_monotonic_clock = {
 };
 
 int64_t
-cpu_deadline(struct cpu_engine *engine, uint64_t timeout_ns)
+cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns)
 {
+    if (timeout_ns == CPU_FOREVER) {
+        return CPU_FOREVER;
+    }
     int64_t now = engine->clock->now(engine);
-    uint64_t left = (uint64_t)(CPU_FOREVER - now);
-    return timeout_ns < left ? now + (int64_t)timeout_ns : CPU_FOREVER;
+    int64_t left = timeout_ns > 0 ? timeout_ns : 0;
+    return left < CPU_FOREVER - now ? now + left : CPU_FOREVER;
 }
 
 ps_status

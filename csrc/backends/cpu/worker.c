@@ -1,7 +1,8 @@
 /* Workers: the few threads that serve all streams of an engine, an operation
- * at a time, and what they serve them by: the scheduler and the sleepers.
- * Nobody releases the lock before a worker is on its way to the work that is
- * left; a worker looks for more before it sleeps. */
+ * at a time, as the scheduler says; and the timer, which wakes the sleepers on
+ * time even while every worker is busy.  Nobody releases the lock before a
+ * worker is on its way to the work that is left; a worker looks for more
+ * before it sleeps. */
 #include "engine.h"
 
 #include <signal.h>
@@ -40,34 +41,40 @@ sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
 }
 
 void
-cpu_sleeper_add_locked(struct cpu_stream *stream, uint64_t duration)
+cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
 {
     struct cpu_engine *engine = stream->engine;
     stream->deadline = cpu_deadline(engine, duration);
     stream->left = stream->right = NULL;
     engine->sleepers = sleepers_meld(engine->sleepers, stream);
+    if (engine->sleepers == stream) {
+        pthread_cond_signal(&engine->early);
+    }
 }
 
-static void
-sleepers_expire_locked(struct cpu_engine *engine)
+static void *
+timer_main(void *argument)
 {
-    if (engine->sleepers == NULL) {
-        return;
-    }
-    int64_t now = engine->clock->now(engine);
-    while (engine->sleepers != NULL && engine->sleepers->deadline <= now) {
+    struct cpu_engine *engine = argument;
+    cpu_lock(engine);
+    while (engine->phase == CPU_OPEN) {
         struct cpu_stream *stream = engine->sleepers;
+        int64_t deadline = stream != NULL ? stream->deadline : CPU_FOREVER;
+        if (engine->clock->now(engine) < deadline) {
+            engine->clock->wait_locked(engine, &engine->early, deadline);
+            continue;
+        }
         engine->sleepers = sleepers_meld(stream->left, stream->right);
-        cpu_stream_ready_locked(stream);
+        if (!cpu_stream_serve_locked(stream) ||
+            !cpu_stream_help_locked(stream)) {
+            return NULL;
+        }
+        cpu_unlock(engine);
+        cpu_lock(engine);
     }
-}
-
-/* Whether a sleeper's time will come before any idle worker wakes up. */
-static bool
-sleepers_unwatched_locked(struct cpu_engine *engine)
-{
-    return engine->sleepers != NULL &&
-           engine->sleepers->deadline < engine->watched;
+    cpu_engine_leave_locked(engine);
+    cpu_unlock(engine);
+    return NULL;
 }
 
 /* ---- Workers ---- */
@@ -75,18 +82,10 @@ sleepers_unwatched_locked(struct cpu_engine *engine)
 static void
 worker_sleep_locked(struct cpu_engine *engine)
 {
-    int64_t deadline = CPU_FOREVER;
-    if (sleepers_unwatched_locked(engine)) {
-        deadline = engine->sleepers->deadline;
-        engine->watched = deadline;
-    }
     engine->idle++;
-    engine->clock->wait_locked(engine, &engine->work, deadline);
+    engine->clock->wait_locked(engine, &engine->work, CPU_FOREVER);
     engine->idle--;
     engine->coming = false;
-    if (engine->watched == deadline) {
-        engine->watched = CPU_FOREVER;
-    }
 }
 
 static void *
@@ -97,21 +96,19 @@ worker_main(void *argument)
     cpu_lock(engine);
     engine->coming = false;
     while (engine->phase == CPU_OPEN) {
-        sleepers_expire_locked(engine);
         struct cpu_stream *stream = engine->scheduler(engine);
         if (stream == NULL) {
             worker_sleep_locked(engine);
             continue;
         }
         struct cpu_operation *operation = stream->first;
+        bool frees = operation->kind == CPU_FREE;
         engine->ready_count--;
         if (!cpu_stream_serve_locked(stream)) {
             return NULL;
         }
-        if (operation->kind != CPU_FREE) {
-            cpu_item_give_locked(engine, operation);
-        }
-        else {
+        cpu_stream_settle_locked(stream);
+        if (frees) {
             cpu_unlock(engine);
             free(operation);
             cpu_lock(engine);
@@ -123,35 +120,52 @@ worker_main(void *argument)
             engine->coming = false;
         }
     }
-    engine->workers--;
-    pthread_cond_broadcast(&engine->ended);
+    cpu_engine_leave_locked(engine);
     cpu_unlock(engine);
     return NULL;
 }
 
 static bool
-worker_start_locked(struct cpu_engine *engine)
+thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
+                    const char *name)
 {
     pthread_t thread;
     sigset_t all, before;
-    char name[16];
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, worker_main, engine);
+    int error = pthread_create(&thread, NULL, body, engine);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) {
         return false;
     }
-    snprintf(name, sizeof(name), "ps-cpu-%u", engine->workers);
     pthread_setname_np(thread, name);
     pthread_detach(thread);
+    engine->running++;
+    return true;
+}
+
+static bool
+worker_start_locked(struct cpu_engine *engine)
+{
+    char name[24];
+    snprintf(name, sizeof(name), "ps-cpu-%u", engine->workers);
+    if (!thread_start_locked(engine, worker_main, name)) {
+        return false;
+    }
     engine->workers++;
     engine->coming = true;
     return true;
 }
 
+void
+cpu_engine_leave_locked(struct cpu_engine *engine)
+{
+    engine->running--;
+    pthread_cond_broadcast(&engine->ended);
+}
+
 ps_status
-cpu_engine_staff_locked(struct cpu_engine *engine)
+cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind)
 {
     if (engine->phase != CPU_OPEN) {
         return PS_ERROR_SHUTTING_DOWN;
@@ -159,15 +173,19 @@ cpu_engine_staff_locked(struct cpu_engine *engine)
     if (engine->workers == 0 && !worker_start_locked(engine)) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
+    if (kind == CPU_SLEEP && !engine->timer) {
+        engine->timer =
+            thread_start_locked(engine, timer_main, "ps-cpu-timer");
+        return engine->timer ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    }
     return PS_SUCCESS;
 }
 
 void
 cpu_unlock(struct cpu_engine *engine)
 {
-    bool wanted =
-        engine->phase == CPU_OPEN && !engine->coming &&
-        (engine->ready_count > 0 || sleepers_unwatched_locked(engine));
+    bool wanted = engine->phase == CPU_OPEN && !engine->coming &&
+                  engine->ready_count > 0;
     bool wake = wanted && engine->idle > 0;
     if (wake) {
         engine->coming = true;

@@ -3,6 +3,7 @@
 #include "tests.h"
 #include "work.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +22,14 @@ stamp(void *argument)
 }
 
 static void
-bench_stream(const char *what, bool behind_gate, bool calls)
+bench_stream(const char *what, bool behind_hold, bool calls)
 {
     enum { OPERATIONS = 2000000 };
     ps_handle stream = stream_new(0), event = event_new();
-    struct gate gate;
+    struct hold hold;
     int ran = 0;
-    if (behind_gate) {
-        gate_close(cpu, &gate, stream);
+    if (behind_hold) {
+        hold_take(cpu, &hold, stream);
     }
     int64_t began = now();
     for (int i = 0; i < OPERATIONS; i++) {
@@ -36,10 +37,10 @@ bench_stream(const char *what, bool behind_gate, bool calls)
             calls ? cpu->host_function(cpu, 0, stream, count, &ran)
                   : cpu->event_record(cpu, 0, event, stream);
         if (status) {
-            if (behind_gate) {
-                gate_open(&gate);
+            if (behind_hold) {
+                hold_release(&hold);
             }
-            behind_gate = false;
+            behind_hold = false;
             OK(cpu->stream_wait_room(cpu, 0, stream, INT64_MAX));
             i--;
         }
@@ -77,13 +78,13 @@ bench_wake(void)
     ps_handle a = stream_new(0), b = stream_new(0), event = event_new();
     int64_t woke = 0, opened = 0, sum = 0;
     for (int i = 0; i < TIMES; i++) {
-        struct gate gate;
-        gate_close(cpu, &gate, a);
+        struct hold hold;
+        hold_take(cpu, &hold, a);
         OK(cpu->host_function(cpu, 0, a, stamp, &opened));
         OK(cpu->event_record(cpu, 0, event, a));
         OK(cpu->stream_wait_event(cpu, 0, b, event));
         OK(cpu->host_function(cpu, 0, b, stamp, &woke));
-        gate_open(&gate);
+        hold_release(&hold);
         OK(cpu->stream_synchronize(cpu, 0, b));
         sum += woke - opened;
     }
@@ -103,6 +104,66 @@ bench_wake(void)
     stream_end(a);
     stream_end(b);
     OK(cpu->event_destroy(cpu, 0, event));
+}
+
+/* The gate that was reached and is not yet opened. */
+static _Atomic(ps_handle *) reached_last;
+
+static void
+reach(void *argument, ps_status status)
+{
+    (void)status;
+    atomic_store(&reached_last, argument);
+}
+
+/* One thread queues gates, and one opens them as they are reached. */
+static void *
+open_gates(void *argument)
+{
+    int left = *(int *)argument;
+    while (left > 0) {
+        ps_handle *gate = atomic_exchange(&reached_last, NULL);
+        if (gate != NULL) {
+            OK(cpu->gate_open(cpu, 0, *gate));
+            left--;
+        }
+    }
+    return NULL;
+}
+
+static void
+bench_gates(void)
+{
+    int times = 50000;
+    ps_handle stream = stream_new(0);
+    ps_handle *gates = calloc((size_t)times, sizeof(*gates));
+    struct hold hold;
+    pthread_t opener;
+    for (int held = 0; held < 2; held++) {
+        if (held) {
+            hold_take(cpu, &hold, stream);
+        }
+        int64_t began = now();
+        if (!held) {
+            pthread_create(&opener, NULL, open_gates, &times);
+        }
+        for (int i = 0; i < times; i++) {
+            OK(cpu->stream_gate(cpu, 0, stream, reach, &gates[i], &gates[i]));
+        }
+        report(held ? "gate queued" : "gate queued, beside its opener", began,
+               times);
+        if (held) {
+            pthread_create(&opener, NULL, open_gates, &times);
+            began = now();
+            hold_release(&hold);
+        }
+        pthread_join(opener, NULL);
+        report(held ? "gate opened, next one reached"
+                    : "gate queued, reached and opened",
+               began, times);
+    }
+    stream_end(stream);
+    free(gates);
 }
 
 void
@@ -139,6 +200,7 @@ bench(void)
     bench_stream("host functions, one stream", false, true);
     bench_stream("host functions, 65536 at a time", true, true);
     bench_stream("records, 65536 at a time", true, false);
+    bench_gates();
     bench_wake();
     bench_copy();
     stream_end(stream);

@@ -10,12 +10,12 @@ test_versions(void)
 {
     ps_handle a = stream_new(0), b = stream_new(0), c = stream_new(0);
     ps_handle event = event_new();
-    struct gate gate;
+    struct hold hold;
     int ran = 0;
     OK(cpu->event_query(cpu, 0, event));
     OK(cpu->event_synchronize(cpu, 0, event));
     OK(cpu->stream_wait_event(cpu, 0, c, event));
-    gate_close(cpu, &gate, a);
+    hold_take(cpu, &hold, a);
     OK(cpu->event_record(cpu, 0, event, a));
     OK(cpu->stream_wait_event(cpu, 0, c, event));
     OK(cpu->host_function(cpu, 0, c, count, &ran));
@@ -27,7 +27,7 @@ test_versions(void)
     OK(cpu->event_record(cpu, 0, event, c));
     OK(cpu->event_destroy(cpu, 0, event));
     CHECK_STATUS(cpu->stream_query(cpu, 0, c), PS_ERROR_NOT_READY);
-    gate_open(&gate);
+    hold_release(&hold);
     stream_end(c);
     CHECK(ran == 1);
     stream_end(a);

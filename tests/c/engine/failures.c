@@ -11,14 +11,14 @@ fail_at(int wrong, bool queued)
     enum { STEPS = 8 };
     ps_handle streams[STEPS], events[STEPS];
     ps_status failure = 700 + wrong;
-    struct gate gate;
+    struct hold hold;
     int ran = 0;
     for (int i = 0; i < STEPS; i++) {
         streams[i] = stream_new(0);
         events[i] = event_new();
     }
     if (queued) {
-        gate_close(cpu, &gate, streams[0]);
+        hold_take(cpu, &hold, streams[0]);
     }
     for (int i = 0; i < STEPS; i++) {
         void *data = NULL;
@@ -37,7 +37,7 @@ fail_at(int wrong, bool queued)
         OK(cpu->memory_free(cpu, 0, streams[i], data));
     }
     if (queued) {
-        gate_open(&gate);
+        hold_release(&hold);
     }
     for (int i = 0; i < STEPS; i++) {
         ps_status want = i < wrong ? PS_SUCCESS : failure;
@@ -74,12 +74,12 @@ test_failures(void)
 
     /* Nobody was told: the device says it, once. */
     ps_handle stream = stream_new(0);
-    struct gate gate;
+    struct hold hold;
     OK(cpu->stream_query(cpu, 0, stream));
-    gate_close(cpu, &gate, stream);
+    hold_take(cpu, &hold, stream);
     OK(cpu->stream_fail(cpu, 0, stream, 719));
     OK(cpu->stream_destroy(cpu, 0, stream));
-    gate_open(&gate);
+    hold_release(&hold);
     CHECK_STATUS(cpu->device_synchronize(cpu, 0), 719);
     OK(cpu->device_synchronize(cpu, 0));
 }
@@ -89,17 +89,17 @@ void
 test_failed_waits(void)
 {
     ps_handle busy = stream_new(0), wrong = stream_new(0), event = event_new();
-    struct gate gate;
+    struct hold hold;
     void *data = NULL;
     OK(cpu->memory_allocate(cpu, 0, wrong, 1, &data));
-    gate_close(cpu, &gate, busy);
+    hold_take(cpu, &hold, busy);
     OK(cpu->event_record(cpu, 0, event, busy));
     OK(cpu->stream_fail(cpu, 0, wrong, 719));
     OK(cpu->stream_wait_event(cpu, 0, wrong, event));
     OK(cpu->memory_free(cpu, 0, wrong, data));
     pause_ms(10);
     CHECK_STATUS(cpu->stream_query(cpu, 0, wrong), PS_ERROR_NOT_READY);
-    gate_open(&gate);
+    hold_release(&hold);
     CHECK_STATUS(cpu->stream_synchronize(cpu, 0, wrong), 719);
     OK(cpu->stream_destroy(cpu, 0, wrong));
     OK(cpu->event_destroy(cpu, 0, event));

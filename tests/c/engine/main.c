@@ -52,12 +52,32 @@ main(int argc, char **argv)
 {
     /* The first one must find no stack of an earlier thread to reuse. */
     static void (*const tests[])(void) = {
-        test_no_thread,    test_fifo,       test_versions,
-        test_chains,       test_priorities, test_timers,
-        test_handles,      test_full_queue, test_failures,
-        test_failed_waits, test_transfers,  test_device_synchronize,
-        test_memory,       test_fork,       test_destroy_pending,
-        test_threads_few,  test_stress,     test_shutdown,
+        test_no_thread,
+        test_fifo,
+        test_versions,
+        test_chains,
+        test_priorities,
+        test_timers,
+        test_handles,
+        test_full_queue,
+        test_failures,
+        test_failed_waits,
+        test_transfers,
+        test_device_synchronize,
+        test_memory,
+        test_fork,
+        test_destroy_pending,
+        test_threads_few,
+        test_gates,
+        test_notifications,
+        test_gates_opened_within,
+        test_gates_failed,
+        test_gates_refused,
+        test_gates_shared,
+        test_timed_waits,
+        test_busy_workers,
+        test_stress,
+        test_shutdown,
     };
     cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 2);
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) {

@@ -65,10 +65,12 @@ child_use_workers(ps_handle stream, ps_handle event)
 
 /* What a forked child finds: nothing of its parent's, and an engine to use. */
 static void
-child_use_engine(ps_handle parent_stream, ps_handle parent_event)
+child_use_engine(ps_handle parent_stream, ps_handle parent_event,
+                 ps_handle parent_gate)
 {
     ps_handle stream = 0, event = 0;
     alarm(20);
+    CHILD(cpu->gate_open(cpu, 0, parent_gate) == PS_ERROR_INVALID_HANDLE);
     CHILD(cpu->stream_query(cpu, 0, parent_stream) == PS_ERROR_INVALID_HANDLE);
     CHILD(cpu->event_query(cpu, 0, parent_event) == PS_ERROR_INVALID_HANDLE);
     CHILD(cpu->stream_query(cpu, 0, 0) == PS_SUCCESS);
@@ -87,7 +89,8 @@ child_use_engine(ps_handle parent_stream, ps_handle parent_event)
 }
 
 struct forker {
-    ps_handle stream, event;
+    ps_handle stream, event, gate;
+    pid_t child;
     int status;
     bool child_returns;
 };
@@ -97,15 +100,30 @@ fork_here(void *argument)
 {
     struct forker *forker = argument;
     pid_t child = fork();
+    forker->child = child;
     if (child == 0 && forker->child_returns) {
         return;
     }
     if (child == 0) {
-        child_use_engine(forker->stream, forker->event);
+        child_use_engine(forker->stream, forker->event, forker->gate);
     }
     if (waitpid(child, &forker->status, 0) != child) {
         forker->status = -1;
     }
+}
+
+static void
+fork_reached(void *argument, ps_status status)
+{
+    (void)status;
+    fork_here(argument);
+}
+
+static void
+count_reached(void *argument, ps_status status)
+{
+    (void)status;
+    count(argument);
 }
 
 static atomic_bool load_over;
@@ -126,27 +144,51 @@ load_thread(void *argument)
     return NULL;
 }
 
+/* A child of a notification that a caller runs has that caller's thread. */
+static void
+fork_in_notification(struct forker *forker)
+{
+    forker->child_returns = true;
+    forker->status = -1;
+    OK(cpu->stream_gate(cpu, 0, forker->stream, fork_reached, forker,
+                        &forker->gate));
+    if (forker->child == 0) {
+        child_use_engine(forker->stream, forker->event, forker->gate);
+    }
+    CHECK(forker->status == 0);
+    OK(cpu->stream_gate(cpu, 0, forker->stream, fork_reached, forker, NULL));
+    forker->status = -1;
+    OK(cpu->gate_open(cpu, 0, forker->gate));
+    if (forker->child == 0) {
+        child_use_engine(forker->stream, forker->event, forker->gate);
+    }
+    CHECK(forker->status == 0);
+}
+
 void
 test_fork(void)
 {
     struct forker forker = {.stream = stream_new(0), .event = event_new()};
-    struct gate gate;
+    struct hold hold;
     int ran = 0, load[2] = {0};
     pthread_t thread;
     load_over = false;
     pthread_create(&thread, NULL, load_thread, load);
-    gate_close(cpu, &gate, forker.stream);
+    hold_take(cpu, &hold, forker.stream);
     for (int i = 0; i < 1000; i++) {
         OK(cpu->host_function(cpu, 0, forker.stream, count, &ran));
     }
+    OK(cpu->stream_gate(cpu, 0, forker.stream, count_reached, &ran,
+                        &forker.gate));
     OK(cpu->event_record(cpu, 0, forker.event, forker.stream));
     for (int i = 0; i < 20; i++) {
         fork_here(&forker);
         CHECK(forker.status == 0);
     }
-    gate_open(&gate);
+    hold_release(&hold);
+    OK(cpu->gate_open(cpu, 0, forker.gate));
     OK(cpu->event_synchronize(cpu, 0, forker.event));
-    CHECK(ran == 1000);
+    CHECK(ran == 1001);
     load_over = true;
     pthread_join(thread, NULL);
     CHECK(load[0] == load[1] && load[0] > 0);
@@ -160,6 +202,7 @@ test_fork(void)
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
     OK(cpu->stream_synchronize(cpu, 0, forker.stream));
     CHECK(forker.status == 0);
+    fork_in_notification(&forker);
     OK(cpu->stream_destroy(cpu, 0, forker.stream));
     OK(cpu->event_destroy(cpu, 0, forker.event));
 }
@@ -224,18 +267,22 @@ test_shutdown(void)
     /* The waiting threads look at it for as long as the program runs. */
     static struct stopped stopped;
     stopped.backend = b;
-    ps_handle busy = 0, idle = 0;
-    struct gate gate;
-    int ran = 0;
+    ps_handle busy = 0, idle = 0, gated = 0, gates[4];
+    struct hold hold;
+    int ran = 0, reached = 0;
     char byte = 0;
     void *data = NULL;
     OK(b->stream_create(b, 0, 0, &busy));
     OK(b->stream_create(b, 0, 0, &idle));
+    OK(b->stream_create(b, 0, 0, &gated));
     OK(b->stream_create(b, 0, 0, &stopped.stream));
     OK(b->event_create(b, 0, 0, &stopped.event));
     OK(b->memory_allocate(b, 0, idle, 1000, &data));
-    gate_close(b, &gate, busy);
+    hold_take(b, &hold, busy);
     OK(b->host_function(b, 0, busy, count, &ran));
+    OK(b->stream_gate(b, 0, busy, count_reached, &ran, &gates[0]));
+    OK(b->stream_gate(b, 0, gated, count_reached, &reached, &gates[1]));
+    OK(b->stream_gate(b, 0, gated, count_reached, &reached, &gates[2]));
     OK(b->event_record(b, 0, stopped.event, busy));
     OK(b->sleep(b, 0, stopped.stream, UINT64_MAX));
     OK(b->host_function(b, 0, stopped.stream, count, &ran));
@@ -251,6 +298,15 @@ test_shutdown(void)
     CHECK_STATUS(b->device_synchronize(b, 0), PS_ERROR_SHUTTING_DOWN);
     CHECK_STATUS(b->host_function(b, 0, idle, count, &ran),
                  PS_ERROR_SHUTTING_DOWN);
+    CHECK_STATUS(
+        b->stream_gate(b, 0, idle, count_reached, &reached, &gates[3]),
+        PS_ERROR_SHUTTING_DOWN);
+    for (int i = 0; i < 3; i++) {
+        OK(b->gate_open(b, 0, gates[i]));
+    }
+    CHECK_STATUS(b->stream_query(b, 0, gated), PS_ERROR_NOT_READY);
+    CHECK_STATUS(b->stream_synchronize_for(b, 0, gated, 1000),
+                 PS_ERROR_SHUTTING_DOWN);
     OK(b->memory_fill(b, 0, idle, &byte, 7, 1));
     CHECK(byte == 7);
     OK(b->event_record(b, 0, stopped.event, idle));
@@ -258,11 +314,12 @@ test_shutdown(void)
     OK(b->stream_synchronize(b, 0, idle));
     OK(b->memory_free(b, 0, idle, data));
     OK(b->stream_destroy(b, 0, busy));
-    gate_open(&gate);
+    hold_release(&hold);
     OK(b->shutdown(b, 10000000000));
     OK(b->shutdown(b, 0));
-    CHECK(ran == 0);
+    CHECK(ran == 0 && reached == 1);
     OK(b->stream_destroy(b, 0, idle));
+    OK(b->stream_destroy(b, 0, gated));
     OK(b->stream_destroy(b, 0, stopped.stream));
     OK(b->event_destroy(b, 0, stopped.event));
 }

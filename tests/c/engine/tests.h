@@ -20,6 +20,16 @@ void test_timers(void);
 void test_failures(void);
 void test_failed_waits(void);
 
+/* gates.c */
+void test_gates(void);
+void test_notifications(void);
+void test_gates_opened_within(void);
+void test_gates_failed(void);
+void test_gates_refused(void);
+void test_gates_shared(void);
+void test_timed_waits(void);
+void test_busy_workers(void);
+
 /* handles.c */
 void test_handles(void);
 

@@ -26,27 +26,27 @@ stream_end(ps_handle stream)
 }
 
 static void
-gate_pass(void *argument)
+hold_pass(void *argument)
 {
-    struct gate *gate = argument;
-    sem_post(&gate->entered);
-    sem_wait(&gate->opened);
+    struct hold *hold = argument;
+    sem_post(&hold->entered);
+    sem_wait(&hold->released);
 }
 
 void
-gate_close(const struct ps_backend *backend, struct gate *gate,
-           ps_handle stream)
+hold_take(const struct ps_backend *backend, struct hold *hold,
+          ps_handle stream)
 {
-    sem_init(&gate->entered, 0, 0);
-    sem_init(&gate->opened, 0, 0);
-    OK(backend->host_function(backend, 0, stream, gate_pass, gate));
-    sem_wait(&gate->entered);
+    sem_init(&hold->entered, 0, 0);
+    sem_init(&hold->released, 0, 0);
+    OK(backend->host_function(backend, 0, stream, hold_pass, hold));
+    sem_wait(&hold->entered);
 }
 
 void
-gate_open(struct gate *gate)
+hold_release(struct hold *hold)
 {
-    sem_post(&gate->opened);
+    sem_post(&hold->released);
 }
 
 void

@@ -13,16 +13,16 @@ ps_handle event_new(void); /* with timing */
 /* Wait for the stream, which has not failed, and destroy it. */
 void stream_end(ps_handle stream);
 
-/* A host function that stops its stream until the gate is opened. */
-struct gate {
+/* A host function that stops its stream until it is released. */
+struct hold {
     sem_t entered;
-    sem_t opened;
+    sem_t released;
 };
 
-/* Returns when the stream has come to the gate. */
-void gate_close(const struct ps_backend *backend, struct gate *gate,
-                ps_handle stream);
-void gate_open(struct gate *gate);
+/* Returns when the stream has come to it. */
+void hold_take(const struct ps_backend *backend, struct hold *hold,
+               ps_handle stream);
+void hold_release(struct hold *hold);
 
 /* A host function that adds one to the int that it is given.  Unlocked on
  * purpose: the order of streams and events must be enough. */

@@ -1,0 +1,265 @@
+/* A stream's queue: what is put into it, and how its operations are done, in
+ * order, each by the one thread that serves the stream at the time. */
+#include "engine.h"
+
+#include <string.h>
+
+enum {
+    INLINE_BYTES = 64 * 1024, /* of a transfer cheaper done than queued */
+    HELP = 16,                /* operations that a caller does at a time */
+};
+
+_Thread_local const struct cpu_stream *cpu_serving;
+
+void
+cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
+{
+    stream->next = NULL;
+    if (list->first == NULL) {
+        list->first = stream;
+    }
+    else {
+        list->last->next = stream;
+    }
+    list->last = stream;
+}
+
+struct cpu_stream *
+cpu_list_take(struct cpu_stream_list *list)
+{
+    struct cpu_stream *stream = list->first;
+    if (stream != NULL) {
+        list->first = stream->next;
+    }
+    return stream;
+}
+
+void
+cpu_stream_ready_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    cpu_list_append(&engine->ready[-stream->priority], stream);
+    engine->ready_count++;
+}
+
+/* A wait is kept on a failed stream too: a free behind it must not run before
+ * other streams are done with the block. */
+void
+cpu_stream_settle_locked(struct cpu_stream *stream)
+{
+    struct cpu_operation *head = stream->first;
+    if (head == NULL) {
+        cpu_stream_reap_locked(stream);
+    }
+    else if (head->kind == CPU_WAIT && !head->record->done) {
+        cpu_list_append(&head->record->parked, stream);
+    }
+    else if (head->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
+        cpu_sleeper_add_locked(stream, head->duration);
+    }
+    else {
+        cpu_stream_ready_locked(stream);
+    }
+}
+
+void
+cpu_stream_push_locked(struct cpu_stream *stream,
+                       struct cpu_operation *operation)
+{
+    operation->next = NULL;
+    operation->ticket = ++stream->engine->tickets;
+    *stream->tail = operation;
+    stream->tail = &operation->next;
+    stream->pending++;
+}
+
+/* Do an operation of the users'; false as cpu_stream_serve_locked. */
+static bool
+stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    const struct cpu_stream *outer = cpu_serving;
+    cpu_unlock(engine);
+    cpu_serving = stream;
+    switch (operation->kind) {
+    case CPU_COPY:
+        /* Users may overlap the two sides. */
+        memmove(operation->transfer.destination, operation->transfer.source,
+                operation->transfer.nbytes);
+        break;
+    case CPU_FILL:
+        memset(operation->transfer.destination, operation->value,
+               operation->transfer.nbytes);
+        break;
+    case CPU_NOTIFY:
+        operation->notify.reached(operation->notify.argument, stream->status);
+        break;
+    default:
+        operation->call.function(operation->call.argument);
+    }
+    if (cpu_serving != stream) {
+        return false;
+    }
+    cpu_serving = outer;
+    cpu_lock(engine);
+    return true;
+}
+
+/* Do what the operation at the head says; false as cpu_stream_serve_locked. */
+static bool
+stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    ps_status failure = PS_SUCCESS;
+    switch (operation->kind) {
+    case CPU_RECORD:
+        cpu_record_complete_locked(engine, operation->record, stream->status);
+        cpu_record_unref_locked(engine, operation->record);
+        break;
+    case CPU_WAIT:
+        failure = operation->record->status;
+        cpu_record_unref_locked(engine, operation->record);
+        break;
+    case CPU_FAIL:
+        failure = operation->status;
+        break;
+    case CPU_SLEEP:
+    case CPU_FREE:
+        break;
+    case CPU_COPY:
+    case CPU_FILL:
+    case CPU_CALL:
+        if (stream->status == PS_SUCCESS &&
+            !stream_run_locked(stream, operation)) {
+            return false;
+        }
+        break;
+    case CPU_NOTIFY:
+        return stream_run_locked(stream, operation);
+    }
+    if (stream->status == PS_SUCCESS) {
+        stream->status = failure;
+    }
+    return true;
+}
+
+/* Take the head, which is done, out of the queue. */
+static void
+stream_pop_locked(struct cpu_stream *stream)
+{
+    stream->first = stream->first->next;
+    stream->pending--;
+    uint64_t done = stream->engine->tickets;
+    if (stream->first == NULL) {
+        stream->tail = &stream->first;
+    }
+    else {
+        done = stream->first->ticket - 1;
+    }
+    cpu_wake_locked(stream->waiters, done);
+}
+
+bool
+cpu_stream_serve_locked(struct cpu_stream *stream)
+{
+    struct cpu_operation *operation = stream->first;
+    if (!stream_do_locked(stream, operation)) {
+        return false;
+    }
+    if (operation->kind == CPU_NOTIFY && operation->record != NULL) {
+        operation->kind = CPU_WAIT;
+        return true;
+    }
+    stream_pop_locked(stream);
+    if (operation->kind != CPU_FREE) {
+        cpu_item_give_locked(stream->engine, operation);
+    }
+    return true;
+}
+
+static bool
+operation_is_cheap(const struct cpu_operation *operation)
+{
+    switch (operation->kind) {
+    case CPU_RECORD:
+    case CPU_FAIL:
+    case CPU_NOTIFY:
+        return true;
+    case CPU_WAIT:
+        return operation->record->done;
+    case CPU_COPY:
+    case CPU_FILL:
+        return operation->transfer.nbytes <= INLINE_BYTES;
+    default:
+        return false;
+    }
+}
+
+bool
+cpu_stream_help_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    int left = cpu_serving == NULL ? HELP : 0;
+    engine->running++;
+    while (left-- > 0 && engine->phase == CPU_OPEN && stream->first != NULL &&
+           operation_is_cheap(stream->first)) {
+        if (!cpu_stream_serve_locked(stream)) {
+            return false;
+        }
+    }
+    cpu_stream_settle_locked(stream);
+    cpu_engine_leave_locked(engine);
+    return true;
+}
+
+ps_status
+cpu_stream_enqueue_locked(struct cpu_stream *stream,
+                          struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    enum cpu_kind kind = operation->kind;
+    bool idle = stream->first == NULL;
+    if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
+        operation->transfer.nbytes <= INLINE_BYTES) {
+        cpu_stream_push_locked(stream, operation);
+        stream_do_locked(stream, operation);
+        stream_pop_locked(stream);
+        cpu_stream_settle_locked(stream);
+        return PS_SUCCESS;
+    }
+    ps_status status = cpu_engine_staff_locked(engine, kind);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (stream->pending >= CPU_QUEUE_LIMIT) {
+        return PS_ERROR_NOT_READY;
+    }
+    struct cpu_operation *item = cpu_item_take_locked(engine);
+    if (item == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *item = *operation;
+    if (item->record != NULL) {
+        item->record->refs++;
+    }
+    cpu_stream_push_locked(stream, item);
+    if (idle && !cpu_stream_help_locked(stream)) {
+        cpu_lock(engine);
+    }
+    return PS_SUCCESS;
+}
+
+ps_status
+cpu_stream_enqueue(const struct ps_backend *backend, int device,
+                   ps_handle handle, struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream != NULL) {
+        status = cpu_stream_enqueue_locked(stream, operation);
+    }
+    cpu_unlock(engine);
+    return status;
+}

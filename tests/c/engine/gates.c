@@ -1,0 +1,347 @@
+/* Gates and notifications: when they are reached and by whom, what they hold
+ * back, how they end; and waits that give up. */
+#include "check.h"
+#include "tests.h"
+#include "work.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SECOND = 1000000000 };
+
+/* What became of a gate; its notification may open it, and another. */
+struct passage {
+    ps_handle gate, other;
+    atomic_int reached;
+    ps_status status;
+    bool opens;
+    pthread_t thread;
+};
+
+static _Thread_local int depth;
+
+static void
+reach(void *argument, ps_status status)
+{
+    struct passage *passage = argument;
+    CHECK(depth++ == 0);
+    passage->status = status;
+    passage->thread = pthread_self();
+    if (passage->opens) {
+        OK(cpu->gate_open(cpu, 0, passage->gate));
+    }
+    if (passage->other != 0) {
+        OK(cpu->gate_open(cpu, 0, passage->other));
+    }
+    depth--;
+    passage->reached++;
+}
+
+static void
+gate_new(ps_handle stream, struct passage *passage)
+{
+    OK(cpu->stream_gate(cpu, 0, stream, reach, passage, &passage->gate));
+}
+
+static void
+await(struct passage *passage)
+{
+    while (passage->reached == 0) {
+        sched_yield();
+    }
+}
+
+/* What is behind a gate starts when it is opened, before or after it is
+ * reached. */
+void
+test_gates(void)
+{
+    ps_handle stream = stream_new(0), event = event_new();
+    struct passage idle = {0}, queued = {0}, early = {0}, last = {0};
+    struct hold busy;
+    int ran = 0;
+    gate_new(stream, &idle);
+    CHECK(idle.reached == 1 && idle.status == PS_SUCCESS);
+    CHECK(pthread_equal(idle.thread, pthread_self()));
+    CHECK_STATUS(cpu->stream_query(cpu, 0, stream), PS_ERROR_NOT_READY);
+    OK(cpu->host_function(cpu, 0, stream, count, &ran));
+    pause_ms(5);
+    CHECK(ran == 0);
+    OK(cpu->gate_open(cpu, 0, idle.gate));
+    OK(cpu->stream_synchronize(cpu, 0, stream));
+    CHECK(ran == 1);
+
+    hold_take(cpu, &busy, stream);
+    gate_new(stream, &queued);
+    OK(cpu->host_function(cpu, 0, stream, count, &ran));
+    gate_new(stream, &early);
+    OK(cpu->event_record(cpu, 0, event, stream));
+    gate_new(stream, &last);
+    OK(cpu->gate_open(cpu, 0, early.gate));
+    CHECK_STATUS(cpu->gate_open(cpu, 0, early.gate), PS_ERROR_INVALID_HANDLE);
+    CHECK(queued.reached == 0 && early.reached == 0);
+    hold_release(&busy);
+    await(&queued);
+    pause_ms(5);
+    CHECK(ran == 1 && early.reached == 0);
+    OK(cpu->gate_open(cpu, 0, queued.gate));
+    OK(cpu->event_synchronize(cpu, 0, event));
+    CHECK(ran == 2 && early.reached == 1);
+    await(&last);
+    /* Destroyed, it still goes on. */
+    OK(cpu->stream_destroy(cpu, 0, stream));
+    OK(cpu->gate_open(cpu, 0, last.gate));
+    OK(cpu->device_synchronize(cpu, 0));
+    CHECK(queued.reached == 1 && last.reached == 1);
+    OK(cpu->event_destroy(cpu, 0, event));
+}
+
+/* With no gate nothing is held back. */
+void
+test_notifications(void)
+{
+    ps_handle stream = stream_new(0);
+    struct passage passages[3] = {0};
+    struct hold busy;
+    OK(cpu->stream_gate(cpu, 0, stream, reach, &passages[0], NULL));
+    CHECK(passages[0].reached == 1);
+    OK(cpu->stream_query(cpu, 0, stream));
+    hold_take(cpu, &busy, stream);
+    OK(cpu->stream_gate(cpu, 0, stream, reach, &passages[1], NULL));
+    OK(cpu->stream_gate(cpu, 0, stream, reach, &passages[2], NULL));
+    CHECK(passages[1].reached == 0);
+    hold_release(&busy);
+    stream_end(stream);
+    CHECK(passages[1].reached == 1 && passages[2].reached == 1);
+}
+
+/* A notification that opens gates is never called within another one, and the
+ * stack does not grow with the queue. */
+void
+test_gates_opened_within(void)
+{
+    enum { GATES = 20000, STREAMS = 64 };
+    struct passage *passages = calloc(GATES, sizeof(*passages));
+    ps_handle stream = stream_new(0), streams[STREAMS];
+    struct hold busy;
+    passages[0].opens = true;
+    gate_new(stream, &passages[0]);
+    OK(cpu->stream_query(cpu, 0, stream));
+    hold_take(cpu, &busy, stream);
+    for (int i = 1; i < GATES; i++) {
+        passages[i].opens = true;
+        gate_new(stream, &passages[i]);
+    }
+    hold_release(&busy);
+    stream_end(stream);
+    for (int i = 0; i < GATES; i++) {
+        CHECK(passages[i].reached == 1);
+    }
+    memset(passages, 0, GATES * sizeof(*passages));
+
+    /* The first of each stream's two gates opens the second of the next. */
+    for (int i = 0; i < STREAMS; i++) {
+        streams[i] = stream_new(0);
+        gate_new(streams[i], &passages[i]);
+        passages[STREAMS + i].other =
+            i > 0 ? passages[STREAMS + i - 1].gate : 0;
+        gate_new(streams[i], &passages[STREAMS + i]);
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        OK(cpu->gate_open(cpu, 0, passages[i].gate));
+    }
+    OK(cpu->gate_open(cpu, 0, passages[2 * STREAMS - 1].gate));
+    for (int i = 0; i < STREAMS; i++) {
+        stream_end(streams[i]);
+        CHECK(passages[STREAMS + i].reached == 1);
+    }
+    free(passages);
+}
+
+/* Notifications tell of failures, and gates hold back what a failed stream
+ * still does. */
+void
+test_gates_failed(void)
+{
+    ps_handle stream = stream_new(0);
+    struct passage before = {0}, after = {0}, alone = {0};
+    void *data = NULL;
+    int ran = 0;
+    OK(cpu->memory_allocate(cpu, 0, stream, 100, &data));
+    gate_new(stream, &before);
+    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    gate_new(stream, &after);
+    OK(cpu->host_function(cpu, 0, stream, count, &ran));
+    OK(cpu->memory_free(cpu, 0, stream, data));
+    OK(cpu->gate_open(cpu, 0, before.gate));
+    await(&after);
+    CHECK(before.status == PS_SUCCESS && after.status == 719);
+    CHECK_STATUS(cpu->stream_query(cpu, 0, stream), PS_ERROR_NOT_READY);
+    OK(cpu->gate_open(cpu, 0, after.gate));
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream), 719);
+    OK(cpu->stream_gate(cpu, 0, stream, reach, &alone, NULL));
+    CHECK(ran == 0 && alone.reached == 1 && alone.status == 719);
+    OK(cpu->stream_destroy(cpu, 0, stream));
+}
+
+/* A full queue refuses a gate, and forgets it. */
+void
+test_gates_refused(void)
+{
+    ps_handle stream = stream_new(0), event = event_new();
+    struct passage first = {0}, refused = {0}, lost = {0};
+    int queued = 1;
+    gate_new(stream, &first);
+    while (cpu->event_record(cpu, 0, event, stream) == PS_SUCCESS) {
+        queued++;
+    }
+    CHECK(queued == 65536);
+    CHECK_STATUS(
+        cpu->stream_gate(cpu, 0, stream, reach, &refused, &refused.gate),
+        PS_ERROR_NOT_READY);
+    CHECK_STATUS(cpu->stream_gate(cpu, 0, stream, reach, &refused, NULL),
+                 PS_ERROR_NOT_READY);
+    OK(cpu->gate_open(cpu, 0, first.gate));
+    OK(cpu->stream_wait_room(cpu, 0, stream, SECOND));
+    stream_end(stream);
+    CHECK(refused.reached == 0);
+    CHECK_STATUS(cpu->stream_gate(cpu, 0, stream, reach, &lost, &lost.gate),
+                 PS_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(cpu->gate_open(cpu, 0, first.gate), PS_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(cpu->gate_open(cpu, 0, event), PS_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(cpu->gate_open(cpu, 0, 0), PS_ERROR_INVALID_HANDLE);
+    gate_new(0, &first);
+    CHECK_STATUS(cpu->gate_open(cpu, 1, first.gate), PS_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(cpu->event_query(cpu, 0, first.gate),
+                 PS_ERROR_INVALID_HANDLE);
+    OK(cpu->gate_open(cpu, 0, first.gate));
+    OK(cpu->event_destroy(cpu, 0, event));
+}
+
+/* One stream of gates and host functions, fed by all threads: only one of
+ * them is ever inside. */
+static struct {
+    ps_handle stream;
+    int inside; /* unlocked: the stream's order must be enough */
+    int passed;
+} shared;
+
+struct turn {
+    ps_handle gate;
+    atomic_bool reached;
+};
+
+static void
+turn_reached(void *argument, ps_status status)
+{
+    struct turn *turn = argument;
+    shared.inside += 1 + status;
+    turn->reached = true;
+}
+
+static void
+look_inside(void *argument)
+{
+    (void)argument;
+    CHECK(shared.inside == 0);
+}
+
+static void *
+turns_thread(void *argument)
+{
+    for (int i = 0; i < 2000; i++) {
+        struct turn turn = {0};
+        OK(cpu->stream_gate(cpu, 0, shared.stream, turn_reached, &turn,
+                            &turn.gate));
+        if (i % 7 == 0) {
+            OK(cpu->host_function(cpu, 0, shared.stream, look_inside, NULL));
+        }
+        while (!turn.reached) {
+            sched_yield();
+        }
+        CHECK(shared.inside == 1);
+        shared.inside = 0;
+        shared.passed++;
+        OK(cpu->gate_open(cpu, 0, turn.gate));
+    }
+    return argument;
+}
+
+void
+test_gates_shared(void)
+{
+    shared.stream = stream_new(0);
+    run_threads(turns_thread);
+    stream_end(shared.stream);
+    CHECK(shared.passed == 8 * 2000);
+}
+
+static void
+wait_within(void *argument, ps_status status)
+{
+    ps_handle stream = *(ps_handle *)argument;
+    CHECK_STATUS(status, PS_SUCCESS);
+    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, SECOND),
+                 PS_ERROR_NOT_PERMITTED);
+}
+
+void
+test_timed_waits(void)
+{
+    ps_handle stream = stream_new(0), event = event_new();
+    struct passage gate = {0};
+    OK(cpu->stream_synchronize_for(cpu, 0, stream, 0));
+    OK(cpu->event_synchronize_for(cpu, 0, event, 0));
+    gate_new(stream, &gate);
+    OK(cpu->event_record(cpu, 0, event, stream));
+    for (int64_t timeout = -1; timeout < 30000000; timeout += 10000000) {
+        int64_t began = now();
+        CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, timeout),
+                     PS_ERROR_NOT_READY);
+        CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, timeout),
+                     PS_ERROR_NOT_READY);
+        CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, timeout),
+                     PS_ERROR_NOT_READY);
+        CHECK(now() - began >= 3 * timeout);
+    }
+    OK(cpu->device_synchronize_for(cpu, 1, 0));
+    OK(cpu->stream_gate(cpu, 0, stream, wait_within, &stream, NULL));
+    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    OK(cpu->gate_open(cpu, 0, gate.gate));
+    OK(cpu->event_synchronize_for(cpu, 0, event, INT64_MAX));
+    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, INT64_MAX), 719);
+    CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, SECOND), 719);
+    OK(cpu->stream_destroy(cpu, 0, stream));
+    OK(cpu->event_destroy(cpu, 0, event));
+}
+
+/* What needs no worker goes on while every worker is busy. */
+void
+test_busy_workers(void)
+{
+    enum { MOST_WORKERS = 8 };
+    ps_handle busy[MOST_WORKERS], stream = stream_new(0), event = event_new();
+    struct passage passage = {0};
+    struct hold gates[MOST_WORKERS];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int workers = cores < 2 ? 2 : cores > 8 ? 8 : (int)cores;
+    for (int i = 0; i < workers; i++) {
+        busy[i] = stream_new(0);
+        hold_take(cpu, &gates[i], busy[i]);
+    }
+    OK(cpu->sleep(cpu, 0, stream, 5000000));
+    gate_new(stream, &passage);
+    OK(cpu->event_record(cpu, 0, event, stream));
+    await(&passage);
+    OK(cpu->gate_open(cpu, 0, passage.gate));
+    OK(cpu->event_synchronize_for(cpu, 0, event, 20 * (int64_t)SECOND));
+    for (int i = 0; i < workers; i++) {
+        hold_release(&gates[i]);
+        stream_end(busy[i]);
+    }
+    stream_end(stream);
+    OK(cpu->event_destroy(cpu, 0, event));
+}
