@@ -142,19 +142,17 @@ test_gates_opened_within(void)
     }
     memset(passages, 0, GATES * sizeof(*passages));
 
-    /* The first of each stream's two gates opens the second of the next. */
-    for (int i = 0; i < STREAMS; i++) {
+    /* What is behind each stream's gate opens the next stream's. */
+    for (int i = STREAMS - 1; i >= 0; i--) {
+        struct passage *behind = &passages[STREAMS + i];
         streams[i] = stream_new(0);
         gate_new(streams[i], &passages[i]);
-        passages[STREAMS + i].other =
-            i > 0 ? passages[STREAMS + i - 1].gate : 0;
-        gate_new(streams[i], &passages[STREAMS + i]);
+        behind->other = i + 1 < STREAMS ? passages[i + 1].gate : 0;
+        OK(cpu->stream_gate(cpu, 0, streams[i], reach, behind, NULL));
     }
+    OK(cpu->gate_open(cpu, 0, passages[0].gate));
     for (int i = 0; i < STREAMS; i++) {
-        OK(cpu->gate_open(cpu, 0, passages[i].gate));
-    }
-    OK(cpu->gate_open(cpu, 0, passages[2 * STREAMS - 1].gate));
-    for (int i = 0; i < STREAMS; i++) {
+        await(&passages[STREAMS + i]);
         stream_end(streams[i]);
         CHECK(passages[STREAMS + i].reached == 1);
     }
