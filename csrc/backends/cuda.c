@@ -12,6 +12,7 @@
 
 #include "backends.h"
 #include "cuda_driver.h"
+#include "cuda_gate.h"
 #include "cuda_pool.h"
 
 /* Every member is handed the table and the device; few need both. */
@@ -577,6 +578,8 @@ const struct ps_backend ps_cuda_backend = {
     .memory_device = cuda_memory_device,
     .host_function = cuda_host_function,
     .sleep = cuda_sleep,
+    .stream_gate = cuda_stream_gate,
+    .gate_open = cuda_gate_open,
     .stream_capturing = cuda_stream_capturing,
     .versions = cuda_versions,
 };

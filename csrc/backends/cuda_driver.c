@@ -22,8 +22,12 @@ struct nvml {
     NVML_FUNCTIONS(CUDA_FUNCTION_MEMBER)
 };
 
-#define LOOK_UP(member, name, parameters) \
-    complete &= (*(void **)&table->member = dlsym(library, name)) != NULL;
+#define LOOK_UP_EXTRA(member, name, parameters) \
+    *(void **)&table->member = dlsym(library, name);
+
+#define LOOK_UP(member, name, parameters)   \
+    LOOK_UP_EXTRA(member, name, parameters) \
+    complete &= table->member != NULL;
 
 struct cuda_driver cuda_driver;
 
@@ -42,6 +46,7 @@ driver_look_up(void)
         return;
     }
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
+    CUDA_DRIVER_EXTRAS(LOOK_UP_EXTRA)
     if (table->version != NULL) {
         table->version(&version);
     }

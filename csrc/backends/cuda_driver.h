@@ -40,10 +40,18 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,         \
        unsigned, unsigned, CUstream, void **, void **))
 
+/* Those that a driver may lack; NULL then. */
+#define CUDA_DRIVER_EXTRAS(X)                         \
+    X(stream_callback, "cuStreamAddCallback",         \
+      (CUstream, CUstreamCallback, void *, unsigned)) \
+    X(stream_wait_value, "cuStreamWaitValue32_v2",    \
+      (CUstream, CUdeviceptr, cuuint32_t, unsigned))
+
 #define CUDA_FUNCTION_MEMBER(member, name, parameters) int(*member) parameters;
 
 struct cuda_driver {
     CUDA_DRIVER_FUNCTIONS(CUDA_FUNCTION_MEMBER)
+    CUDA_DRIVER_EXTRAS(CUDA_FUNCTION_MEMBER)
 };
 
 /* Written by the first cuda_driver_load, constant from then on. */

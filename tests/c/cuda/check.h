@@ -1,0 +1,44 @@
+/* CHECK and what goes with it: the backend under test, the counts of what held
+ * and what did not, and a process for each test. */
+#ifndef CUDA_CHECK_H
+#define CUDA_CHECK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "../../../csrc/backends/backends.h"
+
+#define MIB     ((size_t)1 << 20)
+#define A_WHILE UINT64_C(200000000) /* cycles; about 0.1 s */
+
+#define CHECK(condition) check(condition, #condition, __FILE__, __LINE__)
+#define CHECK_STATUS(call, want) \
+    check_status(call, want, #call, __FILE__, __LINE__)
+#define OK(call) CHECK_STATUS(call, PS_SUCCESS)
+
+extern const struct ps_backend *const gpu;
+extern int devices; /* that the backend counts */
+extern atomic_int passed, failed;
+
+void check(bool right, const char *what, const char *file, int line);
+void check_status(ps_status got, ps_status want, const char *what,
+                  const char *file, int line);
+
+/* Run a test in a child and add up what it counted. */
+void run(const char *name, void (*test)(void));
+
+int current_device(void);
+
+/* Whether this process has a primary context on the device. */
+int is_used(int device);
+
+/* A function of NVML's and a device to call it with. */
+void *nvml_find(const char *name, int device, void **handle);
+
+/* Bytes in use on a device of the machine, by any process. */
+long long memory_in_use(int device);
+
+/* A host function that adds one to the int that it is given. */
+void count(void *argument);
+
+#endif

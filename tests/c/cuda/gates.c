@@ -1,0 +1,316 @@
+/* Gates and notifications: when they are reached, what they hold back and what
+ * they do not, and that a slot is as good at its last gate as at its first. */
+#include "check.h"
+#include "tests.h"
+
+#include <cuda_runtime_api.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../../csrc/backends/cuda_driver.h"
+
+/* What became of a gate, which its notification may open. */
+struct passage {
+    ps_handle gate;
+    int device;
+    atomic_int reached;
+    ps_status status;
+    bool opens;
+};
+
+static void
+reach(void *argument, ps_status status)
+{
+    struct passage *passage = argument;
+    passage->status = status;
+    if (passage->opens) {
+        OK(gpu->gate_open(gpu, passage->device, passage->gate));
+    }
+    passage->reached++;
+}
+
+static void
+gate_new(int device, ps_handle stream, struct passage *passage)
+{
+    passage->device = device;
+    OK(gpu->stream_gate(gpu, device, stream, reach, passage, &passage->gate));
+}
+
+static void
+await(struct passage *passage)
+{
+    while (passage->reached == 0) {
+        sched_yield();
+    }
+}
+
+static ps_handle
+stream_new(int device)
+{
+    ps_handle stream = 0;
+    OK(gpu->stream_create(gpu, device, 0, &stream));
+    return stream;
+}
+
+static void
+stream_end(int device, ps_handle stream)
+{
+    OK(gpu->stream_synchronize(gpu, device, stream));
+    OK(gpu->stream_destroy(gpu, device, stream));
+}
+
+static void
+pause_ms(int milliseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = milliseconds * 1000000L}, NULL);
+}
+
+/* What is behind a gate starts when it is opened, before or after it is
+ * reached; the opener's writes are seen behind it. */
+static void
+pass_gates(int device, ps_handle stream)
+{
+    struct passage first = {0}, second = {0};
+    char *pinned = NULL;
+    int ran = 0;
+    OK(gpu->pinned_allocate(gpu, device, 2, (void **)&pinned));
+    memset(pinned, 0, 2);
+    OK(gpu->sleep(gpu, device, stream, A_WHILE));
+    gate_new(device, stream, &first);
+    OK(gpu->memory_copy(gpu, device, stream, &pinned[1], &pinned[0], 1));
+    OK(gpu->host_function(gpu, device, stream, count, &ran));
+    gate_new(device, stream, &second);
+    CHECK(first.reached == 0);
+    OK(gpu->gate_open(gpu, device, second.gate));
+    await(&first);
+    pause_ms(20);
+    CHECK(ran == 0 && second.reached == 0);
+    CHECK_STATUS(gpu->stream_query(gpu, device, stream), PS_ERROR_NOT_READY);
+    pinned[0] = 7;
+    OK(gpu->gate_open(gpu, device, first.gate));
+    OK(gpu->stream_synchronize(gpu, device, stream));
+    CHECK(ran == 1 && pinned[1] == 7);
+    CHECK(first.reached == 1 && second.reached == 1);
+    CHECK(first.status == PS_SUCCESS && second.status == PS_SUCCESS);
+    OK(gpu->pinned_free(gpu, device, pinned));
+}
+
+/* All gates are reached while none is open. */
+static void
+pass_side_by_side(int device)
+{
+    enum { STREAMS = 256 };
+    static struct passage passages[STREAMS];
+    ps_handle streams[STREAMS];
+    int ran[STREAMS] = {0};
+    memset(passages, 0, sizeof(passages));
+    for (int i = 0; i < STREAMS; i++) {
+        streams[i] = stream_new(device);
+        gate_new(device, streams[i], &passages[i]);
+        OK(gpu->host_function(gpu, device, streams[i], count, &ran[i]));
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        await(&passages[i]);
+    }
+    for (int i = STREAMS - 1; i >= 0; i--) {
+        CHECK(ran[i] == 0);
+        OK(gpu->gate_open(gpu, device, passages[i].gate));
+        stream_end(device, streams[i]);
+        CHECK(ran[i] == 1 && passages[i].reached == 1);
+    }
+}
+
+static void
+gates_on(int device)
+{
+    ps_handle stream = stream_new(device);
+    struct passage within = {.opens = true}, alone = {0}, last = {0};
+    int current = current_device();
+    pass_gates(device, stream);
+    pass_gates(device, 0);
+    pass_side_by_side(device);
+    gate_new(device, stream, &within);
+    OK(gpu->stream_synchronize(gpu, device, stream));
+    CHECK(within.reached == 1);
+    OK(gpu->sleep(gpu, device, stream, A_WHILE));
+    OK(gpu->stream_gate(gpu, device, stream, reach, &alone, NULL));
+    CHECK(alone.reached == 0);
+    OK(gpu->stream_synchronize(gpu, device, stream));
+    CHECK(alone.reached == 1);
+    gate_new(device, stream, &last);
+    OK(gpu->stream_destroy(gpu, device, stream));
+    await(&last);
+    OK(gpu->gate_open(gpu, device, last.gate));
+    OK(gpu->device_synchronize(gpu, device));
+    CHECK(last.reached == 1);
+    CHECK(current_device() == current);
+}
+
+void
+test_gates(void)
+{
+    for (int device = 0; device < devices; device++) {
+        gates_on(device);
+    }
+}
+
+/* A slot goes on to other gates while an earlier one's wait is still to be
+ * looked at. */
+void
+test_gates_reused(void)
+{
+    enum { TIMES = 10000 };
+    ps_handle a = stream_new(0), b = stream_new(0);
+    struct passage early = {0}, late = {0};
+    int ran = 0, wrong = 0;
+    OK(gpu->sleep(gpu, 0, a, A_WHILE));
+    gate_new(0, a, &early);
+    OK(gpu->gate_open(gpu, 0, early.gate));
+    gate_new(0, b, &late);
+    CHECK(late.gate == early.gate);
+    OK(gpu->host_function(gpu, 0, b, count, &ran));
+    await(&late);
+    CHECK(early.reached == 0);
+    OK(gpu->stream_synchronize(gpu, 0, a));
+    CHECK(early.reached == 1 && ran == 0);
+    CHECK_STATUS(gpu->stream_query(gpu, 0, b), PS_ERROR_NOT_READY);
+    OK(gpu->gate_open(gpu, 0, late.gate));
+    OK(gpu->stream_synchronize(gpu, 0, b));
+    CHECK(ran == 1);
+
+    for (int i = 0; i < TIMES; i++) {
+        struct passage passage = {.opens = i % 3 == 0};
+        ps_handle stream = i % 2 ? a : b;
+        ps_status status =
+            gpu->stream_gate(gpu, 0, stream, reach, &passage, &passage.gate);
+        if (status == PS_SUCCESS && i % 3 == 1) {
+            status = gpu->gate_open(gpu, 0, passage.gate);
+        }
+        await(&passage);
+        if (status == PS_SUCCESS && i % 3 == 2) {
+            status = gpu->gate_open(gpu, 0, passage.gate);
+        }
+        if (status == PS_SUCCESS) {
+            status = gpu->stream_synchronize(gpu, 0, stream);
+        }
+        wrong += status != PS_SUCCESS || passage.reached != 1 ||
+                 passage.gate != early.gate;
+    }
+    CHECK(wrong == 0);
+    stream_end(0, a);
+    stream_end(0, b);
+}
+
+/* One stream, fed by all threads: only one of them is ever inside. */
+static struct {
+    ps_handle stream;
+    int inside; /* unlocked: the stream's order must be enough */
+    atomic_int wrong;
+} shared;
+
+static void
+turn_reached(void *argument, ps_status status)
+{
+    if (shared.inside++ != 0 || status != PS_SUCCESS) {
+        shared.wrong++;
+    }
+    *(atomic_bool *)argument = true;
+}
+
+static void *
+turns_thread(void *argument)
+{
+    for (int i = 0; i < 500; i++) {
+        atomic_bool reached = false;
+        ps_handle gate;
+        if (gpu->stream_gate(gpu, 0, shared.stream, turn_reached, &reached,
+                             &gate) != PS_SUCCESS) {
+            shared.wrong++;
+            break;
+        }
+        while (!reached) {
+            sched_yield();
+        }
+        shared.inside--;
+        gpu->gate_open(gpu, 0, gate);
+    }
+    return argument;
+}
+
+void
+test_gates_raced(void)
+{
+    pthread_t threads[8];
+    shared.stream = stream_new(0);
+    for (int i = 0; i < 8; i++) {
+        pthread_create(&threads[i], NULL, turns_thread, NULL);
+    }
+    for (int i = 0; i < 8; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    stream_end(0, shared.stream);
+    CHECK(shared.wrong == 0 && shared.inside == 0);
+}
+
+/* A capture is refused a gate, and does not notice those of other streams,
+ * whose first one allocates. */
+void
+test_gates_refused(void)
+{
+    ps_handle captured = stream_new(0), other = stream_new(0);
+    struct passage passage = {0}, refused = {0};
+    cudaGraph_t graph;
+    OK(gpu->sleep(gpu, 0, captured, 1));
+    CHECK(cudaStreamBeginCapture((cudaStream_t)captured,
+                                 cudaStreamCaptureModeGlobal) == cudaSuccess);
+    CHECK_STATUS(
+        gpu->stream_gate(gpu, 0, captured, reach, &refused, &refused.gate),
+        PS_ERROR_NOT_SUPPORTED);
+    CHECK_STATUS(gpu->stream_gate(gpu, 0, captured, reach, &refused, NULL),
+                 PS_ERROR_NOT_SUPPORTED);
+    gate_new(0, other, &passage);
+    await(&passage);
+    OK(gpu->gate_open(gpu, 0, passage.gate));
+    OK(gpu->sleep(gpu, 0, captured, 1));
+    CHECK(cudaStreamEndCapture((cudaStream_t)captured, &graph) == cudaSuccess);
+    stream_end(0, other);
+    stream_end(0, captured);
+    CHECK(refused.reached == 0 && passage.reached == 1);
+}
+
+static const char trap_source[] = ".version 6.0\n"
+                                  ".target sm_50\n"
+                                  ".address_size 64\n"
+                                  ".visible .entry trap() { trap; ret; }\n";
+
+/* The last thing a device says before it is lost to this process. */
+void
+test_gates_failed(void)
+{
+    ps_handle stream = stream_new(0);
+    struct passage gated = {0}, alone = {0}, never = {0};
+    CUlibrary library;
+    CUkernel kernel;
+    OK(cuda_driver.library_load(&library, trap_source, NULL, NULL, 0, NULL,
+                                NULL, 0));
+    OK(cuda_driver.library_kernel(&kernel, library, "trap"));
+    OK(gpu->sleep(gpu, 0, stream, A_WHILE));
+    OK(cuda_driver.kernel_launch((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0,
+                                 (CUstream)stream, NULL, NULL));
+    gate_new(0, stream, &gated);
+    OK(gpu->stream_gate(gpu, 0, stream, reach, &alone, NULL));
+    await(&gated);
+    CHECK(gated.status != PS_SUCCESS);
+    printf("  %s\n", gpu->status_name(gpu, gated.status));
+    OK(gpu->gate_open(gpu, 0, gated.gate));
+    await(&alone);
+    CHECK(alone.status == gated.status);
+    CHECK_STATUS(gpu->stream_synchronize(gpu, 0, stream), gated.status);
+    CHECK(gpu->stream_gate(gpu, 0, stream, reach, &never, &never.gate) !=
+          PS_SUCCESS);
+    CHECK(gated.reached == 1 && alone.reached == 1 && never.reached == 0);
+}
