@@ -18,6 +18,7 @@ from ._C import (
     Stream,
     device,
     from_dlpack,
+    register_backend,
 )
 from ._version import __version__
 
@@ -40,6 +41,7 @@ __all__ = [
     "from_dlpack",
     "get_include",
     "trace",
+    "register_backend",
 ]
 
 _EXIT_DEADLINE = 5.0

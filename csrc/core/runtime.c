@@ -49,54 +49,30 @@ after_fork_in_child(void)
     }
 }
 
-static bool
-has_required_members(const struct ps_backend *backend)
-{
-    return backend->name != NULL && backend->status_name != NULL &&
-           backend->status_text != NULL && backend->device_count != NULL &&
-           backend->device_current != NULL && backend->device_set != NULL &&
-           backend->device_synchronize != NULL &&
-           backend->device_properties != NULL &&
-           backend->stream_priority_range != NULL &&
-           backend->stream_create != NULL && backend->stream_destroy != NULL &&
-           backend->stream_query != NULL &&
-           backend->stream_synchronize != NULL &&
-           backend->stream_wait_event != NULL &&
-           backend->event_create != NULL && backend->event_destroy != NULL &&
-           backend->event_record != NULL && backend->event_query != NULL &&
-           backend->event_synchronize != NULL;
-}
-
-/* A group of optional members is there as a whole, or not at all. */
-static bool
-has_whole_memory_group(const struct ps_backend *backend)
-{
-    bool any = backend->memory_allocate != NULL ||
-               backend->memory_free != NULL ||
-               backend->pinned_allocate != NULL ||
-               backend->pinned_free != NULL || backend->memory_copy != NULL ||
-               backend->memory_fill != NULL || backend->memory_info != NULL;
-    bool all = backend->memory_allocate != NULL &&
-               backend->memory_free != NULL &&
-               backend->pinned_allocate != NULL &&
-               backend->pinned_free != NULL && backend->memory_copy != NULL &&
-               backend->memory_fill != NULL && backend->memory_info != NULL;
-    return any == all;
-}
-
 static ps_status
-register_locked(const struct ps_backend *backend)
+register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
 {
     int count = ps_runtime_count();
     for (int i = 0; i < count; i++) {
         const struct ps_backend *other = registry[i]->backend;
-        if (other->device_type == backend->device_type ||
-            strcmp(other->name, backend->name) == 0) {
-            return PS_ERROR_INVALID_VALUE;
+        if (strcmp(other->name, backend->name) == 0) {
+            return ps_refuse(refusal,
+                             "the name '%s' is taken, by the backend with "
+                             "device type %d",
+                             other->name, other->device_type);
+        }
+        if (other->device_type == backend->device_type) {
+            return ps_refuse(refusal,
+                             "the device type %d of the %s backend is taken, "
+                             "by the %s backend",
+                             other->device_type, backend->name, other->name);
         }
     }
     if (count == PS_MAX_RUNTIMES) {
-        return PS_ERROR_OUT_OF_MEMORY;
+        return ps_refuse(refusal,
+                         "there is no place for the %s backend: %d are "
+                         "registered, and that is the most",
+                         backend->name, count);
     }
     if (count == 0 && pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -114,15 +90,15 @@ register_locked(const struct ps_backend *backend)
 }
 
 ps_status
-ps_runtime_register(const struct ps_backend *backend)
+ps_runtime_register(const struct ps_backend *backend,
+                    struct ps_refusal *refusal)
 {
-    if (backend->abi_version != PS_ABI_VERSION ||
-        !has_required_members(backend) || !has_whole_memory_group(backend)) {
-        return PS_ERROR_INVALID_VALUE;
+    ps_status status = ps_table_check(backend, refusal);
+    if (status == PS_SUCCESS) {
+        pthread_mutex_lock(&registry_mutex);
+        status = register_locked(backend, refusal);
+        pthread_mutex_unlock(&registry_mutex);
     }
-    pthread_mutex_lock(&registry_mutex);
-    ps_status status = register_locked(backend);
-    pthread_mutex_unlock(&registry_mutex);
     return status;
 }
 

@@ -12,6 +12,7 @@
 
 #include "memory.h"
 #include "stream.h"
+#include "table.h"
 
 /* A status of core's own: the object, or the use of the runtime, is of a
  * process that forked this one. */
@@ -77,10 +78,10 @@ ps_generation(void)
 }
 
 /* Register a table that lives as long as the process.
- * PS_ERROR_INVALID_VALUE: another ABI version, a required member or a part of
- * a group missing, or a name or device type that is taken.
- * PS_ERROR_OUT_OF_MEMORY: no place. */
-ps_status ps_runtime_register(const struct ps_backend *backend);
+ * PS_ERROR_INVALID_VALUE, with the reason: a table that is not whole, a name
+ * or device type that is taken, or no place.  PS_ERROR_OUT_OF_MEMORY. */
+ps_status ps_runtime_register(const struct ps_backend *backend,
+                              struct ps_refusal *refusal);
 
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);

@@ -169,6 +169,10 @@ Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (device == NULL) {
         return NULL;
     }
+    if (device->runtime->backend->memory_allocate == NULL) {
+        return raise_absent(device->runtime,
+                            pinned ? "pinned memory" : "memory");
+    }
     struct ps_stream *stream = NULL;
     if (!pinned) {
         stream = allocation_stream(state, device, stream_name);

@@ -65,12 +65,12 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *keywords[] = {"device", "enable_timing", "blocking",
                                "interprocess", NULL};
     struct module_state *state = state_of_type(type);
-    PyObject *argument = Py_None;
-    int timing = 1, blocking = 0, interprocess = 0;
+    PyObject *argument = Py_None, *timed = Py_None;
+    int blocking = 0, interprocess = 0;
     struct device_name name;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$ppp:Event", keywords,
-                                     &argument, &timing, &blocking,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$Opp:Event", keywords,
+                                     &argument, &timed, &blocking,
                                      &interprocess)) {
         return NULL;
     }
@@ -82,8 +82,11 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         (name.index >= 0 && device_at(state, name) == NULL)) {
         return NULL;
     }
-    return event_new(state, type, runtime,
-                     event_flags(timing, blocking, interprocess));
+    int timing = timed == Py_None ? runtime->backend->event_elapsed != NULL
+                                  : PyObject_IsTrue(timed);
+    return timing < 0 ? NULL
+                      : event_new(state, type, runtime,
+                                  event_flags(timing, blocking, interprocess));
 }
 
 static void
@@ -280,6 +283,10 @@ check_timed(PyObject *self, PyObject *other)
                      shout(start->runtime).chars, shout(end->runtime).chars);
         return -1;
     }
+    if (start->runtime->backend->event_elapsed == NULL) {
+        raise_absent(start->runtime, "timing");
+        return -1;
+    }
     if (!(start->flags & end->flags & PS_EVENT_TIMING)) {
         PyErr_SetString(PyExc_ValueError,
                         "Both events must be created with argument "
@@ -399,7 +406,8 @@ static PyMethodDef event_methods[] = {
                "(cudaEventElapsedTime).\n\n"
                "Does not block.  Raises ValueError unless both are timed and "
                "recorded, RuntimeError\nunless both are done and of one "
-               "device.")},
+               "device, NotImplementedError where the backend has no\n"
+               "timing.")},
     {NULL},
 };
 
@@ -427,16 +435,17 @@ static PyMemberDef event_members[] = {
 };
 
 PyDoc_STRVAR(event_doc,
-             "Event(device=None, *, enable_timing=True, blocking=False, "
+             "Event(device=None, *, enable_timing=None, blocking=False, "
              "interprocess=False)\n--\n\n"
              "A point in a stream's work that can be waited for and timed.\n\n"
              "Without a device, of the default accelerator's type.  Bound to "
-             "the device of the\nfirst stream that records it.  Events are "
-             "equal only to themselves.\n\n"
+             "the device of the\nfirst stream that records it.  Timed where "
+             "the backend has timing, unless\nenable_timing says otherwise.  "
+             "Events are equal only to themselves.\n\n"
              "Raises ValueError for an interprocess event that is timed, "
-             "NotImplementedError\nwhere the backend has no timing, "
-             "RuntimeError where the device type is not\navailable.  Safe to "
-             "use from several threads.");
+             "NotImplementedError\nfor enable_timing=True where "
+             "the backend has no timing, RuntimeError where the device\ntype "
+             "is not available.  Safe to use from several threads.");
 
 static PyType_Slot event_slots[] = {
     {Py_tp_new, Event_new},         {Py_tp_dealloc, Event_dealloc},

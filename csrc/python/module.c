@@ -1,76 +1,6 @@
-/* The module `pystreams._C`: its types, its exceptions and the backends that
- * it registers.  Importing it starts no thread and touches no driver. */
+/* The module `pystreams._C`: its types, its exceptions and its functions.
+ * Importing it starts no thread and touches no driver. */
 #include "module.h"
-
-#include <errno.h>
-#include <limits.h>
-#include <stdlib.h>
-
-#include "../backends/backends.h"
-
-/* A number of devices, at least so many, from the environment: 0 where the
- * variable is not set, -1 with ValueError where it is no such number. */
-static int
-devices_from_environment(const char *variable, int least)
-{
-    enum { MOST = 1024 };
-    const char *text = getenv(variable);
-    if (text == NULL || *text == '\0') {
-        return 0;
-    }
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < least || value > MOST) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s must be a number of devices from %d to %d, got '%s'",
-                     variable, least, MOST, text);
-        return -1;
-    }
-    return (int)value;
-}
-
-static int
-register_backend(const struct ps_backend *backend)
-{
-    if (backend == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    ps_status status = ps_runtime_register(backend);
-    if (status != PS_SUCCESS) {
-        PyErr_Format(PyExc_ImportError,
-                     "the %s backend cannot be registered: status %d",
-                     backend->name, status);
-        return -1;
-    }
-    return 0;
-}
-
-/* Backends outlive the module, so that importing it again finds them. */
-static int
-register_backends(void)
-{
-    if (ps_runtime_count() > 0) {
-        return 0;
-    }
-    int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES", 1);
-    int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA", 0);
-    if (cpus < 0 || emulated < 0 ||
-        register_backend(
-            ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus > 0 ? cpus : 1)) < 0) {
-        return -1;
-    }
-    if (emulated > 0) {
-        return register_backend(
-            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated));
-    }
-#ifdef PS_WITH_CUDA
-    return register_backend(&ps_cuda_backend);
-#else
-    return 0;
-#endif
-}
 
 static PyTypeObject *
 add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
@@ -162,6 +92,7 @@ module_exec(PyObject *module)
         state->str_dlpack == NULL || state->str_dlpack_device == NULL ||
         state->str_array_interface == NULL || add_types(module, state) < 0 ||
         add_exceptions(module, state) < 0 ||
+        PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||

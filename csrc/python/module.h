@@ -485,7 +485,11 @@ int span_fill(struct module_state *state, struct span *span, uint8_t value,
 int span_settle(struct module_state *state, struct span *span,
                 struct ps_stream *stream);
 
-/* ---- device_functions.c, current.c, work_functions.c ---- */
+/* ---- backends.c, device_functions.c, current.c, work_functions.c ---- */
+
+/* Register the backends of this library, once in a process; -1 with an
+ * exception. */
+int register_backends(void);
 
 #define FUNCTION(name, function, flags, signature, text)            \
     {                                                               \
@@ -493,6 +497,7 @@ int span_settle(struct module_state *state, struct span *span,
             PyDoc_STR(name "($module, " signature ")\n--\n\n" text) \
     }
 
+extern PyMethodDef backend_functions[];
 extern PyMethodDef device_functions[];
 extern PyMethodDef current_functions[];
 extern PyMethodDef work_functions[];

@@ -102,7 +102,7 @@ launch_host_function(PyObject *module, PyObject *args)
     ENQUEUE(status, stream,
             ps_stream_host_function(stream, (ps_host_function)address,
                                     (void *)data_address));
-    return queued(state, stream, "a host function", status);
+    return queued(state, stream, "host functions", status);
 }
 
 static PyObject *

@@ -35,6 +35,18 @@
 /* Changes whenever a table built for one version can't be used by another. */
 #define PS_ABI_VERSION 1
 
+/* How a table of your own gets in.  An extension module, compiled with the
+ * folder that pystreams.get_include() returns, hands the address over in a
+ * capsule of this name when it is imported:
+ *
+ *     PyObject *capsule =
+ *         PyCapsule_New((void *)&table, PS_CAPSULE_NAME, NULL);
+ *     PyObject *none =
+ *         PyObject_CallMethod(pystreams, "register_backend", "N", capsule);
+ *
+ * The table stays where it is, and as it is, until the process ends. */
+#define PS_CAPSULE_NAME "pystreams.backend"
+
 /* A status has cudaError_t's numbering on every backend. */
 typedef int ps_status;
 enum {
@@ -100,8 +112,10 @@ struct ps_backend {
     uint32_t abi_version;
     /* PS_BACKEND_FORKABLE, PS_BACKEND_EMULATED. */
     uint32_t flags;
-    /* The device type as users write it: "cuda" in "cuda:1". */
+    /* The device type as users write it: "cuda" in "cuda:1".  Lower-case
+     * letters, digits and _, starting with a letter; at most 31 of them. */
     const char *name;
+    /* torch's number for it, 0 or above. */
     int device_type;
 
     /* ---- Required: status text ---------------------------------------- */
@@ -145,7 +159,8 @@ struct ps_backend {
     ps_status (*device_synchronize)(const struct ps_backend *backend,
                                     int device);
 
-    /* May block.  Must not initialize the device. */
+    /* What the device is: a name for people, and 0 for what it does not have.
+     * May block.  Must not initialize the device. */
     ps_status (*device_properties)(const struct ps_backend *backend,
                                    int device,
                                    struct ps_device_properties *properties);
@@ -182,7 +197,8 @@ struct ps_backend {
     /* What the stream gets from here on starts after the event's record in
      * effect at this call is done; nothing to wait for if it was never
      * recorded.  A later record of the event changes nothing.  The event may
-     * be of another device.  Enqueues. */
+     * be of another device.  A failure of the work before that record becomes
+     * the stream's.  Enqueues. */
     ps_status (*stream_wait_event)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    ps_handle event);

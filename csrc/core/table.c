@@ -1,0 +1,145 @@
+/* The form of a table, member by member: this list and the contract say the
+ * same. */
+#include "table.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum kind { REQUIRED, OPTIONAL, MEMORY };
+
+enum { MOST_NAME = 31 };
+
+#define MEMBER(kind, name)                             \
+    {                                                  \
+        kind, #name, offsetof(struct ps_backend, name) \
+    }
+
+static const struct {
+    enum kind kind;
+    const char *name;
+    size_t offset;
+} members[] = {
+    MEMBER(REQUIRED, status_name),
+    MEMBER(REQUIRED, status_text),
+    MEMBER(REQUIRED, device_count),
+    MEMBER(REQUIRED, device_current),
+    MEMBER(REQUIRED, device_set),
+    MEMBER(OPTIONAL, device_restore),
+    MEMBER(REQUIRED, device_synchronize),
+    MEMBER(REQUIRED, device_properties),
+    MEMBER(REQUIRED, stream_priority_range),
+    MEMBER(REQUIRED, stream_create),
+    MEMBER(REQUIRED, stream_destroy),
+    MEMBER(REQUIRED, stream_query),
+    MEMBER(REQUIRED, stream_synchronize),
+    MEMBER(REQUIRED, stream_wait_event),
+    MEMBER(OPTIONAL, stream_wait_room),
+    MEMBER(OPTIONAL, stream_device),
+    MEMBER(REQUIRED, event_create),
+    MEMBER(REQUIRED, event_destroy),
+    MEMBER(REQUIRED, event_record),
+    MEMBER(REQUIRED, event_query),
+    MEMBER(REQUIRED, event_synchronize),
+    MEMBER(OPTIONAL, event_elapsed),
+    MEMBER(MEMORY, memory_allocate),
+    MEMBER(MEMORY, memory_free),
+    MEMBER(MEMORY, pinned_allocate),
+    MEMBER(MEMORY, pinned_free),
+    MEMBER(MEMORY, memory_copy),
+    MEMBER(MEMORY, memory_fill),
+    MEMBER(MEMORY, memory_info),
+    MEMBER(OPTIONAL, peer_accessible),
+    MEMBER(OPTIONAL, host_function),
+    MEMBER(OPTIONAL, sleep),
+    MEMBER(OPTIONAL, stream_capturing),
+    MEMBER(OPTIONAL, stream_fail),
+    MEMBER(OPTIONAL, versions),
+    MEMBER(OPTIONAL, shutdown),
+};
+
+const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
+
+ps_status
+ps_refuse(struct ps_refusal *refusal, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(refusal->text, sizeof(refusal->text), format, arguments);
+    va_end(arguments);
+    return PS_ERROR_INVALID_VALUE;
+}
+
+const char *
+ps_table_member(const struct ps_backend *backend, int index, bool *present)
+{
+    void (*function)(void);
+    memcpy(&function, (const char *)backend + members[index].offset,
+           sizeof(function));
+    *present = function != NULL;
+    return members[index].name;
+}
+
+/* The first member of the kind that is there, or not there; or NULL. */
+static const char *
+first(const struct ps_backend *backend, enum kind kind, bool there)
+{
+    for (int i = 0; i < ps_table_member_count; i++) {
+        bool present;
+        const char *name = ps_table_member(backend, i, &present);
+        if (members[i].kind == kind && present == there) {
+            return name;
+        }
+    }
+    return NULL;
+}
+
+static bool
+is_name(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
+    static const char all[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    size_t length = strnlen(name, MOST_NAME + 1);
+    return strspn(name, letters) > 0 && strspn(name, all) == length &&
+           length <= MOST_NAME;
+}
+
+ps_status
+ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
+{
+    if (backend->abi_version != PS_ABI_VERSION) {
+        return ps_refuse(refusal,
+                         "the table has ABI version %u, and this pystreams "
+                         "takes %d; build the backend again, against the "
+                         "header in pystreams.get_include()",
+                         (unsigned)backend->abi_version, PS_ABI_VERSION);
+    }
+    if (backend->name == NULL || !is_name(backend->name)) {
+        return ps_refuse(refusal,
+                         "a backend's name must be like 'mtia', lower-case "
+                         "letters, digits and _, starting with a letter, at "
+                         "most %d; got '%.40s'",
+                         MOST_NAME,
+                         backend->name != NULL ? backend->name : "NULL");
+    }
+    if (backend->device_type < 0) {
+        return ps_refuse(refusal,
+                         "the device type of the %s backend must not be "
+                         "negative, got %d",
+                         backend->name, backend->device_type);
+    }
+    const char *missing = first(backend, REQUIRED, false);
+    if (missing != NULL) {
+        return ps_refuse(refusal, "the %s backend lacks %s, which is required",
+                         backend->name, missing);
+    }
+    missing = first(backend, MEMORY, false);
+    const char *present = first(backend, MEMORY, true);
+    if (missing != NULL && present != NULL) {
+        return ps_refuse(refusal,
+                         "the %s backend has %s but lacks %s; the memory "
+                         "group is there as a whole or not at all",
+                         backend->name, present, missing);
+    }
+    return PS_SUCCESS;
+}

@@ -1,0 +1,33 @@
+/* Tables before they are registered: whether one keeps the form that the
+ * contract demands, and which members it has.  Nothing here calls a member. */
+#ifndef PYSTREAMS_CORE_TABLE_H
+#define PYSTREAMS_CORE_TABLE_H
+
+#include <pystreams/backend.h>
+
+#include <stdbool.h>
+
+/* Why a table cannot be registered, for people. */
+struct ps_refusal {
+    char text[256];
+};
+
+/* Write the reason, as printf does; always PS_ERROR_INVALID_VALUE. */
+__attribute__((format(printf, 2, 3))) ps_status
+ps_refuse(struct ps_refusal *refusal, const char *format, ...);
+
+/* PS_ERROR_INVALID_VALUE, with the reason: another ABI version (of such a
+ * table nothing else is read), a required member missing, a group there in
+ * part, a malformed name, a negative device type. */
+ps_status
+ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
+
+/* The functions that a table may have, in the contract's order. */
+extern const int ps_table_member_count;
+
+/* The name of a member from 0 to ps_table_member_count - 1, and whether the
+ * table has it. */
+const char *
+ps_table_member(const struct ps_backend *backend, int index, bool *present);
+
+#endif

@@ -1,0 +1,72 @@
+"""Tables of a backend, made with ctypes from what backend.h says: for
+registering, never for calling."""
+
+import ctypes
+import re
+from pathlib import Path
+
+import pystreams
+
+NAME = b"pystreams.backend"
+TEXT = (Path(pystreams.get_include()) / "pystreams/backend.h").read_text()
+ABI_VERSION = int(re.search(r"#define PS_ABI_VERSION (\d+)", TEXT)[1])
+MEMBERS = re.findall(
+    r"\(\*(\w+)\)\(", TEXT[TEXT.index("struct ps_backend {") :]
+)
+OPTIONAL = {
+    "device_restore",
+    "stream_wait_room",
+    "stream_device",
+    "event_elapsed",
+    "peer_accessible",
+    "host_function",
+    "sleep",
+    "stream_capturing",
+    "stream_fail",
+    "versions",
+    "shutdown",
+}
+MEMORY = [
+    "memory_allocate",
+    "memory_free",
+    "pinned_allocate",
+    "pinned_free",
+    "memory_copy",
+    "memory_fill",
+    "memory_info",
+]
+REQUIRED = [m for m in MEMBERS if m not in OPTIONAL and m not in MEMORY]
+
+
+class Table(ctypes.Structure):
+    """struct ps_backend."""
+
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("device_type", ctypes.c_int),
+        *((member, ctypes.c_void_p) for member in MEMBERS),
+    )
+
+
+def table(**fields):
+    """A table with the required members, and what fields say otherwise."""
+    some_function = ctypes.cast(
+        ctypes.CDLL(None).getpid, ctypes.c_void_p
+    ).value
+    values = dict.fromkeys(REQUIRED, some_function)
+    values |= {"abi_version": ABI_VERSION, "name": b"mine", "device_type": 77}
+    for name, value in fields.items():
+        values[name] = some_function if value is True else value
+    return Table(**values)
+
+
+def capsule(address, name=NAME):
+    """A capsule for a table, which with its name must outlive it."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    if not isinstance(address, int):
+        address = ctypes.addressof(address)
+    return new(address, name, None)
