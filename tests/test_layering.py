@@ -26,7 +26,10 @@ TEXTS = {
     *SOURCES,
     *PYTHON,
     *(ROOT / "tests" / "c").rglob("*.[ch]"),
+    *(ROOT / "tests" / "broken_device").glob("*.[ch]"),
     *(ROOT / "benchmarks").rglob("*.[ch]"),
+    *(p for p in (ROOT / "examples").rglob("*") if p.suffix in {".c", ".md"}),
+    *(ROOT / "docs").rglob("*.md"),
     *(p for p in ROOT.glob("*") if p.suffix in {".py", ".toml", ".md", ".sh"}),
     *(p for p in (ROOT / ".ci").rglob("*") if p.is_file()),
 }
@@ -224,7 +227,7 @@ def test_text_is_plain(path):
         assert max(map(len, text.splitlines()), default=0) <= 79
 
 
-@each(SOURCES)
+@each([*SOURCES, *(ROOT / "examples").rglob("*.c")])
 def test_a_c_file_opens_with_what_it_is(path):
     text = path.read_text()
     assert text.startswith("/* ")

@@ -1,0 +1,17 @@
+"""Builds the backend; pystreams tells where its header is."""
+
+from setuptools import Extension, setup
+
+import pystreams
+
+setup(
+    name="fake_device",
+    version="1",
+    ext_modules=[
+        Extension(
+            "fake_device",
+            ["fake_device.c"],
+            include_dirs=[pystreams.get_include()],
+        )
+    ],
+)

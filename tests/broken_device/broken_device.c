@@ -1,0 +1,199 @@
+/* The example's device with one fault, that the variable FAULT names: each is
+ * a mistake of somebody's first backend, which the conformance suite must
+ * find. */
+#include "../../examples/fake_device/fake_device.c"
+
+#include <string.h>
+
+/* "query": yes, also while work runs. */
+static ps_status
+broken_stream_query(const struct ps_backend *self, int device,
+                    ps_handle handle)
+{
+    ps_status status = fake_stream_query(self, device, handle);
+    return status == PS_ERROR_NOT_READY ? PS_SUCCESS : status;
+}
+
+/* "flag": an event is one flag, which the first record to be done sets for
+ * all. */
+static ps_status
+broken_event_record(const struct ps_backend *self, int device, ps_handle event,
+                    ps_handle handle)
+{
+    pthread_mutex_lock(&mutex);
+    struct stream *stream = find_locked(device, handle);
+    if (stream != NULL) {
+        struct point now = {stream, numbers};
+        bool pending = status_of_locked(records[event]) == PS_ERROR_NOT_READY;
+        if (!pending || status_of_locked(now) != PS_ERROR_NOT_READY) {
+            records[event] = now;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+}
+
+/* "latest": a wait looks at the record in effect when its turn comes. */
+enum { WAITS = 4096 };
+static struct {
+    uint64_t number;
+    ps_handle event;
+} waits[WAITS];
+static int wait_count;
+
+static ps_status
+latest_stream_wait_event(const struct ps_backend *self, int device,
+                         ps_handle handle, ps_handle event)
+{
+    struct operation wait = {0};
+    pthread_mutex_lock(&mutex);
+    wait.after = records[event];
+    pthread_mutex_unlock(&mutex);
+    ps_status status = enqueue(device, handle, &wait);
+    pthread_mutex_lock(&mutex);
+    waits[wait_count % WAITS].number = wait.number;
+    waits[wait_count++ % WAITS].event = event;
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+static void
+look_again_locked(struct operation *operation, ps_handle event)
+{
+    for (int i = 0; i < WAITS; i++) {
+        if (waits[i].number == operation->number && waits[i].event == event) {
+            operation->after = records[event];
+        }
+    }
+}
+
+static ps_status
+latest_event_record(const struct ps_backend *self, int device, ps_handle event,
+                    ps_handle handle)
+{
+    ps_status status = fake_event_record(self, device, event, handle);
+    pthread_mutex_lock(&mutex);
+    for (struct stream *s = streams; s < streams + stream_count; s++) {
+        for (struct operation *o = s->first; o != NULL; o = o->next) {
+            look_again_locked(o, event);
+        }
+    }
+    run_locked();
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+/* "default": the default stream has another handle, and 0 is refused. */
+static ps_status
+nonzero_stream_query(const struct ps_backend *self, int device,
+                     ps_handle handle)
+{
+    return handle != 0 ? fake_stream_query(self, device, handle)
+                       : PS_ERROR_INVALID_HANDLE;
+}
+
+static ps_status
+nonzero_stream_synchronize(const struct ps_backend *self, int device,
+                           ps_handle handle)
+{
+    return handle != 0 ? fake_stream_synchronize(self, device, handle)
+                       : PS_ERROR_INVALID_HANDLE;
+}
+
+static ps_status
+nonzero_stream_wait_event(const struct ps_backend *self, int device,
+                          ps_handle handle, ps_handle event)
+{
+    return handle != 0 ? fake_stream_wait_event(self, device, handle, event)
+                       : PS_ERROR_INVALID_HANDLE;
+}
+
+static ps_status
+nonzero_event_record(const struct ps_backend *self, int device,
+                     ps_handle event, ps_handle handle)
+{
+    return handle != 0 ? fake_event_record(self, device, event, handle)
+                       : PS_ERROR_INVALID_HANDLE;
+}
+
+/* "lost": who waits is told that all is well. */
+static ps_status
+lost_stream_synchronize(const struct ps_backend *self, int device,
+                        ps_handle handle)
+{
+    fake_stream_synchronize(self, device, handle);
+    return PS_SUCCESS;
+}
+
+static ps_status
+lost_event_synchronize(const struct ps_backend *self, int device,
+                       ps_handle event)
+{
+    fake_event_synchronize(self, device, event);
+    return PS_SUCCESS;
+}
+
+static ps_status
+lost_device_synchronize(const struct ps_backend *self, int device)
+{
+    fake_device_synchronize(self, device);
+    return PS_SUCCESS;
+}
+
+/* "hang": a wait for an event never ends. */
+static ps_status
+hanging_event_synchronize(const struct ps_backend *self, int device,
+                          ps_handle event)
+{
+    ps_status status = PS_ERROR_NOT_READY;
+    pthread_mutex_lock(&mutex);
+    while (status == PS_ERROR_NOT_READY) {
+        pthread_cond_wait(&changed, &mutex);
+    }
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+static bool
+break_table(const char *fault)
+{
+    if (strcmp(fault, "query") == 0) {
+        table.stream_query = broken_stream_query;
+    }
+    else if (strcmp(fault, "flag") == 0) {
+        table.event_record = broken_event_record;
+    }
+    else if (strcmp(fault, "latest") == 0) {
+        table.stream_wait_event = latest_stream_wait_event;
+        table.event_record = latest_event_record;
+    }
+    else if (strcmp(fault, "default") == 0) {
+        table.stream_query = nonzero_stream_query;
+        table.stream_synchronize = nonzero_stream_synchronize;
+        table.stream_wait_event = nonzero_stream_wait_event;
+        table.event_record = nonzero_event_record;
+    }
+    else if (strcmp(fault, "lost") == 0) {
+        table.stream_synchronize = lost_stream_synchronize;
+        table.event_synchronize = lost_event_synchronize;
+        table.device_synchronize = lost_device_synchronize;
+    }
+    else if (strcmp(fault, "hang") == 0) {
+        table.event_synchronize = hanging_event_synchronize;
+    }
+    else {
+        return false;
+    }
+    return true;
+}
+
+PyMODINIT_FUNC
+PyInit_broken_device(void)
+{
+    const char *fault = getenv("FAULT");
+    if (fault == NULL || !break_table(fault)) {
+        return PyErr_Format(PyExc_ImportError, "FAULT names no fault: %s",
+                            fault != NULL ? fault : "it is not set");
+    }
+    return PyInit_fake_device();
+}
