@@ -8,7 +8,9 @@ PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
 
 import contextlib
 import ctypes
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -248,5 +250,47 @@ def run_python(tmp_path):
             text=True,
             timeout=timeout,
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """A folder with the modules fake_device, which is the example, and
+    broken_device."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("no setuptools")
+    folder = tmp_path_factory.mktemp("built")
+    environment = dict(
+        os.environ,
+        # What is built is not sanitized, nor is the compiler.
+        CC="env -u LD_PRELOAD cc",
+        CFLAGS="-std=c11 -O1 -Wall -Wextra -Werror",
+    )
+    if Path(pystreams.__file__).resolve().parent.parent == ROOT:
+        environment.setdefault("PYTHONPATH", str(ROOT))
+    for source in ("examples/fake_device", "tests/broken_device"):
+        options = ["--build-lib", folder, "--build-temp", folder / "objects"]
+        subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", *options],
+            cwd=ROOT / source,
+            env=environment,
+            check=True,
+        )
+    return folder
+
+
+@pytest.fixture
+def run_with_device(run_python, built):
+    """run_python, where fake_device and broken_device can be imported."""
+
+    def run(code, *arguments, env=None, timeout=300):
+        path = [str(built), *filter(None, [os.environ.get("PYTHONPATH")])]
+        if Path(pystreams.__file__).resolve().parent.parent == ROOT:
+            path.append(str(ROOT))
+        variables = {"PYTHONPATH": os.pathsep.join(path), **(env or {})}
+        return run_python(code, *arguments, env=variables, timeout=timeout)
 
     return run

@@ -1,0 +1,96 @@
+"""Ways to keep a stream busy for as long as a test needs.
+
+A gate that is closed may hold up every other gate, as the one thread of
+cudart's host functions does; tests count on no more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, ClassVar, Protocol
+
+from pystreams import _C, Stream
+
+from .device import Device
+
+
+class Gate(Protocol):
+    """Work that is not over before it is opened; opening it again does
+    nothing."""
+
+    def open(self) -> None: ...
+
+
+class Launched:
+    """Work that the plugin's launch() starts and its complete() ends."""
+
+    def __init__(self, plugin: Any, stream: Stream) -> None:
+        self._complete = plugin.complete
+        self._id = plugin.launch(stream)
+
+    def open(self) -> None:
+        self._complete(self._id)
+
+
+class HostFunction:
+    """A host function that waits for a semaphore."""
+
+    # The backend's thread may still be inside sem_wait after open().
+    _kept: ClassVar[list[object]] = []
+    _libc = ctypes.CDLL(None)
+
+    def __init__(self, stream: Stream) -> None:
+        self._semaphore = (ctypes.c_long * 4)()
+        self._kept.append(self._semaphore)
+        self._libc.sem_init(self._semaphore, 0, 0)
+        wait = ctypes.cast(self._libc.sem_wait, ctypes.c_void_p).value
+        assert wait is not None
+        _C.launch_host_function(
+            stream, wait, ctypes.addressof(self._semaphore)
+        )
+
+    def open(self) -> None:
+        self._libc.sem_post(self._semaphore)
+
+
+class Asleep:
+    """A sleep of half a second, where a cycle is a nanosecond; it opens by
+    itself."""
+
+    def __init__(self, stream: Stream) -> None:
+        _C.sleep(stream.device_type, 500_000_000, stream)
+
+    def open(self) -> None:
+        pass
+
+
+Way = Callable[[Stream], Gate]
+
+
+def find_way(device: Device, plugin: ModuleType | None) -> Way | None:
+    """The best way that the plugin or the backend offers."""
+    if hasattr(plugin, "launch") and hasattr(plugin, "complete"):
+        return lambda stream: Launched(plugin, stream)
+    if device.members["host_function"]:
+        return HostFunction
+    return Asleep if device.members["sleep"] else None
+
+
+class Busy:
+    """The gates of one test."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._gates: list[Gate] = []
+
+    def __call__(self, stream: Stream) -> Gate:
+        gate = self._way(stream)
+        self._gates.append(gate)
+        return gate
+
+    def open(self) -> None:
+        """Let everything go on."""
+        for gate in self._gates:
+            gate.open()

@@ -1,0 +1,44 @@
+"""The fixtures of the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .busy import Busy
+from .device import Device
+from .plugin import USAGE, conformance
+
+
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    if not config.getoption("pystreams_device", None):
+        raise pytest.UsageError(USAGE)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """The device type under test, without work or failures left over."""
+    plugin = conformance(request.config)
+    yield plugin.device
+    plugin.watch(request.session, plugin.device.settle)
+
+
+@pytest.fixture
+def two_devices(device: Device) -> Device:
+    """The same, where it has two devices."""
+    if device.count < 2:
+        pytest.skip("absent: a second device")
+    return device
+
+
+@pytest.fixture
+def busy(request: pytest.FixtureRequest, device: Device) -> Iterator[Busy]:
+    """Keeps streams busy, by busy(stream) -> gate, until gate.open()."""
+    way = conformance(request.config).way
+    if way is None:
+        pytest.skip("absent: a way to keep a stream busy")
+    busy = Busy(way)
+    request.node.busy = busy
+    yield busy
+    busy.open()

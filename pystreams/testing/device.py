@@ -1,0 +1,71 @@
+"""The device type under test, and how tests make things of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pystreams
+from pystreams import _C, Buffer, Event, Stream
+
+
+class Device:
+    """A device type by name, with one or more devices."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type = dict(_C.backends())[name]
+        self.members = _C.backend_members(self.type)
+        self.count = _C.device_count(self.type)
+
+    @property
+    def current(self) -> int:
+        """The calling thread's current device."""
+        return _C.current_device(self.type)
+
+    def stream(self, index: int = 0, priority: int = 0) -> Stream:
+        return Stream(f"{self.name}:{index}", priority=priority)
+
+    def raw_stream(self) -> tuple[Stream, Callable[[], None]]:
+        """A native stream that core does not keep for reuse, and what
+        destroys it."""
+        status, handle = _C.raw_stream_create(self.type)
+        assert status == 0
+
+        def destroy() -> None:
+            assert _C.raw_stream_destroy(self.type, handle) == 0
+
+        return pystreams.ExternalStream(handle, self.name), destroy
+
+    def default_stream(self, index: int = 0) -> Stream:
+        return _C.default_stream(self.type, index)
+
+    def event(self, timed: bool = False, blocking: bool = False) -> Event:
+        return Event(self.name, enable_timing=timed, blocking=blocking)
+
+    def mark(self, stream: Stream) -> Event:
+        """A new event, recorded on the stream."""
+        event = self.event()
+        event.record(stream)
+        return event
+
+    def empty(self, nbytes: int, stream: Stream) -> Buffer:
+        return pystreams.empty(nbytes, device=stream.device, stream=stream)
+
+    def pinned(self, nbytes: int) -> Buffer:
+        return pystreams.empty(nbytes, device=self.name, pin_memory=True)
+
+    def synchronize(self, index: int = 0) -> None:
+        _C.synchronize(self.type, index)
+
+    def settle(self) -> None:
+        """Wait for what is left, and hear of the failures that nobody was
+        told of."""
+        gc.collect()
+        for index in range(self.count):
+            for _ in range(10):
+                try:
+                    self.synchronize(index)
+                except pystreams.AcceleratorError:
+                    continue
+                break

@@ -1,0 +1,12 @@
+"""Capture."""
+
+from pystreams.testing import contract
+from pystreams.testing.device import Device
+
+
+@contract(
+    "stream_capturing",
+    "Whether work on the stream is being captured (1), not executed.",
+)
+def test_not_unless_asked_for(device: Device) -> None:
+    assert device.stream().is_capturing() is False

@@ -1,0 +1,197 @@
+"""Failures of queued work, by fault injection."""
+
+from collections.abc import Callable
+
+import pytest
+
+import pystreams
+from pystreams import _C
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy
+from pystreams.testing.device import Device
+from pystreams.testing.watch import Background, eventually, never
+
+FAILURE = 719
+
+
+def fails(function: Callable[[], object], status: int = FAILURE) -> None:
+    """Check that the call raises the failure."""
+    __tracebackhide__ = True
+    try:
+        function()
+    except pystreams.AcceleratorError as error:
+        assert error.error_code == status
+    else:
+        pytest.fail("no failure was returned")
+
+
+def over(function: Callable[[], bool]) -> bool:
+    """Whether what is asked about has ended, well or not."""
+    try:
+        return function()
+    except pystreams.AcceleratorError:
+        return True
+
+
+@contract(
+    "stream_fail",
+    "Queue an operation that fails with the status when its turn comes, for "
+    "tests.",
+)
+def test_when_its_turn_comes(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    _C.fail(stream, FAILURE)
+    mark = device.mark(stream)
+    never(lambda: over(mark.query))
+    gate.open()
+    eventually(lambda: over(mark.query))
+    fails(mark.query)
+
+
+@contract(
+    "stream_query",
+    "PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when "
+    "some is not, else the failure that stays with the stream.",
+    "stream_fail",
+)
+def test_stream_query(device: Device) -> None:
+    stream = device.stream()
+    _C.fail(stream, FAILURE)
+    eventually(lambda: over(stream.query))
+    for _ in range(3):
+        fails(stream.query)
+        device.mark(stream)
+
+
+@contract(
+    "stream_synchronize",
+    "Statuses: the first failure of the stream's work, at every call.",
+    "stream_fail",
+)
+def test_stream_synchronize(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    _C.fail(stream, FAILURE)
+    _C.fail(stream, FAILURE + 1)
+    gate.open()
+    for _ in range(3):
+        fails(stream.synchronize)
+
+
+@contract(
+    "event_query",
+    "PS_SUCCESS when the latest record is done or there is none, "
+    "PS_ERROR_NOT_READY when it is not, else the failure of the work before "
+    "it.",
+    "stream_fail",
+)
+def test_event_query(device: Device) -> None:
+    stream = device.stream()
+    before = device.mark(stream)
+    _C.fail(stream, FAILURE)
+    after = device.mark(stream)
+    eventually(lambda: over(after.query))
+    assert before.query()
+    fails(after.query)
+    fails(after.query)
+
+
+@contract(
+    "event_synchronize",
+    "Statuses: the failure of the work before it.",
+    "stream_fail",
+)
+def test_event_synchronize(device: Device) -> None:
+    stream = device.stream()
+    before = device.mark(stream)
+    _C.fail(stream, FAILURE)
+    after = device.mark(stream)
+    before.synchronize()
+    fails(after.synchronize)
+    fails(after.synchronize)
+
+
+@contract(
+    "stream_wait_event",
+    "A failure of the work before that record becomes the stream's.",
+    "stream_fail",
+)
+def test_travels_through_events(device: Device, busy: Busy) -> None:
+    first, second, third = (device.stream() for _ in range(3))
+    gate = busy(first)
+    _C.fail(first, FAILURE)
+    event, other = device.mark(first), device.event()
+    second.wait_event(event)
+    other.record(second)
+    third.wait_event(other)
+    mark = device.mark(third)
+    gate.open()
+    eventually(lambda: over(mark.query))
+    fails(mark.query)
+
+
+@contract(
+    "stream_wait_event",
+    "A failure of the work before that record becomes the stream's.",
+    "stream_fail",
+)
+def test_only_of_the_work_before_the_record(
+    device: Device, busy: Busy
+) -> None:
+    first, second = device.stream(), device.stream()
+    gate = busy(first)
+    event = device.mark(first)
+    second.wait_event(event)
+    _C.fail(first, FAILURE)
+    mark = device.mark(second)
+    gate.open()
+    eventually(lambda: over(mark.query))
+    assert mark.query()
+
+
+@contract(
+    "device_synchronize",
+    "Statuses: the failure of any of that work.",
+    "stream_fail",
+)
+def test_device_synchronize(device: Device, busy: Busy) -> None:
+    stream, other = device.stream(), device.stream()
+    _C.fail(stream, FAILURE)
+    gate = busy(other)
+    call = Background(device.synchronize)
+    assert not call.over(0.05)
+    gate.open()
+    fails(call.finish)
+
+
+@contract(
+    "stream_destroy",
+    "A failure of that work that no synchronize has returned comes from the "
+    "next device_synchronize.",
+    "stream_fail",
+)
+def test_of_a_destroyed_stream(device: Device, busy: Busy) -> None:
+    stream, destroy = device.raw_stream()
+    gate = busy(stream)
+    _C.fail(stream, FAILURE)
+    destroy()
+    gate.open()
+    fails(device.synchronize)
+    Background(device.synchronize).finish()
+
+
+@contract(
+    "every member",
+    "Queued work runs after its enqueueing call returned or before; in the "
+    "order of its stream, and in no order to other streams but what events "
+    "make.",
+    "stream_fail",
+)
+def test_other_streams_go_on(device: Device) -> None:
+    stream, other = device.stream(), device.stream()
+    _C.fail(stream, FAILURE)
+    eventually(lambda: over(device.mark(stream).query))
+    mark = device.mark(other)
+    eventually(mark.query)
+    other.synchronize()

@@ -1,0 +1,154 @@
+"""Memory."""
+
+import pytest
+
+from pystreams import _C
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy
+from pystreams.testing.device import Device
+from pystreams.testing.watch import Background, never
+
+ALLOCATE = (
+    "nbytes (> 0) of device memory, aligned to 256 bytes, for use by work "
+    "that is queued on the stream after the call."
+)
+COPY = (
+    "Either side is device memory of any device of this backend, pinned, or "
+    "pageable host memory; the caller keeps both alive until the copy is "
+    "done."
+)
+PATTERN = bytes(range(256)) * 16
+
+
+@contract("memory_allocate", ALLOCATE)
+@pytest.mark.parametrize("nbytes", [1, 255, 4097, 1 << 20])
+def test_allocate(device: Device, nbytes: int) -> None:
+    stream = device.stream()
+    buffers = [device.empty(nbytes, stream) for _ in range(4)]
+    for value, buffer in enumerate(buffers):
+        assert buffer.data_ptr() % 256 == 0
+        buffer.fill_(value, stream)
+    stream.synchronize()
+    for value, buffer in enumerate(buffers):
+        assert buffer.tobytes() == bytes([value]) * nbytes
+
+
+@contract(
+    "memory_free", "Free it once the work queued on the stream so far is done."
+)
+def test_freed_in_the_order_of_its_stream(device: Device, busy: Busy) -> None:
+    stream, other = device.stream(), device.stream()
+    copy = device.empty(len(PATTERN), stream)
+    first = device.empty(len(PATTERN), stream)
+    first.fill_(1, stream)
+    stream.synchronize()
+    gate = busy(stream)
+    copy.copy_(first, non_blocking=True, stream=stream)
+    first.close()
+    second = device.empty(len(PATTERN), other)
+    second.fill_(2, other)
+    other.synchronize()
+    gate.open()
+    stream.synchronize()
+    assert copy.tobytes() == b"\1" * len(PATTERN)
+
+
+@contract("memory_free", "May block, but does not wait for work.")
+def test_free_does_not_wait(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    buffer = device.empty(100, stream)
+    gate = busy(stream)
+    mark = device.mark(stream)
+    Background(buffer.close).finish()
+    assert not mark.query()
+    gate.open()
+
+
+@contract(
+    "pinned_allocate",
+    "nbytes (> 0) of host memory that every device of the backend reaches "
+    "and copies asynchronously.",
+)
+def test_pinned(device: Device, busy: Busy) -> None:
+    for index in range(device.count):
+        stream = device.stream(index)
+        source = device.pinned(len(PATTERN))
+        target = device.pinned(len(PATTERN))
+        source.memoryview()[:] = PATTERN
+        buffer = device.empty(len(PATTERN), stream)
+        gate = busy(stream)
+        buffer.copy_(source, non_blocking=True, stream=stream)
+        target.copy_(buffer, non_blocking=True, stream=stream)
+        gate.open()
+        stream.synchronize()
+        assert bytes(target.memoryview()) == PATTERN
+
+
+@contract("memory_copy", COPY)
+def test_copy_from_and_to_the_host(device: Device) -> None:
+    stream = device.stream()
+    buffer = device.empty(len(PATTERN), stream)
+    buffer.copy_(bytearray(PATTERN), stream=stream)
+    stream.synchronize()
+    assert buffer.tobytes() == PATTERN
+
+
+@contract("memory_copy", COPY)
+def test_copy_between_devices(two_devices: Device) -> None:
+    device = two_devices
+    here, there = device.stream(0), device.stream(1)
+    source = device.empty(len(PATTERN), here)
+    target = device.empty(len(PATTERN), there)
+    source.copy_(bytearray(PATTERN), stream=here)
+    here.synchronize()
+    there.synchronize()
+    target.copy_(source, stream=there)
+    there.synchronize()
+    assert target.tobytes() == PATTERN
+
+
+@contract("memory_copy", "Queue a copy of nbytes (> 0).")
+def test_copies_keep_their_order(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    first, second, last = (device.empty(100, stream) for _ in range(3))
+    gate = busy(stream)
+    first.fill_(7, stream)
+    second.copy_(first, non_blocking=True, stream=stream)
+    first.fill_(8, stream)
+    last.copy_(second, non_blocking=True, stream=stream)
+    mark = device.mark(stream)
+    never(mark.query)
+    gate.open()
+    stream.synchronize()
+    assert last.tobytes() == b"\7" * 100
+
+
+@contract(
+    "memory_fill",
+    "Queue the setting of nbytes (> 0) of device or pinned memory to value.",
+)
+def test_fill(device: Device) -> None:
+    stream = device.stream()
+    for buffer in (device.empty(100, stream), device.pinned(100)):
+        buffer.fill_(1, stream)
+        buffer[10:20].fill_(255, stream)
+        stream.synchronize()
+        assert buffer.tobytes() == b"\1" * 10 + b"\xff" * 10 + b"\1" * 80
+
+
+@contract("memory_info", "Bytes free and in all.")
+def test_info(device: Device) -> None:
+    for index in range(device.count):
+        free, total = _C.mem_get_info(device.type, index)
+        assert 0 <= free <= total
+        assert total > 0
+
+
+@contract(
+    "peer_accessible",
+    "Whether device can reach peer's memory without staging (1) or not (0).",
+)
+def test_peers(two_devices: Device) -> None:
+    for here, there in ((0, 1), (1, 0)):
+        answer = _C.can_device_access_peer(two_devices.type, here, there)
+        assert answer in (False, True)

@@ -1,0 +1,288 @@
+"""Streams.
+
+What a stream has done is seen by events recorded on it, so that a fault of
+stream_query shows only where stream_query is meant.
+"""
+
+import pytest
+
+import pystreams
+from pystreams import _C, Stream
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy
+from pystreams.testing.device import Device
+from pystreams.testing.watch import Background, eventually, never
+
+LATEST = (
+    "What the stream gets from here on starts after the event's record in "
+    "effect at this call is done; nothing to wait for if it was never "
+    "recorded."
+)
+LATER = "A later record of the event changes nothing."
+DEFAULT = (
+    "Stream 0 is the default stream of the device; event 0 is never a handle."
+)
+ALONE = (
+    "Make a stream that does not serialize with the default stream nor with "
+    "any other."
+)
+QUERY = (
+    "PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when "
+    "some is not, else the failure that stays with the stream."
+)
+
+
+@contract(
+    "stream_priority_range",
+    "The priorities a stream may have: least (0) and greatest (0 or "
+    "negative; a lower number is served first).",
+)
+def test_priority_range(device: Device) -> None:
+    for index in range(device.count):
+        name = f"{device.name}:{index}"
+        least, greatest = Stream.priority_range(name)
+        assert least == 0
+        assert greatest <= 0
+
+
+@contract("stream_create", "priority is within the range.")
+def test_priorities(device: Device) -> None:
+    least, greatest = Stream.priority_range(device.name)
+    for priority in range(greatest, least + 1):
+        stream = device.stream(priority=priority)
+        assert stream.priority == priority
+        eventually(device.mark(stream).query)
+
+
+@contract("every member", "Handles are integers that the backend chooses.")
+def test_handles_differ(device: Device) -> None:
+    streams = [device.stream() for _ in range(50)]
+    handles = {stream.native_handle for stream in streams}
+    assert len(handles) == 50
+    assert 0 not in handles
+
+
+@contract("stream_create", ALONE)
+def test_streams_are_independent(device: Device, busy: Busy) -> None:
+    streams = [device.stream() for _ in range(4)]
+    busy(streams[0])
+    for stream in streams[1:]:
+        eventually(device.mark(stream).query)
+
+
+@contract("stream_create", ALONE)
+def test_the_default_stream_is_independent(device: Device, busy: Busy) -> None:
+    stream, default = device.stream(), device.default_stream()
+    gate = busy(stream)
+    eventually(device.mark(default).query)
+    gate.open()
+    busy(default)
+    eventually(device.mark(stream).query)
+
+
+@contract("every member", DEFAULT)
+def test_the_default_stream(device: Device) -> None:
+    for index in range(device.count):
+        default = device.default_stream(index)
+        assert default.native_handle == 0
+        eventually(device.mark(default).query)
+        eventually(default.query)
+        default.wait_event(device.mark(device.stream(index)))
+        default.synchronize()
+
+
+@contract("every member", DEFAULT)
+def test_each_device_has_a_default_stream(
+    two_devices: Device, busy: Busy
+) -> None:
+    device = two_devices
+    gate = busy(device.default_stream(1))
+    held = device.mark(device.default_stream(1))
+    eventually(device.mark(device.default_stream(0)).query)
+    never(held.query)
+    gate.open()
+    eventually(held.query)
+
+
+@contract(
+    "stream_destroy",
+    "Work that is queued still runs; the call does not wait for it.",
+)
+def test_destroyed_while_busy(device: Device, busy: Busy) -> None:
+    stream, destroy = device.raw_stream()
+    gate = busy(stream)
+    mark = device.mark(stream)
+    destroy()
+    never(mark.query)
+    gate.open()
+    eventually(mark.query)
+
+
+@contract("stream_query", QUERY)
+def test_query_of_an_idle_stream(device: Device) -> None:
+    stream = device.stream()
+    assert stream.query()
+    eventually(device.mark(stream).query)
+    eventually(stream.query)
+
+
+@contract("stream_query", QUERY)
+def test_query_of_a_busy_stream(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    never(stream.query)
+    gate.open()
+    eventually(stream.query)
+
+
+@contract(
+    "stream_synchronize",
+    "Wait until all work queued before the call is done.",
+)
+def test_synchronize_waits(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    mark = device.mark(stream)
+    call = Background(stream.synchronize)
+    assert not call.over(0.05)
+    gate.open()
+    call.finish()
+    assert mark.query()
+
+
+@contract("stream_wait_event", LATEST)
+def test_wait(device: Device, busy: Busy) -> None:
+    first, second, third = (device.stream() for _ in range(3))
+    gate = busy(first)
+    marks = [device.mark(first)]
+    for stream in (second, third):
+        stream.wait_event(marks[-1])
+        marks.append(device.mark(stream))
+    for mark in marks:
+        never(mark.query)
+    gate.open()
+    for mark in marks:
+        eventually(mark.query)
+
+
+@contract("stream_wait_event", LATEST)
+def test_wait_holds_nothing_earlier(device: Device, busy: Busy) -> None:
+    first, second = device.stream(), device.stream()
+    gate = busy(first)
+    event = device.mark(first)
+    before = device.mark(second)
+    second.wait_event(event)
+    after = device.mark(second)
+    eventually(before.query)
+    never(after.query)
+    gate.open()
+    eventually(after.query)
+
+
+@contract("stream_wait_event", LATEST)
+def test_wait_for_several(device: Device, busy: Busy) -> None:
+    first, second, waiting = (device.stream() for _ in range(3))
+    gate = busy(first)
+    events = [device.mark(first), device.mark(second)]
+    for event in events:
+        waiting.wait_event(event)
+    mark = device.mark(waiting)
+    never(mark.query)
+    gate.open()
+    eventually(mark.query)
+
+
+@contract("stream_wait_event", LATEST)
+def test_wait_for_an_event_never_recorded(device: Device) -> None:
+    stream = device.stream()
+    stream.wait_event(device.event())
+    eventually(device.mark(stream).query)
+
+
+@contract("stream_wait_event", LATEST)
+def test_wait_for_itself(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    event = device.mark(stream)
+    stream.wait_event(event)
+    mark = device.mark(stream)
+    gate.open()
+    eventually(mark.query)
+
+
+@contract("stream_wait_event", LATER)
+def test_a_later_record_that_takes_longer(device: Device, busy: Busy) -> None:
+    first, second = device.stream(), device.stream()
+    gate = busy(first)
+    event = device.mark(first)
+    second.wait_event(event)
+    mark = device.mark(second)
+    busy(first)
+    event.record(first)
+    gate.open()
+    eventually(mark.query)
+
+
+@contract("stream_wait_event", LATER)
+def test_a_later_record_that_is_done_first(device: Device, busy: Busy) -> None:
+    first, second = device.stream(), device.stream()
+    gate = busy(first)
+    event = device.mark(first)
+    second.wait_event(event)
+    mark = device.mark(second)
+    event.record(device.stream())
+    never(mark.query)
+    gate.open()
+    eventually(mark.query)
+
+
+@contract("stream_wait_event", "The event may be of another device.")
+def test_wait_for_another_device(two_devices: Device, busy: Busy) -> None:
+    device = two_devices
+    for here, there in ((0, 1), (1, 0)):
+        first, second = device.stream(there), device.stream(here)
+        gate = busy(first)
+        event = device.mark(first)
+        second.wait_event(event)
+        mark = device.mark(second)
+        never(mark.query)
+        gate.open()
+        eventually(mark.query)
+
+
+@contract(
+    "stream_wait_room",
+    "Wait until there is room, or for timeout_ns (then PS_ERROR_NOT_READY).",
+)
+def test_a_full_queue(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    event = device.event()
+    gate = busy(stream)
+
+    def fill() -> None:
+        for _ in range(100_000):
+            event.record(stream)
+
+    call = Background(fill)
+    call.over(0.1)
+    gate.open()
+    call.finish()
+    eventually(event.query)
+
+
+@contract(
+    "stream_device",
+    "The device of a stream that somebody else made; never called for "
+    "stream 0.",
+)
+def test_the_device_of_a_stream(device: Device) -> None:
+    for index in range(device.count):
+        status, handle = _C.raw_stream_create(device.type, index)
+        assert status == 0
+        name = f"{device.name}:{index}"
+        assert pystreams.ExternalStream(handle, name).device_index == index
+        if device.count > 1:
+            other = f"{device.name}:{(index + 1) % device.count}"
+            with pytest.raises(ValueError, match="device"):
+                pystreams.ExternalStream(handle, other)
+        assert _C.raw_stream_destroy(device.type, handle) == 0

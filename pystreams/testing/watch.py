@@ -1,0 +1,123 @@
+"""Waiting with an end: no test hangs on a device that does.
+
+What may hang runs in a thread of its own.  Where the device even keeps the
+GIL, faulthandler says where and ends the process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+# Seconds: for something to come, for a test, and for a process that is stuck.
+SOON = 5.0
+LONG = 10.0
+GIVE_UP = 60.0
+
+
+class Hung(Exception):
+    """What was waited for did not come."""
+
+
+class Stuck(Hung):
+    """What was watched hangs, and nothing sets it free."""
+
+
+def place_of(thread: threading.Thread) -> str:
+    """Where in the suite the thread is, such as "test_streams.py:57"."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    place = "a call of pystreams"
+    while frame is not None:
+        name = frame.f_code.co_filename.rpartition("/")[2]
+        if name.startswith("test_"):
+            place = f"{name}:{frame.f_lineno}"
+            break
+        frame = frame.f_back
+    return place
+
+
+class Background:
+    """A call in a thread of its own."""
+
+    def __init__(
+        self, function: Callable[..., object], **arguments: Any
+    ) -> None:
+        self._error: BaseException | None = None
+        self._call = partial(function, **arguments)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            # The streams of a failed test must not live on in its frames.
+            traceback.clear_frames(error.__traceback__)
+            self._error = error
+
+    def over(self, seconds: float = 0.0) -> bool:
+        """Whether the call has ended, after waiting for so long at most."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def finish(self, seconds: float = SOON) -> None:
+        """Wait for the call and raise what it raised, or Hung."""
+        __tracebackhide__ = True
+        if not self.over(seconds):
+            place = place_of(self._thread)
+            raise Hung(f"still waiting after {seconds:g} s, at {place}")
+        if self._error is not None:
+            raise self._error
+
+
+def watch(
+    function: Callable[..., object],
+    rescue: Callable[[], None] | None = None,
+    **arguments: Any,
+) -> None:
+    """Call a function that may hang, from another thread.
+
+    Raises what it raises, or Hung; Stuck where rescue did not set it free.
+    """
+    __tracebackhide__ = True
+    call = Background(function, **arguments)
+    try:
+        call.finish(LONG)
+    except Hung as hung:
+        if rescue is not None:
+            rescue()
+        if not call.over(1.0):
+            raise Stuck(*hung.args) from None
+        raise
+
+
+def last_resort(stderr: int) -> None:
+    """End the process, saying where it is, unless this is called again before
+    GIVE_UP seconds are over."""
+    faulthandler.dump_traceback_later(GIVE_UP, exit=True, file=stderr)
+
+
+def eventually(question: Callable[[], bool]) -> None:
+    """Wait until the answer is yes."""
+    __tracebackhide__ = True
+    deadline = time.monotonic() + SOON
+    while not question():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not come within {SOON:g} s")
+        time.sleep(0.0005)
+
+
+def never(question: Callable[[], bool]) -> None:
+    """Check for a while that the answer is no."""
+    __tracebackhide__ = True
+    deadline = time.monotonic() + 0.02
+    while time.monotonic() < deadline:
+        if question():
+            raise AssertionError("came too early")
+        time.sleep(0.0005)

@@ -1,0 +1,50 @@
+"""What backend.h says, sentence by sentence, and which sentences the
+conformance suite shows."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pystreams
+import pystreams.testing
+
+HEADER = Path(pystreams.get_include()) / "pystreams/backend.h"
+EVERY = "every member"
+
+
+def plain(comment):
+    """The text of a comment, on one line."""
+    lines = re.sub(r"^\s*\*? ?", "", comment, flags=re.M).split()
+    return " ".join(lines)
+
+
+def comments():
+    """member -> its comment, or the one it shares with those before it."""
+    text = HEADER.read_text()
+    found = {EVERY: plain(text[2 : text.index("*/")])}
+    comment = None
+    table = text[text.index("struct ps_backend {") :]
+    for match in re.finditer(r"/\*(.*?)\*/|\(\*(\w+)\)\(", table, re.S):
+        if match[2]:
+            found[match[2]] = comment
+        elif not match[1].startswith(" ----"):
+            comment = plain(match[1])
+    return found
+
+
+def claims():
+    """(test, member, sentence) of every test of the suite."""
+    for module in pkgutil.iter_modules(pystreams.testing.__path__):
+        if not module.name.startswith("test_"):
+            continue
+        tests = importlib.import_module(f"pystreams.testing.{module.name}")
+        for name, value in vars(tests).items():
+            if name.startswith("test_"):
+                marks = [
+                    mark
+                    for mark in getattr(value, "pytestmark", [])
+                    if mark.name == "pystreams_contract"
+                ]
+                (mark,) = marks
+                yield f"{module.name}.{name}", *mark.args[:2]

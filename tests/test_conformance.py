@@ -1,0 +1,280 @@
+"""The conformance suite: that it quotes the contract, holds for each backend,
+and finds each fault of a broken one by the test that names it."""
+
+import collections
+import re
+
+import pytest
+from contract import EVERY, claims, comments
+
+from pystreams import _C
+
+CLAIMS = list(claims())
+
+LATER = "A later record of the event changes nothing."
+DEFAULT = (
+    "Stream 0 is the default stream of the device; event 0 is never a handle."
+)
+STATUSES = "Statuses: the failure of "
+
+# What breaks, under which sentence, by the fault of tests/broken_device.
+FAULTS = {
+    "query": {
+        "test_query_of_a_busy_stream": (
+            "stream_query",
+            "PS_SUCCESS when all work queued so far is done,",
+        ),
+    },
+    "flag": {
+        "test_the_earlier_record_is_done": (
+            "event_record",
+            "Make the event stand for all work queued on the stream so far, "
+            "in place of any earlier record.",
+        ),
+    },
+    "latest": {
+        "test_a_later_record_that_takes_longer": ("stream_wait_event", LATER),
+        "test_a_later_record_that_is_done_first": ("stream_wait_event", LATER),
+    },
+    "default": {
+        "test_the_default_stream": (EVERY, DEFAULT),
+        "test_each_device_has_a_default_stream": (EVERY, DEFAULT),
+        "test_the_default_stream_is_independent": (
+            "stream_create",
+            "Make a stream that does not serialize with the default stream",
+        ),
+    },
+    "lost": {
+        "test_stream_synchronize": (
+            "stream_synchronize",
+            "Statuses: the first failure of the stream's work, at every call.",
+        ),
+        "test_event_synchronize": (
+            "event_synchronize",
+            STATUSES + "the work before it.",
+        ),
+        "test_device_synchronize": (
+            "device_synchronize",
+            STATUSES + "any of that work.",
+        ),
+        "test_of_a_destroyed_stream": (
+            "stream_destroy",
+            "A failure of that work that no synchronize has returned comes",
+        ),
+    },
+}
+
+
+@pytest.fixture
+def conform(run_with_device):
+    """Run the suite in another process."""
+
+    def run(device, *options, plugin=None, env=None):
+        arguments = ["--pystreams-device", device] if device else []
+        if plugin is not None:
+            arguments += ["--pystreams-plugin", plugin]
+        return run_with_device(
+            ["-m", "pytest", "-p", "no:cacheprovider"],
+            "--pyargs",
+            "pystreams.testing",
+            *arguments,
+            *options,
+            env=env,
+        )
+
+    return run
+
+
+def table(done):
+    """group -> what the summary says of it."""
+    _, _, summary = done.stdout.partition("the contract on ")
+    rows = re.findall(r"^([a-z]+) +(\d+ .*)$", summary, re.M)
+    return {group: re.sub(r" {2,}", "  ", text) for group, text in rows}
+
+
+def broken(done):
+    """test -> (member, sentence), as the summary has them."""
+    found = re.findall(
+        r'^BROKEN ([\w ]+)\n\s+"(.*?)"\n.*?::(\w+)$', done.stdout, re.M | re.S
+    )
+    return {
+        test: (member, " ".join(sentence.split()))
+        for member, sentence, test in found
+    }
+
+
+@pytest.mark.parametrize(
+    ("member", "sentence"),
+    [claim[1:] for claim in CLAIMS],
+    ids=[claim[0] for claim in CLAIMS],
+)
+def test_the_contract_says_so(member, sentence):
+    assert sentence in comments()[member]
+
+
+def test_every_member_is_shown():
+    shown = {member for _, member, _ in CLAIMS}
+    # Nobody sees pinned memory being freed, nor what comes after the end.
+    assert set(comments()) - shown == {"pinned_free", "shutdown"}
+
+
+def test_names_of_tests_are_unique():
+    names = collections.Counter(test for test, _, _ in CLAIMS)
+    assert names.most_common(1)[0][1] == 1
+
+
+def test_each_backend_holds(conform, backend):
+    done = conform(backend.name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert broken(done) == {}
+    members = _C.backend_members(backend.type)
+    lacking = {member for member, has in members.items() if not has}
+    for row in table(done).values():
+        _, _, absent = row.partition("absent: ")
+        assert {m for m in members if m in absent.split()} <= lacking
+
+
+def test_the_example_holds(conform):
+    done = conform("mtia", plugin="fake_device")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert broken(done) == {}
+    rows = table(done)
+    assert list(rows) == [
+        "status",
+        "devices",
+        "streams",
+        "events",
+        "timing",
+        "memory",
+        "work",
+        "capture",
+        "faults",
+    ]
+    for group in ("status", "devices", "streams", "events", "faults"):
+        assert " hold" in rows[group]
+    assert rows["timing"] == "3 absent: event_elapsed is NULL"
+    assert rows["work"] == "3 absent: host_function, sleep are NULL"
+    assert rows["capture"] == "1 absent: stream_capturing is NULL"
+    assert re.match(r"\d+ absent: memory_allocate, ", rows["memory"])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(conform, fault):
+    done = conform("mtia", plugin="broken_device", env={"FAULT": fault})
+    assert done.returncode == 1
+    found = broken(done)
+    assert found.keys() == FAULTS[fault].keys()
+    for test, (member, beginning) in FAULTS[fault].items():
+        assert found[test][0] == member
+        assert found[test][1].startswith(beginning)
+
+
+def test_a_device_that_hangs_ends_the_run(conform):
+    done = conform(
+        "mtia",
+        "-k",
+        "any_int or test_event_synchronize or test_other_streams_go_on",
+        plugin="broken_device",
+        env={"FAULT": "hang"},
+    )
+    assert done.returncode == 2
+    assert broken(done) == {
+        "test_event_synchronize": (
+            "event_synchronize",
+            STATUSES + "the work before it.",
+        )
+    }
+    assert "still waiting after 10 s, at test_faults.py:" in done.stdout
+    assert table(done) == {
+        "status": "1 hold",
+        "faults": "1 BROKEN  1 not run",
+    }
+
+
+IMPATIENT = """
+import ctypes, sys
+import pytest
+from pystreams.testing import watch
+
+watch.GIVE_UP = 2.0
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+KEEPS_THE_GIL = """
+import ctypes
+import fake_device
+
+def launch(stream):
+    ctypes.PyDLL(None).sleep(1000)
+
+complete = fake_device.complete
+"""
+
+
+def test_a_device_that_keeps_the_gil_ends_the_process(
+    run_with_device, built, tmp_path
+):
+    (tmp_path / "keeps_the_gil.py").write_text(KEEPS_THE_GIL)
+    done = run_with_device(
+        IMPATIENT,
+        "--pyargs",
+        "pystreams.testing",
+        "--pystreams-device=mtia",
+        "--pystreams-plugin=keeps_the_gil",
+        "-pno:cacheprovider",
+        "-kany_int or test_query_of_a_busy_stream",
+        env={"PYTHONPATH": f"{tmp_path}:{built}"},
+    )
+    assert done.returncode == 1
+    assert "Timeout (0:00:02)!" in done.stderr
+    assert " in test_query_of_a_busy_stream" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "plugin", "reason"),
+    [
+        (None, None, "the conformance suite needs a device type"),
+        (
+            "mtia",
+            None,
+            "no backend is registered as 'mtia', only cpu and cuda",
+        ),
+        ("npu", "fake_device", "as 'npu', only cpu and cuda and mtia"),
+    ],
+    ids=["no-device", "no-plugin", "another-device"],
+)
+def test_usage(conform, device, plugin, reason):
+    done = conform(device, plugin=plugin)
+    assert done.returncode == 4
+    assert reason in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_where_nothing_keeps_a_stream_busy(conform, built, tmp_path):
+    (tmp_path / "only_registers.py").write_text("import fake_device\n")
+    done = conform(
+        "mtia",
+        "-k",
+        "test_query",
+        plugin="only_registers",
+        env={"PYTHONPATH": f"{tmp_path}:{built}"},
+    )
+    assert done.returncode == 0
+    assert table(done)["streams"] == (
+        "1 hold  1 absent: a way to keep a stream busy"
+    )
+
+
+def test_other_projects_import_nothing(run_python, tmp_path):
+    (tmp_path / "test_empty.py").write_text(
+        "import sys\n\n\n"
+        "def test():\n"
+        "    assert 'pytest_pystreams' in sys.modules\n"
+        "    assert 'pystreams' not in sys.modules\n"
+    )
+    done = run_python(["-m", "pytest", "-p", "no:cacheprovider"])
+    assert done.returncode == 0, done.stdout
+
+
+def test_pystreams_needs_no_pytest(run_python):
+    done = run_python("import pystreams, sys; print('pytest' in sys.modules)")
+    assert (done.stdout, done.stderr) == ("False\n", "")
