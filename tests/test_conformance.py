@@ -169,6 +169,17 @@ def test_a_fault_is_found(conform, fault):
         assert found[test][1].startswith(beginning)
 
 
+def test_an_unfinished_device(conform):
+    env = {"FAULT": "unfinished"}
+    done = conform("mtia", plugin="broken_device", env=env)
+    assert done.returncode == 1
+    rows = table(done)
+    assert rows["status"] == "2 hold"
+    assert " hold" in rows["devices"]
+    assert "BROKEN" in rows["streams"]
+    assert "not run" not in done.stdout
+
+
 def test_a_device_that_hangs_ends_the_run(conform):
     done = conform(
         "mtia",

@@ -68,4 +68,6 @@ class Device:
                     self.synchronize(index)
                 except pystreams.AcceleratorError:
                     continue
+                except NotImplementedError:
+                    pass
                 break

@@ -154,6 +154,14 @@ hanging_event_synchronize(const struct ps_backend *self, int device,
     return status;
 }
 
+/* "unfinished": no stream can be made yet. */
+static ps_status
+unfinished_stream_create(const struct ps_backend *self, int device,
+                         int priority, ps_handle *handle)
+{
+    return PS_ERROR_NOT_SUPPORTED;
+}
+
 static bool
 break_table(const char *fault)
 {
@@ -180,6 +188,9 @@ break_table(const char *fault)
     }
     else if (strcmp(fault, "hang") == 0) {
         table.event_synchronize = hanging_event_synchronize;
+    }
+    else if (strcmp(fault, "unfinished") == 0) {
+        table.stream_create = unfinished_stream_create;
     }
     else {
         return false;
