@@ -129,7 +129,7 @@ class Event:
         cls,
         device: _Device = None,
         *,
-        enable_timing: bool | None = None,
+        enable_timing: bool = True,
         blocking: bool = False,
         interprocess: bool = False,
     ) -> Self: ...

@@ -40,8 +40,8 @@ __all__ = [
     "empty",
     "from_dlpack",
     "get_include",
-    "trace",
     "register_backend",
+    "trace",
 ]
 
 _EXIT_DEADLINE = 5.0

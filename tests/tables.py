@@ -19,8 +19,12 @@ OPTIONAL = {
     "stream_device",
     "event_elapsed",
     "peer_accessible",
+    "memory_device",
     "host_function",
     "sleep",
+    "stream_synchronize_for",
+    "event_synchronize_for",
+    "device_synchronize_for",
     "stream_capturing",
     "stream_fail",
     "versions",
@@ -35,7 +39,8 @@ MEMORY = [
     "memory_fill",
     "memory_info",
 ]
-REQUIRED = [m for m in MEMBERS if m not in OPTIONAL and m not in MEMORY]
+GATES = ["stream_gate", "gate_open"]
+REQUIRED = [m for m in MEMBERS if m not in {*OPTIONAL, *MEMORY, *GATES}]
 
 
 class Table(ctypes.Structure):

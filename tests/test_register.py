@@ -60,13 +60,18 @@ def test_a_required_member_is_missing(member):
     )
 
 
-@pytest.mark.parametrize("member", tables.MEMORY)
-def test_the_memory_group_is_there_in_part(member):
-    others = dict.fromkeys(tables.MEMORY, True)
-    there = next(name for name in tables.MEMORY if name != member)
+@pytest.mark.parametrize(
+    ("group", "member"),
+    [("memory", m) for m in tables.MEMORY]
+    + [("gates", m) for m in tables.GATES],
+)
+def test_a_group_is_there_in_part(group, member):
+    whole = {"memory": tables.MEMORY, "gates": tables.GATES}[group]
+    others = dict.fromkeys(whole, True)
+    there = next(name for name in whole if name != member)
     refused(
         tables.table(**(others | {member: None})),
-        f"the mine backend has {there} but lacks {member}; the memory group "
+        f"the mine backend has {there} but lacks {member}; the {group} group "
         "is there as a whole or not at all",
     )
 

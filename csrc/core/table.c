@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum kind { REQUIRED, OPTIONAL, MEMORY };
+enum kind { REQUIRED, OPTIONAL, MEMORY, GATES };
 
 enum { MOST_NAME = 31 };
 
@@ -50,8 +50,14 @@ static const struct {
     MEMBER(MEMORY, memory_fill),
     MEMBER(MEMORY, memory_info),
     MEMBER(OPTIONAL, peer_accessible),
+    MEMBER(OPTIONAL, memory_device),
     MEMBER(OPTIONAL, host_function),
     MEMBER(OPTIONAL, sleep),
+    MEMBER(GATES, stream_gate),
+    MEMBER(GATES, gate_open),
+    MEMBER(OPTIONAL, stream_synchronize_for),
+    MEMBER(OPTIONAL, event_synchronize_for),
+    MEMBER(OPTIONAL, device_synchronize_for),
     MEMBER(OPTIONAL, stream_capturing),
     MEMBER(OPTIONAL, stream_fail),
     MEMBER(OPTIONAL, versions),
@@ -104,6 +110,21 @@ is_name(const char *name)
            length <= MOST_NAME;
 }
 
+static ps_status
+check_group(const struct ps_backend *backend, enum kind kind,
+            const char *group, struct ps_refusal *refusal)
+{
+    const char *missing = first(backend, kind, false);
+    const char *present = first(backend, kind, true);
+    if (missing != NULL && present != NULL) {
+        return ps_refuse(refusal,
+                         "the %s backend has %s but lacks %s; the %s group is "
+                         "there as a whole or not at all",
+                         backend->name, present, missing, group);
+    }
+    return PS_SUCCESS;
+}
+
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
 {
@@ -133,13 +154,8 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         return ps_refuse(refusal, "the %s backend lacks %s, which is required",
                          backend->name, missing);
     }
-    missing = first(backend, MEMORY, false);
-    const char *present = first(backend, MEMORY, true);
-    if (missing != NULL && present != NULL) {
-        return ps_refuse(refusal,
-                         "the %s backend has %s but lacks %s; the memory "
-                         "group is there as a whole or not at all",
-                         backend->name, present, missing);
-    }
-    return PS_SUCCESS;
+    ps_status status = check_group(backend, MEMORY, "memory", refusal);
+    return status != PS_SUCCESS
+               ? status
+               : check_group(backend, GATES, "gates", refusal);
 }

@@ -435,7 +435,7 @@ static PyMemberDef event_members[] = {
 };
 
 PyDoc_STRVAR(event_doc,
-             "Event(device=None, *, enable_timing=None, blocking=False, "
+             "Event(device=None, *, enable_timing=True, blocking=False, "
              "interprocess=False)\n--\n\n"
              "A point in a stream's work that can be waited for and timed.\n\n"
              "Without a device, of the default accelerator's type.  Bound to "

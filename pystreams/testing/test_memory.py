@@ -2,7 +2,7 @@
 
 import pytest
 
-from pystreams import _C
+from pystreams import _C, Buffer
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
@@ -142,6 +142,36 @@ def test_info(device: Device) -> None:
         free, total = _C.mem_get_info(device.type, index)
         assert 0 <= free <= total
         assert total > 0
+
+
+class Claim:
+    """Bytes at an address that claim to be of the device type's memory."""
+
+    def __init__(self, address: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (100,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+@contract(
+    "memory_device",
+    "Statuses: PS_ERROR_INVALID_VALUE where it is in no device's.",
+)
+def test_where_an_address_is(device: Device) -> None:
+    if device.name != "cuda":
+        pytest.skip("absent: a protocol for addresses of its memory")
+    stream = device.stream()
+    source, target = (device.empty(100, stream) for _ in range(2))
+    source.fill_(5, stream)
+    target.copy_(Claim(source.data_ptr()), stream=stream)
+    stream.synchronize()
+    assert target.tobytes() == b"\5" * 100
+    host: Buffer = device.pinned(100)
+    with pytest.raises(ValueError, match="where there is none"):
+        target.copy_(Claim(host.data_ptr()), stream=stream)
 
 
 @contract(
