@@ -242,6 +242,7 @@ view_hold(struct module_state *state, PyObject *object,
     if (!PyObject_CheckBuffer(object)) {
         return 0;
     }
+    bool other_way = PyObject_HasAttr(object, state->str_dlpack);
     Py_buffer *view = PyMem_Malloc(sizeof(*view));
     if (view == NULL) {
         PyErr_NoMemory();
@@ -250,8 +251,7 @@ view_hold(struct module_state *state, PyObject *object,
     if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) < 0) {
         PyMem_Free(view);
         /* CuPy's arrays have the protocol, but only for memory of the host. */
-        if (PyErr_ExceptionMatches(PyExc_TypeError) &&
-            PyObject_HasAttr(object, state->str_dlpack)) {
+        if (other_way && PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Clear();
             return 0;
         }

@@ -76,12 +76,16 @@ pass_gates(int device, ps_handle stream)
 {
     struct passage first = {0}, second = {0};
     char *pinned = NULL;
+    void *data = NULL;
     int ran = 0;
     OK(gpu->pinned_allocate(gpu, device, 2, (void **)&pinned));
+    OK(gpu->memory_allocate(gpu, device, stream, 1, &data));
     memset(pinned, 0, 2);
     OK(gpu->sleep(gpu, device, stream, A_WHILE));
     gate_new(device, stream, &first);
-    OK(gpu->memory_copy(gpu, device, stream, &pinned[1], &pinned[0], 1));
+    /* By way of the device: a copy on the host waits for its turn. */
+    OK(gpu->memory_copy(gpu, device, stream, data, &pinned[0], 1));
+    OK(gpu->memory_copy(gpu, device, stream, &pinned[1], data, 1));
     OK(gpu->host_function(gpu, device, stream, count, &ran));
     gate_new(device, stream, &second);
     CHECK(first.reached == 0);
@@ -96,6 +100,7 @@ pass_gates(int device, ps_handle stream)
     CHECK(ran == 1 && pinned[1] == 7);
     CHECK(first.reached == 1 && second.reached == 1);
     CHECK(first.status == PS_SUCCESS && second.status == PS_SUCCESS);
+    OK(gpu->memory_free(gpu, device, stream, data));
     OK(gpu->pinned_free(gpu, device, pinned));
 }
 
@@ -108,8 +113,12 @@ pass_side_by_side(int device)
     ps_handle streams[STREAMS];
     int ran[STREAMS] = {0};
     memset(passages, 0, sizeof(passages));
+    /* Beforehand: the driver makes no stream while it has no channel left that
+     * is not held back. */
     for (int i = 0; i < STREAMS; i++) {
         streams[i] = stream_new(device);
+    }
+    for (int i = 0; i < STREAMS; i++) {
         gate_new(device, streams[i], &passages[i]);
         OK(gpu->host_function(gpu, device, streams[i], count, &ran[i]));
     }
