@@ -21,6 +21,7 @@ from ._C import (
     register_backend,
 )
 from ._version import __version__
+from ._waiting import as_completed, wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "Stream",
     "__version__",
     "accelerator",
+    "as_completed",
     "cuda",
     "device",
     "empty",
@@ -42,6 +44,7 @@ __all__ = [
     "get_include",
     "register_backend",
     "trace",
+    "wait",
 ]
 
 _EXIT_DEADLINE = 5.0

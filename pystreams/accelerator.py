@@ -173,14 +173,17 @@ def _checked_stream(stream: _StreamLike) -> Stream:
     return found
 
 
-def synchronize(device: _Device = None, /) -> None:
+def synchronize(
+    device: _Device = None, /, timeout: float | None = None
+) -> None:
     """Wait until all work queued on a device so far is done.
 
-    Releases the GIL and leaves the current device as it is.  Raises
-    AcceleratorError where any of the work failed.
+    Releases the GIL, leaves the current device as it is, and blocks for
+    timeout seconds at most: then it raises TimeoutError, and the work goes
+    on.  Raises AcceleratorError where any of the work failed.
     """
     type = _default_type()
-    _C.synchronize(type, _index(type, device))
+    _C.synchronize(type, _index(type, device), timeout)
 
 
 def get_memory_info(device: _Device = None, /) -> tuple[int, int]:

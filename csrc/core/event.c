@@ -146,6 +146,8 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     ps_status status =
         backend->event_record(backend, device->index, handle, stream->handle);
     if (status == PS_SUCCESS) {
+        atomic_store_explicit(&event->source, stream->handle,
+                              memory_order_relaxed);
         /* After the record: a query that counts this record has asked the
          * device about it or a later one. */
         atomic_fetch_add_explicit(&event->recorded, 1, memory_order_release);
@@ -217,6 +219,27 @@ ps_event_synchronize(struct ps_event *event)
     }
     trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
     return ask(event, event->runtime->backend->event_synchronize);
+}
+
+ps_status
+ps_event_synchronize_for(struct ps_event *event, int64_t timeout_ns)
+{
+    const struct ps_backend *backend = event->runtime->backend;
+    if (event->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    if (backend->event_synchronize_for == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    unsigned long long recorded =
+        atomic_load_explicit(&event->recorded, memory_order_acquire);
+    ps_status status = backend->event_synchronize_for(
+        backend, atomic_load(&event->device)->index,
+        atomic_load(&event->handle), timeout_ns);
+    if (status == PS_SUCCESS) {
+        remember_done(event, recorded);
+    }
+    return status;
 }
 
 ps_status

@@ -28,6 +28,8 @@ struct ps_event {
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
+    /* The stream of the latest record. */
+    _Atomic ps_handle source;
 };
 
 ps_status ps_event_create(struct ps_runtime *runtime, unsigned flags,
@@ -50,6 +52,10 @@ ps_status ps_event_synchronize(struct ps_event *event);
 /* As ps_event_synchronize where it is known that there is nothing to wait for;
  * else PS_ERROR_NOT_READY, with nothing done.  Answers. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
+
+/* As ps_event_synchronize, untraced, but PS_ERROR_NOT_READY after timeout_ns;
+ * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
+ps_status ps_event_synchronize_for(struct ps_event *event, int64_t timeout_ns);
 
 /* Milliseconds between two recorded events of one device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,

@@ -24,6 +24,8 @@ reset_device_in_child(struct ps_device *device)
         device->idle_events[i].count = 0;
     }
     memset(&device->memory, 0, sizeof(device->memory));
+    pthread_mutex_init(&device->watch_mutex, NULL);
+    device->watches = NULL;
 }
 
 static void
@@ -141,6 +143,7 @@ make_devices_locked(struct ps_runtime *runtime, int count)
         device->runtime = runtime;
         device->index = i;
         pthread_mutex_init(&device->mutex, NULL);
+        pthread_mutex_init(&device->watch_mutex, NULL);
         /* The device's own reference keeps the count from reaching 0. */
         atomic_init(&device->default_stream.refs, 1);
         device->default_stream.kind = PS_STREAM_DEFAULT;
@@ -228,6 +231,16 @@ ps_device_synchronize(struct ps_device *device)
     const struct ps_backend *backend = device->runtime->backend;
     ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
     return backend->device_synchronize(backend, device->index);
+}
+
+ps_status
+ps_device_synchronize_for(struct ps_device *device, int64_t timeout_ns)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    return backend->device_synchronize_for == NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : backend->device_synchronize_for(backend, device->index,
+                                                 timeout_ns);
 }
 
 ps_status

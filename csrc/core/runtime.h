@@ -53,6 +53,10 @@ struct ps_device {
     /* Idle native events by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
+
+    /* Guards the watches, also across calls of the backend. */
+    pthread_mutex_t watch_mutex;
+    struct ps_watch *watches;
 };
 
 struct ps_runtime {
@@ -108,6 +112,11 @@ ps_status ps_runtime_current_device(struct ps_runtime *runtime,
 
 /* The member device_synchronize. */
 ps_status ps_device_synchronize(struct ps_device *device);
+
+/* Likewise, untraced, but PS_ERROR_NOT_READY after timeout_ns;
+ * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
+ps_status
+ps_device_synchronize_for(struct ps_device *device, int64_t timeout_ns);
 
 /* Make previous current again after a switch, see device_restore. */
 ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);

@@ -260,6 +260,20 @@ ps_stream_synchronize(struct ps_stream *stream)
 }
 
 ps_status
+ps_stream_synchronize_for(struct ps_stream *stream, int64_t timeout_ns)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    if (stream->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    if (backend->stream_synchronize_for == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    return backend->stream_synchronize_for(backend, stream->device->index,
+                                           stream->handle, timeout_ns);
+}
+
+ps_status
 ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;

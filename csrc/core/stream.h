@@ -28,6 +28,9 @@ struct ps_stream {
     int priority;
     /* Whether anybody may have queued work since it was idle. */
     atomic_bool used;
+    /* Callables that were submitted and are not done; their queue's mutex
+     * guards it. */
+    unsigned jobs;
     /* Kept alive with an external stream; release may be NULL. */
     void *owner;
     void (*release_owner)(void *owner);
@@ -64,6 +67,12 @@ ps_status ps_stream_unref(struct ps_stream *stream);
  * process; PS_ERROR_FOREIGN for one of an ancestor. */
 ps_status ps_stream_query(struct ps_stream *stream);
 ps_status ps_stream_synchronize(struct ps_stream *stream);
+
+/* As ps_stream_synchronize, untraced, but PS_ERROR_NOT_READY after timeout_ns;
+ * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
+ps_status
+ps_stream_synchronize_for(struct ps_stream *stream, int64_t timeout_ns);
+
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
 /* Wait for the event's record in effect; asks nothing of the device where

@@ -3,8 +3,6 @@
  * type first. */
 #include "module.h"
 
-#include <time.h>
-
 struct ps_device *
 parse_device(PyObject *module, PyObject *args, const char *format)
 {
@@ -219,15 +217,19 @@ restore_device(PyObject *module, PyObject *args)
 static PyObject *
 synchronize(PyObject *module, PyObject *args)
 {
-    struct ps_device *device = parse_device(module, args, "i|O:synchronize");
-    ps_status status;
-    if (device == NULL) {
+    struct module_state *state = state_of_module(module);
+    int type;
+    PyObject *argument = Py_None, *timeout = Py_None;
+    if (!PyArg_ParseTuple(args, "i|OO:synchronize", &type, &argument,
+                          &timeout) ||
+        find_runtime(type) == NULL) {
         return NULL;
     }
-    WITHOUT_GIL(status = ps_device_synchronize(device));
-    memory_settle(state_of_module(module), device->runtime);
-    return none_or_raise(state_of_module(module), device->runtime,
-                         "synchronize", status);
+    struct work work = {
+        .operation = "synchronize",
+        .device = device_argument(state, type, argument),
+    };
+    return work.device != NULL ? waited(state, &work, timeout) : NULL;
 }
 
 static PyObject *
@@ -415,14 +417,6 @@ status_text(PyObject *Py_UNUSED(module), PyObject *args)
     return status_string(args, false);
 }
 
-static int64_t
-monotonic_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static PyObject *
 shut_down(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -435,8 +429,9 @@ shut_down(PyObject *Py_UNUSED(module), PyObject *args)
         return PyErr_Format(PyExc_ValueError,
                             "timeout must be from 0 to 1e9 seconds");
     }
-    Py_BEGIN_ALLOW_THREADS
     int64_t deadline = monotonic_ns() + (int64_t)(timeout * 1e9);
+    finished = stop_jobs((int64_t)(timeout * 1e9));
+    Py_BEGIN_ALLOW_THREADS
     for (int i = 0; i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->backend;
         int64_t left = deadline - monotonic_ns();
@@ -485,9 +480,11 @@ PyMethodDef device_functions[] = {
     FUNCTION("restore_device", restore_device, METH_VARARGS,
              "type, previous, /",
              "Undo an exchange_device; a negative index does nothing."),
-    FUNCTION("synchronize", synchronize, METH_VARARGS, "type, device=None, /",
+    FUNCTION("synchronize", synchronize, METH_VARARGS,
+             "type, device=None, timeout=None, /",
              "Wait until all work queued on the device before the call is "
-             "done.  Blocks with\nthe GIL released."),
+             "done, for timeout seconds\nat most.  Blocks with the GIL "
+             "released."),
     FUNCTION("device_properties", device_properties, METH_VARARGS,
              "type, device=None, /",
              "Return a dict of the device's name, memory in bytes and "
@@ -513,7 +510,8 @@ PyMethodDef device_functions[] = {
     FUNCTION("status_text", status_text, METH_VARARGS, "type, status, /",
              "Return what a status means."),
     FUNCTION("shutdown", shut_down, METH_VARARGS, "timeout, /",
-             "Start no more work on the CPU engines and wait timeout seconds "
-             "for what is running;\nreturn whether all ended."),
+             "Start no more callables and no more work on the CPU engines, "
+             "and wait timeout\nseconds for what is running; return whether "
+             "all ended."),
     {NULL},
 };

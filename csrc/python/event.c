@@ -158,12 +158,9 @@ event_record_on(struct module_state *state, struct ps_event *event,
     }
     if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
         /* The first record may make a native event. */
-        WITHOUT_GIL(status = ps_event_record(event, stream));
+        ENQUEUE_WITHOUT_GIL(status, stream, ps_event_record(event, stream));
     }
     else {
-        status = ps_event_record(event, stream);
-    }
-    if (status == PS_ERROR_NOT_READY) {
         ENQUEUE(status, stream, ps_event_record(event, stream));
     }
     if (status == PS_SUCCESS) {
@@ -256,19 +253,26 @@ Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Event_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
+Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
 {
     struct ps_event *event = event_of(self);
+    PyObject *timeout;
+    if (parse_optional("synchronize", "timeout", args, nargs, kwnames,
+                       &timeout) < 0) {
+        return NULL;
+    }
     ps_status status = ps_event_synchronize_known(event);
-    if (status == PS_ERROR_NOT_READY) {
-        WITHOUT_GIL(status = ps_event_synchronize(event));
-        memory_settle(state_of(self), event->runtime);
+    if (status != PS_ERROR_NOT_READY) {
+        return none_or_raise(state_of(self), event->runtime,
+                             "Event.synchronize", status);
     }
-    if (status == PS_SUCCESS) {
-        Py_RETURN_NONE;
-    }
-    return raise_status(state_of(self), event->runtime, "Event.synchronize",
-                        status);
+    struct work work = {
+        .operation = "Event.synchronize",
+        .device = atomic_load(&event->device),
+        .event = event,
+    };
+    return waited(state_of(self), &work, timeout);
 }
 
 /* What must hold of two events before their times are asked for. */
@@ -393,13 +397,16 @@ static PyMethodDef event_methods[] = {
                "(cudaEventQuery).\n\n"
                "True if never recorded.  Does not block.  Raises "
                "AcceleratorError with the\nfailure of that work.")},
-    {"synchronize", Event_synchronize, METH_NOARGS,
-     PyDoc_STR("synchronize($self, /)\n--\n\n"
+    {"synchronize", (PyCFunction)(void (*)(void))Event_synchronize,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("synchronize($self, /, timeout=None)\n--\n\n"
                "Wait until the work before the latest record is done "
                "(cudaEventSynchronize).\n\n"
-               "Blocks with the GIL released; returns at once if never "
-               "recorded.  Raises\nAcceleratorError with the failure of that "
-               "work.")},
+               "Blocks with the GIL released, for timeout seconds at most; "
+               "returns at once if never\nrecorded.  Ctrl-C ends a wait with "
+               "a timeout, and any on the CPU engine; the work\ngoes on.  "
+               "Raises TimeoutError, or AcceleratorError with the failure of "
+               "that work.")},
     {"elapsed_time", Event_elapsed_time, METH_O,
      PyDoc_STR("elapsed_time($self, end_event, /)\n--\n\n"
                "Return the milliseconds from this event to end_event "
@@ -448,10 +455,15 @@ PyDoc_STRVAR(event_doc,
              "is not available.  Safe to use from several threads.");
 
 static PyType_Slot event_slots[] = {
-    {Py_tp_new, Event_new},         {Py_tp_dealloc, Event_dealloc},
-    {Py_tp_repr, Event_repr},       {Py_tp_methods, event_methods},
-    {Py_tp_getset, event_getset},   {Py_tp_members, event_members},
-    {Py_tp_doc, (void *)event_doc}, {0, NULL},
+    {Py_tp_new, Event_new},
+    {Py_tp_dealloc, Event_dealloc},
+    {Py_tp_repr, Event_repr},
+    {Py_tp_methods, event_methods},
+    {Py_tp_getset, event_getset},
+    {Py_tp_members, event_members},
+    {Py_am_await, Event_await},
+    {Py_tp_doc, (void *)event_doc},
+    {0, NULL},
 };
 
 PyType_Spec event_spec = {

@@ -34,6 +34,7 @@ add_types(PyObject *module, struct module_state *state)
         {&state->cuda_event_type, &cuda_event_spec, &state->event_type,
          "CudaEvent"},
         {&state->buffer_type, &buffer_spec, NULL, "Buffer"},
+        {&state->waiter_type, &waiter_spec, NULL, "Waiter"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
         *types[i].type =
@@ -83,18 +84,23 @@ module_exec(PyObject *module)
     struct module_state *state = PyModule_GetState(module);
     state->default_type = -1;
     state->str_cuda_stream = PyUnicode_InternFromString("__cuda_stream__");
+    state->empty_tuple = PyTuple_New(0);
+    state->str_finished = PyUnicode_InternFromString("FINISHED");
+    state->str_running = PyUnicode_InternFromString("RUNNING");
     state->str_idx = PyUnicode_InternFromString("idx");
     state->str_dlpack = PyUnicode_InternFromString("__dlpack__");
     state->str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     state->str_array_interface =
         PyUnicode_InternFromString("__cuda_array_interface__");
-    if (state->str_cuda_stream == NULL || state->str_idx == NULL ||
-        state->str_dlpack == NULL || state->str_dlpack_device == NULL ||
+    if (state->empty_tuple == NULL || state->str_cuda_stream == NULL ||
+        state->str_idx == NULL || state->str_dlpack == NULL ||
+        state->str_dlpack_device == NULL ||
         state->str_array_interface == NULL || add_types(module, state) < 0 ||
         add_exceptions(module, state) < 0 ||
         PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
+        PyModule_AddFunctions(module, submit_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0) {
         return -1;
@@ -115,6 +121,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->event_type);
     Py_VISIT(state->cuda_event_type);
     Py_VISIT(state->buffer_type);
+    Py_VISIT(state->waiter_type);
+    Py_VISIT(state->future_type);
     Py_VISIT(state->accelerator_error);
     Py_VISIT(state->out_of_memory_error);
     return 0;
@@ -132,6 +140,11 @@ module_clear(PyObject *module)
     Py_CLEAR(state->event_type);
     Py_CLEAR(state->cuda_event_type);
     Py_CLEAR(state->buffer_type);
+    Py_CLEAR(state->waiter_type);
+    Py_CLEAR(state->future_type);
+    Py_CLEAR(state->empty_tuple);
+    Py_CLEAR(state->str_finished);
+    Py_CLEAR(state->str_running);
     Py_CLEAR(state->accelerator_error);
     Py_CLEAR(state->out_of_memory_error);
     Py_CLEAR(state->str_cuda_stream);

@@ -25,6 +25,12 @@ struct module_state {
     PyTypeObject *event_type;
     PyTypeObject *cuda_event_type;
     PyTypeObject *buffer_type;
+    PyTypeObject *waiter_type;
+    /* The package's StreamFuture; NULL before it is needed. */
+    PyObject *future_type;
+    PyObject *str_finished;
+    PyObject *str_running;
+    PyObject *empty_tuple;
     PyObject *accelerator_error;
     PyObject *out_of_memory_error;
     PyObject *str_cuda_stream;
@@ -247,11 +253,29 @@ int stream_wait_stream(struct module_state *state, struct ps_stream *stream,
  * PS_SUCCESS: try again; else a status to raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
+/* How many submitted callables are not done. */
+extern atomic_int callables_pending;
+
+/* Whether a call that enqueues must not keep the GIL.  CUDA says of no queue
+ * that it is full: it blocks, until a callable that needs the GIL is done. */
+static inline bool
+enqueues_without_gil(struct ps_stream *stream)
+{
+    return atomic_load_explicit(&callables_pending, memory_order_relaxed) !=
+               0 &&
+           stream->device->runtime->backend->stream_wait_room == NULL;
+}
+
 /* status = call, an enqueueing function of core, tried until there is room in
  * the stream's queue. */
-#define ENQUEUE(status, stream, call) \
-    do {                              \
-        status = (call);              \
+#define ENQUEUE(status, stream, call)       \
+    do {                                    \
+        if (enqueues_without_gil(stream)) { \
+            WITHOUT_GIL(status = (call));   \
+        }                                   \
+        else {                              \
+            status = (call);                \
+        }                                   \
     } while (has_room_again(stream, &status))
 
 /* Likewise, for a call that may block. */
@@ -334,6 +358,63 @@ int event_record_on(struct module_state *state, struct ps_event *event,
                     struct ps_stream *stream);
 int event_wait_on(struct module_state *state, struct ps_event *event,
                   struct ps_stream *stream);
+
+/* ---- wait.c ---- */
+
+/* What is waited for: a stream's work, or an event's latest record, or all of
+ * a device's. */
+struct work {
+    const char *operation;
+    /* Of the stream and of an event that was recorded. */
+    struct ps_device *device;
+    struct ps_stream *stream;
+    struct ps_event *event;
+};
+
+#define NO_TIMEOUT INT64_MAX
+
+int64_t monotonic_ns(void);
+
+/* A timeout in seconds, None or NULL for none; -1 with an exception. */
+int timeout_argument(PyObject *argument, int64_t *timeout_ns);
+
+/* Wait with the GIL released; where the backend can end a wait, and wherever
+ * there is a timeout, open to signals.  PS_ERROR_NOT_READY: it took longer. */
+ps_status wait_for_work(struct module_state *state, const struct work *work,
+                        int64_t timeout_ns);
+
+/* What the methods that wait return: None, or NULL with an exception. */
+PyObject *
+waited(struct module_state *state, const struct work *work, PyObject *timeout);
+
+struct ps_letter;
+struct ps_mailbox;
+
+/* Have the letter posted when the work is done. */
+ps_status notify_of_work(const struct work *work, struct ps_letter *letter);
+
+/* ps_mailbox_wait with the GIL released, and open to signals. */
+ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
+
+/* ---- waiter.c ---- */
+
+extern PyType_Spec waiter_spec;
+
+PyObject *Stream_await(PyObject *self);
+PyObject *Event_await(PyObject *self);
+
+/* ---- submit.c ---- */
+
+extern PyMethodDef submit_functions[];
+
+PyObject *Stream_submit(PyObject *self, PyObject *const *args,
+                        Py_ssize_t nargs, PyObject *kwnames);
+
+/* -1 with RuntimeError where a callable waits for work that waits for it. */
+int check_may_wait(const struct work *work);
+
+/* Start no more callables, and wait for those that run: whether all ended. */
+bool stop_jobs(int64_t timeout_ns);
 
 /* ---- buffer.c, buffer_new.c ---- */
 

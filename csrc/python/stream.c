@@ -160,20 +160,26 @@ Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Stream_synchronize(PyObject *self, PyObject *Py_UNUSED(ignored))
+Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
+    PyObject *timeout;
+    if (parse_optional("synchronize", "timeout", args, nargs, kwnames,
+                       &timeout) < 0) {
+        return NULL;
+    }
     struct ps_stream *stream = stream_of(self);
-    ps_status status;
     if (stream == NULL) {
         return NULL;
     }
-    ps_stream_ref(stream);
-    WITHOUT_GIL(status = ps_stream_synchronize(stream));
-    struct ps_runtime *runtime = stream->device->runtime;
+    struct work work = {
+        .operation = "Stream.synchronize",
+        .device = stream->device,
+        .stream = ps_stream_ref(stream),
+    };
+    PyObject *result = waited(state_of(self), &work, timeout);
     stream_release(state_of(self), stream);
-    memory_settle(state_of(self), runtime);
-    return none_or_raise(state_of(self), runtime, "Stream.synchronize",
-                         status);
+    return result;
 }
 
 static PyObject *
@@ -389,12 +395,25 @@ static PyMethodDef stream_methods[] = {
                "(cudaStreamQuery).\n\n"
                "Does not block.  Raises AcceleratorError with the failure "
                "of that work.")},
-    {"synchronize", Stream_synchronize, METH_NOARGS,
-     PyDoc_STR("synchronize($self, /)\n--\n\n"
+    {"synchronize", (PyCFunction)(void (*)(void))Stream_synchronize,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("synchronize($self, /, timeout=None)\n--\n\n"
                "Wait until all work queued before the call is done "
                "(cudaStreamSynchronize).\n\n"
-               "Blocks with the GIL released.  Raises AcceleratorError with "
-               "the first failure\nof that work.")},
+               "Blocks with the GIL released, for timeout seconds at most.  "
+               "Ctrl-C ends a wait with a\ntimeout, and any on the CPU "
+               "engine; the work goes on.  Raises TimeoutError, or\n"
+               "AcceleratorError with the first failure of that work.")},
+    {"submit", (PyCFunction)(void (*)(void))Stream_submit,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("submit($self, fn, /, *args, **kwargs)\n--\n\n"
+               "Have fn(*args, **kwargs) called in the stream's order, and "
+               "return a\nconcurrent.futures.Future of what it gives.\n\n"
+               "fn runs on a thread of the package's, in a copy of this "
+               "context's variables, and may\nblock and use CUDA; what the "
+               "stream gets from here on starts after it.  What it\nraises "
+               "goes to the Future, and the stream goes on.  Does not "
+               "block.")},
     {"wait_event", Stream_wait_event, METH_O,
      PyDoc_STR("wait_event($self, event, /)\n--\n\n"
                "Make what is queued from here on wait for the event's record "
@@ -488,11 +507,17 @@ PyDoc_STRVAR(stream_doc,
              "from several threads.");
 
 static PyType_Slot stream_slots[] = {
-    {Py_tp_new, Stream_new},         {Py_tp_dealloc, Stream_dealloc},
-    {Py_tp_repr, Stream_repr},       {Py_tp_richcompare, Stream_richcompare},
-    {Py_tp_hash, Stream_hash},       {Py_tp_methods, stream_methods},
-    {Py_tp_getset, stream_getset},   {Py_tp_members, stream_members},
-    {Py_tp_doc, (void *)stream_doc}, {0, NULL},
+    {Py_tp_new, Stream_new},
+    {Py_tp_dealloc, Stream_dealloc},
+    {Py_tp_repr, Stream_repr},
+    {Py_tp_richcompare, Stream_richcompare},
+    {Py_tp_hash, Stream_hash},
+    {Py_tp_methods, stream_methods},
+    {Py_tp_getset, stream_getset},
+    {Py_tp_members, stream_members},
+    {Py_am_await, Stream_await},
+    {Py_tp_doc, (void *)stream_doc},
+    {0, NULL},
 };
 
 PyType_Spec stream_spec = {

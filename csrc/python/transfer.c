@@ -38,18 +38,14 @@ mark_used(struct transfer *transfer)
     return status;
 }
 
-/* Queue a copy, and wait for it if asked to.  Called with the GIL released. */
+/* Called with the GIL released, as fill. */
 static ps_status
 copy(struct transfer *transfer, void *destination, const void *source,
      size_t nbytes, bool wait)
 {
     ps_status status =
         ps_stream_copy(transfer->stream, destination, source, nbytes);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    return wait ? ps_stream_synchronize(transfer->stream)
-                : mark_used(transfer);
+    return status == PS_SUCCESS && !wait ? mark_used(transfer) : status;
 }
 
 static ps_status
@@ -65,10 +61,25 @@ static int
 run_copy(struct module_state *state, struct transfer *transfer,
          struct span *to, struct span *from, bool wait)
 {
+    struct work work = {
+        .operation = "a copy",
+        .device = transfer->stream->device,
+        .stream = transfer->stream,
+    };
     ps_status status;
+    if (wait && check_may_wait(&work) < 0) {
+        return -1;
+    }
     ENQUEUE_WITHOUT_GIL(
         status, transfer->stream,
         copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));
+    if (status == PS_SUCCESS && wait) {
+        status = wait_for_work(state, &work, NO_TIMEOUT);
+        if (status == PS_RAISED) {
+            /* A signal ended the wait, not the copy. */
+            mark_used(transfer);
+        }
+    }
     if (status != PS_SUCCESS) {
         raise_status(state, transfer->stream->device->runtime, "a copy",
                      status);
@@ -248,9 +259,13 @@ wait_for(struct module_state *state, struct ps_stream *user,
     if (stream != NULL) {
         return stream_wait_stream(state, stream, user);
     }
-    WITHOUT_GIL(status = ps_stream_synchronize(user));
-    raise_status(state, user->device->runtime, "waiting for a Buffer's work",
-                 status);
+    struct work work = {
+        .operation = "waiting for a Buffer's work",
+        .device = user->device,
+        .stream = user,
+    };
+    status = wait_for_work(state, &work, NO_TIMEOUT);
+    raise_status(state, user->device->runtime, work.operation, status);
     return status == PS_SUCCESS ? 0 : -1;
 }
 

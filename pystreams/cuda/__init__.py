@@ -114,12 +114,14 @@ def set_device(device: _Device) -> None:
         _C.set_device(_CUDA, _device_index(_CUDA, device, True))
 
 
-def synchronize(device: _Device = None) -> None:
+def synchronize(device: _Device = None, timeout: float | None = None) -> None:
     """Wait until all work queued on a device so far is done.
 
-    Releases the GIL.  Raises AcceleratorError where any of it failed.
+    Releases the GIL, and blocks for timeout seconds at most: then it raises
+    TimeoutError, and the work goes on.  Ctrl-C ends a wait with a timeout.
+    Raises AcceleratorError where any of the work failed.
     """
-    _C.synchronize(_CUDA, device)
+    _C.synchronize(_CUDA, device, timeout)
 
 
 class device(_DeviceContext):

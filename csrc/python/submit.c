@@ -1,0 +1,568 @@
+/* `Stream.submit`: Python callables in stream order.  The stream tells that a
+ * callable's turn has come, which only puts it in a queue, and then waits at a
+ * gate; threads of the package's own run what is in the queue and open the
+ * gates.  So no thread of a backend's ever needs the GIL, and a slow callable
+ * holds up its own stream alone.
+ *
+ *   submit --> stream --reached--> queue --a thread--> runs --> gate opens
+ */
+#include "module.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    /* The most threads; as many callables run at once. */
+    MOST_THREADS = 256,
+    /* How long a result is spun for: about what going to sleep and waking up
+     * cost. */
+    LINGER_NS = 50 * 1000,
+    /* How long a thread waits for a callable before it ends. */
+    IDLE_SECONDS = 5,
+};
+
+struct job {
+    struct job *next;
+    struct module_state *state;
+    struct ps_stream *stream;
+    ps_handle gate;
+    /* Of the work before it. */
+    ps_status status;
+    PyObject *future;
+    PyObject *context;
+    PyObject *function;
+    PyObject *args;
+    PyObject *kwargs; /* may be NULL */
+};
+
+/* The callables whose turn has come. */
+static struct {
+    /* Never held while the GIL is waited for. */
+    pthread_mutex_t mutex;
+    /* That the queue is closed and none runs any more. */
+    pthread_cond_t ended;
+    /* Posted for what may be there to take; a semaphore, whose waiter needs no
+     * lock to wake up. */
+    sem_t hints;
+    struct job *first;
+    struct job **tail;
+    int threads;
+    /* Callables that run. */
+    int running;
+    /* Streams with callables that are not done: as many can run at once. */
+    int busy_streams;
+    /* No callable starts any more. */
+    bool closed;
+    /* Of the process that the queue is of; the GIL guards it. */
+    unsigned generation;
+} queue = {.generation = UINT_MAX};
+
+atomic_int callables_pending;
+
+/* What the calling thread runs, or NULL. */
+static _Thread_local struct job *current;
+
+/* Counts the callables whose Futures were settled. */
+static atomic_ullong settled;
+
+/* Whether the calling thread is about to look for a callable anyway. */
+static _Thread_local bool coming;
+
+/* Make the queue ready in this process; a forked child starts with none. */
+static void
+ensure_queue(void)
+{
+    pthread_condattr_t monotonic;
+    if (queue.generation == ps_generation()) {
+        return;
+    }
+    memset(&queue, 0, sizeof(queue));
+    atomic_store(&callables_pending, 0);
+    queue.generation = ps_generation();
+    queue.tail = &queue.first;
+    pthread_mutex_init(&queue.mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&queue.ended, &monotonic);
+    sem_init(&queue.hints, 0, 0);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* A ps_notification: the callable's turn has come. */
+static void
+reached(void *argument, ps_status status)
+{
+    struct job *job = argument;
+    job->status = status;
+    job->next = NULL;
+    pthread_mutex_lock(&queue.mutex);
+    *queue.tail = job;
+    queue.tail = &job->next;
+    pthread_mutex_unlock(&queue.mutex);
+    if (!coming) {
+        sem_post(&queue.hints);
+    }
+    coming = false;
+}
+
+static struct job *
+take_locked(void)
+{
+    struct job *job = queue.closed ? NULL : queue.first;
+    if (job != NULL) {
+        queue.first = job->next;
+        if (queue.first == NULL) {
+            queue.tail = &queue.first;
+        }
+        queue.running++;
+    }
+    return job;
+}
+
+/* As take, with the GIL released. */
+static struct job *
+wait_and_take(void)
+{
+    struct timespec end;
+    struct job *job;
+    bool idle, stays;
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec += IDLE_SECONDS;
+        idle = sem_clockwait(&queue.hints, CLOCK_MONOTONIC, &end) != 0 &&
+               errno == ETIMEDOUT;
+        pthread_mutex_lock(&queue.mutex);
+        job = take_locked();
+        /* Not while a callable may still come that was counted on it. */
+        stays =
+            !queue.closed && (!idle || queue.threads <= queue.busy_streams);
+        queue.threads -= job == NULL && !stays;
+        pthread_mutex_unlock(&queue.mutex);
+    } while (job == NULL && stays);
+    return job;
+}
+
+/* The next callable; NULL where this thread is to end.  The GIL is released
+ * only where there is none yet. */
+static struct job *
+take(void)
+{
+    pthread_mutex_lock(&queue.mutex);
+    struct job *job = take_locked();
+    pthread_mutex_unlock(&queue.mutex);
+    if (job != NULL) {
+        atomic_fetch_add(&settled, 1);
+        return job;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    /* Only now: who lingers for it wants the GIL next. */
+    atomic_fetch_add(&settled, 1);
+    job = wait_and_take();
+    Py_END_ALLOW_THREADS
+    return job;
+}
+
+static void
+job_destroy(struct job *job)
+{
+    Py_XDECREF(job->future);
+    Py_XDECREF(job->context);
+    Py_XDECREF(job->function);
+    Py_XDECREF(job->args);
+    Py_XDECREF(job->kwargs);
+    stream_release(job->state, job->stream);
+    PyMem_Free(job);
+}
+
+/* Call the function in its context: a result, or NULL with an exception. */
+static PyObject *
+call(struct job *job)
+{
+    if (job->status != PS_SUCCESS) {
+        return raise_status(job->state, job->stream->device->runtime,
+                            "the work before a callable", job->status);
+    }
+    if (PyContext_Enter(job->context) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyContext_Exit(job->context);
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
+static PyObject *
+take_exception(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* Change the state of a Future that nobody has looked at; false where somebody
+ * has, who may hold its lock. */
+static bool
+change_unseen(PyObject *future, PyObject *state, PyObject *result)
+{
+    PyObject *dict = PyObject_GenericGetDict(future, NULL);
+    bool unseen = dict != NULL &&
+                  PyDict_GetItemString(dict, "_condition") == NULL &&
+                  (result == NULL ||
+                   PyDict_SetItemString(dict, "_result", result) == 0) &&
+                  PyDict_SetItemString(dict, "_state", state) == 0;
+    Py_XDECREF(dict);
+    return unseen;
+}
+
+static void
+settle(struct job *job, PyObject *result)
+{
+    if (result != NULL &&
+        change_unseen(job->future, job->state->str_finished, result)) {
+        Py_DECREF(result);
+        return;
+    }
+    PyObject *exception = result == NULL ? take_exception() : NULL;
+    PyObject *told =
+        result != NULL
+            ? PyObject_CallMethod(job->future, "set_result", "O", result)
+            : PyObject_CallMethod(job->future, "set_exception", "O",
+                                  exception);
+    if (told == NULL) {
+        PyErr_WriteUnraisable(job->future);
+    }
+    Py_XDECREF(told);
+    Py_XDECREF(exception);
+    Py_XDECREF(result);
+}
+
+/* A stream has a callable more, or one less. */
+static void
+count_locked(struct ps_stream *stream, int change)
+{
+    unsigned before = stream->jobs;
+    stream->jobs += (unsigned)change;
+    queue.busy_streams += (stream->jobs != 0) - (before != 0);
+    atomic_fetch_add(&callables_pending, change);
+}
+
+static void
+open_gate(struct job *job)
+{
+    struct ps_device *device = job->stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    /* Short, so with the GIL: a thread that lets go of it here waits for a
+     * whole switch interval to get it back from a busy one. */
+    coming = true;
+    ps_status status = backend->gate_open(backend, device->index, job->gate);
+    coming = false;
+    pthread_mutex_lock(&queue.mutex);
+    count_locked(job->stream, -1);
+    queue.running--;
+    if (queue.closed) {
+        pthread_cond_broadcast(&queue.ended);
+    }
+    pthread_mutex_unlock(&queue.mutex);
+    report_cleanup(job->state, device->runtime, "opening a gate", status);
+}
+
+/* Whether the callable is to run: not where it was cancelled. */
+static bool
+start(struct job *job)
+{
+    if (change_unseen(job->future, job->state->str_running, NULL)) {
+        return true;
+    }
+    PyObject *go =
+        PyObject_CallMethod(job->future, "set_running_or_notify_cancel", NULL);
+    if (go == NULL) {
+        PyErr_WriteUnraisable(job->future);
+    }
+    Py_XDECREF(go);
+    return go == Py_True;
+}
+
+static void
+run(struct job *job)
+{
+    PyObject *result = NULL;
+    bool started = start(job);
+    if (started) {
+        current = job;
+        result = call(job);
+        current = NULL;
+    }
+    open_gate(job);
+    if (started) {
+        settle(job, result);
+    }
+    job_destroy(job);
+}
+
+static PyObject *
+run_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    struct job *job;
+    while ((job = take()) != NULL) {
+        run(job);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Count a callable on the stream, and see to a thread for it; -1 with an
+ * exception. */
+static int
+expect_job(struct ps_stream *stream)
+{
+    pthread_mutex_lock(&queue.mutex);
+    bool closed = queue.closed;
+    bool short_handed = false;
+    if (!closed) {
+        count_locked(stream, 1);
+        short_handed =
+            queue.threads < queue.busy_streams && queue.threads < MOST_THREADS;
+        queue.threads += short_handed;
+    }
+    pthread_mutex_unlock(&queue.mutex);
+    if (closed) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "cannot submit a callable after the program ended");
+        return -1;
+    }
+    if (!short_handed) {
+        return 0;
+    }
+    PyObject *module = PyImport_ImportModule("pystreams._futures");
+    PyObject *started = module != NULL
+                            ? PyObject_CallMethod(module, "start_thread", NULL)
+                            : NULL;
+    Py_XDECREF(module);
+    Py_XDECREF(started);
+    if (started != NULL) {
+        return 0;
+    }
+    pthread_mutex_lock(&queue.mutex);
+    queue.threads--;
+    count_locked(stream, -1);
+    pthread_mutex_unlock(&queue.mutex);
+    return -1;
+}
+
+static PyObject *
+future_type(struct module_state *state)
+{
+    if (state->future_type == NULL) {
+        PyObject *module = PyImport_ImportModule("pystreams._futures");
+        if (module != NULL) {
+            state->future_type =
+                PyObject_GetAttrString(module, "StreamFuture");
+            Py_DECREF(module);
+        }
+    }
+    return state->future_type;
+}
+
+/* The keyword arguments as a dict; NULL where there are none, or with an
+ * exception. */
+static PyObject *
+keywords_of(PyObject *const *values, PyObject *kwnames)
+{
+    PyObject *kwargs = kwnames != NULL ? PyDict_New() : NULL;
+    for (Py_ssize_t i = 0; kwargs != NULL && i < PyTuple_GET_SIZE(kwnames);
+         i++) {
+        if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(kwnames, i), values[i]) <
+            0) {
+            Py_CLEAR(kwargs);
+        }
+    }
+    return kwargs;
+}
+
+static PyObject *
+tuple_of(PyObject *const *values, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
+    }
+    return tuple;
+}
+
+static ps_status
+queue_job(struct job *job)
+{
+    struct ps_stream *stream = job->stream;
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    ps_status status;
+    if (stream->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    if (backend->stream_gate == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    if (expect_job(stream) < 0) {
+        return PS_RAISED;
+    }
+    ENQUEUE(status, stream,
+            backend->stream_gate(backend, stream->device->index,
+                                 stream->handle, reached, job, &job->gate));
+    if (status != PS_SUCCESS) {
+        pthread_mutex_lock(&queue.mutex);
+        count_locked(stream, -1);
+        pthread_mutex_unlock(&queue.mutex);
+    }
+    return status;
+}
+
+PyObject *
+Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    struct module_state *state = state_of(self);
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError,
+                        "submit() missing required argument 'fn'");
+        return NULL;
+    }
+    if (!PyCallable_Check(args[0])) {
+        return PyErr_Format(PyExc_TypeError,
+                            "submit() expects a callable, but got %s",
+                            Py_TYPE(args[0])->tp_name);
+    }
+    struct ps_stream *stream = stream_of(self);
+    PyObject *type = future_type(state);
+    if (stream == NULL || type == NULL) {
+        return NULL;
+    }
+    struct job *job = PyMem_Calloc(1, sizeof(*job));
+    if (job == NULL) {
+        return PyErr_NoMemory();
+    }
+    ensure_queue();
+    job->state = state;
+    job->stream = ps_stream_ref(stream);
+    job->function = Py_NewRef(args[0]);
+    job->args = tuple_of(args + 1, nargs - 1);
+    job->kwargs = keywords_of(args + nargs, kwnames);
+    job->context = PyContext_CopyCurrent();
+    job->future = PyObject_CallNoArgs(type);
+    if (job->args == NULL || (job->kwargs == NULL && kwnames != NULL) ||
+        job->context == NULL || job->future == NULL) {
+        job_destroy(job);
+        return NULL;
+    }
+    PyObject *future = Py_NewRef(job->future);
+    ps_status status = queue_job(job);
+    if (status != PS_SUCCESS) {
+        raise_status(state, stream->device->runtime, "Stream.submit", status);
+        job_destroy(job);
+        Py_CLEAR(future);
+    }
+    return future;
+}
+
+int
+check_may_wait(const struct work *work)
+{
+    struct ps_stream *mine = current != NULL ? current->stream : NULL;
+    if (mine == NULL || work->device != mine->device) {
+        return 0;
+    }
+    bool cyclic = true;
+    if (work->stream != NULL) {
+        cyclic = work->stream->handle == mine->handle;
+    }
+    else if (work->event != NULL) {
+        cyclic = atomic_load(&work->event->source) == mine->handle &&
+                 ps_event_query(work->event) == PS_ERROR_NOT_READY;
+    }
+    if (cyclic) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "%s: a callable cannot wait for the stream that it runs "
+                     "on, whose work waits for the callable",
+                     work->operation);
+        return -1;
+    }
+    return 0;
+}
+
+/* With the GIL released. */
+static bool
+wait_for_running(int64_t timeout_ns)
+{
+    int64_t end_ns = monotonic_ns() + timeout_ns;
+    struct timespec end = {end_ns / 1000000000, end_ns % 1000000000};
+    int error = 0;
+    pthread_mutex_lock(&queue.mutex);
+    queue.closed = true;
+    for (int i = 0; i < queue.threads; i++) {
+        sem_post(&queue.hints);
+    }
+    while (queue.running > 0 && error == 0) {
+        error = pthread_cond_timedwait(&queue.ended, &queue.mutex, &end);
+    }
+    bool finished = queue.running == 0;
+    pthread_mutex_unlock(&queue.mutex);
+    return finished;
+}
+
+bool
+stop_jobs(int64_t timeout_ns)
+{
+    bool finished;
+    ensure_queue();
+    WITHOUT_GIL(finished = wait_for_running(timeout_ns));
+    return finished;
+}
+
+/* Spin, with the GIL released, until a Future was settled. */
+static void
+spin(unsigned long long seen, int64_t end)
+{
+    while (atomic_load_explicit(&settled, memory_order_acquire) == seen &&
+           monotonic_ns() < end) {
+    }
+}
+
+static PyObject *
+linger(PyObject *module, PyObject *future)
+{
+    struct module_state *state = state_of_module(module);
+    PyObject *dict = PyObject_GenericGetDict(future, NULL);
+    int64_t end = monotonic_ns() + LINGER_NS;
+    while (dict != NULL) {
+        unsigned long long seen = atomic_load(&settled);
+        bool finished =
+            PyDict_GetItemString(dict, "_state") == state->str_finished;
+        if (finished || monotonic_ns() >= end) {
+            Py_DECREF(dict);
+            return PyBool_FromLong(finished);
+        }
+        WITHOUT_GIL(spin(seen, end));
+    }
+    return NULL;
+}
+
+PyMethodDef submit_functions[] = {
+    FUNCTION("linger", linger, METH_O, "future, /",
+             "Return whether the Future of a callable is finished, after a "
+             "short while if not.\n\n"
+             "Spins with the GIL released: a callable that is done soon costs "
+             "no sleep."),
+    FUNCTION("run_jobs", run_jobs, METH_NOARGS, "/",
+             "Run submitted callables, until there was none for long: what "
+             "the package's threads\ndo."),
+    {NULL},
+};

@@ -1,0 +1,215 @@
+/* Waiting: what every method does that blocks until work is done.  The GIL is
+ * released; a wait that its backend can time is cut into slices, so that
+ * signals are seen between them, and so is any wait with a time limit. */
+#include "module.h"
+
+#include <time.h>
+
+#include "../core/mailbox.h"
+#include "../core/notify.h"
+#include "../core/trace.h"
+
+enum { SLICE_NS = 50 * 1000 * 1000 };
+
+/* Limits beyond this are none. */
+static const double LONGEST = 1e9;
+
+int64_t
+monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int
+timeout_argument(PyObject *argument, int64_t *timeout_ns)
+{
+    *timeout_ns = NO_TIMEOUT;
+    if (argument == NULL || argument == Py_None) {
+        return 0;
+    }
+    double seconds = PyFloat_AsDouble(argument);
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (seconds != seconds) {
+        PyErr_SetString(PyExc_ValueError,
+                        "timeout must be a number of seconds, got nan");
+        return -1;
+    }
+    if (seconds < LONGEST) {
+        *timeout_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
+    }
+    return 0;
+}
+
+/* Wait as the backend does, for as long as it takes. */
+static ps_status
+wait_whole(const struct work *work)
+{
+    if (work->stream != NULL) {
+        return ps_stream_synchronize(work->stream);
+    }
+    return work->event != NULL ? ps_event_synchronize(work->event)
+                               : ps_device_synchronize(work->device);
+}
+
+/* Wait for so long; PS_ERROR_NOT_SUPPORTED where the backend cannot. */
+static ps_status
+wait_slice(const struct work *work, int64_t timeout_ns)
+{
+    if (work->stream != NULL) {
+        return ps_stream_synchronize_for(work->stream, timeout_ns);
+    }
+    return work->event != NULL
+               ? ps_event_synchronize_for(work->event, timeout_ns)
+               : ps_device_synchronize_for(work->device, timeout_ns);
+}
+
+/* Of which slices are made. */
+typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
+
+static ps_status
+slice_of_work(const void *work, int64_t timeout_ns)
+{
+    return wait_slice(work, timeout_ns);
+}
+
+static ps_status
+slice_of_mailbox(const void *mailbox, int64_t timeout_ns)
+{
+    return ps_mailbox_wait((struct ps_mailbox *)mailbox, timeout_ns);
+}
+
+static ps_status
+wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
+{
+    ps_status status;
+    int64_t start = monotonic_ns(), left = timeout_ns;
+    do {
+        WITHOUT_GIL(status = slice(what, left < SLICE_NS ? left : SLICE_NS));
+        if (PyErr_CheckSignals() < 0) {
+            return PS_RAISED;
+        }
+        if (timeout_ns != NO_TIMEOUT) {
+            left = timeout_ns - (monotonic_ns() - start);
+        }
+    } while (status == PS_ERROR_NOT_READY && left > 0);
+    return status;
+}
+
+ps_status
+wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
+{
+    return wait_in_slices(slice_of_mailbox, mailbox, timeout_ns);
+}
+
+ps_status
+notify_of_work(const struct work *work, struct ps_letter *letter)
+{
+    ps_status status;
+    if (work->stream != NULL) {
+        ENQUEUE_WITHOUT_GIL(
+            status, work->stream,
+            ps_stream_notify(work->stream, ps_letter_post, letter));
+    }
+    else if (work->event != NULL) {
+        WITHOUT_GIL(status =
+                        ps_event_notify(work->event, ps_letter_post, letter));
+    }
+    else {
+        WITHOUT_GIL(
+            status = ps_device_notify(work->device, ps_letter_post, letter));
+    }
+    return status;
+}
+
+/* Be told of the end of the work, and wait for that. */
+static ps_status
+wait_for_news(const struct work *work, int64_t timeout_ns)
+{
+    struct ps_mailbox *mailbox;
+    struct ps_letter *letter = NULL;
+    ps_status status = ps_mailbox_create(&mailbox);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = ps_letter_create(mailbox, 0, &letter);
+    if (status == PS_SUCCESS) {
+        status = notify_of_work(work, letter);
+        if (status != PS_SUCCESS) {
+            ps_letter_destroy(letter);
+        }
+    }
+    if (status == PS_SUCCESS) {
+        status = wait_for_mailbox(mailbox, timeout_ns);
+    }
+    if (status == PS_SUCCESS) {
+        letter = ps_mailbox_take(mailbox);
+        status = letter->status;
+        ps_letter_destroy(letter);
+    }
+    ps_mailbox_unref(mailbox);
+    return status == PS_SUCCESS && work->event != NULL
+               ? ps_event_query(work->event)
+               : status;
+}
+
+static void
+trace(const struct work *work)
+{
+    if (work->stream != NULL) {
+        ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, work->device,
+                 work->stream->handle, 0);
+    }
+    else if (work->event != NULL) {
+        ps_trace(PS_TRACE_EVENT_SYNCHRONIZATION, work->device,
+                 atomic_load(&work->event->handle), 0);
+    }
+    else {
+        ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, work->device, 0, 0);
+    }
+}
+
+ps_status
+wait_for_work(struct module_state *state, const struct work *work,
+              int64_t timeout_ns)
+{
+    ps_status status;
+    if (check_may_wait(work) < 0) {
+        return PS_RAISED;
+    }
+    const struct ps_backend *backend = work->device->runtime->backend;
+    bool sliced =
+        work->stream != NULL  ? backend->stream_synchronize_for != NULL
+        : work->event != NULL ? backend->event_synchronize_for != NULL
+                              : backend->device_synchronize_for != NULL;
+    if (!sliced && timeout_ns == NO_TIMEOUT) {
+        WITHOUT_GIL(status = wait_whole(work));
+    }
+    else {
+        trace(work);
+        status = sliced ? wait_in_slices(slice_of_work, work, timeout_ns)
+                        : wait_for_news(work, timeout_ns);
+    }
+    memory_settle(state, work->device->runtime);
+    return status;
+}
+
+PyObject *
+waited(struct module_state *state, const struct work *work, PyObject *timeout)
+{
+    int64_t timeout_ns;
+    if (timeout_argument(timeout, &timeout_ns) < 0) {
+        return NULL;
+    }
+    ps_status status = wait_for_work(state, work, timeout_ns);
+    if (status == PS_ERROR_NOT_READY) {
+        return PyErr_Format(PyExc_TimeoutError,
+                            "%s: the work was not done after %S s; it goes on",
+                            work->operation, timeout);
+    }
+    return none_or_raise(state, work->device->runtime, work->operation,
+                         status);
+}

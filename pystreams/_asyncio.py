@@ -1,0 +1,72 @@
+"""`await` for streams and events whose work is not done.
+
+An event loop has one file descriptor for all of them, which is written when
+work ends, by a thread that never meets Python; no thread waits, and nothing
+polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from itertools import count
+from weakref import WeakKeyDictionary
+
+from . import _C
+
+_Awaitable = _C.Stream | _C.Event
+
+
+class _Desk:
+    """Where a loop's futures wait for their letters."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waiter = _C.Waiter()
+        self._tokens = count()
+        self._pending: dict[int, tuple[asyncio.Future[None], _Awaitable]] = {}
+        loop.add_reader(self._waiter.fileno(), self._deliver)
+
+    def watch(
+        self, loop: asyncio.AbstractEventLoop, obj: _Awaitable
+    ) -> asyncio.Future[None]:
+        future = loop.create_future()
+        token = next(self._tokens)
+        self._pending[token] = future, obj
+        try:
+            self._waiter.watch(obj, token)
+        except BaseException:
+            del self._pending[token]
+            raise
+        return future
+
+    def _deliver(self) -> None:
+        for token, status in self._waiter.take():
+            future, obj = self._pending.pop(token)
+            if future.done():
+                continue
+            try:
+                if status:
+                    obj.query()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+
+_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = (
+    WeakKeyDictionary()
+)
+
+
+def watch(obj: _Awaitable) -> asyncio.Future[None]:
+    """Return a future of the running loop for the work that obj has now."""
+    loop = asyncio.get_running_loop()
+    desk = _desks.get(loop)
+    if desk is None:
+        desk = _desks[loop] = _Desk(loop)
+    return desk.watch(loop, obj)
+
+
+def pending(obj: _Awaitable) -> Generator[None, None, None]:
+    """What obj.__await__() returns while its work is not done."""
+    return watch(obj).__await__()

@@ -1,0 +1,169 @@
+"""Waiting for several streams, events and futures at once."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from time import monotonic
+
+from . import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+    from concurrent.futures import Future
+    from typing import Any
+
+    _Waitable = _C.Stream | _C.Event | Future[Any]
+
+
+class DoneAndNotDone(tuple["set[_Waitable]", "set[_Waitable]"]):
+    """What wait() returns: the sets done and not_done."""
+
+    __slots__ = ()
+
+    done = property(itemgetter(0))
+    not_done = property(itemgetter(1))
+
+    def __repr__(self) -> str:
+        return f"DoneAndNotDone(done={self.done}, not_done={self.not_done})"
+
+
+def _check(objects: Iterable[_Waitable]) -> list[_Waitable]:
+    """The objects, each once, after a look at what they are."""
+    from concurrent.futures import Future
+
+    found = list(dict.fromkeys(objects))
+    for obj in found:
+        if not isinstance(obj, (_C.Stream, _C.Event, Future)):
+            raise TypeError(
+                "expected Streams, Events and Futures, "
+                f"but got {type(obj).__name__}"
+            )
+    return found
+
+
+def _failed(obj: _Waitable) -> bool:
+    """Whether the work that is done has failed."""
+    if not isinstance(obj, (_C.Stream, _C.Event)):
+        return not obj.cancelled() and obj.exception() is not None
+    try:
+        obj.query()
+    except RuntimeError:
+        return True
+    return False
+
+
+class _Box:
+    """Objects, and who of them is done."""
+
+    def __init__(self, objects: list[_Waitable]) -> None:
+        self._waiter = _C.Waiter()
+        self._objects = objects
+        for token, obj in enumerate(objects):
+            if isinstance(obj, (_C.Stream, _C.Event)):
+                self._waiter.watch(obj, token)
+            else:
+                self._add(obj, token)
+
+    def _add(self, future: Future[Any], token: int) -> None:
+        post = self._waiter.post
+        future.add_done_callback(lambda _: post(token))
+
+    def wait(self, deadline: float | None) -> list[_Waitable]:
+        """Those that are done since the last call; none at the deadline."""
+        left = None if deadline is None else deadline - monotonic()
+        return [self._objects[i] for i, _ in self._waiter.wait(left)]
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else monotonic() + timeout
+
+
+def wait(
+    objects: Iterable[_Waitable],
+    timeout: float | None = None,
+    return_when: str = "ALL_COMPLETED",
+) -> DoneAndNotDone:
+    """Wait until work is done, as concurrent.futures.wait does.
+
+    objects are Streams (the work they have now), Events (their latest
+    records) and Futures.  Work that failed is done; synchronize() raises its
+    failure.  Returns the sets (done, not_done), after timeout seconds in any
+    case.  Blocks with the GIL released; Ctrl-C ends it, and the work goes on.
+    """
+    if return_when not in (
+        "ALL_COMPLETED",
+        "FIRST_COMPLETED",
+        "FIRST_EXCEPTION",
+    ):
+        raise ValueError(f"Invalid return condition: {return_when!r}")
+    found = _check(objects)
+    deadline = _deadline(timeout)
+    box = _Box(found)
+    done: set[_Waitable] = set()
+    while len(done) < len(found):
+        ended = box.wait(deadline)
+        done.update(ended)
+        if (
+            not ended
+            or return_when == "FIRST_COMPLETED"
+            or (return_when == "FIRST_EXCEPTION" and any(map(_failed, ended)))
+        ):
+            break
+    return DoneAndNotDone((done, set(found) - done))
+
+
+class as_completed:
+    """Iterate over objects in the order in which their work is done.
+
+    objects are as wait() takes them.  With `for`, waiting blocks as wait()
+    does; `async for` leaves the event loop free.  Raises TimeoutError once
+    timeout seconds have passed since the start.
+    """
+
+    def __init__(
+        self, objects: Iterable[_Waitable], timeout: float | None = None
+    ) -> None:
+        self._objects = _check(objects)
+        self._deadline = _deadline(timeout)
+
+    def _late(self, left: int) -> TimeoutError:
+        return TimeoutError(
+            f"{left} (of {len(self._objects)}) objects unfinished"
+        )
+
+    def __iter__(self) -> Iterator[_Waitable]:
+        box = _Box(self._objects)
+        left = len(self._objects)
+        while left:
+            ended = box.wait(self._deadline)
+            if not ended:
+                raise self._late(left)
+            left -= len(ended)
+            yield from ended
+
+    async def __aiter__(self) -> AsyncIterator[_Waitable]:
+        import asyncio
+
+        from ._asyncio import watch
+
+        owners = {
+            watch(obj)
+            if isinstance(obj, (_C.Stream, _C.Event))
+            else asyncio.wrap_future(obj): obj
+            for obj in self._objects
+        }
+        pending = set(owners)
+        while pending:
+            timeout = None
+            if self._deadline is not None:
+                timeout = max(0, self._deadline - monotonic())
+            ended, pending = await asyncio.wait(
+                pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not ended:
+                raise self._late(len(pending))
+            for future in ended:
+                if not future.cancelled():
+                    future.exception()
+                yield owners[future]
