@@ -125,17 +125,63 @@ notify_of_work(const struct work *work, struct ps_letter *letter)
     return status;
 }
 
-/* Be told of the end of the work, and wait for that. */
+/* A wait for news of work, and what is needed to ask for it meanwhile. */
+struct vigil {
+    const struct work *work;
+    struct ps_mailbox *mailbox;
+    int64_t start;
+    /* What the work came to, once it is not PS_ERROR_NOT_READY. */
+    ps_status status;
+};
+
+static ps_status
+ask(const struct work *work)
+{
+    if (work->stream != NULL) {
+        return ps_stream_query(work->stream);
+    }
+    return work->event != NULL ? ps_event_query(work->event)
+                               : PS_ERROR_NOT_READY;
+}
+
+/* A device's news may take half a millisecond to come, as an interrupt does.
+ * So it is asked too: all the time at first, then after a thousandth of the
+ * time that has passed, which costs less than a hundredth of a core. */
+static ps_status
+slice_of_vigil(const void *context, int64_t timeout_ns)
+{
+    enum { EAGER_NS = 50 * 1000, RESPITE = 1000 };
+    struct vigil *vigil = (struct vigil *)context;
+    int64_t now = monotonic_ns(), end = now + timeout_ns;
+    for (; vigil->status == PS_ERROR_NOT_READY && now < end;
+         now = monotonic_ns()) {
+        int64_t passed = now - vigil->start, rest = passed / RESPITE;
+        if (passed > EAGER_NS &&
+            ps_mailbox_wait(vigil->mailbox,
+                            rest < end - now ? rest : end - now) ==
+                PS_SUCCESS) {
+            struct ps_letter *letter = ps_mailbox_take(vigil->mailbox);
+            vigil->status = letter->status;
+            ps_letter_destroy(letter);
+        }
+        else {
+            vigil->status = ask(vigil->work);
+        }
+    }
+    return vigil->status;
+}
+
+/* Wait where the backend cannot end a wait. */
 static ps_status
 wait_for_news(const struct work *work, int64_t timeout_ns)
 {
-    struct ps_mailbox *mailbox;
+    struct vigil vigil = {work, NULL, monotonic_ns(), PS_ERROR_NOT_READY};
     struct ps_letter *letter = NULL;
-    ps_status status = ps_mailbox_create(&mailbox);
+    ps_status status = ps_mailbox_create(&vigil.mailbox);
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = ps_letter_create(mailbox, 0, &letter);
+    status = ps_letter_create(vigil.mailbox, 0, &letter);
     if (status == PS_SUCCESS) {
         status = notify_of_work(work, letter);
         if (status != PS_SUCCESS) {
@@ -143,14 +189,9 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
         }
     }
     if (status == PS_SUCCESS) {
-        status = wait_for_mailbox(mailbox, timeout_ns);
+        status = wait_in_slices(slice_of_vigil, &vigil, timeout_ns);
     }
-    if (status == PS_SUCCESS) {
-        letter = ps_mailbox_take(mailbox);
-        status = letter->status;
-        ps_letter_destroy(letter);
-    }
-    ps_mailbox_unref(mailbox);
+    ps_mailbox_unref(vigil.mailbox);
     return status == PS_SUCCESS && work->event != NULL
                ? ps_event_query(work->event)
                : status;
