@@ -3,6 +3,7 @@
 The only file whose tests are timed: they compare times of one run.
 """
 
+import sysconfig
 import threading
 import time
 
@@ -110,3 +111,15 @@ def test_two_threads_wait_for_two_devices_at_once(two_devices, wait):
     elapsed = (time.perf_counter() - started) * 1000
     assert len(summed) == 2
     assert sum(summed) / elapsed > 1.4
+
+
+def test_a_free_threaded_interpreter_turns_the_gil_on(run_python):
+    if sysconfig.get_config_var("Py_GIL_DISABLED") != 1:
+        pytest.skip("this interpreter is not free-threaded")
+    done = run_python(
+        "import warnings, sys\n"
+        "warnings.simplefilter('ignore')\n"
+        "import pystreams\n"
+        "print(sys._is_gil_enabled())"
+    )
+    assert done.stdout == "True\n"

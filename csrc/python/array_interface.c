@@ -1,6 +1,6 @@
 /* The CUDA array interface, version 3, both ways.  Its `stream` says whose
  * work must come before: None asks for no wait, 0 is not allowed. */
-#include "module.h"
+#include "span.h"
 
 #include <ctype.h>
 #include <stdlib.h>

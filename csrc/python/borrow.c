@@ -1,6 +1,6 @@
 /* Memory of other libraries: what a copy takes beside Buffers.  Nothing that a
  * producer says of its memory is believed before it was checked. */
-#include "module.h"
+#include "span.h"
 
 /* The bytes of the claim; -1 with ValueError. */
 static int

@@ -1,7 +1,7 @@
 /* The type `Buffer`: bytes of device or pinned memory, or a part of another
  * Buffer's.  A method that may release the GIL works on a held copy of the
  * object's fields, because another thread may close it meanwhile. */
-#include "module.h"
+#include "span.h"
 
 #include <structmember.h>
 

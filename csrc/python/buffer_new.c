@@ -1,5 +1,5 @@
 /* Making Buffers, and holding what they stand for. */
-#include "module.h"
+#include "span.h"
 
 int
 buffer_check_open(PyObject *self)

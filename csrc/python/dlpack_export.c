@@ -2,7 +2,7 @@
  * memory, not the Buffer, until its consumer or its own end gives it back. */
 #include "dlpack.h"
 
-#include "module.h"
+#include "span.h"
 
 /* What a capsule of ours holds; managed comes first, so that a pointer to it
  * is one to all. */

@@ -3,7 +3,7 @@
  * is its own to clean up. */
 #include "dlpack.h"
 
-#include "module.h"
+#include "span.h"
 
 /* A capsule's content, in either form. */
 struct tensor {

@@ -1,6 +1,6 @@
 /* The module `pystreams._C`: its types, its exceptions and its functions.
  * Importing it starts no thread and touches no driver. */
-#include "module.h"
+#include "span.h"
 
 static PyTypeObject *
 add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
@@ -166,6 +166,11 @@ static PyModuleDef_Slot module_slots[] = {
 #if PY_VERSION_HEX >= 0x030C0000
     /* Backends and their devices belong to the process. */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    /* It guards what objects stand for against close() on another thread, and
+     * the counts of callables; a free-threaded interpreter turns it on. */
+    {Py_mod_gil, Py_MOD_GIL_USED},
 #endif
     {0, NULL},
 };

@@ -3,7 +3,7 @@
  * Work that is not waited for marks its blocks as used by its stream after it
  * was queued, so that no block is reused under it.  Callers hold the blocks.
  */
-#include "module.h"
+#include "span.h"
 
 #include <stdlib.h>
 
