@@ -234,11 +234,14 @@ settle(struct job *job, PyObject *result)
         Py_DECREF(result);
         return;
     }
+    /* Its callbacks may take long, and this thread looks for no callable
+     * before they are done. */
+    sem_post(&queue.hints);
     PyObject *exception = result == NULL ? take_exception() : NULL;
     PyObject *told =
         result != NULL
-            ? PyObject_CallMethod(job->future, "set_result", "O", result)
-            : PyObject_CallMethod(job->future, "set_exception", "O",
+            ? PyObject_CallMethod(job->future, "set_result", "(O)", result)
+            : PyObject_CallMethod(job->future, "set_exception", "(O)",
                                   exception);
     if (told == NULL) {
         PyErr_WriteUnraisable(job->future);
@@ -400,6 +403,13 @@ tuple_of(PyObject *const *values, Py_ssize_t count)
     return tuple;
 }
 
+static bool
+is_capturing(struct ps_stream *stream)
+{
+    int capturing;
+    return ps_stream_capturing(stream, &capturing) == PS_SUCCESS && capturing;
+}
+
 static ps_status
 queue_job(struct job *job)
 {
@@ -418,10 +428,17 @@ queue_job(struct job *job)
     ENQUEUE(status, stream,
             backend->stream_gate(backend, stream->device->index,
                                  stream->handle, reached, job, &job->gate));
-    if (status != PS_SUCCESS) {
-        pthread_mutex_lock(&queue.mutex);
-        count_locked(stream, -1);
-        pthread_mutex_unlock(&queue.mutex);
+    if (status == PS_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&queue.mutex);
+    count_locked(stream, -1);
+    pthread_mutex_unlock(&queue.mutex);
+    if (status == PS_ERROR_NOT_SUPPORTED && is_capturing(stream)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a callable cannot be captured into a graph; submit "
+                        "it before the capture begins or after it ends");
+        return PS_RAISED;
     }
     return status;
 }
@@ -441,9 +458,9 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                             "submit() expects a callable, but got %s",
                             Py_TYPE(args[0])->tp_name);
     }
-    struct ps_stream *stream = stream_of(self);
     PyObject *type = future_type(state);
-    if (stream == NULL || type == NULL) {
+    struct ps_stream *stream = type != NULL ? stream_of(self) : NULL;
+    if (stream == NULL) {
         return NULL;
     }
     struct job *job = PyMem_Calloc(1, sizeof(*job));

@@ -251,7 +251,7 @@ await(struct module_state *state, PyObject *self, struct ps_runtime *runtime,
     }
     PyObject *module = PyImport_ImportModule("pystreams._asyncio");
     PyObject *iterator =
-        module != NULL ? PyObject_CallMethod(module, "pending", "O", self)
+        module != NULL ? PyObject_CallMethod(module, "pending", "(O)", self)
                        : NULL;
     Py_XDECREF(module);
     return iterator;
