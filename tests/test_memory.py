@@ -488,3 +488,22 @@ def test_nothing_leaks(counted, cycle, sanitized):
         stats(counted)["allocated_bytes.all.current"]
         == (in_use["allocated_bytes.all.current"])
     )
+
+
+def test_recycled_pinned_block_is_of_the_device_that_asked(two_devices):
+    """Work on it goes to that device's current stream."""
+    if two_devices.name == "cpu":
+        pytest.skip("cpu: pins memory for no device of its own")
+    before = two_devices.empty(4096, pin_memory=True)
+    address = before.data_ptr()
+    before.close()
+    block = two_devices.empty(4096, 1, pin_memory=True)
+    if block.data_ptr() != address:
+        pytest.skip("another block was recycled")
+    with two_devices.hold(two_devices.current_stream(1)):
+        block.fill_(7)
+        mark = two_devices.event()
+        mark.record(two_devices.current_stream(1))
+        two_devices.synchronize(0)
+        assert bytes(block.memoryview()) != b"\7" * 4096
+    assert block.tobytes() == b"\7" * 4096

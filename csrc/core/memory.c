@@ -335,6 +335,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
         nbytes == 0 ? NULL : take_idle(&device->runtime->memory, rounded);
     if (block != NULL) {
         atomic_store(&block->refs, 1);
+        block->device = device;
         *result = block;
         return PS_SUCCESS;
     }
