@@ -46,12 +46,10 @@ block_release(struct module_state *state, struct ps_block *block)
 {
     struct ps_runtime *runtime = block->device->runtime;
     ps_status status;
-    if (atomic_load(&block->refs) > 1) {
-        status = ps_block_unref(block);
+    if (ps_refs_drop_shared(&block->refs)) {
+        return;
     }
-    else {
-        WITHOUT_GIL(status = ps_block_unref(block));
-    }
+    WITHOUT_GIL(status = ps_block_unref(block));
     report_cleanup(state, runtime, "freeing memory", status);
 }
 

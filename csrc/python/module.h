@@ -11,6 +11,7 @@
 
 #include "../core/current.h"
 #include "../core/event.h"
+#include "../core/refs.h"
 #include "../core/runtime.h"
 #include "../core/stream.h"
 #include "../core/trace.h"

@@ -39,17 +39,12 @@ stream_of(PyObject *self)
 void
 stream_release(struct module_state *state, struct ps_stream *stream)
 {
-    if (stream == NULL) {
+    ps_status status;
+    if (stream == NULL || ps_refs_drop_shared(&stream->refs)) {
         return;
     }
     struct ps_runtime *runtime = stream->device->runtime;
-    ps_status status;
-    if (atomic_load(&stream->refs) > 1) {
-        status = ps_stream_unref(stream);
-    }
-    else {
-        WITHOUT_GIL(status = ps_stream_unref(stream));
-    }
+    WITHOUT_GIL(status = ps_stream_unref(stream));
     report_cleanup(state, runtime, "giving up a stream", status);
 }
 
