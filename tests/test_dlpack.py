@@ -199,6 +199,7 @@ LIES = {
     "bits overflow": ({"shape": [2**60], "bits": 64}, ValueError, "overflow"),
     "no shape": ({"shape": None, "ndim": 1}, ValueError, "no shape"),
     "negative ndim": ({"ndim": -1}, ValueError, "-1 dimensions"),
+    "too large ndim": ({"ndim": 2**31 - 1}, ValueError, "0 to 64"),
     "no bits": ({"bits": 0}, ValueError, "0 bits"),
     "no lanes": ({"lanes": 0}, ValueError, "0 lanes"),
     "no data": ({"data": None}, ValueError, "cannot be"),
@@ -207,11 +208,7 @@ LIES = {
         ValueError,
         "cannot be",
     ),
-    "offset overflow": (
-        {"byte_offset": 2**64 - 1},
-        ValueError,
-        "byte_offset",
-    ),
+    "offset overflow": ({"byte_offset": 2**64 - 1}, ValueError, "offset"),
     "past the end": (
         {"data": 2**64 - 8, "shape": [16]},
         ValueError,

@@ -5,10 +5,11 @@ import logging
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from pystreams import trace
+from pystreams import _C, trace
 
 TIMEOUT = 30
 
@@ -378,7 +379,7 @@ def test_an_unknown_kind_is_told_those_that_there_are():
 
 INTERRUPT = """
 import signal, sys, pystreams
-from pystreams import trace
+from pystreams import _C, trace
 signal.signal(signal.SIGINT, signal.default_int_handler)
 stream = pystreams.Stream(sys.argv[1])
 event = pystreams.Event(sys.argv[1])
@@ -408,7 +409,7 @@ def test_an_interrupt_in_a_callback_is_raised_after_it(backend, run_python):
 
 EXITS = """
 import sys, threading, pystreams
-from pystreams import trace
+from pystreams import _C, trace
 name, how = sys.argv[1:]
 stream = pystreams.Stream(name)
 event = stream.record_event()
@@ -443,7 +444,7 @@ def test_exit_with_a_subscription_is_silent(backend, run_python, how):
 
 FORK = """
 import os, sys, pystreams
-from pystreams import trace
+from pystreams import _C, trace
 name = sys.argv[1]
 stream = pystreams.Stream(name)
 event = stream.record_event()
@@ -485,3 +486,34 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 def test_importing_the_package_stays_light(run_python):
     done = run_python(LIGHT)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("taken", ["lent", "copied", "interface"])
+def test_may_make_another_stream_current(cuda, taken):
+    """The stream that work began on stays, though nobody else holds it."""
+    block = cuda.empty(64)
+    block.fill_(3)
+    target = cuda.empty(64)
+    producer = SimpleNamespace(
+        __cuda_array_interface__={
+            **block.__cuda_array_interface__,
+            "stream": cuda.stream().native_handle,
+        }
+    )
+    changed = []
+
+    def change(record):
+        changed.append(cuda.current_stream().native_handle)
+        _C.set_stream(cuda.default_stream())
+
+    cuda.synchronize()
+    _C.set_stream(cuda.stream())
+    with trace.subscribe(change, "event_record"):
+        if taken == "interface":
+            target.copy_(producer)
+        else:
+            capsule = block.__dlpack__(copy=taken == "copied" or None)
+            target.copy_(capsule)
+    assert changed[0] != 0
+    cuda.synchronize()
+    assert target.tobytes() == b"\3" * 64

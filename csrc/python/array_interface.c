@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The most dimensions that are read. */
-enum { DIMENSIONS = 64 };
-
 static const char what[] = "the CUDA array interface";
 
 /* A tuple of integers; how many, or -1 with an exception. */
@@ -16,10 +13,11 @@ static int
 parse_extents(const char *name, PyObject *tuple, int64_t *extents)
 {
     if (tuple == NULL || !PyTuple_Check(tuple) ||
-        PyTuple_GET_SIZE(tuple) > DIMENSIONS) {
+        PyTuple_GET_SIZE(tuple) > MOST_DIMENSIONS) {
         PyErr_Format(PyExc_TypeError,
                      "%s must have '%s' as a tuple of at most %d ints, got %R",
-                     what, name, DIMENSIONS, tuple != NULL ? tuple : Py_None);
+                     what, name, MOST_DIMENSIONS,
+                     tuple != NULL ? tuple : Py_None);
         return -1;
     }
     int count = (int)PyTuple_GET_SIZE(tuple);
@@ -125,8 +123,9 @@ wait_for_producer(struct module_state *state, struct ps_device *device,
     if (theirs == NULL) {
         return -1;
     }
-    int result =
-        stream_wait_stream(state, handshake_stream(device, stream), theirs);
+    struct ps_stream *ours = handshake_stream(device, stream);
+    int result = stream_wait_stream(state, ours, theirs);
+    stream_release(state, ours);
     stream_release(state, theirs);
     return result;
 }
@@ -136,7 +135,7 @@ interface_hold(struct module_state *state, PyObject *object,
                PyObject *interface, struct ps_device *device,
                struct ps_stream *stream, struct span *span)
 {
-    int64_t shape[DIMENSIONS], strides[DIMENSIONS];
+    int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
     struct claim claim = {.what = what, .shape = shape};
     PyObject *layout = PyDict_GetItemString(interface, "strides");
     PyObject *number = PyDict_GetItemString(interface, "stream");

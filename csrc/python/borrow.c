@@ -180,9 +180,9 @@ claim_hold(struct module_state *state, const struct claim *claim,
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream)
 {
-    return stream != NULL && stream->device == device
-               ? stream
-               : ps_current_stream(device);
+    return ps_stream_ref(stream != NULL && stream->device == device
+                             ? stream
+                             : ps_current_stream(device));
 }
 
 struct ps_stream *
@@ -308,7 +308,10 @@ follow(struct module_state *state, struct span *span, struct ps_stream *stream)
         stream->device->runtime != device->runtime) {
         return 0;
     }
-    return stream_wait_stream(state, stream, ps_current_stream(device));
+    struct ps_stream *current = ps_stream_ref(ps_current_stream(device));
+    int result = stream_wait_stream(state, stream, current);
+    stream_release(state, current);
+    return result;
 }
 
 int

@@ -188,11 +188,19 @@ copy_span(struct module_state *state, struct span *span, bool to_host)
     if (device == NULL) {
         return -1;
     }
-    struct ps_stream *order =
-        span->block->pinned && !to_host ? NULL : ps_current_stream(device);
+    struct ps_stream *current =
+        ps_stream_ref(ps_current_stream(span->block->device));
+    struct ps_stream *order = span->block->pinned && !to_host
+                                  ? NULL
+                                  : ps_stream_ref(ps_current_stream(device));
     struct span copied;
-    if (span_settle(state, span, ps_current_stream(span->block->device)) < 0 ||
-        span_create(state, device, order, span->nbytes, &copied) < 0) {
+    int result = span_settle(state, span, current);
+    if (result == 0) {
+        result = span_create(state, device, order, span->nbytes, &copied);
+    }
+    stream_release(state, order);
+    stream_release(state, current);
+    if (result < 0) {
         return -1;
     }
     if (span_copy(state, &copied, span, NULL, false) < 0) {

@@ -90,10 +90,13 @@ static int
 check_tensor(const struct tensor *tensor)
 {
     const struct dlpack_tensor *dl = tensor->dl;
-    if (dl->ndim < 0 || (dl->ndim > 0 && dl->shape == NULL)) {
+    if (dl->ndim < 0 || dl->ndim > MOST_DIMENSIONS ||
+        (dl->ndim > 0 && dl->shape == NULL)) {
         PyErr_Format(PyExc_ValueError,
-                     "the DLPack tensor has %d dimensions and %s shape",
-                     dl->ndim, dl->shape != NULL ? "a" : "no");
+                     "the DLPack tensor has %d dimensions and %s shape, "
+                     "where 0 to %d and a shape are expected",
+                     dl->ndim, dl->shape != NULL ? "a" : "no",
+                     MOST_DIMENSIONS);
         return -1;
     }
     if (dl->type_bits == 0 || dl->type_lanes == 0) {
@@ -241,10 +244,11 @@ ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
         (stream == NULL ||
          PyDict_SetItemString(keywords, "stream", stream) == 0)) {
         capsule = PyObject_Call(method, none, keywords);
-        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError) &&
-            PyDict_DelItemString(keywords, "max_version") == 0) {
+        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Clear();
-            capsule = PyObject_Call(method, none, keywords);
+            if (PyDict_DelItemString(keywords, "max_version") == 0) {
+                capsule = PyObject_Call(method, none, keywords);
+            }
         }
     }
     Py_XDECREF(none);
@@ -293,28 +297,26 @@ producer_hold(struct module_state *state, PyObject *object,
 {
     long type, id;
     struct ps_device *device;
+    struct ps_stream *ours = NULL;
     PyObject *number = NULL;
     if (ask_device(state, object, &type, &id) < 0 ||
         find_place(state, type, id, &device) < 0) {
         return -1;
     }
     if (device != NULL) {
-        number = PyLong_FromSize_t(
-            protocol_number(handshake_stream(device, stream)));
-        if (number == NULL) {
-            return -1;
-        }
+        ours = handshake_stream(device, stream);
+        number = PyLong_FromSize_t(protocol_number(ours));
     }
-    PyObject *capsule = ask_capsule(state, object, number);
-    Py_XDECREF(number);
-    if (capsule == NULL) {
-        return -1;
-    }
-    int result = check_promise(capsule, type, id);
+    PyObject *capsule = device == NULL || number != NULL
+                            ? ask_capsule(state, object, number)
+                            : NULL;
+    int result = capsule != NULL ? check_promise(capsule, type, id) : -1;
     if (result == 0) {
         result = capsule_hold(state, capsule, host_device, span);
     }
-    Py_DECREF(capsule);
+    Py_XDECREF(capsule);
+    Py_XDECREF(number);
+    stream_release(state, ours);
     return result;
 }
 

@@ -63,6 +63,9 @@ span_create(struct module_state *state, struct ps_device *device,
 
 /* ---- borrow.c ---- */
 
+/* The most dimensions that a producer is believed to have: NumPy's. */
+enum { MOST_DIMENSIONS = 64 };
+
 /* What a producer says of its memory. */
 struct claim {
     /* What says so, for messages: "the DLPack tensor". */
@@ -95,7 +98,8 @@ int operand_hold(struct module_state *state, PyObject *object,
                  struct span *span);
 
 /* The stream that work on memory of the device will run on: stream where it is
- * of that device, else the current one.  Borrowed. */
+ * of that device, else the current one.  A new reference: what runs until
+ * then may make another current. */
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream);
 
