@@ -167,7 +167,8 @@ event_record_on(struct module_state *state, struct ps_event *event,
         return 0;
     }
     struct ps_device *device = atomic_load(&event->device);
-    if (status == PS_ERROR_INVALID_DEVICE && device != stream->device) {
+    if (status == PS_ERROR_INVALID_DEVICE && device != NULL &&
+        device != stream->device) {
         PyErr_Format(PyExc_RuntimeError,
                      "Event device index %d does not match recording "
                      "stream's device index %d.",
