@@ -259,8 +259,9 @@ def test_a_device_that_keeps_the_gil_ends_the_process(
             "no backend is registered as 'mtia', only cpu and cuda",
         ),
         ("npu", "fake_device", "as 'npu', only cpu and cuda and mtia"),
+        ("mtia", "fake", "--pystreams-plugin fake cannot be imported"),
     ],
-    ids=["no-device", "no-plugin", "another-device"],
+    ids=["no-device", "no-plugin", "another-device", "missing-plugin"],
 )
 def test_usage(conform, device, plugin, reason):
     done = conform(device, plugin=plugin)

@@ -82,7 +82,13 @@ class Conformance:
     def __init__(self, config: pytest.Config) -> None:
         name = config.getoption("pystreams_device")
         module = config.getoption("pystreams_plugin")
-        plugin = importlib.import_module(module) if module else None
+        try:
+            plugin = importlib.import_module(module) if module else None
+        except Exception as error:
+            raise pytest.UsageError(
+                f"--pystreams-plugin {module} cannot be imported: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         backends = dict(_C.backends())
         if name not in backends:
             raise pytest.UsageError(
