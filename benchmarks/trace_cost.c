@@ -118,9 +118,10 @@ static struct ps_event *event;
 __attribute__((visibility("default"))) int
 prepare(void)
 {
+    struct ps_refusal refusal;
     struct ps_runtime *runtime;
     struct ps_device *device;
-    ps_status status = ps_runtime_register(&backend);
+    ps_status status = ps_runtime_register(&backend, &refusal);
     if (status != PS_SUCCESS) {
         return status;
     }
