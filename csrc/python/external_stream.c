@@ -207,25 +207,30 @@ ExternalStream_clear(PyObject *op)
     return 0;
 }
 
-PyDoc_STRVAR(external_stream_doc,
-             "ExternalStream(handle, device=None)\n--\n\n"
-             "A stream that somebody else owns, such as another library.\n\n"
-             "handle is its native handle as an int, or any object with "
-             "__cuda_stream__, which\nis then kept alive.  It must be live: a "
-             "wrong CUDA handle crashes the process.  0\nis the default "
-             "stream.\n\n"
-             "Raises TypeError for another type, ValueError for an int out "
-             "of range or a device\nthat is not the stream's, RuntimeError "
-             "when a priority is given.");
+PyDoc_STRVAR(
+    external_stream_doc,
+    "ExternalStream(handle, device=None)\n--\n\n"
+    "A stream that somebody else owns, such as another library.\n\n"
+    "handle is its native handle as an int, or any object with "
+    "__cuda_stream__, which\nis then kept alive.  An int must be live "
+    "until this object and all Buffers that\nwork on it has used "
+    "are given up: a wrong CUDA handle crashes the process.  0 is\n"
+    "the default stream.\n\n"
+    "Raises TypeError for another type, ValueError for an int out "
+    "of range or a device\nthat is not the stream's, RuntimeError "
+    "when a priority is given.");
 
-PyDoc_STRVAR(cuda_external_stream_doc,
-             "ExternalStream(stream_ptr, device=None)\n--\n\n"
-             "A CUDA stream that somebody else owns, such as another "
-             "library.\n\n"
-             "stream_ptr is a cudaStream_t as an int, or any object with "
-             "__cuda_stream__, which\nis then kept alive.  It must be live: a "
-             "wrong handle crashes the process.  0 is\nthe default stream.\n\n"
-             "Raises as pystreams.ExternalStream.");
+PyDoc_STRVAR(
+    cuda_external_stream_doc,
+    "ExternalStream(stream_ptr, device=None)\n--\n\n"
+    "A CUDA stream that somebody else owns, such as another "
+    "library.\n\n"
+    "stream_ptr is a cudaStream_t as an int, or any object with "
+    "__cuda_stream__, which\nis then kept alive.  An int must be live "
+    "until this object and all Buffers that\nwork on it has used "
+    "are given up: a wrong handle crashes the process.  0 is the\n"
+    "default stream.\n\n"
+    "Raises as pystreams.ExternalStream.");
 
 static PyType_Slot external_stream_slots[] = {
     {Py_tp_new, ExternalStream_new},
