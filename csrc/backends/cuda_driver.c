@@ -87,6 +87,9 @@ visible_index(const struct nvml *nvml, int total, const char *item, int uuids)
         long index = strtol(item, &end, 10);
         return end != item && index >= 0 && index < total ? (int)index : -1;
     }
+    if (length <= strlen("GPU-")) {
+        return -1;
+    }
     for (int i = 0; i < total; i++) {
         void *device;
         char uuid[96];
