@@ -1,0 +1,51 @@
+"""The programs under examples/ run, on each device type, and say what they
+did."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture
+def run_example(run_python, backend):
+    """Run an example where the backend is the accelerator."""
+
+    def run(name, *arguments):
+        done = run_python(
+            [EXAMPLES / name],
+            *map(str, arguments),
+            env={"PYSTREAMS_ACCELERATOR": backend.name},
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f" {backend.device()}: " in done.stdout
+        return done.stdout
+
+    return run
+
+
+def test_asyncio_server(run_example):
+    line = run_example("asyncio_server.py", "--requests", 200)
+    assert re.fullmatch(
+        r"224 requests of 32 clients on 8 streams of \w+:0: [\d,]+ a second\n",
+        line,
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "chunks"),
+    [(0, 0), (1, 1), (3 << 18, 3), ((8 << 18) + 1, 9)],
+    ids=["empty", "a byte", "whole chunks", "a rest"],
+)
+def test_pipeline(run_example, tmp_path, size, chunks):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(251)) * (size // 251) + bytes(size % 251))
+    line = run_example("pipeline.py", path)
+    assert line.startswith(f"{size:,} bytes in {chunks} chunks, there and ")
+
+
+def test_pipeline_without_a_file(run_example):
+    line = run_example("pipeline.py")
+    assert line.startswith("16,777,216 bytes in 64 chunks, there and back on ")
