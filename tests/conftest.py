@@ -256,8 +256,8 @@ def run_python(tmp_path):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """A folder with the modules fake_device, which is the example, and
-    broken_device."""
+    """A folder with the modules fake_device, which is the example, and its
+    variants gated_device and broken_device."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     if importlib.util.find_spec("setuptools") is None:
@@ -284,7 +284,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def run_with_device(run_python, built):
-    """run_python, where fake_device and broken_device can be imported."""
+    """run_python, where the modules that were built can be imported."""
 
     def run(code, *arguments, env=None, timeout=300):
         path = [str(built), *filter(None, [os.environ.get("PYTHONPATH")])]

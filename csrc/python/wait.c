@@ -130,18 +130,30 @@ struct vigil {
     const struct work *work;
     struct ps_mailbox *mailbox;
     int64_t start;
+    /* An event's record that is waited for. */
+    unsigned long long recorded;
     /* What the work came to, once it is not PS_ERROR_NOT_READY. */
     ps_status status;
 };
 
-static ps_status
-ask(const struct work *work)
+static unsigned long long
+latest_record(const struct work *work)
 {
+    return work->event != NULL ? atomic_load(&work->event->recorded) : 0;
+}
+
+static ps_status
+ask(const struct vigil *vigil)
+{
+    const struct work *work = vigil->work;
     if (work->stream != NULL) {
         return ps_stream_query(work->stream);
     }
-    return work->event != NULL ? ps_event_query(work->event)
-                               : PS_ERROR_NOT_READY;
+    ps_status status =
+        work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
+    /* Of a later record the answer means nothing. */
+    return latest_record(work) == vigil->recorded ? status
+                                                  : PS_ERROR_NOT_READY;
 }
 
 /* A device's news may take half a millisecond to come, as an interrupt does.
@@ -165,7 +177,7 @@ slice_of_vigil(const void *context, int64_t timeout_ns)
             ps_letter_destroy(letter);
         }
         else {
-            vigil->status = ask(vigil->work);
+            vigil->status = ask(vigil);
         }
     }
     return vigil->status;
@@ -175,7 +187,12 @@ slice_of_vigil(const void *context, int64_t timeout_ns)
 static ps_status
 wait_for_news(const struct work *work, int64_t timeout_ns)
 {
-    struct vigil vigil = {work, NULL, monotonic_ns(), PS_ERROR_NOT_READY};
+    struct vigil vigil = {
+        .work = work,
+        .start = monotonic_ns(),
+        .recorded = latest_record(work),
+        .status = PS_ERROR_NOT_READY,
+    };
     struct ps_letter *letter = NULL;
     ps_status status = ps_mailbox_create(&vigil.mailbox);
     if (status != PS_SUCCESS) {
@@ -192,9 +209,10 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
         status = wait_in_slices(slice_of_vigil, &vigil, timeout_ns);
     }
     ps_mailbox_unref(vigil.mailbox);
-    return status == PS_SUCCESS && work->event != NULL
-               ? ps_event_query(work->event)
-               : status;
+    if (status == PS_SUCCESS && work->event != NULL) {
+        ps_event_query(work->event); /* so that it remembers */
+    }
+    return status;
 }
 
 static void

@@ -200,6 +200,20 @@ enqueue(int device, ps_handle handle, struct operation *operation)
     return PS_SUCCESS;
 }
 
+/* Let the operation that runs under the number end when its turn comes. */
+static void
+end_work(uint64_t number)
+{
+    pthread_mutex_lock(&mutex);
+    for (struct stream *s = streams; s < streams + stream_count; s++) {
+        for (struct operation *o = s->first; o != NULL; o = o->next) {
+            o->running = o->running && o->number != number;
+        }
+    }
+    run_locked();
+    pthread_mutex_unlock(&mutex);
+}
+
 /* ---- The members: status text ---- */
 
 static const char *const statuses[][2] = {
@@ -469,14 +483,7 @@ complete(PyObject *module, PyObject *argument)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    pthread_mutex_lock(&mutex);
-    for (struct stream *s = streams; s < streams + stream_count; s++) {
-        for (struct operation *o = s->first; o != NULL; o = o->next) {
-            o->running = o->running && o->number != id;
-        }
-    }
-    run_locked();
-    pthread_mutex_unlock(&mutex);
+    end_work(id);
     Py_RETURN_NONE;
 }
 

@@ -1,4 +1,4 @@
-"""Builds the example's device with a fault."""
+"""Builds the example's device with a fault, and with gates."""
 
 from setuptools import Extension, setup
 
@@ -9,9 +9,10 @@ setup(
     version="1",
     ext_modules=[
         Extension(
-            "broken_device",
-            ["broken_device.c"],
+            name,
+            [f"{name}.c"],
             include_dirs=[pystreams.get_include()],
         )
+        for name in ("broken_device", "gated_device")
     ],
 )

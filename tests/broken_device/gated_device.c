@@ -1,0 +1,68 @@
+/* The example's device with gates and without timed waits, as CUDA is: each
+ * notification has a thread of its own that waits for the work before it. */
+#include "../../examples/fake_device/fake_device.c"
+
+struct notice {
+    struct point before;
+    ps_notification reached;
+    void *argument;
+};
+
+static void *
+give_notice(void *memory)
+{
+    struct notice notice = *(struct notice *)memory;
+    free(memory);
+    pthread_mutex_lock(&mutex);
+    ps_status status = wait_locked(notice.before);
+    pthread_mutex_unlock(&mutex);
+    notice.reached(notice.argument, status);
+    return NULL;
+}
+
+/* A gate is an operation that runs until it is opened, and its number. */
+static ps_status
+gated_gate_open(const struct ps_backend *self, int device, ps_handle gate)
+{
+    end_work(gate);
+    return PS_SUCCESS;
+}
+
+static ps_status
+gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
+                  ps_notification reached, void *argument, ps_handle *gate)
+{
+    struct operation work = {.running = gate != NULL};
+    pthread_t thread;
+    struct notice *notice = malloc(sizeof(*notice));
+    if (notice == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = enqueue(device, handle, &work);
+    if (status != PS_SUCCESS) {
+        free(notice);
+        return status;
+    }
+    if (gate != NULL) {
+        *gate = work.number;
+    }
+    pthread_mutex_lock(&mutex);
+    *notice = (struct notice){
+        {find_locked(device, handle), work.number - 1}, reached, argument};
+    pthread_mutex_unlock(&mutex);
+    if (pthread_create(&thread, NULL, give_notice, notice) != 0) {
+        free(notice);
+        end_work(work.number);
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_detach(thread);
+    return PS_SUCCESS;
+}
+
+PyMODINIT_FUNC
+PyInit_gated_device(void)
+{
+    table.stream_gate = gated_stream_gate;
+    table.gate_open = gated_gate_open;
+    return PyInit_fake_device();
+}
