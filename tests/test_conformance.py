@@ -16,6 +16,8 @@ DEFAULT = (
     "Stream 0 is the default stream of the device; event 0 is never a handle."
 )
 STATUSES = "Statuses: the failure of "
+GATE = "Queue a gate: once the work before it is done or has failed,"
+NOTIFIED = "With gate NULL nothing is held back,"
 
 # What breaks, under which sentence, by the fault of tests/broken_device.
 FAULTS = {
@@ -60,6 +62,23 @@ FAULTS = {
         "test_of_a_destroyed_stream": (
             "stream_destroy",
             "A failure of that work that no synchronize has returned comes",
+        ),
+    },
+    "early": {
+        "test_reached_when_its_turn_comes": ("stream_gate", GATE),
+        "test_reached_after_a_failure": ("stream_gate", GATE),
+        "test_told_of_the_end_of_work": ("stream_gate", NOTIFIED),
+        "test_told_of_an_event": ("stream_gate", NOTIFIED),
+        "test_gates_of_a_failed_stream": ("gate_open", "Open the gate,"),
+    },
+    "ajar": {
+        "test_holds_back_what_comes_after": ("stream_gate", GATE),
+        "test_gate_after_gate": ("stream_gate", GATE),
+        "test_a_wait_includes_a_closed_gate": ("stream_gate", GATE),
+        "test_a_closed_gate_holds_up_no_other": (EVERY, "Queued work runs"),
+        "test_destroyed_behind_a_closed_gate": (
+            "stream_destroy",
+            "Work that is queued still runs;",
         ),
     },
 }
@@ -114,17 +133,8 @@ def test_the_contract_says_so(member, sentence):
 
 def test_every_member_is_shown():
     shown = {member for _, member, _ in CLAIMS}
-    # Nobody sees pinned memory being freed, nor what comes after the end, and
-    # nothing asks for gates and timed waits.
-    assert set(comments()) - shown == {
-        "pinned_free",
-        "shutdown",
-        "stream_gate",
-        "gate_open",
-        "stream_synchronize_for",
-        "event_synchronize_for",
-        "device_synchronize_for",
-    }
+    # Nobody sees pinned memory being freed, nor what comes after the end.
+    assert set(comments()) - shown == {"pinned_free", "shutdown"}
 
 
 def test_names_of_tests_are_unique():
@@ -156,6 +166,8 @@ def test_the_example_holds(conform):
         "timing",
         "memory",
         "work",
+        "gates",
+        "waits",
         "capture",
         "faults",
     ]
@@ -163,8 +175,25 @@ def test_the_example_holds(conform):
         assert " hold" in rows[group]
     assert rows["timing"] == "3 absent: event_elapsed is NULL"
     assert rows["work"] == "3 absent: host_function, sleep are NULL"
+    assert rows["gates"] == "13 absent: gate_open, stream_gate are NULL"
+    assert re.match(r"6 absent: .*_synchronize_for", rows["waits"])
     assert rows["capture"] == "1 absent: stream_capturing is NULL"
     assert re.match(r"\d+ absent: memory_allocate, ", rows["memory"])
+
+
+@pytest.mark.parametrize("way", ["launch", "submit"])
+def test_gates_hold(conform, way, built, tmp_path):
+    """Streams are kept busy by what the plugin has, or else by gates."""
+    (tmp_path / "submit.py").write_text("import gated_device\n")
+    done = conform(
+        "mtia",
+        plugin="gated_device" if way == "launch" else way,
+        env={"PYTHONPATH": f"{tmp_path}:{built}"},
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    rows = table(done)
+    assert rows["gates"] == "13 hold"
+    assert "busy" not in done.stdout
 
 
 @pytest.mark.parametrize("fault", FAULTS)

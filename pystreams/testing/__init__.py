@@ -7,7 +7,7 @@ registered backend.
 Each test is marked with the sentence of the contract that it shows.  Most of
 them need a stream that stays busy until it is told to go on; the plugin's
 launch(stream) -> id and complete(id) serve, else what the backend has of the
-work group.
+work group, else its gates.
 """
 
 from __future__ import annotations

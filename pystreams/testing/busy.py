@@ -7,6 +7,7 @@ cudart's host functions does; tests count on no more.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
@@ -55,6 +56,20 @@ class HostFunction:
         self._libc.sem_post(self._semaphore)
 
 
+class Submitted:
+    """A callable that waits, and so keeps a gate of the backend's closed."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._go = threading.Event()
+        self.future = stream.submit(self._go.wait)
+
+    def reached(self) -> bool:
+        return self.future.running() or self.future.done()
+
+    def open(self) -> None:
+        self._go.set()
+
+
 class Asleep:
     """A sleep of half a second, where a cycle is a nanosecond; it opens by
     itself."""
@@ -75,6 +90,8 @@ def find_way(device: Device, plugin: ModuleType | None) -> Way | None:
         return lambda stream: Launched(plugin, stream)
     if device.members["host_function"]:
         return HostFunction
+    if device.members["stream_gate"]:
+        return Submitted
     return Asleep if device.members["sleep"] else None
 
 
@@ -87,6 +104,12 @@ class Busy:
 
     def __call__(self, stream: Stream) -> Gate:
         gate = self._way(stream)
+        self._gates.append(gate)
+        return gate
+
+    def submit(self, stream: Stream) -> Submitted:
+        """Keep it busy by a gate of the backend's."""
+        gate = Submitted(stream)
         self._gates.append(gate)
         return gate
 

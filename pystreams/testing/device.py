@@ -55,8 +55,10 @@ class Device:
     def pinned(self, nbytes: int) -> Buffer:
         return pystreams.empty(nbytes, device=self.name, pin_memory=True)
 
-    def synchronize(self, index: int = 0) -> None:
-        _C.synchronize(self.type, index)
+    def synchronize(
+        self, index: int = 0, timeout: float | None = None
+    ) -> None:
+        _C.synchronize(self.type, index, timeout)
 
     def settle(self) -> None:
         """Wait for what is left, and hear of the failures that nobody was

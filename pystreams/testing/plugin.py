@@ -34,6 +34,8 @@ GROUPS = [
     "timing",
     "memory",
     "work",
+    "gates",
+    "waits",
     "capture",
     "faults",
 ]

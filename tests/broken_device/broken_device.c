@@ -1,7 +1,7 @@
 /* The example's device with one fault, that the variable FAULT names: each is
  * a mistake of somebody's first backend, which the conformance suite must
  * find. */
-#include "../../examples/fake_device/fake_device.c"
+#include "gated_device.c"
 
 #include <string.h>
 
@@ -140,6 +140,35 @@ lost_device_synchronize(const struct ps_backend *self, int device)
     return PS_SUCCESS;
 }
 
+/* "early": a gate is reached before its turn. */
+static void
+ignore(void *argument, ps_status status)
+{
+}
+
+static ps_status
+early_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
+                  ps_notification reached, void *argument, ps_handle *gate)
+{
+    ps_status status =
+        gated_stream_gate(self, device, handle, ignore, NULL, gate);
+    if (status == PS_SUCCESS) {
+        reached(argument, PS_SUCCESS);
+    }
+    return status;
+}
+
+/* "ajar": a gate holds nothing back. */
+static ps_status
+ajar_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
+                 ps_notification reached, void *argument, ps_handle *gate)
+{
+    if (gate != NULL) {
+        *gate = 0;
+    }
+    return gated_stream_gate(self, device, handle, reached, argument, NULL);
+}
+
 /* "hang": a wait for an event never ends. */
 static ps_status
 hanging_event_synchronize(const struct ps_backend *self, int device,
@@ -185,6 +214,14 @@ break_table(const char *fault)
         table.stream_synchronize = lost_stream_synchronize;
         table.event_synchronize = lost_event_synchronize;
         table.device_synchronize = lost_device_synchronize;
+    }
+    else if (strcmp(fault, "early") == 0) {
+        table.stream_gate = early_stream_gate;
+        table.gate_open = gated_gate_open;
+    }
+    else if (strcmp(fault, "ajar") == 0) {
+        table.stream_gate = ajar_stream_gate;
+        table.gate_open = gated_gate_open;
     }
     else if (strcmp(fault, "hang") == 0) {
         table.event_synchronize = hanging_event_synchronize;

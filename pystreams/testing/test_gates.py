@@ -1,0 +1,189 @@
+"""Gates, by the callables that they hold back, and notifications."""
+
+from pystreams import _C
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy
+from pystreams.testing.device import Device
+from pystreams.testing.watch import SOON, Background, eventually, never
+
+FAILURE = 719
+
+REACHED = (
+    "Queue a gate: once the work before it is done or has failed, "
+    "reached(argument, status) is called, exactly once, and what the stream "
+    "gets from here on starts only after gate_open."
+)
+NOTIFIED = "With gate NULL nothing is held back, and reached is all there is."
+WRITTEN = (
+    "*gate is written before reached can run, so that reached may open it, "
+    "and means nothing after a failure; reached never runs then, nor once "
+    "shutdown has begun."
+)
+OPEN = (
+    "Open the gate, whether it was reached or not, and give it up: exactly "
+    "once for each gate, a failed stream's too, from any thread, even after "
+    "shutdown."
+)
+
+
+@contract("stream_gate", REACHED)
+def test_reached_when_its_turn_comes(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    before = busy(stream)
+    gate = busy.submit(stream)
+    never(gate.reached)
+    before.open()
+    eventually(gate.reached)
+
+
+@contract("stream_gate", REACHED)
+def test_holds_back_what_comes_after(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    before = device.mark(stream)
+    gate = busy.submit(stream)
+    after = device.mark(stream)
+    eventually(gate.reached)
+    eventually(before.query)
+    never(after.query)
+    gate.open()
+    eventually(after.query)
+
+
+@contract("stream_gate", REACHED)
+def test_gate_after_gate(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    first, second = busy.submit(stream), busy.submit(stream)
+    eventually(first.reached)
+    never(second.reached)
+    first.open()
+    eventually(second.reached)
+    mark = device.mark(stream)
+    never(mark.query)
+    second.open()
+    eventually(mark.query)
+
+
+@contract("stream_gate", REACHED)
+def test_reached_exactly_once(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    calls: list[int] = []
+    futures = [stream.submit(calls.append, i) for i in range(200)]
+    gate.open()
+    for future in futures:
+        future.result(SOON)
+    eventually(device.mark(stream).query)
+    assert sorted(calls) == list(range(200))
+
+
+@contract("stream_gate", REACHED)
+def test_a_wait_includes_a_closed_gate(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy.submit(stream)
+    mark = device.mark(stream)
+    calls = [
+        Background(wait)
+        for wait in (stream.synchronize, mark.synchronize, device.synchronize)
+    ]
+    assert not any(call.over(0.03) for call in calls)
+    gate.open()
+    for call in calls:
+        call.finish()
+
+
+@contract("stream_gate", REACHED, "stream_fail")
+def test_reached_after_a_failure(device: Device) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    _C.fail(stream, FAILURE)
+    waiter.watch(stream, 1)
+    assert waiter.wait(SOON) == [(1, FAILURE)]
+    error = stream.submit(int).exception(SOON)
+    assert getattr(error, "error_code", None) == FAILURE
+
+
+@contract("stream_gate", NOTIFIED)
+def test_told_of_the_end_of_work(device: Device, busy: Busy) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    gate = busy(stream)
+    waiter.watch(stream, 1)
+    mark = device.mark(stream)
+    never(lambda: bool(waiter.take()))
+    gate.open()
+    eventually(mark.query)
+    assert waiter.wait(SOON) == [(1, 0)]
+    never(lambda: bool(waiter.take()))
+
+
+@contract("stream_gate", NOTIFIED)
+def test_told_of_an_event(device: Device, busy: Busy) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    gate = busy(stream)
+    event = device.mark(stream)
+    waiter.watch(event, 1)
+    busy(stream)
+    event.record(stream)
+    never(lambda: bool(waiter.take()))
+    gate.open()
+    assert waiter.wait(SOON) == [(1, 0)]
+
+
+@contract("stream_gate", WRITTEN)
+def test_opened_as_soon_as_it_is_reached(device: Device) -> None:
+    stream = device.stream()
+    for number in range(200):
+        assert stream.submit(int, number).result(SOON) == number
+    eventually(device.mark(stream).query)
+
+
+@contract("gate_open", OPEN)
+def test_opened_from_several_threads(device: Device) -> None:
+    streams = [device.stream() for _ in range(4)]
+    futures = [stream.submit(int) for stream in streams for _ in range(50)]
+    for future in futures:
+        assert future.result(SOON) == 0
+    for stream in streams:
+        eventually(device.mark(stream).query)
+
+
+@contract("gate_open", OPEN, "stream_fail")
+def test_gates_of_a_failed_stream(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    _C.fail(stream, FAILURE)
+    futures = [stream.submit(int) for _ in range(3)]
+    gate.open()
+    for future in futures:
+        error = future.exception(SOON)
+        assert getattr(error, "error_code", None) == FAILURE
+
+
+@contract(
+    "every member",
+    "Queued work runs after its enqueueing call returned or before; in the "
+    "order of its stream, and in no order to other streams but what events "
+    "make.",
+    "stream_gate",
+)
+def test_a_closed_gate_holds_up_no_other(device: Device, busy: Busy) -> None:
+    first, second = device.stream(), device.stream()
+    gate = busy.submit(first)
+    eventually(gate.reached)
+    assert second.submit(int).result(SOON) == 0
+    eventually(device.mark(second).query)
+    never(device.mark(first).query)
+
+
+@contract(
+    "stream_destroy",
+    "Work that is queued still runs; the call does not wait for it.",
+    "stream_gate",
+)
+def test_destroyed_behind_a_closed_gate(device: Device, busy: Busy) -> None:
+    stream, destroy = device.raw_stream()
+    gate = busy.submit(stream)
+    mark = device.mark(stream)
+    destroy()
+    eventually(gate.reached)
+    never(mark.query)
+    gate.open()
+    eventually(mark.query)

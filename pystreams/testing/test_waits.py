@@ -1,0 +1,83 @@
+"""Timed waits."""
+
+from typing import Protocol
+
+import pytest
+
+import pystreams
+from pystreams import _C
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy, Gate
+from pystreams.testing.device import Device
+from pystreams.testing.watch import SOON, Background
+
+FAILURE = 719
+FOR = (
+    "As the members without _for, but PS_ERROR_NOT_READY once timeout_ns have "
+    "passed and there is still something to wait for."
+)
+
+
+class Wait(Protocol):
+    def __call__(self, *, timeout: float) -> object: ...
+
+
+def gives_up(wait: Wait, gate: Gate) -> None:
+    """Check that a wait ends at its limit, or else once the gate opens."""
+    for timeout in (0, 0.02):
+        with pytest.raises(TimeoutError):
+            wait(timeout=timeout)
+    call = Background(wait, timeout=SOON)
+    assert not call.over(0.03)
+    gate.open()
+    call.finish()
+    wait(timeout=0)
+
+
+def fails(wait: Wait) -> None:
+    """Check that each wait raises the failure."""
+    for _ in range(3):
+        with pytest.raises(pystreams.AcceleratorError) as raised:
+            wait(timeout=SOON)
+        assert raised.value.error_code == FAILURE
+
+
+@contract("stream_synchronize_for", FOR)
+def test_a_stream_in_time(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gives_up(stream.synchronize, busy(stream))
+
+
+@contract("event_synchronize_for", FOR)
+def test_an_event_in_time(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    event = device.mark(stream)
+    busy(stream)
+    gives_up(event.synchronize, gate)
+
+
+@contract("device_synchronize_for", FOR)
+def test_a_device_in_time(device: Device, busy: Busy) -> None:
+    gives_up(device.synchronize, busy(device.stream()))
+
+
+@contract("stream_synchronize_for", FOR, "stream_fail")
+def test_a_stream_that_failed(device: Device) -> None:
+    stream = device.stream()
+    _C.fail(stream, FAILURE)
+    fails(stream.synchronize)
+
+
+@contract("event_synchronize_for", FOR, "stream_fail")
+def test_an_event_that_failed(device: Device) -> None:
+    stream = device.stream()
+    _C.fail(stream, FAILURE)
+    fails(device.mark(stream).synchronize)
+
+
+@contract("device_synchronize_for", FOR, "stream_fail")
+def test_a_device_that_failed(device: Device) -> None:
+    _C.fail(device.stream(), FAILURE)
+    with pytest.raises(pystreams.AcceleratorError):
+        device.synchronize(timeout=SOON)
