@@ -1,0 +1,227 @@
+"""What it costs to wait, and to run Python callables in stream order.
+
+    python benchmarks/waiting.py [--rounds 200] [--json]
+
+On the CPU engine, and on a GPU where there is one.  What is compared is
+measured in turn, and the medians are taken.  A wake-up is how much later a
+way to wait ends than the plainest: the engine's own synchronize(), or a spin
+on event.query() on a GPU.  Exits with 1 where a target is missed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pystreams
+from pystreams import _C
+
+CALLS = 100
+CALLABLES = 20_000
+AWAITS = 1000
+WORK = 0.001
+LONG = 3.0
+
+ROWS = {
+    "executor_us": "ThreadPoolExecutor(1): submit to result, us",
+    "submit_us": "stream.submit(f).result(), us",
+    "submit_ratio": "of the executor's",
+    "callables": "callables a second on one stream",
+    "await_done_ns": "await event, done, ns",
+    "await_us": "wake-up of await event, us",
+    "timeout_us": "wake-up of synchronize(timeout=), us",
+    "wait_us": "wake-up of pystreams.wait(), us",
+    "cpu_percent": "per cent of a core, in synchronize(timeout=3)",
+}
+# The most that a row may be, or where it is negative the least.
+EITHER = {
+    "await_done_ns": 2000,
+    "timeout_us": 100,
+    "wait_us": 100,
+    "cpu_percent": 1,
+}
+TARGETS = {
+    "cpu": {
+        **EITHER,
+        "submit_ratio": 0.7,
+        "callables": -200_000,
+        "await_us": 60,
+    },
+    "cuda": {**EITHER, "await_us": 100},
+}
+
+
+def nothing():
+    pass
+
+
+def seconds(call, count=1):
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def in_turn(calls, rounds, count=1):
+    """The median of each call's seconds, after a tenth of the rounds."""
+    times = {name: [] for name in calls}
+    for number in range(rounds + rounds // 10):
+        for name, call in calls.items():
+            took = seconds(call, count)
+            if number >= rounds // 10:
+                times[name].append(took)
+    return {name: statistics.median(took) for name, took in times.items()}
+
+
+def sleep(stream, duration):
+    """Queue a sleep; a GPU's cycle is about half a nanosecond."""
+    cycles = duration * (1e9 if stream.device.type == "cpu" else 1.9e9)
+    _C.sleep(stream.device_type, int(cycles), stream)
+
+
+def round_trip(stream, rounds):
+    with ThreadPoolExecutor(1) as executor:
+        calls = {
+            "executor": lambda: executor.submit(nothing).result(),
+            "submit": lambda: stream.submit(nothing).result(),
+        }
+        took = in_turn(calls, rounds // 4, CALLS)
+    return {
+        "executor_us": took["executor"] * 1e6,
+        "submit_us": took["submit"] * 1e6,
+        "submit_ratio": took["submit"] / took["executor"],
+    }
+
+
+def callables(stream):
+    def batch():
+        for _ in range(CALLABLES - 1):
+            stream.submit(nothing)
+        stream.submit(nothing).result()
+
+    rates = [CALLABLES / seconds(batch) for _ in range(9)]
+    return {"callables": statistics.median(rates)}
+
+
+def await_done(event, rounds):
+    async def batch():
+        for _ in range(AWAITS):
+            await event
+
+    async def main():
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter_ns()
+            await batch()
+            times.append((time.perf_counter_ns() - start) / AWAITS)
+        return statistics.median(times)
+
+    event.synchronize()
+    return {"await_done_ns": asyncio.run(main())}
+
+
+def wake_ups(stream, event, rounds):
+    loop = asyncio.new_event_loop()
+
+    async def awaiting():
+        await event
+
+    def spin():
+        while not event.query():
+            pass
+
+    def after_work(wait):
+        def run():
+            sleep(stream, WORK)
+            event.record(stream)
+            wait()
+
+        return run
+
+    plain = event.synchronize if stream.device.type == "cpu" else spin
+    ways = {
+        "plain": plain,
+        "await_us": lambda: loop.run_until_complete(awaiting()),
+        "timeout_us": lambda: event.synchronize(timeout=60),
+        "wait_us": lambda: pystreams.wait([event], timeout=60),
+    }
+    took = in_turn({n: after_work(w) for n, w in ways.items()}, rounds)
+    # What an event loop takes to start and stop is not its wake-up.
+    took["await_us"] -= in_turn(
+        {"loop": lambda: loop.run_until_complete(asyncio.sleep(0))}, rounds
+    )["loop"]
+    loop.close()
+    least = took.pop("plain")
+    return {name: (time - least) * 1e6 for name, time in took.items()}
+
+
+def cpu_share(stream):
+    sleep(stream, LONG * 1.1)
+    start = time.process_time()
+    with contextlib.suppress(TimeoutError):
+        stream.synchronize(timeout=LONG)
+    used = time.process_time() - start
+    stream.synchronize()
+    return {"cpu_percent": used / LONG * 100}
+
+
+def measure(device, rounds):
+    stream = pystreams.Stream(device)
+    event = stream.record_event()
+    return {
+        **round_trip(stream, rounds),
+        **callables(stream),
+        **await_done(event, rounds),
+        **wake_ups(stream, event, rounds),
+        **cpu_share(stream),
+    }
+
+
+def misses(value, target):
+    if target is None:
+        return False
+    return value > target if target > 0 else value < -target
+
+
+def table(device, rows):
+    width = max(map(len, ROWS.values()))
+    yield f"{device:{width}} {'median':>10} {'target':>12}"
+    for row, value in rows.items():
+        target = TARGETS[device].get(row)
+        bound = ""
+        if target is not None:
+            bound = f"{'<=' if target > 0 else '>='} {abs(target):,g}"
+        mark = "  missed" if misses(value, target) else ""
+        figure = f"{value:,.{2 if value < 10 else 0}f}"
+        yield f"{ROWS[row]:{width}} {figure:>10} {bound:>12}{mark}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+
+    devices = ["cpu"]
+    if pystreams.cuda.is_available() and not pystreams.cuda.is_emulated():
+        devices.append("cuda")
+    results = {name: measure(name, options.rounds) for name in devices}
+    if options.json:
+        print(json.dumps(results, indent=2))
+    else:
+        for device, rows in results.items():
+            print(*table(device, rows), sep="\n")
+    raise SystemExit(
+        any(
+            misses(value, TARGETS[device].get(row))
+            for device, rows in results.items()
+            for row, value in rows.items()
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
