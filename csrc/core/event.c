@@ -222,7 +222,7 @@ ps_event_synchronize(struct ps_event *event)
 }
 
 ps_status
-ps_event_synchronize_for(struct ps_event *event, int64_t timeout_ns)
+ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit)
 {
     const struct ps_backend *backend = event->runtime->backend;
     if (event->generation != ps_generation()) {
@@ -235,7 +235,7 @@ ps_event_synchronize_for(struct ps_event *event, int64_t timeout_ns)
         atomic_load_explicit(&event->recorded, memory_order_acquire);
     ps_status status = backend->event_synchronize_for(
         backend, atomic_load(&event->device)->index,
-        atomic_load(&event->handle), timeout_ns);
+        atomic_load(&event->handle), limit);
     if (status == PS_SUCCESS) {
         remember_done(event, recorded);
     }

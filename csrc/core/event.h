@@ -53,9 +53,10 @@ ps_status ps_event_synchronize(struct ps_event *event);
  * else PS_ERROR_NOT_READY, with nothing done.  Answers. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
-/* As ps_event_synchronize, untraced, but PS_ERROR_NOT_READY after timeout_ns;
+/* As ps_event_synchronize, untraced, but PS_ERROR_NOT_READY at the limit;
  * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
-ps_status ps_event_synchronize_for(struct ps_event *event, int64_t timeout_ns);
+ps_status
+ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit);
 
 /* Milliseconds between two recorded events of one device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,

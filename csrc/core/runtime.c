@@ -234,13 +234,14 @@ ps_device_synchronize(struct ps_device *device)
 }
 
 ps_status
-ps_device_synchronize_for(struct ps_device *device, int64_t timeout_ns)
+ps_device_synchronize_for(struct ps_device *device,
+                          const struct ps_limit *limit)
 {
     const struct ps_backend *backend = device->runtime->backend;
     return backend->device_synchronize_for == NULL
                ? PS_ERROR_NOT_SUPPORTED
                : backend->device_synchronize_for(backend, device->index,
-                                                 timeout_ns);
+                                                 limit);
 }
 
 ps_status

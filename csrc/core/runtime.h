@@ -113,10 +113,10 @@ ps_status ps_runtime_current_device(struct ps_runtime *runtime,
 /* The member device_synchronize. */
 ps_status ps_device_synchronize(struct ps_device *device);
 
-/* Likewise, untraced, but PS_ERROR_NOT_READY after timeout_ns;
+/* Likewise, untraced, but PS_ERROR_NOT_READY at the limit;
  * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
-ps_status
-ps_device_synchronize_for(struct ps_device *device, int64_t timeout_ns);
+ps_status ps_device_synchronize_for(struct ps_device *device,
+                                    const struct ps_limit *limit);
 
 /* Make previous current again after a switch, see device_restore. */
 ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);

@@ -260,7 +260,8 @@ ps_stream_synchronize(struct ps_stream *stream)
 }
 
 ps_status
-ps_stream_synchronize_for(struct ps_stream *stream, int64_t timeout_ns)
+ps_stream_synchronize_for(struct ps_stream *stream,
+                          const struct ps_limit *limit)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     if (stream->generation != ps_generation()) {
@@ -270,7 +271,7 @@ ps_stream_synchronize_for(struct ps_stream *stream, int64_t timeout_ns)
         return PS_ERROR_NOT_SUPPORTED;
     }
     return backend->stream_synchronize_for(backend, stream->device->index,
-                                           stream->handle, timeout_ns);
+                                           stream->handle, limit);
 }
 
 ps_status

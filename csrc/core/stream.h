@@ -68,10 +68,10 @@ ps_status ps_stream_unref(struct ps_stream *stream);
 ps_status ps_stream_query(struct ps_stream *stream);
 ps_status ps_stream_synchronize(struct ps_stream *stream);
 
-/* As ps_stream_synchronize, untraced, but PS_ERROR_NOT_READY after timeout_ns;
+/* As ps_stream_synchronize, untraced, but PS_ERROR_NOT_READY at the limit;
  * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
-ps_status
-ps_stream_synchronize_for(struct ps_stream *stream, int64_t timeout_ns);
+ps_status ps_stream_synchronize_for(struct ps_stream *stream,
+                                    const struct ps_limit *limit);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 

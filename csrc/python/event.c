@@ -259,8 +259,10 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     struct ps_event *event = event_of(self);
     PyObject *timeout;
+    int64_t timeout_ns;
     if (parse_optional("synchronize", "timeout", args, nargs, kwnames,
-                       &timeout) < 0) {
+                       &timeout) < 0 ||
+        timeout_argument(timeout, &timeout_ns) < 0) {
         return NULL;
     }
     ps_status status = ps_event_synchronize_known(event);

@@ -1,9 +1,12 @@
 /* Waiting: what every method does that blocks until work is done.  The GIL is
- * released; a wait that its backend can time is cut into slices, so that
- * signals are seen between them, and so is any wait with a time limit. */
+ * released, and the main thread looks for signals now and then: in the middle
+ * of a wait that its backend can end, else between slices of one that has a
+ * time limit. */
 #include "module.h"
 
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../core/mailbox.h"
 #include "../core/notify.h"
@@ -31,6 +34,12 @@ timeout_argument(PyObject *argument, int64_t *timeout_ns)
     }
     double seconds = PyFloat_AsDouble(argument);
     if (seconds == -1.0 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError,
+                         "timeout must be a number of seconds or None, got "
+                         "%s",
+                         Py_TYPE(argument)->tp_name);
+        }
         return -1;
     }
     if (seconds != seconds) {
@@ -55,26 +64,61 @@ wait_whole(const struct work *work)
                                : ps_device_synchronize(work->device);
 }
 
-/* Wait for so long; PS_ERROR_NOT_SUPPORTED where the backend cannot. */
 static ps_status
-wait_slice(const struct work *work, int64_t timeout_ns)
+wait_limited(const struct work *work, const struct ps_limit *limit)
 {
     if (work->stream != NULL) {
-        return ps_stream_synchronize_for(work->stream, timeout_ns);
+        return ps_stream_synchronize_for(work->stream, limit);
     }
     return work->event != NULL
-               ? ps_event_synchronize_for(work->event, timeout_ns)
-               : ps_device_synchronize_for(work->device, timeout_ns);
+               ? ps_event_synchronize_for(work->event, limit)
+               : ps_device_synchronize_for(work->device, limit);
+}
+
+/* The main thread, while it waits. */
+struct watchman {
+    PyThreadState *thread;
+    unsigned generation;
+    ps_status status;
+};
+
+/* Whether a signal's handler raised, or forked. */
+static int
+is_disturbed(void *argument)
+{
+    struct watchman *watchman = argument;
+    PyEval_RestoreThread(watchman->thread);
+    if (PyErr_CheckSignals() < 0) {
+        watchman->status = PS_RAISED;
+    }
+    else if (watchman->generation != ps_generation()) {
+        watchman->status = PS_ERROR_FOREIGN;
+    }
+    watchman->thread = PyEval_SaveThread();
+    return watchman->status != PS_SUCCESS;
+}
+
+/* Wait where the backend can end a wait.  No thread but the main one is asked:
+ * it could find the interpreter at its end, and would leave the backend with a
+ * wait whose stack is gone. */
+static ps_status
+wait_watchfully(const struct work *work, int64_t timeout_ns)
+{
+    bool is_main = syscall(SYS_gettid) == getpid();
+    struct watchman watchman = {NULL, ps_generation(), PS_SUCCESS};
+    struct ps_limit limit = {
+        .timeout_ns = timeout_ns,
+        .is_over = is_main ? is_disturbed : NULL,
+        .argument = &watchman,
+    };
+    watchman.thread = PyEval_SaveThread();
+    ps_status status = wait_limited(work, &limit);
+    PyEval_RestoreThread(watchman.thread);
+    return watchman.status != PS_SUCCESS ? watchman.status : status;
 }
 
 /* Of which slices are made. */
 typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
-
-static ps_status
-slice_of_work(const void *work, int64_t timeout_ns)
-{
-    return wait_slice(work, timeout_ns);
-}
 
 static ps_status
 slice_of_mailbox(const void *mailbox, int64_t timeout_ns)
@@ -130,8 +174,8 @@ struct vigil {
     const struct work *work;
     struct ps_mailbox *mailbox;
     int64_t start;
-    /* An event's record that is waited for. */
-    unsigned long long recorded;
+    /* The record of the event that is waited for. */
+    unsigned long long record;
     /* What the work came to, once it is not PS_ERROR_NOT_READY. */
     ps_status status;
 };
@@ -152,7 +196,7 @@ ask(const struct vigil *vigil)
     ps_status status =
         work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
     /* Of a later record the answer means nothing. */
-    return latest_record(work) == vigil->recorded ? status
+    return latest_record(work) == vigil->record ? status
                                                   : PS_ERROR_NOT_READY;
 }
 
@@ -165,8 +209,7 @@ slice_of_vigil(const void *context, int64_t timeout_ns)
     enum { EAGER_NS = 50 * 1000, RESPITE = 1000 };
     struct vigil *vigil = (struct vigil *)context;
     int64_t now = monotonic_ns(), end = now + timeout_ns;
-    for (; vigil->status == PS_ERROR_NOT_READY && now < end;
-         now = monotonic_ns()) {
+    do {
         int64_t passed = now - vigil->start, rest = passed / RESPITE;
         if (passed > EAGER_NS &&
             ps_mailbox_wait(vigil->mailbox,
@@ -179,7 +222,8 @@ slice_of_vigil(const void *context, int64_t timeout_ns)
         else {
             vigil->status = ask(vigil);
         }
-    }
+        now = monotonic_ns();
+    } while (vigil->status == PS_ERROR_NOT_READY && now < end);
     return vigil->status;
 }
 
@@ -190,7 +234,7 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     struct vigil vigil = {
         .work = work,
         .start = monotonic_ns(),
-        .recorded = latest_record(work),
+        .record = latest_record(work),
         .status = PS_ERROR_NOT_READY,
     };
     struct ps_letter *letter = NULL;
@@ -210,7 +254,8 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     }
     ps_mailbox_unref(vigil.mailbox);
     if (status == PS_SUCCESS && work->event != NULL) {
-        ps_event_query(work->event); /* so that it remembers */
+        /* So that it is known. */
+        ps_event_query(work->event);
     }
     return status;
 }
@@ -240,16 +285,16 @@ wait_for_work(struct module_state *state, const struct work *work,
         return PS_RAISED;
     }
     const struct ps_backend *backend = work->device->runtime->backend;
-    bool sliced =
+    bool limits =
         work->stream != NULL  ? backend->stream_synchronize_for != NULL
         : work->event != NULL ? backend->event_synchronize_for != NULL
                               : backend->device_synchronize_for != NULL;
-    if (!sliced && timeout_ns == NO_TIMEOUT) {
+    if (!limits && timeout_ns == NO_TIMEOUT) {
         WITHOUT_GIL(status = wait_whole(work));
     }
     else {
         trace(work);
-        status = sliced ? wait_in_slices(slice_of_work, work, timeout_ns)
+        status = limits ? wait_watchfully(work, timeout_ns)
                         : wait_for_news(work, timeout_ns);
     }
     memory_settle(state, work->device->runtime);

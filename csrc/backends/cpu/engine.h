@@ -52,11 +52,22 @@ struct cpu_waiter {
     struct cpu_waiter *next; /* of the same object */
 };
 
+/* A limit that has begun. */
+struct cpu_limit {
+    int64_t deadline;
+    const struct ps_limit *asked;
+};
+
+struct cpu_limit
+cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
+
+extern const struct ps_limit cpu_unlimited;
+
 /* Wait among the object's waiters until it is said to have reached the target.
- * Statuses: PS_ERROR_NOT_READY at the deadline, PS_ERROR_SHUTTING_DOWN. */
+ * Statuses: PS_ERROR_NOT_READY at the limit, PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
-                uint64_t target, int64_t deadline);
+                uint64_t target, const struct cpu_limit *limit);
 /* Say so. */
 void cpu_wake_locked(struct cpu_waiter *waiters, uint64_t reached);
 

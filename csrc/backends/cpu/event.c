@@ -159,10 +159,10 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 
 static ps_status
 cpu_event_synchronize_for(const struct ps_backend *backend, int device,
-                          ps_handle handle, int64_t timeout_ns)
+                          ps_handle handle, const struct ps_limit *asked)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    int64_t deadline = cpu_deadline(engine, timeout_ns);
+    struct cpu_limit limit = cpu_limit(engine, asked);
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
@@ -171,7 +171,7 @@ cpu_event_synchronize_for(const struct ps_backend *backend, int device,
         status = PS_SUCCESS;
         record->refs++;
         if (!record->done) {
-            status = cpu_wait_locked(engine, &record->waiters, 0, deadline);
+            status = cpu_wait_locked(engine, &record->waiters, 0, &limit);
         }
         if (status == PS_SUCCESS) {
             status = record->status;
@@ -186,7 +186,7 @@ static ps_status
 cpu_event_synchronize(const struct ps_backend *backend, int device,
                       ps_handle handle)
 {
-    return cpu_event_synchronize_for(backend, device, handle, CPU_FOREVER);
+    return cpu_event_synchronize_for(backend, device, handle, &cpu_unlimited);
 }
 
 static ps_status

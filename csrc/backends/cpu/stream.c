@@ -56,7 +56,7 @@ cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
  * destroyed meanwhile, and is to be reaped then. */
 static ps_status
 stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
-                   int64_t deadline)
+                   const struct cpu_limit *limit)
 {
     if (stream->first == NULL || stream->first->ticket > ticket) {
         return PS_SUCCESS;
@@ -64,7 +64,7 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
     if (cpu_serving == stream) {
         return PS_ERROR_NOT_PERMITTED;
     }
-    return cpu_wait_locked(stream->engine, &stream->waiters, ticket, deadline);
+    return cpu_wait_locked(stream->engine, &stream->waiters, ticket, limit);
 }
 
 /* The failure of the stream, of which somebody is then told. */
@@ -150,15 +150,15 @@ cpu_stream_query(const struct ps_backend *backend, int device,
 
 static ps_status
 cpu_stream_synchronize_for(const struct ps_backend *backend, int device,
-                           ps_handle handle, int64_t timeout_ns)
+                           ps_handle handle, const struct ps_limit *asked)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    int64_t deadline = cpu_deadline(engine, timeout_ns);
+    struct cpu_limit limit = cpu_limit(engine, asked);
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream != NULL) {
-        status = stream_wait_locked(stream, engine->tickets, deadline);
+        status = stream_wait_locked(stream, engine->tickets, &limit);
         if (status == PS_SUCCESS) {
             status = stream_tell_locked(stream);
         }
@@ -172,7 +172,7 @@ static ps_status
 cpu_stream_synchronize(const struct ps_backend *backend, int device,
                        ps_handle handle)
 {
-    return cpu_stream_synchronize_for(backend, device, handle, CPU_FOREVER);
+    return cpu_stream_synchronize_for(backend, device, handle, &cpu_unlimited);
 }
 
 static ps_status
@@ -180,15 +180,15 @@ cpu_stream_wait_room(const struct ps_backend *backend, int device,
                      ps_handle handle, int64_t timeout_ns)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    int64_t deadline = cpu_deadline(engine, timeout_ns);
+    struct cpu_limit limit =
+        cpu_limit(engine, &(struct ps_limit){.timeout_ns = timeout_ns});
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream != NULL) {
         status = PS_SUCCESS;
         while (status == PS_SUCCESS && stream->pending >= CPU_QUEUE_LIMIT) {
-            status =
-                stream_wait_locked(stream, stream->first->ticket, deadline);
+            status = stream_wait_locked(stream, stream->first->ticket, &limit);
         }
         cpu_stream_reap_locked(stream);
     }
@@ -262,17 +262,17 @@ device_tell_locked(struct cpu_device *device)
 
 static ps_status
 cpu_device_synchronize_for(const struct ps_backend *backend, int index,
-                           int64_t timeout_ns)
+                           const struct ps_limit *asked)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_device *device = &engine->devices[index];
-    int64_t deadline = cpu_deadline(engine, timeout_ns);
+    struct cpu_limit limit = cpu_limit(engine, asked);
     ps_status status = PS_SUCCESS;
     cpu_lock(engine);
     uint64_t ticket = engine->tickets;
     struct cpu_stream *stream = device->streams;
     while (stream != NULL && status == PS_SUCCESS) {
-        status = stream_wait_locked(stream, ticket, deadline);
+        status = stream_wait_locked(stream, ticket, &limit);
         struct cpu_stream *older = stream->older;
         cpu_stream_reap_locked(stream);
         stream = older;
@@ -287,7 +287,7 @@ cpu_device_synchronize_for(const struct ps_backend *backend, int index,
 static ps_status
 cpu_device_synchronize(const struct ps_backend *backend, int index)
 {
-    return cpu_device_synchronize_for(backend, index, CPU_FOREVER);
+    return cpu_device_synchronize_for(backend, index, &cpu_unlimited);
 }
 
 void

@@ -4,6 +4,9 @@
 
 #include <time.h>
 
+/* How often somebody is asked whether a wait is over. */
+enum { QUESTION_NS = 50 * 1000 * 1000 };
+
 static int64_t
 monotonic_now(struct cpu_engine *engine)
 {
@@ -40,9 +43,40 @@ cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns)
     return left < CPU_FOREVER - now ? now + left : CPU_FOREVER;
 }
 
+struct cpu_limit
+cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit)
+{
+    return (struct cpu_limit){cpu_deadline(engine, limit->timeout_ns), limit};
+}
+
+const struct ps_limit cpu_unlimited = {.timeout_ns = CPU_FOREVER};
+
+/* Wait once; whether the limit is reached. */
+static bool
+wait_once_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
+                 const struct cpu_limit *limit)
+{
+    const struct ps_limit *asked = limit->asked;
+    int64_t question = asked->is_over != NULL
+                           ? cpu_deadline(engine, QUESTION_NS)
+                           : CPU_FOREVER;
+    bool asks = question < limit->deadline;
+    if (engine->clock->wait_locked(engine, &waiter->wake,
+                                   asks ? question : limit->deadline)) {
+        return false;
+    }
+    if (!asks) {
+        return true;
+    }
+    cpu_unlock(engine);
+    bool over = asked->is_over(asked->argument) != 0;
+    cpu_lock(engine);
+    return over;
+}
+
 ps_status
 cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
-                uint64_t target, int64_t deadline)
+                uint64_t target, const struct cpu_limit *limit)
 {
     if (engine->phase == CPU_STOPPED) {
         return PS_ERROR_SHUTTING_DOWN;
@@ -50,14 +84,17 @@ cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
     struct cpu_waiter waiter = {.target = target, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
-    bool late = false;
-    while (!waiter.woken && !late) {
-        late = !engine->clock->wait_locked(engine, &waiter.wake, deadline);
+    bool over = false;
+    while (!waiter.woken && !over) {
+        over = wait_once_locked(engine, &waiter, limit);
     }
-    while (*waiters != &waiter) {
+    /* It is in no list in the child of a fork. */
+    while (*waiters != NULL && *waiters != &waiter) {
         waiters = &(*waiters)->next;
     }
-    *waiters = waiter.next;
+    if (*waiters != NULL) {
+        *waiters = waiter.next;
+    }
     pthread_cond_destroy(&waiter.wake);
     return waiter.woken ? PS_SUCCESS : PS_ERROR_NOT_READY;
 }

@@ -96,6 +96,16 @@ enum {
     PS_BACKEND_EMULATED = 2,
 };
 
+/* How long a timed wait lasts. */
+struct ps_limit {
+    int64_t timeout_ns;
+    /* NULL, or asked every 50 ms or so with the argument: anything but 0 ends
+     * the wait.  On the thread that waits, with none of the backend's locks
+     * held.  The exception to "a backend never calls Python". */
+    int (*is_over)(void *argument);
+    void *argument;
+};
+
 struct ps_device_properties {
     char name[256];
     uint64_t total_memory; /* bytes */
@@ -355,17 +365,18 @@ struct ps_backend {
 
     /* ---- Optional: timed waits ------------------------------------------ */
 
-    /* As the members without _for, but PS_ERROR_NOT_READY once timeout_ns have
-     * passed and there is still something to wait for.  Each is NULL where
+    /* As the members without _for, but PS_ERROR_NOT_READY once the limit is
+     * reached and there is still something to wait for.  Each is NULL where
      * the backend can't end such a wait.  May block. */
     ps_status (*stream_synchronize_for)(const struct ps_backend *backend,
                                         int device, ps_handle stream,
-                                        int64_t timeout_ns);
+                                        const struct ps_limit *limit);
     ps_status (*event_synchronize_for)(const struct ps_backend *backend,
                                        int device, ps_handle event,
-                                       int64_t timeout_ns);
+                                       const struct ps_limit *limit);
     ps_status (*device_synchronize_for)(const struct ps_backend *backend,
-                                        int device, int64_t timeout_ns);
+                                        int device,
+                                        const struct ps_limit *limit);
 
     /* ---- Optional group: capture --------------------------------------- */
 

@@ -14,6 +14,8 @@
     check_status(call, want, #call, __FILE__, __LINE__)
 #define OK(call) CHECK_STATUS(call, PS_SUCCESS)
 
+#define LIMIT(nanoseconds) (&(struct ps_limit){.timeout_ns = nanoseconds})
+
 extern const struct ps_backend *cpu; /* two devices */
 extern atomic_int passed, failed;
 

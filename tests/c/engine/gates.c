@@ -282,7 +282,7 @@ wait_within(void *argument, ps_status status)
 {
     ps_handle stream = *(ps_handle *)argument;
     CHECK_STATUS(status, PS_SUCCESS);
-    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, SECOND),
+    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(SECOND)),
                  PS_ERROR_NOT_PERMITTED);
 }
 
@@ -291,28 +291,83 @@ test_timed_waits(void)
 {
     ps_handle stream = stream_new(0), event = event_new();
     struct passage gate = {0};
-    OK(cpu->stream_synchronize_for(cpu, 0, stream, 0));
-    OK(cpu->event_synchronize_for(cpu, 0, event, 0));
+    OK(cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(0)));
+    OK(cpu->event_synchronize_for(cpu, 0, event, LIMIT(0)));
     gate_new(stream, &gate);
     OK(cpu->event_record(cpu, 0, event, stream));
     for (int64_t timeout = -1; timeout < 30000000; timeout += 10000000) {
         int64_t began = now();
-        CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, timeout),
+        CHECK_STATUS(
+            cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(timeout)),
+            PS_ERROR_NOT_READY);
+        CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, LIMIT(timeout)),
                      PS_ERROR_NOT_READY);
-        CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, timeout),
-                     PS_ERROR_NOT_READY);
-        CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, timeout),
+        CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, LIMIT(timeout)),
                      PS_ERROR_NOT_READY);
         CHECK(now() - began >= 3 * timeout);
     }
-    OK(cpu->device_synchronize_for(cpu, 1, 0));
+    OK(cpu->device_synchronize_for(cpu, 1, LIMIT(0)));
     OK(cpu->stream_gate(cpu, 0, stream, wait_within, &stream, NULL));
     OK(cpu->stream_fail(cpu, 0, stream, 719));
     OK(cpu->gate_open(cpu, 0, gate.gate));
-    OK(cpu->event_synchronize_for(cpu, 0, event, INT64_MAX));
-    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, INT64_MAX), 719);
-    CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, SECOND), 719);
+    OK(cpu->event_synchronize_for(cpu, 0, event, LIMIT(INT64_MAX)));
+    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(INT64_MAX)),
+                 719);
+    CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, LIMIT(SECOND)), 719);
     OK(cpu->stream_destroy(cpu, 0, stream));
+    OK(cpu->event_destroy(cpu, 0, event));
+}
+
+struct asked {
+    int times;
+    int most;
+    ps_handle event, busy, gate;
+};
+
+/* Asked for the first time, re-record the event and open the gate that its
+ * former record waits for. */
+static int
+ask(void *argument)
+{
+    struct asked *asked = argument;
+    if (asked->times++ == 0 && asked->gate != 0) {
+        OK(cpu->event_record(cpu, 0, asked->event, asked->busy));
+        OK(cpu->gate_open(cpu, 0, asked->gate));
+    }
+    return asked->times == asked->most;
+}
+
+/* A wait ends when its caller says so, and is for what the call found. */
+void
+test_interrupted_waits(void)
+{
+    ps_handle stream = stream_new(0), event = event_new();
+    struct passage gate = {0}, last = {0};
+    struct asked asked = {.most = 1, .event = event, .busy = stream};
+    struct ps_limit limit = {INT64_MAX, ask, &asked};
+    gate_new(stream, &gate);
+    OK(cpu->event_record(cpu, 0, event, stream));
+    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, &limit),
+                 PS_ERROR_NOT_READY);
+    asked.most++;
+    CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, &limit),
+                 PS_ERROR_NOT_READY);
+    asked.most++;
+    CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, &limit),
+                 PS_ERROR_NOT_READY);
+    CHECK(asked.times == 3);
+    limit.timeout_ns = 1000;
+    CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, &limit),
+                 PS_ERROR_NOT_READY);
+    CHECK(asked.times == 3);
+    limit.timeout_ns = INT64_MAX;
+    gate_new(stream, &last);
+    asked = (struct asked){.event = event, .busy = stream, .gate = gate.gate};
+    OK(cpu->event_synchronize_for(cpu, 0, event, &limit));
+    CHECK_STATUS(cpu->event_query(cpu, 0, event), PS_ERROR_NOT_READY);
+    OK(cpu->gate_open(cpu, 0, last.gate));
+    OK(cpu->stream_synchronize_for(cpu, 0, stream, &limit));
+    stream_end(stream);
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
@@ -335,7 +390,7 @@ test_busy_workers(void)
     OK(cpu->event_record(cpu, 0, event, stream));
     await(&passage);
     OK(cpu->gate_open(cpu, 0, passage.gate));
-    OK(cpu->event_synchronize_for(cpu, 0, event, 20 * (int64_t)SECOND));
+    OK(cpu->event_synchronize_for(cpu, 0, event, LIMIT(20 * (int64_t)SECOND)));
     for (int i = 0; i < workers; i++) {
         hold_release(&gates[i]);
         stream_end(busy[i]);

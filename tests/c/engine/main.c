@@ -75,6 +75,7 @@ main(int argc, char **argv)
         test_gates_refused,
         test_gates_shared,
         test_timed_waits,
+        test_interrupted_waits,
         test_busy_workers,
         test_stress,
         test_shutdown,

@@ -305,7 +305,7 @@ test_shutdown(void)
         OK(b->gate_open(b, 0, gates[i]));
     }
     CHECK_STATUS(b->stream_query(b, 0, gated), PS_ERROR_NOT_READY);
-    CHECK_STATUS(b->stream_synchronize_for(b, 0, gated, 1000),
+    CHECK_STATUS(b->stream_synchronize_for(b, 0, gated, LIMIT(1000)),
                  PS_ERROR_SHUTTING_DOWN);
     OK(b->memory_fill(b, 0, idle, &byte, 7, 1));
     CHECK(byte == 7);

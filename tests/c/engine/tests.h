@@ -28,6 +28,7 @@ void test_gates_failed(void);
 void test_gates_refused(void);
 void test_gates_shared(void);
 void test_timed_waits(void);
+void test_interrupted_waits(void);
 void test_busy_workers(void);
 
 /* handles.c */
