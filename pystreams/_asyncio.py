@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from itertools import count
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from . import _C
 
@@ -45,15 +45,16 @@ class _Desk:
             if future.done():
                 continue
             try:
-                if status:
-                    obj.query()
+                self._waiter.check(obj, status)
             except Exception as error:
                 future.set_exception(error)
             else:
                 future.set_result(None)
 
 
-_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = (
+# A desk is kept by its loop, which forgets it when it is closed, and its
+# futures keep the loop: so nothing here may keep the desk.
+_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_Desk]] = (
     WeakKeyDictionary()
 )
 
@@ -61,9 +62,11 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = (
 def watch(obj: _Awaitable) -> asyncio.Future[None]:
     """Return a future of the running loop for the work that obj has now."""
     loop = asyncio.get_running_loop()
-    desk = _desks.get(loop)
+    known = _desks.get(loop)
+    desk = known() if known is not None else None
     if desk is None:
-        desk = _desks[loop] = _Desk(loop)
+        desk = _Desk(loop)
+        _desks[loop] = ref(desk)
     return desk.watch(loop, obj)
 
 

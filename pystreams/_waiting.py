@@ -153,6 +153,9 @@ class as_completed:
             else asyncio.wrap_future(obj): obj
             for obj in self._objects
         }
+        for future in owners:
+            # The failure is the object's to tell, not this future's.
+            future.add_done_callback(lambda f: f.cancelled() or f.exception())
         pending = set(owners)
         while pending:
             timeout = None
@@ -164,6 +167,4 @@ class as_completed:
             if not ended:
                 raise self._late(len(pending))
             for future in ended:
-                if not future.cancelled():
-                    future.exception()
                 yield owners[future]

@@ -12,8 +12,12 @@
 #include "runtime.h"
 #include "stream.h"
 
-/* How many watches of a device nobody uses are kept. */
-enum { IDLE_WATCHES = 4 };
+enum {
+    /* How many watches of a device nobody uses are kept. */
+    IDLE_WATCHES = 4,
+    /* Notifications that one watch has to come: far from filling a queue. */
+    MOST_PENDING = 8192,
+};
 
 struct ps_watch {
     ps_handle stream;
@@ -110,12 +114,18 @@ static ps_status
 find_watch_locked(struct ps_device *device, ps_handle source,
                   struct ps_watch **result)
 {
+    const struct ps_backend *backend = device->runtime->backend;
     struct ps_watch *found = NULL;
     for (struct ps_watch *w = device->watches; w != NULL; w = w->next) {
-        if (atomic_load(&w->pending) == 0) {
-            found = w;
+        unsigned pending = atomic_load(&w->pending);
+        if (pending == 0) {
+            /* One that failed since it was last looked at is of no use. */
+            found = backend->stream_query(backend, device->index, w->stream) ==
+                            PS_SUCCESS
+                        ? w
+                        : found;
         }
-        else if (w->source == source) {
+        else if (w->source == source && pending < MOST_PENDING) {
             found = w;
             break;
         }

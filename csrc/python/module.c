@@ -100,6 +100,7 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
+        PyModule_AddFunctions(module, future_functions) < 0 ||
         PyModule_AddFunctions(module, submit_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0) {

@@ -410,12 +410,34 @@ extern PyType_Spec waiter_spec;
 PyObject *Stream_await(PyObject *self);
 PyObject *Event_await(PyObject *self);
 
+/* ---- future.c ---- */
+
+extern PyMethodDef future_functions[];
+
+PyObject *future_new(struct module_state *state);
+
+/* Whether the callable is to run: not where it was cancelled. */
+bool future_start(struct module_state *state, PyObject *future);
+
+/* Give it its result, or the exception where it failed; the first only does so
+ * where nobody has looked at it yet. */
+bool future_settle_unseen(struct module_state *state, PyObject *future,
+                          PyObject *result);
+void future_settle(PyObject *future, PyObject *outcome, bool failed);
+bool future_has_callbacks(PyObject *future);
+
+/* For those who linger: a Future was settled. */
+void future_mark_settled(void);
+
 /* ---- submit.c ---- */
 
 extern PyMethodDef submit_functions[];
 
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
+
+/* Whether the caller is a callable that the stream now waits for. */
+bool is_own_stream(struct ps_stream *stream);
 
 /* -1 with RuntimeError where a callable waits for work that waits for it. */
 int check_may_wait(const struct work *work);

@@ -18,15 +18,14 @@
 enum {
     /* The most threads; as many callables run at once. */
     MOST_THREADS = 256,
-    /* How long a result is spun for: about what going to sleep and waking up
-     * cost. */
-    LINGER_NS = 50 * 1000,
     /* How long a thread waits for a callable before it ends. */
     IDLE_SECONDS = 5,
 };
 
 struct job {
     struct job *next;
+    /* Of the process that runs it. */
+    unsigned generation;
     struct module_state *state;
     struct ps_stream *stream;
     ps_handle gate;
@@ -53,8 +52,9 @@ static struct {
     int threads;
     /* Callables that run. */
     int running;
-    /* Streams with callables that are not done: as many can run at once. */
-    int busy_streams;
+    /* How many threads there is use for: as many as there are streams with
+     * callables that are not done, and threads that are kept by callbacks. */
+    int wanted;
     /* No callable starts any more. */
     bool closed;
     /* Of the process that the queue is of; the GIL guards it. */
@@ -65,9 +65,6 @@ atomic_int callables_pending;
 
 /* What the calling thread runs, or NULL. */
 static _Thread_local struct job *current;
-
-/* Counts the callables whose Futures were settled. */
-static atomic_ullong settled;
 
 /* Whether the calling thread is about to look for a callable anyway. */
 static _Thread_local bool coming;
@@ -115,10 +112,13 @@ take_locked(void)
     struct job *job = queue.closed ? NULL : queue.first;
     if (job != NULL) {
         queue.first = job->next;
+        queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
+            /* Whoever has not posted yet will find somebody awake. */
+            while (sem_trywait(&queue.hints) == 0) {
+            }
         }
-        queue.running++;
     }
     return job;
 }
@@ -138,8 +138,7 @@ wait_and_take(void)
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
         /* Not while a callable may still come that was counted on it. */
-        stays =
-            !queue.closed && (!idle || queue.threads <= queue.busy_streams);
+        stays = !queue.closed && (!idle || queue.threads <= queue.wanted);
         queue.threads -= job == NULL && !stays;
         pthread_mutex_unlock(&queue.mutex);
     } while (job == NULL && stays);
@@ -155,12 +154,12 @@ take(void)
     struct job *job = take_locked();
     pthread_mutex_unlock(&queue.mutex);
     if (job != NULL) {
-        atomic_fetch_add(&settled, 1);
+        future_mark_settled();
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
     /* Only now: who lingers for it wants the GIL next. */
-    atomic_fetch_add(&settled, 1);
+    future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
     return job;
@@ -197,58 +196,38 @@ call(struct job *job)
     return result;
 }
 
-static PyObject *
-take_exception(void)
+/* Start a thread if there is use for one more; -1 with an exception. */
+static int
+hire(void)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(value, traceback);
+    pthread_mutex_lock(&queue.mutex);
+    bool short_handed = !queue.closed && queue.threads < queue.wanted &&
+                        queue.threads < MOST_THREADS;
+    queue.threads += short_handed;
+    pthread_mutex_unlock(&queue.mutex);
+    if (!short_handed) {
+        return 0;
     }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-}
-
-/* Change the state of a Future that nobody has looked at; false where somebody
- * has, who may hold its lock. */
-static bool
-change_unseen(PyObject *future, PyObject *state, PyObject *result)
-{
-    PyObject *dict = PyObject_GenericGetDict(future, NULL);
-    bool unseen = dict != NULL &&
-                  PyDict_GetItemString(dict, "_condition") == NULL &&
-                  (result == NULL ||
-                   PyDict_SetItemString(dict, "_result", result) == 0) &&
-                  PyDict_SetItemString(dict, "_state", state) == 0;
-    Py_XDECREF(dict);
-    return unseen;
+    PyObject *module = PyImport_ImportModule("pystreams._futures");
+    PyObject *started = module != NULL
+                            ? PyObject_CallMethod(module, "start_thread", NULL)
+                            : NULL;
+    Py_XDECREF(module);
+    Py_XDECREF(started);
+    if (started == NULL) {
+        pthread_mutex_lock(&queue.mutex);
+        queue.threads--;
+        pthread_mutex_unlock(&queue.mutex);
+    }
+    return started != NULL ? 0 : -1;
 }
 
 static void
-settle(struct job *job, PyObject *result)
+want_threads(int change)
 {
-    if (result != NULL &&
-        change_unseen(job->future, job->state->str_finished, result)) {
-        Py_DECREF(result);
-        return;
-    }
-    /* Its callbacks may take long, and this thread looks for no callable
-     * before they are done. */
-    sem_post(&queue.hints);
-    PyObject *exception = result == NULL ? take_exception() : NULL;
-    PyObject *told =
-        result != NULL
-            ? PyObject_CallMethod(job->future, "set_result", "(O)", result)
-            : PyObject_CallMethod(job->future, "set_exception", "(O)",
-                                  exception);
-    if (told == NULL) {
-        PyErr_WriteUnraisable(job->future);
-    }
-    Py_XDECREF(told);
-    Py_XDECREF(exception);
-    Py_XDECREF(result);
+    pthread_mutex_lock(&queue.mutex);
+    queue.wanted += change;
+    pthread_mutex_unlock(&queue.mutex);
 }
 
 /* A stream has a callable more, or one less. */
@@ -257,8 +236,30 @@ count_locked(struct ps_stream *stream, int change)
 {
     unsigned before = stream->jobs;
     stream->jobs += (unsigned)change;
-    queue.busy_streams += (stream->jobs != 0) - (before != 0);
+    queue.wanted += (stream->jobs != 0) - (before != 0);
     atomic_fetch_add(&callables_pending, change);
+}
+
+/* Tell the Future, whose callbacks may take long and may wait for callables,
+ * those behind this one too: another thread takes over meanwhile. */
+static void
+settle(struct job *job, PyObject *outcome, bool failed)
+{
+    if (!failed && future_settle_unseen(job->state, job->future, outcome)) {
+        return;
+    }
+    bool kept = future_has_callbacks(job->future);
+    if (kept) {
+        want_threads(1);
+        if (hire() < 0) {
+            PyErr_WriteUnraisable(job->future);
+        }
+        sem_post(&queue.hints);
+    }
+    future_settle(job->future, outcome, failed);
+    if (kept && job->generation == ps_generation()) {
+        want_threads(-1);
+    }
 }
 
 static void
@@ -281,44 +282,49 @@ open_gate(struct job *job)
     report_cleanup(job->state, device->runtime, "opening a gate", status);
 }
 
-/* Whether the callable is to run: not where it was cancelled. */
-static bool
-start(struct job *job)
+static PyObject *
+take_exception(void)
 {
-    if (change_unseen(job->future, job->state->str_running, NULL)) {
-        return true;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
     }
-    PyObject *go =
-        PyObject_CallMethod(job->future, "set_running_or_notify_cancel", NULL);
-    if (go == NULL) {
-        PyErr_WriteUnraisable(job->future);
-    }
-    Py_XDECREF(go);
-    return go == Py_True;
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
 }
 
 static void
 run(struct job *job)
 {
-    PyObject *result = NULL;
-    bool started = start(job);
-    if (started) {
+    PyObject *outcome = NULL;
+    bool failed = false;
+    if (future_start(job->state, job->future)) {
         current = job;
-        result = call(job);
+        outcome = call(job);
         current = NULL;
+        failed = outcome == NULL;
+        outcome = failed ? take_exception() : outcome;
     }
-    open_gate(job);
-    if (started) {
-        settle(job, result);
+    /* A child that the callable forked leaves the rest to its parent. */
+    if (job->generation == ps_generation()) {
+        open_gate(job);
+        if (outcome != NULL) {
+            settle(job, outcome, failed);
+        }
+        job_destroy(job);
     }
-    job_destroy(job);
+    Py_XDECREF(outcome);
 }
 
 static PyObject *
 run_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
+    unsigned generation = ps_generation();
     struct job *job;
-    while ((job = take()) != NULL) {
+    while (generation == ps_generation() && (job = take()) != NULL) {
         run(job);
     }
     Py_RETURN_NONE;
@@ -331,12 +337,8 @@ expect_job(struct ps_stream *stream)
 {
     pthread_mutex_lock(&queue.mutex);
     bool closed = queue.closed;
-    bool short_handed = false;
     if (!closed) {
         count_locked(stream, 1);
-        short_handed =
-            queue.threads < queue.busy_streams && queue.threads < MOST_THREADS;
-        queue.threads += short_handed;
     }
     pthread_mutex_unlock(&queue.mutex);
     if (closed) {
@@ -344,37 +346,13 @@ expect_job(struct ps_stream *stream)
                         "cannot submit a callable after the program ended");
         return -1;
     }
-    if (!short_handed) {
-        return 0;
+    if (hire() < 0) {
+        pthread_mutex_lock(&queue.mutex);
+        count_locked(stream, -1);
+        pthread_mutex_unlock(&queue.mutex);
+        return -1;
     }
-    PyObject *module = PyImport_ImportModule("pystreams._futures");
-    PyObject *started = module != NULL
-                            ? PyObject_CallMethod(module, "start_thread", NULL)
-                            : NULL;
-    Py_XDECREF(module);
-    Py_XDECREF(started);
-    if (started != NULL) {
-        return 0;
-    }
-    pthread_mutex_lock(&queue.mutex);
-    queue.threads--;
-    count_locked(stream, -1);
-    pthread_mutex_unlock(&queue.mutex);
-    return -1;
-}
-
-static PyObject *
-future_type(struct module_state *state)
-{
-    if (state->future_type == NULL) {
-        PyObject *module = PyImport_ImportModule("pystreams._futures");
-        if (module != NULL) {
-            state->future_type =
-                PyObject_GetAttrString(module, "StreamFuture");
-            Py_DECREF(module);
-        }
-    }
-    return state->future_type;
+    return 0;
 }
 
 /* The keyword arguments as a dict; NULL where there are none, or with an
@@ -458,8 +436,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                             "submit() expects a callable, but got %s",
                             Py_TYPE(args[0])->tp_name);
     }
-    PyObject *type = future_type(state);
-    struct ps_stream *stream = type != NULL ? stream_of(self) : NULL;
+    struct ps_stream *stream = stream_of(self);
     if (stream == NULL) {
         return NULL;
     }
@@ -468,13 +445,14 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return PyErr_NoMemory();
     }
     ensure_queue();
+    job->generation = ps_generation();
     job->state = state;
     job->stream = ps_stream_ref(stream);
     job->function = Py_NewRef(args[0]);
     job->args = tuple_of(args + 1, nargs - 1);
     job->kwargs = keywords_of(args + nargs, kwnames);
     job->context = PyContext_CopyCurrent();
-    job->future = PyObject_CallNoArgs(type);
+    job->future = future_new(state);
     if (job->args == NULL || (job->kwargs == NULL && kwnames != NULL) ||
         job->context == NULL || job->future == NULL) {
         job_destroy(job);
@@ -490,16 +468,34 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return future;
 }
 
+/* The stream that the calling thread runs a callable of, or NULL; in the child
+ * of a fork from one, none. */
+static struct ps_stream *
+own_stream(void)
+{
+    return current != NULL && current->generation == ps_generation()
+               ? current->stream
+               : NULL;
+}
+
+bool
+is_own_stream(struct ps_stream *stream)
+{
+    struct ps_stream *mine = own_stream();
+    return mine != NULL && mine->device == stream->device &&
+           mine->handle == stream->handle;
+}
+
 int
 check_may_wait(const struct work *work)
 {
-    struct ps_stream *mine = current != NULL ? current->stream : NULL;
+    struct ps_stream *mine = own_stream();
     if (mine == NULL || work->device != mine->device) {
         return 0;
     }
     bool cyclic = true;
     if (work->stream != NULL) {
-        cyclic = work->stream->handle == mine->handle;
+        cyclic = is_own_stream(work->stream);
     }
     else if (work->event != NULL) {
         cyclic = atomic_load(&work->event->source) == mine->handle &&
@@ -544,40 +540,7 @@ stop_jobs(int64_t timeout_ns)
     return finished;
 }
 
-/* Spin, with the GIL released, until a Future was settled. */
-static void
-spin(unsigned long long seen, int64_t end)
-{
-    while (atomic_load_explicit(&settled, memory_order_acquire) == seen &&
-           monotonic_ns() < end) {
-    }
-}
-
-static PyObject *
-linger(PyObject *module, PyObject *future)
-{
-    struct module_state *state = state_of_module(module);
-    PyObject *dict = PyObject_GenericGetDict(future, NULL);
-    int64_t end = monotonic_ns() + LINGER_NS;
-    while (dict != NULL) {
-        unsigned long long seen = atomic_load(&settled);
-        bool finished =
-            PyDict_GetItemString(dict, "_state") == state->str_finished;
-        if (finished || monotonic_ns() >= end) {
-            Py_DECREF(dict);
-            return PyBool_FromLong(finished);
-        }
-        WITHOUT_GIL(spin(seen, end));
-    }
-    return NULL;
-}
-
 PyMethodDef submit_functions[] = {
-    FUNCTION("linger", linger, METH_O, "future, /",
-             "Return whether the Future of a callable is finished, after a "
-             "short while if not.\n\n"
-             "Spins with the GIL released: a callable that is done soon costs "
-             "no sleep."),
     FUNCTION("run_jobs", run_jobs, METH_NOARGS, "/",
              "Run submitted callables, until there was none for long: what "
              "the package's threads\ndo."),

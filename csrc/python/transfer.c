@@ -259,6 +259,10 @@ wait_for(struct module_state *state, struct ps_stream *user,
     if (stream != NULL) {
         return stream_wait_stream(state, stream, user);
     }
+    if (is_own_stream(user)) {
+        /* What it had before the callable is done. */
+        return 0;
+    }
     struct work work = {
         .operation = "waiting for a Buffer's work",
         .device = user->device,

@@ -103,6 +103,10 @@ Waiter_watch(PyObject *self, PyObject *args)
         check_generation(self) < 0 || work_of(state, object, &work) < 0) {
         return NULL;
     }
+    if (check_may_wait(&work) < 0) {
+        stream_release(state, work.stream);
+        return NULL;
+    }
     ps_status status =
         ps_letter_create(as_waiter(self)->mailbox, token, &letter);
     if (status == PS_SUCCESS) {
@@ -180,6 +184,30 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyObject *
+Waiter_check(PyObject *self, PyObject *args)
+{
+    struct module_state *state = state_of(self);
+    PyObject *object;
+    int status;
+    if (!PyArg_ParseTuple(args, "Oi:check", &object, &status)) {
+        return NULL;
+    }
+    struct ps_runtime *runtime;
+    if (PyObject_TypeCheck(object, state->event_type)) {
+        runtime = ((EventObject *)object)->event->runtime;
+    }
+    else if (PyObject_TypeCheck(object, state->stream_type)) {
+        runtime = ((StreamObject *)object)->device->runtime;
+    }
+    else {
+        return PyErr_Format(PyExc_TypeError,
+                            "check() expects a Stream or an Event, but got %s",
+                            Py_TYPE(object)->tp_name);
+    }
+    return none_or_raise(state, runtime, "await", status);
+}
+
+static PyObject *
 Waiter_fileno(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     if (check_generation(self) < 0) {
@@ -207,6 +235,10 @@ static PyMethodDef waiter_methods[] = {
      PyDoc_STR("wait($self, /, timeout=None)\n--\n\n"
                "As take(), once the box is not empty or after timeout "
                "seconds.\n\nBlocks with the GIL released; Ctrl-C ends it.")},
+    {"check", Waiter_check, METH_VARARGS,
+     PyDoc_STR("check($self, obj, status, /)\n--\n\n"
+               "Raise what the status means that came for a Stream or an "
+               "Event.")},
     {"fileno", Waiter_fileno, METH_NOARGS,
      PyDoc_STR("fileno($self, /)\n--\n\n"
                "Return a file descriptor that is readable while the box is "

@@ -8,10 +8,16 @@ enum { ROOM_TIMEOUT_NS = 50 * 1000 * 1000 };
 ps_status
 wait_for_room(struct ps_stream *stream)
 {
+    struct work work = {
+        .operation = "waiting for room in a stream's queue",
+        .device = stream->device,
+        .stream = stream,
+    };
     ps_status status;
     do {
         WITHOUT_GIL(status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS));
-        if (PyErr_CheckSignals() < 0) {
+        if (PyErr_CheckSignals() < 0 ||
+            (status == PS_ERROR_NOT_READY && check_may_wait(&work) < 0)) {
             return PS_RAISED;
         }
     } while (status == PS_ERROR_NOT_READY);
