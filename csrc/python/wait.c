@@ -196,8 +196,7 @@ ask(const struct vigil *vigil)
     ps_status status =
         work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
     /* Of a later record the answer means nothing. */
-    return latest_record(work) == vigil->record ? status
-                                                  : PS_ERROR_NOT_READY;
+    return latest_record(work) == vigil->record ? status : PS_ERROR_NOT_READY;
 }
 
 /* A device's news may take half a millisecond to come, as an interrupt does.

@@ -13,8 +13,8 @@ from pystreams.testing.watch import SOON, Background
 
 FAILURE = 719
 FOR = (
-    "As the members without _for, but PS_ERROR_NOT_READY once timeout_ns have "
-    "passed and there is still something to wait for."
+    "As the members without _for, but PS_ERROR_NOT_READY once the limit is "
+    "reached and there is still something to wait for."
 )
 
 
