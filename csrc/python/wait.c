@@ -237,8 +237,11 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
         .status = PS_ERROR_NOT_READY,
     };
     struct ps_letter *letter = NULL;
-    ps_status status = ps_mailbox_create(&vigil.mailbox);
-    if (status != PS_SUCCESS) {
+    ps_status status = ask(&vigil);
+    if (status == PS_ERROR_NOT_READY) {
+        status = ps_mailbox_create(&vigil.mailbox);
+    }
+    if (vigil.mailbox == NULL) {
         return status;
     }
     status = ps_letter_create(vigil.mailbox, 0, &letter);

@@ -1,0 +1,296 @@
+"""`wait` and `as_completed`: several streams, events and Futures at once."""
+
+import concurrent.futures
+import os
+import threading
+
+import pytest
+
+import pystreams
+from pystreams import _C, as_completed, wait
+
+LONG = 30
+
+
+def listed(objects):
+    return sorted(map(id, objects))
+
+
+@pytest.fixture
+def trio(backend):
+    """A stream, an event of another and a Future of a third's, none of which
+    is done, and what lets each of them go on."""
+    streams = [backend.stream() for _ in range(3)]
+    gates = [threading.Event() for _ in streams]
+    for stream, gate in zip(streams, gates, strict=True):
+        stream.submit(gate.wait, LONG)
+    event = streams[1].record_event()
+    future = streams[2].submit(divmod, 7, 2)
+    yield [streams[0], event, future], gates
+    for gate in gates:
+        gate.set()
+
+
+def test_all(trio):
+    objects, gates = trio
+    for gate in gates:
+        gate.set()
+    done, not_done = wait(objects)
+    assert listed(done) == listed(objects)
+    assert not_done == set()
+
+
+def test_the_result_has_names(trio):
+    objects, gates = trio
+    gates[1].set()
+    result = wait(objects, return_when="FIRST_COMPLETED")
+    assert result.done == result[0] == {objects[1]}
+    assert result.not_done == result[1] == {objects[0], objects[2]}
+    assert repr(result).startswith("DoneAndNotDone(done={<pystreams.")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2], ids=["stream", "event", "future"])
+def test_first(trio, first):
+    objects, gates = trio
+    gates[first].set()
+    done, not_done = wait(objects, return_when="FIRST_COMPLETED")
+    assert done == {objects[first]}
+    assert listed(not_done | done) == listed(objects)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.01, 0.06], ids=repr)
+def test_timeout(trio, timeout):
+    objects, gates = trio
+    done, not_done = wait(objects, timeout)
+    assert (done, listed(not_done)) == (set(), listed(objects))
+    gates[0].set()
+    gates[2].set()
+    done, not_done = wait(objects, LONG, "FIRST_COMPLETED")
+    assert done and objects[1] in not_done
+    gates[1].set()
+    assert wait(objects, timeout=LONG).not_done == set()
+
+
+def test_nothing():
+    assert wait([]) == (set(), set())
+    assert list(as_completed([])) == []
+
+
+def test_what_is_done_already(backend):
+    stream = backend.stream()
+    never, event = backend.event(), stream.record_event()
+    future = concurrent.futures.Future()
+    future.set_result(1)
+    objects = [stream, never, event, future]
+    for how in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
+        assert len(wait(objects, 0, how).done) >= 1
+    assert wait(objects, 0) == (set(objects), set())
+    assert set(as_completed(objects, timeout=0)) == set(objects)
+
+
+def test_each_once(trio):
+    objects, gates = trio
+    for gate in gates:
+        gate.set()
+    assert len(wait(objects * 3).done) == 3
+    assert listed(as_completed(iter(objects * 3))) == listed(objects)
+
+
+@pytest.mark.parametrize("bad", [None, 3, "cpu", object], ids=repr)
+def test_what_cannot_be_waited_for(backend, bad):
+    for use in (wait, as_completed):
+        with pytest.raises(TypeError, match="expected Streams, Events and"):
+            use([backend.stream(), bad])
+    with pytest.raises(TypeError):
+        wait(backend.stream())
+
+
+def test_bad_arguments(backend):
+    with pytest.raises(ValueError, match="Invalid return condition: 'ONE'"):
+        wait([], return_when="ONE")
+    closed = backend.stream()
+    closed.close()
+    with pytest.raises(ValueError, match="closed"):
+        wait([closed])
+    with pytest.raises(TypeError):
+        wait([backend.stream()], timeout="1")
+
+
+def test_first_exception(backend, trio):
+    objects, gates = trio
+
+    def fails():
+        raise ValueError
+
+    failing = backend.stream().submit(fails)
+    done, not_done = wait([*objects, failing], LONG, "FIRST_EXCEPTION")
+    assert (done, len(not_done)) == ({failing}, 3)
+    for gate in gates:
+        gate.set()
+    assert wait(objects, LONG, "FIRST_EXCEPTION").not_done == set()
+
+
+def test_cancelled_is_done_and_no_exception(trio):
+    objects, _ = trio
+    assert objects[2].cancel()
+    done, not_done = wait(objects, 0.01, "FIRST_EXCEPTION")
+    assert (done, len(not_done)) == ({objects[2]}, 2)
+
+
+def test_work_that_failed_is_done(engine, trio):
+    objects, _ = trio
+    stream = engine.stream()
+    _C.fail(stream, 719)
+    event = stream.record_event()
+    failed = [stream, event]
+    assert listed(wait(failed, LONG).done) == listed(failed)
+    done, not_done = wait([*objects, *failed], LONG, "FIRST_EXCEPTION")
+    assert done and done <= set(failed)
+    assert set(objects) <= not_done
+    for work in failed:
+        with pytest.raises(pystreams.AcceleratorError):
+            work.synchronize()
+
+
+def test_the_work_at_the_call(backend):
+    """What the stream gets later, and later records, are not waited for."""
+    stream, other, event = backend.stream(), backend.stream(), backend.event()
+    first, second = threading.Event(), threading.Event()
+    stream.submit(first.wait, LONG)
+    event.record(stream)
+
+    def more():
+        stream.submit(second.wait, LONG)
+        event.record(stream)
+        first.set()
+
+    thread = threading.Timer(0.05, more)
+    thread.start()
+    try:
+        assert wait([stream, event], LONG).not_done == set()
+        thread.join()
+        assert not stream.query() and not event.query()
+    finally:
+        second.set()
+    other.wait_event(event)
+    other.synchronize()
+
+
+def test_as_completed(trio):
+    objects, gates = trio
+    iterator = iter(as_completed(objects, timeout=LONG))
+    for index in (1, 2, 0):
+        gates[index].set()
+        assert next(iterator) is objects[index]
+    assert list(iterator) == []
+
+
+def test_as_completed_is_late(trio):
+    objects, gates = trio
+    gates[0].set()
+    iterator = iter(as_completed(objects, timeout=0.05))
+    assert next(iterator) is objects[0]
+    with pytest.raises(TimeoutError, match=r"2 \(of 3\) objects unfinished"):
+        next(iterator)
+
+
+def test_many_at_once(backend):
+    streams = [backend.stream() for _ in range(20)]
+    events = [s.record_event() for s in streams for _ in range(20)]
+    futures = [s.submit(int) for s in streams]
+    objects = [*streams, *events, *futures]
+    assert listed(as_completed(objects, LONG)) == listed(objects)
+    assert wait(objects, LONG).not_done == set()
+
+
+def test_two_types_at_once(cuda):
+    objects = [pystreams.Stream(kind) for kind in ("cpu", "cuda")]
+    objects += [stream.record_event() for stream in objects]
+    assert listed(wait(objects, LONG).done) == listed(objects)
+
+
+def test_more_events_than_a_queue_holds(engine):
+    """Of one stream: they share what tells of them, within limits."""
+    stream, event = engine.stream(), engine.event()
+    waiter = _C.Waiter()
+    with engine.hold(stream):
+        event.record(stream)
+        for token in range(40_000):
+            waiter.watch(event, token)
+        assert waiter.take() == []
+    told = []
+    while len(told) < 40_000:
+        told += waiter.wait(LONG)
+    assert sorted(told) == [(token, 0) for token in range(40_000)]
+
+
+# ---- The box below ----
+
+
+def test_waiter(backend):
+    waiter, stream = _C.Waiter(), backend.stream()
+    assert waiter.take() == [] == waiter.wait(0) == waiter.wait(timeout=0.01)
+    waiter.watch(stream, 7)
+    waiter.post(2**64 - 1)
+    assert waiter.wait(LONG) == [(7, 0), (2**64 - 1, 0)]
+    waiter.watch(stream.device, 9)
+    assert waiter.wait(LONG) == [(9, 0)]
+    for wrong in (-1, 2**64, "7"):
+        with pytest.raises((TypeError, OverflowError)):
+            waiter.post(wrong)
+    with pytest.raises(TypeError):
+        waiter.watch(3, 1)
+
+
+def test_a_waiters_descriptor(backend):
+    import select
+
+    def readable():
+        return select.select([fd], [], [], 0)[0] == [fd]
+
+    waiter = _C.Waiter()
+    waiter.post(1)
+    fd = waiter.fileno()
+    assert fd == waiter.fileno() and not os.get_inheritable(fd)
+    assert readable()
+    assert waiter.take() == [(1, 0)]
+    assert not readable()
+    for _ in range(100):
+        waiter.post(2)
+    assert readable()
+    assert len(waiter.take()) == 100
+    assert not readable()
+    del waiter
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_waiter_may_go_before_its_news(backend):
+    stream = backend.stream()
+    with backend.hold(stream):
+        waiter = _C.Waiter()
+        waiter.fileno()
+        waiter.watch(stream, 1)
+        waiter.watch(stream.record_event(), 2)
+        del waiter
+    stream.synchronize()
+
+
+def test_a_failure_is_its_own_streams(engine):
+    """News of one stream's work is never what another's came to."""
+    waiter = _C.Waiter()
+    for turn in range(30):
+        good, bad = engine.stream(), engine.stream()
+        gates = [engine.gate(bad)]
+        _C.fail(bad, 719)
+        waiter.watch(bad.record_event(), 1)
+        gates[0].open()
+        gates = [engine.gate(good)]
+        waiter.watch(good.record_event(), 0)
+        gates[0].open()
+        told = []
+        while len(told) < 2:
+            told += waiter.wait(LONG)
+        assert sorted(told) == [(0, 0), (1, 719)], turn
+        with pytest.raises(pystreams.AcceleratorError):
+            bad.synchronize()
