@@ -89,6 +89,15 @@ trim_locked(struct ps_device *device)
     return status;
 }
 
+ps_status
+ps_device_forget_watches(struct ps_device *device)
+{
+    pthread_mutex_lock(&device->watch_mutex);
+    ps_status status = trim_locked(device);
+    pthread_mutex_unlock(&device->watch_mutex);
+    return status;
+}
+
 static ps_status
 add_watch_locked(struct ps_device *device, struct ps_watch **result)
 {

@@ -24,4 +24,8 @@ ps_status ps_event_notify(struct ps_event *event, ps_notification notify,
 ps_status ps_device_notify(struct ps_device *device, ps_notification notify,
                            void *argument);
 
+/* Call before a device is waited for, which would tell of what the watches of
+ * its events came to, too.  May block. */
+ps_status ps_device_forget_watches(struct ps_device *device);
+
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "notify.h"
 #include "trace.h"
 
 static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -230,7 +231,10 @@ ps_device_synchronize(struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->backend;
     ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
-    return backend->device_synchronize(backend, device->index);
+    ps_status status = ps_device_forget_watches(device);
+    return status == PS_SUCCESS
+               ? backend->device_synchronize(backend, device->index)
+               : status;
 }
 
 ps_status
@@ -238,10 +242,13 @@ ps_device_synchronize_for(struct ps_device *device,
                           const struct ps_limit *limit)
 {
     const struct ps_backend *backend = device->runtime->backend;
-    return backend->device_synchronize_for == NULL
-               ? PS_ERROR_NOT_SUPPORTED
-               : backend->device_synchronize_for(backend, device->index,
-                                                 limit);
+    if (backend->device_synchronize_for == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status = ps_device_forget_watches(device);
+    return status == PS_SUCCESS
+               ? backend->device_synchronize_for(backend, device->index, limit)
+               : status;
 }
 
 ps_status
