@@ -8,6 +8,7 @@ PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import os
 import shutil
@@ -203,6 +204,18 @@ def engine(backend):
     if not backend.on_engine:
         pytest.skip(f"{backend}: what is tested is the CPU engine's")
     return backend
+
+
+@pytest.fixture
+def faulty(engine):
+    """A backend whose work can be made to fail."""
+    yield engine
+    gc.collect()
+    for index in range(engine.count):
+        # A failure nobody was told of comes from here, once.
+        with contextlib.suppress(pystreams.AcceleratorError):
+            engine.synchronize(index)
+        engine.synchronize(index)
 
 
 @pytest.fixture

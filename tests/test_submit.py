@@ -433,8 +433,8 @@ def test_a_callable_looks_at_what_its_stream_wrote(engine):
     assert view.result(LONG).tobytes() == b"\3" * 8
 
 
-def test_of_a_failed_stream(engine):
-    stream, ran = engine.stream(), []
+def test_of_a_failed_stream(faulty):
+    stream, ran = faulty.stream(), []
     _C.fail(stream, 719)
     for _ in range(2):
         error = stream.submit(ran.append, 1).exception(LONG)
@@ -446,9 +446,9 @@ def test_of_a_failed_stream(engine):
     assert ran == []
 
 
-def test_work_that_fails_behind_it_is_not_its_own(engine):
-    stream = engine.stream()
-    with engine.hold(stream):
+def test_work_that_fails_behind_it_is_not_its_own(faulty):
+    stream = faulty.stream()
+    with faulty.hold(stream):
         future = stream.submit(int)
         _C.fail(stream, 719)
     assert future.result(LONG) == 0

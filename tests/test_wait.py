@@ -137,9 +137,9 @@ def test_cancelled_is_done_and_no_exception(trio):
     assert (done, len(not_done)) == ({objects[2]}, 2)
 
 
-def test_work_that_failed_is_done(engine, trio):
+def test_work_that_failed_is_done(faulty, trio):
     objects, _ = trio
-    stream = engine.stream()
+    stream = faulty.stream()
     _C.fail(stream, 719)
     event = stream.record_event()
     failed = [stream, event]
@@ -276,16 +276,16 @@ def test_a_waiter_may_go_before_its_news(backend):
     stream.synchronize()
 
 
-def test_a_failure_is_its_own_streams(engine):
+def test_a_failure_is_its_own_streams(faulty):
     """News of one stream's work is never what another's came to."""
     waiter = _C.Waiter()
     for turn in range(30):
-        good, bad = engine.stream(), engine.stream()
-        gates = [engine.gate(bad)]
+        good, bad = faulty.stream(), faulty.stream()
+        gates = [faulty.gate(bad)]
         _C.fail(bad, 719)
         waiter.watch(bad.record_event(), 1)
         gates[0].open()
-        gates = [engine.gate(good)]
+        gates = [faulty.gate(good)]
         waiter.watch(good.record_event(), 0)
         gates[0].open()
         told = []

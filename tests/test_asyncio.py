@@ -1,0 +1,452 @@
+"""`await` for streams and events: one descriptor for a loop and no thread for
+a wait, whatever becomes of the loop, the wait and the work."""
+
+import asyncio
+import gc
+import os
+import threading
+
+import pytest
+
+import pystreams
+from pystreams import _C
+
+LONG = 30
+
+
+def loops():
+    yield pytest.param(asyncio.new_event_loop, id="asyncio")
+    try:
+        import uvloop
+    except ImportError:
+        reason = pytest.mark.skip("no uvloop")
+        yield pytest.param(None, id="uvloop", marks=reason)
+    else:
+        yield pytest.param(uvloop.new_event_loop, id="uvloop")
+
+
+@pytest.fixture(params=loops())
+def run(request):
+    """run(coroutine), to its end, on a loop of its own."""
+
+    def run(coroutine):
+        loop = request.param()
+        try:
+            return loop.run_until_complete(asyncio.wait_for(coroutine, LONG))
+        finally:
+            loop.close()
+
+    return run
+
+
+@pytest.fixture
+def gate(backend):
+    """hold(stream) keeps it busy; open() lets all go on."""
+    go = threading.Event()
+
+    class Gates:
+        open = staticmethod(go.set)
+
+        @staticmethod
+        def hold(stream):
+            stream.submit(go.wait, LONG)
+
+    yield Gates
+    go.set()
+
+
+def count(folder):
+    return len(os.listdir(f"/proc/self/{folder}"))
+
+
+def test_what_is_done(backend, run):
+    """Without a turn of the loop, nor a descriptor."""
+    stream, never = backend.stream(), backend.event()
+    event = stream.record_event()
+
+    async def main():
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        before = count("fd")
+        for work in (stream, never, event):
+            assert await work is None
+        return list(turns), count("fd") - before
+
+    turns = []
+    assert run(main()) == ([], 0)
+
+
+def test_done_needs_no_loop(backend):
+    for work in (backend.stream(), backend.event()):
+        assert list(work.__await__()) == []
+
+
+@pytest.mark.parametrize("kind", ["stream", "event"])
+def test_pending(backend, run, gate, kind):
+    stream = backend.stream()
+    gate.hold(stream)
+    event = stream.record_event()
+    work = stream if kind == "stream" else event
+
+    async def main():
+        turns = 0
+        task = asyncio.ensure_future(waits())
+        while turns < 10:
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert not task.done() and not event.query()
+        gate.open()
+        assert await task is None
+        assert event.query()
+
+    async def waits():
+        return await work
+
+    run(main())
+
+
+def test_outside_a_loop(backend, gate):
+    stream = backend.stream()
+    gate.hold(stream)
+    for work in (stream, stream.record_event()):
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            work.__await__()
+    gate.open()
+    stream.synchronize()
+
+
+def test_a_closed_stream(backend, run):
+    stream = backend.stream()
+    stream.close()
+
+    async def main():
+        await stream
+
+    with pytest.raises(ValueError, match="closed"):
+        run(main())
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_work_that_fails(faulty, run, when):
+    stream, other = faulty.stream(), faulty.stream()
+    if when == "meanwhile":
+        faulty.sleep(stream, 20)
+    _C.fail(stream, 719)
+    event = stream.record_event()
+    other.wait_event(event)
+
+    async def main():
+        for work in (event, stream, other):
+            with pytest.raises(pystreams.AcceleratorError) as caught:
+                await work
+            assert caught.value.error_code == 719
+        return await asyncio.gather(stream, event, return_exceptions=True)
+
+    assert [error.error_code for error in run(main())] == [719, 719]
+
+
+def test_a_failure_that_the_object_forgets(faulty, run, gate):
+    """The record that is awaited failed; the latest one did not."""
+    stream, event, good = faulty.stream(), faulty.event(), faulty.stream()
+    closed = faulty.stream()
+    for failing in (stream, closed):
+        gate.hold(failing)
+        _C.fail(failing, 719)
+    event.record(stream)
+
+    async def main():
+        waits = [asyncio.ensure_future(waiting(w)) for w in (event, closed)]
+        await asyncio.sleep(0)
+        event.record(good)
+        closed.close()
+        gate.open()
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    async def waiting(work):
+        await work
+
+    assert [error.error_code for error in run(main())] == [719, 719]
+    assert event.query()
+
+
+def test_recorded_again_meanwhile(backend, run, gate):
+    """The record in effect at the await."""
+    first, second, event = backend.stream(), backend.stream(), backend.event()
+    backend.sleep(first, 20)
+    event.record(first)
+    gate.hold(second)
+
+    async def main():
+        task = asyncio.ensure_future(waits())
+        await asyncio.sleep(0)
+        event.record(second)
+        await task
+        assert not event.query()
+        gate.open()
+        await event
+        assert event.query()
+
+    async def waits():
+        await event
+
+    run(main())
+
+
+def test_ten_thousand(backend, run, gate):
+    """On one descriptor, and on no thread."""
+    streams = [backend.stream() for _ in range(10)]
+    for stream in streams:
+        gate.hold(stream)
+    events = [s.record_event() for s in streams for _ in range(100)]
+    for stream in streams:
+        stream.record_event()
+
+    async def waits(work):
+        await work
+        return 1
+
+    async def main():
+        first = asyncio.ensure_future(waits(events[0]))
+        await asyncio.sleep(0)
+        before = count("fd"), count("task")
+        waiting = [
+            asyncio.ensure_future(waits(work))
+            for work in (*streams, *events) * 10
+        ]
+        await asyncio.sleep(0)
+        fds, tasks = before
+        assert count("fd") <= fds and count("task") <= tasks
+        assert not any(task.done() for task in waiting)
+        gate.open()
+        await first
+        return sum(await asyncio.gather(*waiting))
+
+    assert run(main()) == 10_100
+
+
+def test_cancelled(backend, run, gate):
+    """The work goes on, other awaits of it too, and so does the loop."""
+    stream = backend.stream()
+    gate.hold(stream)
+    event = stream.record_event()
+
+    async def waits():
+        await event
+
+    async def main():
+        other = asyncio.ensure_future(waits())
+        for work in (stream, event):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(work, 0.01)
+        task = asyncio.ensure_future(waits())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not stream.query() and not other.done()
+        gate.open()
+        await other
+        await stream
+        assert stream.query() and event.query()
+
+    run(main())
+
+
+def test_gather_of_two_types(cuda, run):
+    streams = [pystreams.Stream("cpu"), pystreams.Stream("cuda")]
+
+    async def main():
+        for stream in streams:
+            stream.submit(int)
+        return await asyncio.gather(
+            *streams, *[stream.record_event() for stream in streams]
+        )
+
+    assert run(main()) == [None] * 4
+
+
+def test_two_loops_in_two_threads(backend, run, gate):
+    stream, results = backend.stream(), []
+    gate.hold(stream)
+    event = stream.record_event()
+    ready = threading.Barrier(3)
+
+    async def main():
+        task = asyncio.ensure_future(waits())
+        await asyncio.sleep(0)
+        ready.wait(LONG)
+        await task
+        await stream
+        results.append(event.query())
+
+    async def waits():
+        await event
+
+    threads = [threading.Thread(target=run, args=(main(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ready.wait(LONG)
+    gate.open()
+    for thread in threads:
+        thread.join()
+    assert results == [True, True]
+
+
+async def left_pending(work):
+    task = asyncio.ensure_future(waiting(work))
+    await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+
+
+async def waiting(work):
+    await work
+
+
+def test_a_loop_that_is_closed_meanwhile(backend, run, gate):
+    stream = backend.stream()
+    gate.hold(stream)
+    event = stream.record_event()
+    for work in (stream, event) * 3:
+        run(left_pending(work))
+    gate.open()
+
+    async def main():
+        await event
+        await stream
+
+    run(main())
+
+
+def test_closed_loops_leave_nothing(backend, run, gate):
+    """Whether or not something was still awaited on them."""
+    stream = backend.stream()
+
+    async def ends():
+        stream.submit(int)
+        await stream
+
+    run(ends())
+    gc.collect()
+    before = count("fd"), count("task")
+    for _ in range(25):
+        run(ends())
+    gate.hold(stream)
+    event = stream.record_event()
+    for _ in range(25):
+        run(left_pending(event))
+    gate.open()
+    stream.synchronize()
+    gc.collect()
+    waiter = _C.Waiter()
+    waiter.watch(event, 0)
+    waiter.wait(LONG)
+    fds, tasks = before
+    assert count("fd") <= fds + 1
+    assert count("task") <= tasks + 1
+
+
+def test_a_task_that_nobody_keeps(backend, run, gate):
+    """What waits for the work is not collected before it is done."""
+    stream, seen = backend.stream(), []
+    gate.hold(stream)
+
+    async def waits():
+        await stream
+        seen.append(1)
+
+    async def main():
+        asyncio.get_running_loop().create_task(waits())
+        await asyncio.sleep(0)
+        gc.collect()
+        gate.open()
+        while not seen:
+            await asyncio.sleep(0.001)
+
+    run(main())
+
+
+# ---- as_completed ----
+
+
+def trio(backend):
+    streams = [backend.stream() for _ in range(3)]
+    gates = [threading.Event() for _ in streams]
+    for stream, gate in zip(streams, gates, strict=True):
+        stream.submit(gate.wait, LONG)
+    event = streams[1].record_event()
+    return [streams[0], event, streams[2].submit(divmod, 7, 2)], gates
+
+
+def test_as_completed(backend, run):
+    objects, gates = trio(backend)
+
+    async def main():
+        order, found = [2, 0, 1], []
+        gates[order[0]].set()
+        async for work in pystreams.as_completed(objects, LONG):
+            found.append(objects.index(work))
+            if len(found) < 3:
+                gates[order[len(found)]].set()
+        return found
+
+    assert run(main()) == [2, 0, 1]
+
+
+def test_as_completed_is_late(backend, run):
+    objects, gates = trio(backend)
+
+    async def main():
+        async for _ in pystreams.as_completed(objects, 0.02):
+            raise AssertionError
+
+    try:
+        with pytest.raises(TimeoutError, match=r"3 \(of 3\) objects unfinis"):
+            run(main())
+        assert not objects[2].cancelled()
+    finally:
+        for gate in gates:
+            gate.set()
+    assert objects[2].result(LONG) == (3, 1)
+
+
+def test_as_completed_with_failures(faulty, run, caplog):
+    """They are the objects' to tell; nothing is left for the loop to
+    report, of what was waited for or not."""
+    failing, later = faulty.stream(), faulty.stream()
+    faulty.sleep(failing, 5)
+    faulty.sleep(later, 20)
+    _C.fail(failing, 719)
+    _C.fail(later, 719)
+    future = later.submit(int)
+
+    async def main():
+        async for work in pystreams.as_completed([later, future, failing]):
+            with pytest.raises(pystreams.AcceleratorError):
+                work.synchronize()
+            break
+        await asyncio.sleep(0.05)
+        return work
+
+    assert run(main()) is failing
+    assert isinstance(future.exception(LONG), pystreams.AcceleratorError)
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_as_completed_cancelled(backend, run):
+    """It leaves the work alone, and the callables."""
+    objects, gates = trio(backend)
+
+    async def waits():
+        async for _ in pystreams.as_completed(objects):
+            raise AssertionError
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(waits(), 0.02)
+
+    run(main())
+    assert not objects[2].cancelled()
+    for gate in gates:
+        gate.set()
+    assert objects[2].result(LONG) == (3, 1)
