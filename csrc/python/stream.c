@@ -407,8 +407,11 @@ static PyMethodDef stream_methods[] = {
                "fn runs on a thread of the package's, in a copy of this "
                "context's variables, and may\nblock and use CUDA; what the "
                "stream gets from here on starts after it.  What it\nraises "
-               "goes to the Future, and the stream goes on.  Does not "
-               "block.")},
+               "goes to the Future, and the stream goes on.  At most 256 "
+               "callables run at once.  One\nthat waits for its own stream "
+               "gets a RuntimeError.  A child that it forks ends when it\n"
+               "returns.  Does not block.  Raises NotImplementedError where "
+               "the backend has no gates.")},
     {"wait_event", Stream_wait_event, METH_O,
      PyDoc_STR("wait_event($self, event, /)\n--\n\n"
                "Make what is queued from here on wait for the event's record "

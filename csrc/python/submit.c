@@ -240,6 +240,18 @@ count_locked(struct ps_stream *stream, int change)
     atomic_fetch_add(&callables_pending, change);
 }
 
+/* End a process that was forked in a callable or a callback, which returned:
+ * what this thread was doing is its parent's. */
+static void
+end_child(PyObject *exception)
+{
+    if (exception != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+        PyErr_Print();
+    }
+    Py_Exit(exception != NULL);
+}
+
 /* Tell the Future, whose callbacks may take long and may wait for callables,
  * those behind this one too: another thread takes over meanwhile. */
 static void
@@ -257,7 +269,10 @@ settle(struct job *job, PyObject *outcome, bool failed)
         sem_post(&queue.hints);
     }
     future_settle(job->future, outcome, failed);
-    if (kept && job->generation == ps_generation()) {
+    if (job->generation != ps_generation()) {
+        end_child(NULL);
+    }
+    if (kept) {
         want_threads(-1);
     }
 }
@@ -308,23 +323,22 @@ run(struct job *job)
         failed = outcome == NULL;
         outcome = failed ? take_exception() : outcome;
     }
-    /* A child that the callable forked leaves the rest to its parent. */
-    if (job->generation == ps_generation()) {
-        open_gate(job);
-        if (outcome != NULL) {
-            settle(job, outcome, failed);
-        }
-        job_destroy(job);
+    if (job->generation != ps_generation()) {
+        end_child(failed ? outcome : NULL);
     }
-    Py_XDECREF(outcome);
+    open_gate(job);
+    if (outcome != NULL) {
+        settle(job, outcome, failed);
+        Py_DECREF(outcome);
+    }
+    job_destroy(job);
 }
 
 static PyObject *
 run_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    unsigned generation = ps_generation();
     struct job *job;
-    while (generation == ps_generation() && (job = take()) != NULL) {
+    while ((job = take()) != NULL) {
         run(job);
     }
     Py_RETURN_NONE;
