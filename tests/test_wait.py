@@ -232,7 +232,10 @@ def test_waiter(backend):
     assert waiter.take() == [] == waiter.wait(0) == waiter.wait(timeout=0.01)
     waiter.watch(stream, 7)
     waiter.post(2**64 - 1)
-    assert waiter.wait(LONG) == [(7, 0), (2**64 - 1, 0)]
+    letters = waiter.wait(LONG)
+    if len(letters) == 1:
+        letters += waiter.wait(LONG)
+    assert sorted(letters) == [(7, 0), (2**64 - 1, 0)]
     waiter.watch(stream.device, 9)
     assert waiter.wait(LONG) == [(9, 0)]
     for wrong in (-1, 2**64, "7"):

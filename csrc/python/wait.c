@@ -14,6 +14,9 @@
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
+/* A device tells nobody at once that it is done: a thread asks it. */
+enum { LEAST_NS = 10 * 1000 * 1000 };
+
 /* Limits beyond this are none. */
 static const double LONGEST = 1e9;
 
@@ -295,6 +298,10 @@ wait_for_work(struct module_state *state, const struct work *work,
         WITHOUT_GIL(status = wait_whole(work));
     }
     else {
+        if (!limits && work->stream == NULL && work->event == NULL &&
+            timeout_ns < LEAST_NS) {
+            timeout_ns = LEAST_NS;
+        }
         trace(work);
         status = limits ? wait_watchfully(work, timeout_ns)
                         : wait_for_news(work, timeout_ns);

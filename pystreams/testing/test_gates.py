@@ -117,7 +117,7 @@ def test_told_of_the_end_of_work(device: Device, busy: Busy) -> None:
 @contract("stream_gate", NOTIFIED)
 def test_told_of_an_event(device: Device, busy: Busy) -> None:
     stream, waiter = device.stream(), _C.Waiter()
-    gate = busy.submit(stream)
+    gate = busy(stream)
     event = device.mark(stream)
     waiter.watch(event, 1)
     busy.submit(stream)
