@@ -115,8 +115,17 @@ ENDS = {
 CODES = {"exception": 1, "sys.exit": 7}
 
 
-@pytest.mark.parametrize("held", HELD)
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("held", "end"),
+    [
+        *[(held, "normal") for held in HELD],
+        *[
+            (held, end)
+            for held in ("pending callables", "a running callable")
+            for end in ("exception", "sys.exit")
+        ],
+    ],
+)
 def test_exit(run_python, held, end):
     code = PROLOGUE.format(name="cpu") + HELD[held] + ENDS[end]
     done = run_python(code, timeout=30)

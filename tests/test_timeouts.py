@@ -69,7 +69,7 @@ def test_nothing_to_wait_for(backend, stream, wait, timeout):
     wait(backend, stream, timeout=timeout)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, -math.inf, 0.001, 0.06], ids=repr)
+@pytest.mark.parametrize("timeout", [0, -1, -math.inf, 0.055], ids=repr)
 def test_it_takes_longer(backend, stream, wait, timeout):
     with hold(backend, stream):
         for _ in range(2):
@@ -163,7 +163,7 @@ def test_traced_once(backend, stream, wait):
         pystreams.trace.subscribe(lambda *it: seen.append(it), kinds=kinds),
     ):
         with pytest.raises(TimeoutError):
-            wait(backend, stream, 0.15)
+            wait(backend, stream, 0.06)
         assert len(seen) == 1
         with pytest.raises(ValueError):
             wait(backend, stream, math.nan)
@@ -179,10 +179,10 @@ def test_waiting_costs_little(backend, stream, wait):
     with hold(backend, stream):
         before = resource.getrusage(resource.RUSAGE_SELF)
         with pytest.raises(TimeoutError):
-            wait(backend, stream, 0.3)
+            wait(backend, stream, 0.2)
         after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    assert spent < 0.03
+    assert spent < 0.02
 
 
 def test_what_is_queued_meanwhile_is_not_waited_for(engine, stream):

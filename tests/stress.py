@@ -1,0 +1,247 @@
+"""Everything that waits, records, runs callables or takes memory, on eight
+threads at once, at random; then a look at whether all of it came out right.
+
+python tests/stress.py DEVICE SECONDS [SEED]
+
+Ends with a traceback of every thread where it hangs.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import os
+import random
+import sys
+import threading
+import time
+
+import pystreams
+from pystreams import _C
+
+THREADS = 8
+STREAMS = 12
+LONG = 60
+FULL = 65_600
+
+
+class Lane:
+    """A stream that all threads use, and what its callables have logged."""
+
+    def __init__(self, device):
+        self.stream = pystreams.Stream(device)
+        self.log = []
+
+
+class Stress:
+    def __init__(self, device, seconds):
+        self.device = pystreams.device(device, 0)
+        self.type = pystreams.Stream(self.device).device_type
+        self.end = time.monotonic() + seconds
+        self.lanes = [Lane(self.device) for _ in range(STREAMS)]
+        self.events = [pystreams.Event(device) for _ in range(STREAMS)]
+        # Every lane there was, and how many callables each thread gave it.
+        self.given = []
+        self.done = dict.fromkeys(OPERATIONS, 0)
+        self.errors = []
+
+    def run(self, seed):
+        work = [
+            threading.Thread(target=self.work, args=(random.Random(seed + i),))
+            for i in range(THREADS)
+        ]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+        self.check()
+
+    def work(self, rng):
+        given = {}
+        self.given.append(given)
+        names, weights = zip(*OPERATIONS.items(), strict=True)
+        try:
+            while time.monotonic() < self.end and not self.errors:
+                (name,) = rng.choices(names, weights)
+                try:
+                    getattr(self, name)(rng, given)
+                except ValueError as error:
+                    if "closed" not in str(error):
+                        raise
+                except TimeoutError:
+                    pass
+                self.done[name] += 1
+        except BaseException as error:
+            self.errors.append(error)
+
+    def stream(self, rng):
+        return rng.choice(self.lanes).stream
+
+    def some(self, rng):
+        return [self.stream(rng), rng.choice(self.events)]
+
+    def record(self, rng, given):
+        rng.choice(self.events).record(self.stream(rng))
+
+    def order(self, rng, given):
+        self.stream(rng).wait_event(rng.choice(self.events))
+        self.stream(rng).wait_stream(self.stream(rng))
+
+    def query(self, rng, given):
+        for work in self.some(rng):
+            work.query()
+
+    def synchronize(self, rng, given):
+        timeout = rng.choice([None, 0, 0.001, LONG])
+        rng.choice(self.some(rng)).synchronize(timeout)
+
+    def synchronize_device(self, rng, given):
+        _C.synchronize(self.type, self.device, rng.choice([0, 0.001, 0.01]))
+
+    def pause(self, rng, given):
+        _C.sleep(self.type, rng.randrange(1_000_000), self.stream(rng))
+
+    def renew(self, rng, given):
+        index = rng.randrange(STREAMS)
+        old, self.lanes[index] = self.lanes[index], Lane(self.device)
+        if rng.random() < 0.5:
+            old.stream.close()
+        self.events[rng.randrange(STREAMS)] = pystreams.Event(self.device.type)
+
+    def submit(self, rng, given):
+        lane = rng.choice(self.lanes)
+        me = threading.get_ident()
+
+        def callable(number, nap, other):
+            time.sleep(nap)
+            if other is not None:
+                with contextlib.suppress(ValueError):
+                    other.submit(int)
+            lane.log.append((me, number))
+
+        for _ in range(rng.randrange(8)):
+            nap = rng.choice([0, 0, 0, 0.001])
+            other = rng.choice([None, None, self.stream(rng)])
+            number = given.get(lane, 0)
+            lane.stream.submit(callable, number, nap, other)
+            given[lane] = number + 1
+
+    def result(self, rng, given):
+        future = self.stream(rng).submit(divmod, 7, 2)
+        if rng.random() < 0.3 and future.cancel():
+            return
+        assert future.result(LONG) == (3, 1)
+
+    def wait(self, rng, given):
+        objects = self.some(rng) + self.some(rng)
+        objects.append(self.stream(rng).submit(int))
+        how = rng.choice(["ALL_COMPLETED", "FIRST_COMPLETED"])
+        timeout = rng.choice([None, 0.001, LONG])
+        done, not_done = pystreams.wait(objects, timeout, how)
+        assert done | not_done == set(objects)
+        if timeout is None:
+            assert done and (how == "FIRST_COMPLETED" or not not_done)
+        with contextlib.suppress(TimeoutError):
+            list(pystreams.as_completed(objects, 0.005))
+
+    def awaits(self, rng, given):
+        async def waiting(work):
+            await work
+
+        async def main():
+            works = [w for _ in range(20) for w in self.some(rng)]
+            tasks = [asyncio.ensure_future(waiting(w)) for w in works]
+            for task in tasks[:5]:
+                task.cancel()
+            for outcome in await asyncio.wait_for(
+                asyncio.gather(*tasks, return_exceptions=True), LONG
+            ):
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+        asyncio.run(main())
+
+    def memory(self, rng, given):
+        """A buffer filled on one stream, copied on another."""
+        first = pystreams.Stream(self.device)
+        second = pystreams.Stream(self.device)
+        nbytes, byte = rng.choice([10, 5000, 200_000]), rng.randrange(256)
+        block = pystreams.empty(nbytes, device=self.device, stream=first)
+        target = bytearray(nbytes)
+        block.fill_(byte, stream=first)
+        second.wait_stream(first)
+        block.record_stream(second)
+        seen = second.submit(int)
+        block.copy_to(target, stream=second)
+        assert seen.done() and target == bytes([byte]) * nbytes
+
+    def fill_queue(self, rng, given):
+        """More than a queue holds, while a callable keeps it from moving."""
+        stream, opener = (pystreams.Stream(self.device) for _ in range(2))
+        event, go = pystreams.Event(self.device.type), threading.Event()
+        stream.submit(go.wait, LONG)
+        opener.submit(time.sleep, 0.02)
+        opener.submit(go.set)
+        for _ in range(FULL):
+            event.record(stream)
+        future = stream.submit(int)
+        event.synchronize(LONG)
+        assert future.result(LONG) == 0
+
+    def check(self):
+        _C.synchronize(self.type, self.device, LONG)
+        wanted = {}
+        for given in self.given:
+            for lane, number in given.items():
+                wanted[lane] = wanted.get(lane, 0) + number
+        for lane, number in wanted.items():
+            assert len(lane.log) == number
+            latest = {}
+            for thread, turn in lane.log:
+                assert turn == latest.get(thread, -1) + 1
+                latest[thread] = turn
+        for event in self.events:
+            event.synchronize(LONG)
+            assert event.query()
+        gc.collect()
+        stats = _C.memory_stats(self.type, self.device)
+        assert stats["allocated_bytes.all.current"] == 0, stats
+        assert len(os.listdir("/proc/self/fd")) < 40
+
+
+# How often each is done.
+OPERATIONS = {
+    "record": 20,
+    "order": 20,
+    "query": 20,
+    "synchronize": 5,
+    "synchronize_device": 2,
+    "pause": 5,
+    "renew": 5,
+    "submit": 10,
+    "result": 10,
+    "wait": 5,
+    "awaits": 2,
+    "memory": 5,
+    "fill_queue": 0.05,
+}
+
+
+def main(device, seconds, seed=None):
+    seconds = float(seconds)
+    seed = int(seed) if seed is not None else random.randrange(1 << 30)
+    faulthandler.dump_traceback_later(seconds + 2 * LONG, exit=True)
+    sys.setswitchinterval(1e-4)
+    stress = Stress(device, seconds)
+    try:
+        stress.run(seed)
+    except BaseException:
+        print(f"with the seed {seed}", file=sys.stderr)
+        raise
+    print(" ".join(f"{name}={n}" for name, n in stress.done.items()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

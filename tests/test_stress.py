@@ -1,0 +1,20 @@
+"""A few seconds of tests/stress.py, or as many as PYSTREAMS_STRESS says."""
+
+import os
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("stress.py")
+SECONDS = os.environ.get("PYSTREAMS_STRESS", "1.5")
+
+
+def test_stress(backend, run_python):
+    done = run_python(
+        [PROGRAM], backend.name, SECONDS, timeout=float(SECONDS) + 150
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = dict(word.split("=") for word in done.stdout.split())
+    assert all(
+        int(count) > 0
+        for name, count in counts.items()
+        if name != "fill_queue"
+    )
