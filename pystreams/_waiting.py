@@ -53,6 +53,14 @@ def _failed(obj: _Waitable) -> bool:
     return False
 
 
+def _is_done(obj: _C.Stream | _C.Event) -> bool:
+    """Whether there is nothing to wait for, without waiting to be told."""
+    try:
+        return obj.query()
+    except RuntimeError:
+        return True
+
+
 class _Box:
     """Objects, and who of them is done."""
 
@@ -60,10 +68,12 @@ class _Box:
         self._waiter = _C.Waiter()
         self._objects = objects
         for token, obj in enumerate(objects):
-            if isinstance(obj, (_C.Stream, _C.Event)):
-                self._waiter.watch(obj, token)
-            else:
+            if not isinstance(obj, (_C.Stream, _C.Event)):
                 self._add(obj, token)
+            elif _is_done(obj):
+                self._waiter.post(token)
+            else:
+                self._waiter.watch(obj, token)
 
     def _add(self, future: Future[Any], token: int) -> None:
         post = self._waiter.post

@@ -79,6 +79,7 @@ def test_nothing():
 def test_what_is_done_already(backend):
     stream = backend.stream()
     never, event = backend.event(), stream.record_event()
+    stream.synchronize()
     future = concurrent.futures.Future()
     future.set_result(1)
     objects = [stream, never, event, future]
