@@ -181,23 +181,47 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+static void
+release_reference(void *owner)
+{
+    Py_DECREF((PyObject *)owner);
+}
+
 static PyObject *
 Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, as_buffer(op)->nbytes);
-    if (bytes == NULL) {
+    struct module_state *state = state_of(op);
+    struct span self, other;
+    if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    /* Nobody else has seen the bytes yet, so they may be written. */
-    PyObject *view = PyMemoryView_FromMemory(
-        PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes), PyBUF_WRITE);
-    PyObject *done =
-        view != NULL ? copy_with(op, view, false, NULL, NULL) : NULL;
-    Py_XDECREF(view);
-    if (done == NULL) {
+    int result = -1;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, self.nbytes);
+    if (bytes != NULL) {
+        int64_t extent = self.nbytes;
+        /* Nobody else has seen the bytes yet, so they may be written; a copy
+         * whose wait was interrupted keeps them. */
+        struct claim claim = {
+            .what = "bytes",
+            .data = PyBytes_AS_STRING(bytes),
+            .item_bits = 8,
+            .ndim = 1,
+            .shape = &extent,
+        };
+        result = claim_hold(state, &claim, self.block->device,
+                            Py_NewRef(bytes), release_reference, &other);
+        if (result < 0) {
+            Py_DECREF(bytes);
+        }
+    }
+    if (result == 0) {
+        result = span_copy(state, &other, &self, NULL, false);
+        span_release(state, &other);
+    }
+    span_release(state, &self);
+    if (result < 0) {
         Py_CLEAR(bytes);
     }
-    Py_XDECREF(done);
     return bytes;
 }
 
