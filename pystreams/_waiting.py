@@ -57,7 +57,7 @@ def _is_done(obj: _C.Stream | _C.Event) -> bool:
     """Whether there is nothing to wait for, without waiting to be told."""
     try:
         return obj.query()
-    except RuntimeError:
+    except _C.AcceleratorError:
         return True
 
 
