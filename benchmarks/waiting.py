@@ -23,7 +23,7 @@ CALLS = 100
 CALLABLES = 20_000
 AWAITS = 1000
 WORK = 0.001
-LONG = 3.0
+LONG = 10.0
 
 ROWS = {
     "executor_us": "ThreadPoolExecutor(1): submit to result, us",
@@ -34,7 +34,7 @@ ROWS = {
     "await_us": "wake-up of await event, us",
     "timeout_us": "wake-up of synchronize(timeout=), us",
     "wait_us": "wake-up of pystreams.wait(), us",
-    "cpu_percent": "per cent of a core, in synchronize(timeout=3)",
+    "cpu_percent": "per cent of a core, in synchronize(timeout=10)",
 }
 # The most that a row may be, or where it is negative the least.
 EITHER = {

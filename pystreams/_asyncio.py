@@ -1,8 +1,8 @@
 """`await` for streams and events whose work is not done.
 
 An event loop has one file descriptor for all of them, which is written when
-work ends, by a thread that never meets Python; no thread waits, and nothing
-polls.
+work ends, by a thread that never meets Python; no wait has a thread of its
+own.
 """
 
 from __future__ import annotations

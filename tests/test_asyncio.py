@@ -193,8 +193,6 @@ def test_recorded_again_meanwhile(backend, run, gate):
 
 def test_ten_thousand(backend, run, gate):
     """On one descriptor, and on no thread."""
-    if not backend.on_engine:
-        pytest.skip(f"{backend}: the driver takes some fifty on a stream")
     streams = [backend.stream() for _ in range(10)]
     for stream in streams:
         gate.hold(stream)

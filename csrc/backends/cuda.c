@@ -14,6 +14,8 @@
 #include "cuda_driver.h"
 #include "cuda_gate.h"
 #include "cuda_pool.h"
+#include "cuda_sleep.h"
+#include "cuda_watch.h"
 
 /* Every member is handed the table and the device; few need both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -355,6 +357,19 @@ cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaFreeHost(data));
 }
 
+/* Whether the driver finishes a copy, and what is queued before it, before it
+ * returns: measured, as it is not said.  Small ones it has room for itself. */
+static int
+copy_waits(const struct cudaPointerAttributes *to,
+           const struct cudaPointerAttributes *from, size_t nbytes)
+{
+    const size_t room = (size_t)1 << 20;
+
+    return (to->type == cudaMemoryTypeUnregistered &&
+            from->type == cudaMemoryTypeDevice) ||
+           (from->type == cudaMemoryTypeUnregistered && nbytes > room);
+}
+
 static cudaError_t
 copy_queue(int device, ps_handle stream, void *destination, const void *source,
            size_t nbytes)
@@ -364,6 +379,9 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
 
     if (error == cudaSuccess) {
         error = cuda_pool_reach(device, source, &from);
+    }
+    if (error == cudaSuccess && copy_waits(&to, &from, nbytes)) {
+        error = cuda_stream_drain(device, stream);
     }
     if (error != cudaSuccess) {
         return error;
@@ -462,60 +480,6 @@ cuda_host_function(const struct ps_backend *backend, int device,
         device, cudaLaunchHostFunc((cudaStream_t)stream, function, argument));
 }
 
-/* Old enough a text for every device that a runtime of this file serves. */
-static const char sleep_source[] =
-    ".version 6.0\n"
-    ".target sm_50\n"
-    ".address_size 64\n"
-    ".visible .entry ps_sleep(.param .u64 cycles)\n"
-    "{\n"
-    "    .reg .pred %early;\n"
-    "    .reg .u64 %cycles, %start, %spent;\n"
-    "    ld.param.u64 %cycles, [cycles];\n"
-    "    mov.u64 %start, %clock64;\n"
-    "again:\n"
-    "    mov.u64 %spent, %clock64;\n"
-    "    sub.u64 %spent, %spent, %start;\n"
-    "    setp.lt.u64 %early, %spent, %cycles;\n"
-    "    @%early bra again;\n"
-    "    ret;\n"
-    "}\n";
-
-static CUresult
-sleep_queue(ps_handle stream, uint64_t cycles)
-{
-    static _Atomic(CUkernel) loaded;
-    CUkernel kernel = atomic_load(&loaded);
-    void *arguments[] = {&cycles};
-    CUlibrary library;
-    CUresult error = CUDA_SUCCESS;
-
-    /* Threads that get here together load it once each, harmlessly. */
-    if (kernel == NULL) {
-        error = cuda_driver.library_load(&library, sleep_source, NULL, NULL, 0,
-                                         NULL, NULL, 0);
-        if (error == CUDA_SUCCESS) {
-            error = cuda_driver.library_kernel(&kernel, library, "ps_sleep");
-        }
-        if (error == CUDA_SUCCESS) {
-            atomic_store(&loaded, kernel);
-        }
-    }
-    if (error == CUDA_SUCCESS) {
-        error =
-            cuda_driver.kernel_launch((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0,
-                                      (CUstream)stream, arguments, NULL);
-    }
-    return error;
-}
-
-static ps_status
-cuda_sleep(const struct ps_backend *backend, int device, ps_handle stream,
-           uint64_t cycles)
-{
-    return ON_DEVICE(device, sleep_queue(stream, cycles));
-}
-
 static ps_status
 cuda_stream_capturing(const struct ps_backend *backend, int device,
                       ps_handle stream, int *capturing)
@@ -580,6 +544,8 @@ const struct ps_backend ps_cuda_backend = {
     .sleep = cuda_sleep,
     .stream_gate = cuda_stream_gate,
     .gate_open = cuda_gate_open,
+    .device_synchronize_for = cuda_device_synchronize_for,
     .stream_capturing = cuda_stream_capturing,
     .versions = cuda_versions,
+    .shutdown = cuda_shutdown,
 };

@@ -41,10 +41,11 @@
        unsigned, unsigned, CUstream, void **, void **))
 
 /* Those that a driver may lack; NULL then. */
-#define CUDA_DRIVER_EXTRAS(X)                         \
-    X(stream_callback, "cuStreamAddCallback",         \
-      (CUstream, CUstreamCallback, void *, unsigned)) \
-    X(stream_wait_value, "cuStreamWaitValue32_v2",    \
+#define CUDA_DRIVER_EXTRAS(X)                                   \
+    X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent)) \
+    X(stream_wait_value, "cuStreamWaitValue32_v2",              \
+      (CUstream, CUdeviceptr, cuuint32_t, unsigned))            \
+    X(stream_write_value, "cuStreamWriteValue32_v2",            \
       (CUstream, CUdeviceptr, cuuint32_t, unsigned))
 
 #define CUDA_FUNCTION_MEMBER(member, name, parameters) int(*member) parameters;

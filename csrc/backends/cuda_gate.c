@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
+#include "cuda_watch.h"
 
 /* ---- Slots ---- */
 
@@ -22,11 +23,12 @@
  * left alone for good. */
 struct slot {
     _Atomic uint32_t opened;
-    uint32_t number; /* of the latest gate */
+    _Atomic uint32_t reached; /* written by the device */
+    uint32_t number;          /* of the latest gate */
     struct slot *next;
 };
 
-enum { SLOTS = 256 }; /* allocated at a time; a page */
+enum { SLOTS = 128 }; /* allocated at a time */
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct slot *slots; /* unused ones */
@@ -47,17 +49,11 @@ slot_give(struct slot *slot)
 static cudaError_t
 slots_make(struct slot **slot)
 {
-    /* A capture that another thread has begun must not see the allocation. */
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     void *made;
-    cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
+    cudaError_t error =
+        cudaHostAlloc(&made, SLOTS * sizeof(**slot),
+                      cudaHostAllocPortable | cudaHostAllocMapped);
 
-    if (error != cudaSuccess) {
-        return error;
-    }
-    error = cudaHostAlloc(&made, SLOTS * sizeof(**slot),
-                          cudaHostAllocPortable | cudaHostAllocMapped);
-    cudaThreadExchangeStreamCaptureMode(&mode);
     if (error != cudaSuccess) {
         return error;
     }
@@ -89,154 +85,110 @@ slot_take(struct slot **slot)
     return error;
 }
 
-/* ---- Claims ---- */
-
-/* A thread that queues a gate on a stream; on its stack.  Were another gate's
- * callback to come before this one's wait, both would be reached at once.  A
- * claim is on one stream and no other, as it may last for as long as the
- * stream's own work leaves it no room. */
-struct claim {
-    int device;
-    ps_handle stream;
-    struct claim *next;
-};
-
-static pthread_mutex_t claims_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t claim_given = PTHREAD_COND_INITIALIZER;
-static struct claim *claims;
-
-static bool
-is_claimed_locked(int device, ps_handle stream)
+/* Hold the stream back until the slot's latest gate is opened. */
+static ps_status
+slot_wait(const struct slot *slot, ps_handle stream)
 {
-    struct claim *other = claims;
-
-    while (other != NULL &&
-           (other->device != device || other->stream != stream)) {
-        other = other->next;
-    }
-    return other != NULL;
+    return (ps_status)cuda_driver.stream_wait_value(
+        (CUstream)stream, (CUdeviceptr)&slot->opened, slot->number,
+        CU_STREAM_WAIT_VALUE_GEQ);
 }
 
-static void
-claim_take(struct claim *claim)
-{
-    pthread_mutex_lock(&claims_lock);
-    while (is_claimed_locked(claim->device, claim->stream)) {
-        pthread_cond_wait(&claim_given, &claims_lock);
-    }
-    claim->next = claims;
-    claims = claim;
-    pthread_mutex_unlock(&claims_lock);
-}
+/* ---- Passages ---- */
 
-static void
-claim_give(struct claim *claim)
-{
-    struct claim **link = &claims;
-
-    pthread_mutex_lock(&claims_lock);
-    while (*link != claim) {
-        link = &(*link)->next;
-    }
-    *link = claim->next;
-    pthread_cond_broadcast(&claim_given);
-    pthread_mutex_unlock(&claims_lock);
-}
-
-/* ---- Notices ---- */
-
-/* Where a notice is.  The callback may come before it is known whether the
- * wait behind it could be queued; whoever comes second, the callback or the
- * call that queues, finishes the notice. */
-enum stage {
-    QUEUEING,
-    QUEUED,
-    DROPPED, /* the wait could not be queued: reached is not called */
-    ARRIVED, /* the callback was called, or never will be */
-};
-
-struct notice {
+/* A stream's coming to a gate.  The word says so at once, whoever has the
+ * driver's locks.  An event says it too, as nothing is written once the work
+ * has failed, nor perhaps seen, where a slot's earlier gate was opened before
+ * it was reached: the first of the two is told. */
+struct passage {
     ps_notification reached;
     void *argument;
-    ps_status status;
-    _Atomic(enum stage) stage;
+    atomic_bool told;
+    atomic_int references;
 };
 
 static void
-notice_finish(struct notice *notice, bool wanted)
+passage_arrive(void *memory, ps_status status)
 {
-    if (wanted) {
-        notice->reached(notice->argument, notice->status);
+    struct passage *passage = memory;
+
+    if (!atomic_exchange(&passage->told, true)) {
+        passage->reached(passage->argument, status);
     }
-    free(notice);
-}
-
-static void CUDA_CB
-notice_arrive(CUstream stream, CUresult status, void *argument)
-{
-    struct notice *notice = argument;
-    enum stage before;
-
-    (void)stream;
-    notice->status = (ps_status)status;
-    before = atomic_exchange(&notice->stage, ARRIVED);
-    if (before != QUEUEING) {
-        notice_finish(notice, before == QUEUED);
+    if (atomic_fetch_sub(&passage->references, 1) == 1) {
+        free(passage);
     }
 }
 
-/* The callback and the wait were queued, or they were not. */
-static void
-notice_settle(struct notice *notice, bool queued)
+/* Queue a gate on a stream with work.  The passage is used up on success. */
+static ps_status
+passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
+              struct passage *passage)
 {
-    enum stage before =
-        atomic_exchange(&notice->stage, queued ? QUEUED : DROPPED);
+    struct cuda_notice *word, *event;
+    ps_status status = cuda_word_notice_create(&slot->reached, slot->number,
+                                               passage_arrive, passage, &word);
 
-    if (before == ARRIVED) {
-        notice_finish(notice, queued);
+    if (status != PS_SUCCESS) {
+        return status;
     }
+    status = cuda_notice_create(post, passage_arrive, passage, &event);
+    if (status != PS_SUCCESS) {
+        cuda_notice_destroy(word);
+        return status;
+    }
+    status = cuda_driver.stream_write_value(
+        (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
+    if (status == PS_SUCCESS) {
+        status = slot_wait(slot, stream);
+    }
+    if (status != PS_SUCCESS) {
+        cuda_notice_destroy(word);
+        cuda_notice_destroy(event);
+        return status;
+    }
+    cuda_notice_send(post, word);
+    cuda_notice_send(post, event);
+    return PS_SUCCESS;
 }
 
 /* ---- Members ---- */
 
+/* A stream that has nothing to do has come to what is queued already: that is
+ * the caller's to tell. */
 static ps_status
-gate_send(ps_handle stream, struct notice *notice, const struct slot *slot)
+gate_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
+           ps_notification reached, void *argument, bool *idle)
 {
-    ps_status status;
+    struct cuda_notice *notice;
+    struct passage *passage;
+    ps_status status = cuda_driver.stream_query((CUstream)stream);
 
-    atomic_store(&notice->stage, QUEUEING);
-    status = cuda_driver.stream_callback((CUstream)stream, notice_arrive,
-                                         notice, 0);
-    if (status != PS_SUCCESS) {
-        atomic_store(&notice->stage, ARRIVED);
+    *idle = status == PS_SUCCESS;
+    if (*idle) {
+        return slot != NULL ? slot_wait(slot, stream) : PS_SUCCESS;
+    }
+    if (status != PS_ERROR_NOT_READY) {
         return status;
     }
-    return slot == NULL ? PS_SUCCESS
-                        : (ps_status)cuda_driver.stream_wait_value(
-                              (CUstream)stream, (CUdeviceptr)&slot->opened,
-                              slot->number, CU_STREAM_WAIT_VALUE_GEQ);
-}
-
-/* Queue both, with the device's context current. */
-static ps_status
-gate_queue(int device, ps_handle stream, struct notice *notice,
-           struct slot **slot, ps_handle *gate)
-{
-    struct claim claim = {.device = device, .stream = stream};
-    enum cudaStreamCaptureStatus capturing;
-    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
-
-    if (status == PS_SUCCESS && capturing != cudaStreamCaptureStatusNone) {
-        status = PS_ERROR_NOT_SUPPORTED;
+    if (slot == NULL) {
+        status = cuda_notice_create(post, reached, argument, &notice);
+        if (status == PS_SUCCESS) {
+            cuda_notice_send(post, notice);
+        }
+        return status;
     }
-    if (status == PS_SUCCESS && gate != NULL) {
-        status = slot_take(slot);
-        *gate = (ps_handle)*slot;
+    passage = malloc(sizeof(*passage));
+    if (passage == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
     }
-    if (status == PS_SUCCESS) {
-        claim_take(&claim);
-        status = gate_send(stream, notice, *slot);
-        claim_give(&claim);
+    passage->reached = reached;
+    passage->argument = argument;
+    atomic_init(&passage->told, false);
+    atomic_init(&passage->references, 2);
+    status = passage_queue(post, stream, slot, passage);
+    if (status != PS_SUCCESS) {
+        free(passage);
     }
     return status;
 }
@@ -246,32 +198,48 @@ cuda_stream_gate(const struct ps_backend *backend, int device,
                  ps_handle stream, ps_notification reached, void *argument,
                  ps_handle *gate)
 {
+    /* What other threads capture must not see what is asked and allocated. */
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureStatus capturing;
     struct cuda_scope scope;
-    struct notice *notice;
+    struct cuda_post post;
     struct slot *slot = NULL;
+    bool idle = false;
     ps_status status;
 
     (void)backend;
-    if (cuda_driver.stream_callback == NULL ||
-        cuda_driver.stream_wait_value == NULL) {
+    if (cuda_driver.stream_wait_value == NULL ||
+        cuda_driver.stream_write_value == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    notice = malloc(sizeof(*notice));
-    if (notice == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    notice->reached = reached;
-    notice->argument = argument;
-    atomic_init(&notice->stage, ARRIVED);
     status = cuda_scope_enter(&scope, device);
-    if (status == PS_SUCCESS) {
-        status = gate_queue(device, stream, notice, &slot, gate);
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    cuda_scope_leave(&scope, status);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
+    if (status == PS_SUCCESS && capturing != cudaStreamCaptureStatusNone) {
+        status = PS_ERROR_NOT_SUPPORTED;
+    }
+    if (status == PS_SUCCESS && gate != NULL) {
+        status = slot_take(&slot);
+        *gate = (ps_handle)slot;
+    }
+    if (status == PS_SUCCESS) {
+        status = cuda_post_enter(&post, device, stream);
+    }
+    if (status == PS_SUCCESS) {
+        status = gate_queue(&post, stream, slot, reached, argument, &idle);
+        cuda_post_leave(&post);
+    }
     if (status != PS_SUCCESS && slot != NULL) {
         slot_give(slot);
     }
-    notice_settle(notice, status == PS_SUCCESS);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    cuda_scope_leave(&scope, status);
+    if (status == PS_SUCCESS && idle) {
+        reached(argument, PS_SUCCESS);
+    }
     return status;
 }
 

@@ -120,13 +120,37 @@ wait_watchfully(const struct work *work, int64_t timeout_ns)
     return watchman.status != PS_SUCCESS ? watchman.status : status;
 }
 
+/* How long to sleep at a time after so long a wait.  A core that has slept for
+ * long takes a tenth of a millisecond to wake up, and one that does every now
+ * and then is busy for less than a hundredth of the time. */
+static int64_t
+nap_ns(int64_t waited)
+{
+    enum { LEAST = 20 * 1000, PART = 250 };
+    return waited / PART > LEAST ? waited / PART : LEAST;
+}
+
 /* Of which slices are made. */
 typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
 
+struct lookout {
+    struct ps_mailbox *mailbox;
+    int64_t start;
+};
+
 static ps_status
-slice_of_mailbox(const void *mailbox, int64_t timeout_ns)
+slice_of_lookout(const void *context, int64_t timeout_ns)
 {
-    return ps_mailbox_wait((struct ps_mailbox *)mailbox, timeout_ns);
+    const struct lookout *lookout = context;
+    int64_t now = monotonic_ns(), end = now + timeout_ns;
+    ps_status status;
+    do {
+        int64_t nap = nap_ns(now - lookout->start);
+        status = ps_mailbox_wait(lookout->mailbox,
+                                 nap < end - now ? nap : end - now);
+        now = monotonic_ns();
+    } while (status == PS_ERROR_NOT_READY && now < end);
+    return status;
 }
 
 static ps_status
@@ -149,7 +173,8 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
 ps_status
 wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 {
-    return wait_in_slices(slice_of_mailbox, mailbox, timeout_ns);
+    struct lookout lookout = {mailbox, monotonic_ns()};
+    return wait_in_slices(slice_of_lookout, &lookout, timeout_ns);
 }
 
 ps_status
@@ -202,21 +227,18 @@ ask(const struct vigil *vigil)
     return latest_record(work) == vigil->record ? status : PS_ERROR_NOT_READY;
 }
 
-/* A device's news may take half a millisecond to come, as an interrupt does.
- * So it is asked too: all the time at first, then after a part in 500 of the
- * time that has passed, which costs less than a hundredth of a core. */
+/* News of a device may be late, so it is asked too; all the time at first. */
 static ps_status
 slice_of_vigil(const void *context, int64_t timeout_ns)
 {
-    enum { EAGER_NS = 50 * 1000, RESPITE = 500 };
+    enum { EAGER_NS = 50 * 1000 };
     struct vigil *vigil = (struct vigil *)context;
     int64_t now = monotonic_ns(), end = now + timeout_ns;
     do {
-        int64_t passed = now - vigil->start, rest = passed / RESPITE;
+        int64_t passed = now - vigil->start, nap = nap_ns(passed);
         if (passed > EAGER_NS &&
             ps_mailbox_wait(vigil->mailbox,
-                            rest < end - now ? rest : end - now) ==
-                PS_SUCCESS) {
+                            nap < end - now ? nap : end - now) == PS_SUCCESS) {
             struct ps_letter *letter = ps_mailbox_take(vigil->mailbox);
             vigil->status = letter->status;
             ps_letter_destroy(letter);
@@ -240,6 +262,7 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
         .status = PS_ERROR_NOT_READY,
     };
     struct ps_letter *letter = NULL;
+    bool is_device = work->stream == NULL && work->event == NULL;
     ps_status status = ask(&vigil);
     if (status == PS_ERROR_NOT_READY) {
         status = ps_mailbox_create(&vigil.mailbox);
@@ -255,7 +278,9 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
         }
     }
     if (status == PS_SUCCESS) {
-        status = wait_in_slices(slice_of_vigil, &vigil, timeout_ns);
+        status = wait_in_slices(
+            slice_of_vigil, &vigil,
+            is_device && timeout_ns < LEAST_NS ? LEAST_NS : timeout_ns);
     }
     ps_mailbox_unref(vigil.mailbox);
     if (status == PS_SUCCESS && work->event != NULL) {
@@ -298,13 +323,12 @@ wait_for_work(struct module_state *state, const struct work *work,
         WITHOUT_GIL(status = wait_whole(work));
     }
     else {
-        if (!limits && work->stream == NULL && work->event == NULL &&
-            timeout_ns < LEAST_NS) {
-            timeout_ns = LEAST_NS;
-        }
         trace(work);
         status = limits ? wait_watchfully(work, timeout_ns)
-                        : wait_for_news(work, timeout_ns);
+                        : PS_ERROR_NOT_SUPPORTED;
+        if (status == PS_ERROR_NOT_SUPPORTED) {
+            status = wait_for_news(work, timeout_ns);
+        }
     }
     memory_settle(state, work->device->runtime);
     return status;

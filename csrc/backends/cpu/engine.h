@@ -226,12 +226,16 @@ void cpu_stream_settle_locked(struct cpu_stream *stream);
  * nothing but the latter within an operation of the calling thread's, so that
  * notifications never nest.  False as cpu_stream_serve_locked. */
 bool cpu_stream_help_locked(struct cpu_stream *stream);
+/* Do likewise with what is ready, while that is cheap: what waited for the
+ * caller's operation goes on without a change of threads, too. */
+bool cpu_engine_help_locked(struct cpu_engine *engine);
 void cpu_stream_ready_locked(struct cpu_stream *stream);
 
 /* The stream whose work the calling thread executes, or NULL. */
 extern _Thread_local const struct cpu_stream *cpu_serving;
 
 void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
+void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
 /* NULL from an empty list. */
 struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
 

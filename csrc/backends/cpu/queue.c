@@ -24,6 +24,16 @@ cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
     list->last = stream;
 }
 
+void
+cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream)
+{
+    stream->next = list->first;
+    if (list->first == NULL) {
+        list->last = stream;
+    }
+    list->first = stream;
+}
+
 struct cpu_stream *
 cpu_list_take(struct cpu_stream_list *list)
 {
@@ -193,6 +203,34 @@ operation_is_cheap(const struct cpu_operation *operation)
     default:
         return false;
     }
+}
+
+/* The next ready stream, if what is at its head is cheap. */
+static struct cpu_stream *
+cheap_stream_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream =
+        engine->ready_count > 0 ? engine->scheduler(engine) : NULL;
+    if (stream != NULL && !operation_is_cheap(stream->first)) {
+        cpu_list_prepend(&engine->ready[-stream->priority], stream);
+        stream = NULL;
+    }
+    engine->ready_count -= stream != NULL;
+    return stream;
+}
+
+bool
+cpu_engine_help_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream;
+    int left = cpu_serving == NULL ? HELP : 0;
+    while (left-- > 0 && engine->phase == CPU_OPEN &&
+           (stream = cheap_stream_locked(engine)) != NULL) {
+        if (!cpu_stream_help_locked(stream)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool

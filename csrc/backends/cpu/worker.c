@@ -69,7 +69,8 @@ timer_main(void *argument)
         }
         engine->sleepers = sleepers_meld(stream->left, stream->right);
         if (!cpu_stream_serve_locked(stream) ||
-            !cpu_stream_help_locked(stream)) {
+            !cpu_stream_help_locked(stream) ||
+            !cpu_engine_help_locked(engine)) {
             return NULL;
         }
         cpu_unlock(engine);

@@ -1,0 +1,67 @@
+/* Sleep on a CUDA stream; cuda_sleep.h says what that is. */
+#include "cuda_sleep.h"
+
+#include <stdatomic.h>
+
+#include "cuda_driver.h"
+
+/* Old enough a text for every device that a runtime of this file serves. */
+static const char sleep_source[] =
+    ".version 6.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".visible .entry ps_sleep(.param .u64 cycles)\n"
+    "{\n"
+    "    .reg .pred %early;\n"
+    "    .reg .u64 %cycles, %start, %spent;\n"
+    "    ld.param.u64 %cycles, [cycles];\n"
+    "    mov.u64 %start, %clock64;\n"
+    "again:\n"
+    "    mov.u64 %spent, %clock64;\n"
+    "    sub.u64 %spent, %spent, %start;\n"
+    "    setp.lt.u64 %early, %spent, %cycles;\n"
+    "    @%early bra again;\n"
+    "    ret;\n"
+    "}\n";
+
+static CUresult
+sleep_queue(ps_handle stream, uint64_t cycles)
+{
+    static _Atomic(CUkernel) loaded;
+    CUkernel kernel = atomic_load(&loaded);
+    void *arguments[] = {&cycles};
+    CUlibrary library;
+    CUresult error = CUDA_SUCCESS;
+
+    /* Threads that get here together load it once each, harmlessly. */
+    if (kernel == NULL) {
+        error = cuda_driver.library_load(&library, sleep_source, NULL, NULL, 0,
+                                         NULL, NULL, 0);
+        if (error == CUDA_SUCCESS) {
+            error = cuda_driver.library_kernel(&kernel, library, "ps_sleep");
+        }
+        if (error == CUDA_SUCCESS) {
+            atomic_store(&loaded, kernel);
+        }
+    }
+    if (error == CUDA_SUCCESS) {
+        error =
+            cuda_driver.kernel_launch((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0,
+                                      (CUstream)stream, arguments, NULL);
+    }
+    return error;
+}
+
+ps_status
+cuda_sleep(const struct ps_backend *backend, int device, ps_handle stream,
+           uint64_t cycles)
+{
+    struct cuda_scope scope;
+    ps_status status = cuda_scope_enter(&scope, device);
+
+    (void)backend;
+    if (status == PS_SUCCESS) {
+        status = sleep_queue(stream, cycles);
+    }
+    return cuda_scope_leave(&scope, status);
+}
