@@ -9,11 +9,13 @@ PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
 import contextlib
 import ctypes
 import gc
+import importlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import ClassVar
 
@@ -181,6 +183,71 @@ def backend(request):
 def cuda(request):
     """The backend that pystreams.cuda stands for."""
     return usable(request.param)
+
+
+@pytest.fixture
+def gpu(cuda):
+    """The backend that is a real GPU."""
+    if cuda.on_engine:
+        pytest.skip(f"{cuda}: needs a GPU")
+    return cuda
+
+
+@pytest.fixture
+def two_gpus(gpu):
+    if gpu.count < 2:
+        pytest.skip(f"{gpu}: needs two GPUs, has {gpu.count}")
+    return gpu
+
+
+def library(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            pytest.skip(f"needs {name}: {error}")
+
+
+@pytest.fixture
+def cupy(gpu):
+    return library("cupy")
+
+
+@pytest.fixture
+def torch(gpu):
+    torch = library("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a torch with CUDA")
+    return torch
+
+
+@pytest.fixture
+def numba(gpu):
+    numba = library("numba.cuda")
+    if not numba.is_available():
+        pytest.skip("needs a Numba with CUDA")
+    return numba
+
+
+@pytest.fixture
+def core(gpu):
+    """cuda.core, with its device 0 current."""
+    core = library("cuda.core")
+    core.Device(0).set_current()
+    return core
+
+
+@pytest.fixture
+def kernels(gpu):
+    """Kernels of our own on the GPU; what a first use loads is loaded."""
+    from kernels import Kernels
+
+    kernels, block = Kernels(), gpu.empty(16)
+    gpu.synchronize()
+    kernels.fill_late(0, block.data_ptr(), 16, byte=1, milliseconds=0)
+    assert kernels.read(0, block.data_ptr(), 16) == (1, 1)
+    return kernels
 
 
 @pytest.fixture

@@ -343,3 +343,62 @@ def test_owner_that_refers_to_its_stream_is_collected(cuda):
     del owner
     gc.collect()
     assert seen() is None
+
+
+@pytest.mark.parametrize("handle", [0, 1, 2], ids=["0", "legacy", "thread"])
+def test_default_streams_of_cuda_by_handle(gpu, kernels, handle):
+    """They are streams like others, of whichever device they are said to be
+    of."""
+    block, target = gpu.empty(64).zero_(), gpu.empty(64)
+    gpu.synchronize()
+    for index in range(gpu.count):
+        external = wrap(gpu, handle, index)
+        assert external.native_handle == handle
+        assert external.device == gpu.device(index)
+        assert external.query()
+    external = wrap(gpu, handle)
+    assert (external == gpu.default_stream()) == (handle == 0)
+    kernels.fill_late(handle, block.data_ptr(), 64, byte=7, milliseconds=50)
+    event = external.record_event()
+    assert not external.query()
+    assert not event.query()
+    target.copy_(block, non_blocking=True, stream=external)
+    external.synchronize()
+    assert event.query()
+    assert target.tobytes() == bytes([7]) * 64
+    with external:
+        assert gpu.current_stream().native_handle == handle
+
+
+def test_a_device_that_contradicts_the_handle(two_devices):
+    """Before anything is queued or made current, and named with both."""
+    mine = two_devices.stream(1)
+    before = two_devices.currents()
+    for kind in (ExternalStream, pystreams.cuda.ExternalStream):
+        if kind is not ExternalStream and two_devices.name != "cuda":
+            continue
+        with pytest.raises(ValueError) as caught:
+            kind(mine.native_handle, two_devices.device(0))
+        assert f"{two_devices.name}:1, not" in str(caught.value)
+        assert f"{two_devices.name}:0" in str(caught.value)
+    assert two_devices.currents() == before
+    assert wrap(two_devices, mine.native_handle, 1) == mine
+
+
+def test_owner_is_kept_while_memory_is_used(cuda):
+    """Work of its stream's that is queued keeps it, without the object that
+    stood for the stream."""
+    stream, block = cuda.stream(), cuda.empty(64)
+    cuda.synchronize()
+    foreign = Foreign(stream)
+    reference = weakref.ref(foreign)
+    with cuda.hold(stream):
+        block.fill_(1, stream=ExternalStream(foreign))
+        del foreign
+        gc.collect()
+        assert reference() is not None
+    stream.synchronize()
+    assert block.tobytes() == b"\1" * 64
+    del block
+    gc.collect()
+    assert reference() is None

@@ -8,7 +8,6 @@ for memory meanwhile, which waits for all work.
 
 import gc
 import importlib
-import warnings
 
 import pytest
 
@@ -20,51 +19,6 @@ DELAY = 50
 
 # What other libraries warn of is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def library(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            pytest.skip(f"needs {name}: {error}")
-
-
-@pytest.fixture
-def gpu(cuda):
-    if cuda.on_engine:
-        pytest.skip(f"{cuda}: needs a GPU")
-    return cuda
-
-
-@pytest.fixture
-def cupy(gpu):
-    return library("cupy")
-
-
-@pytest.fixture
-def torch(gpu):
-    torch = library("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("needs a torch with CUDA")
-    return torch
-
-
-@pytest.fixture
-def numba(gpu):
-    numba = library("numba.cuda")
-    if not numba.is_available():
-        pytest.skip("needs a Numba with CUDA")
-    return numba
-
-
-@pytest.fixture
-def core(gpu):
-    try:
-        return importlib.import_module("cuda.core")
-    except ImportError:
-        return library("cuda.core.experimental")
 
 
 @pytest.fixture(params=["default", "own"])
