@@ -227,9 +227,9 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     CUdevice found;
     ps_status status;
 
-    /* The other default streams are whichever device's is current. */
+    /* Every device has these default streams. */
     if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
-        return cuda_device_current(backend, device);
+        return PS_SUCCESS;
     }
     status = cuda_driver.context_get(&scope.previous);
     if (status == PS_SUCCESS) {

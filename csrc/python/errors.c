@@ -47,16 +47,56 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
                  backend->status_text(backend, status));
 }
 
+/* The last fault of a GPU that an exception told of. */
+static atomic_int fault_told;
+
+/* Whether a GPU has faulted, after which this process gets the same status
+ * from every call that asks it for something. */
+static bool
+is_lost(struct ps_runtime *runtime, ps_status status)
+{
+    const struct ps_backend *backend = runtime->backend;
+    if (backend->device_type != PS_DEVICE_CUDA ||
+        backend->flags & PS_BACKEND_EMULATED) {
+        return false;
+    }
+    switch (status) {
+    case 214: /* cudaErrorECCUncorrectable */
+    case 220: /* cudaErrorNvlinkUncorrectable */
+    case 226: /* cudaErrorContained */
+    case 700: /* cudaErrorIllegalAddress */
+    case 702: /* cudaErrorLaunchTimeout */
+    case 710: /* cudaErrorAssert */
+    case 714: /* cudaErrorHardwareStackError */
+    case 715: /* cudaErrorIllegalInstruction */
+    case 716: /* cudaErrorMisalignedAddress */
+    case 717: /* cudaErrorInvalidAddressSpace */
+    case 718: /* cudaErrorInvalidPc */
+    case 719: /* cudaErrorLaunchFailure */
+    case 721: /* cudaErrorTensorMemoryLeak */
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void
 raise_device_error(PyObject *type, struct ps_runtime *runtime,
                    const char *operation, ps_status status)
 {
     const struct ps_backend *backend = runtime->backend;
     struct shouted_name name = shout(runtime);
+    bool lost = is_lost(runtime, status);
     PyObject *message = PyUnicode_FromFormat(
-        "%s error: %s\n%s failed with %s (%d).", name.chars,
+        "%s error: %s\n%s failed with %s (%d).%s", name.chars,
         backend->status_text(backend, status), operation,
-        backend->status_name(backend, status), status);
+        backend->status_name(backend, status), status,
+        lost ? "\nWork queued before may have caused it. The device is lost "
+               "to this process: only a new one can use it."
+             : "");
+    if (lost) {
+        atomic_store(&fault_told, status);
+    }
     if (message == NULL) {
         return;
     }
@@ -121,7 +161,9 @@ void
 report_cleanup(struct module_state *state, struct ps_runtime *runtime,
                const char *operation, ps_status status)
 {
-    if (status == PS_SUCCESS) {
+    /* One telling of a fault is enough; whatever is given up then fails. */
+    if (status == PS_SUCCESS ||
+        (is_lost(runtime, status) && status == atomic_load(&fault_told))) {
         return;
     }
     PyObject *type, *value, *traceback;

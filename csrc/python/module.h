@@ -136,7 +136,8 @@ void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 /* Raise NotImplementedError for a member the backend lacks. */
 PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 
-/* Report a clean-up that failed, keeping the pending exception. */
+/* Report a clean-up that failed, keeping the pending exception.  A fault that
+ * an exception told of before is not told again. */
 void report_cleanup(struct module_state *state, struct ps_runtime *runtime,
                     const char *operation, ps_status status);
 

@@ -223,7 +223,8 @@ struct ps_backend {
                                   ps_handle stream, int64_t timeout_ns);
 
     /* Optional; NULL where a handle does not tell.  The device of a stream
-     * that somebody else made; never called for stream 0.  Answers.
+     * that somebody else made; never called for stream 0.  Answers, and leaves
+     * *device alone where the handle stands for a stream of every device.
      * Statuses: PS_ERROR_INVALID_HANDLE where the backend can tell. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);

@@ -26,7 +26,7 @@ exercise_streams(int device)
     OK(gpu->stream_device(gpu, streams[0], &answer));
     CHECK(answer == device);
     OK(gpu->stream_device(gpu, 2, &answer));
-    CHECK(answer == current_device());
+    CHECK(answer == device);
     OK(gpu->event_create(gpu, device, 0, &event));
     OK(gpu->event_query(gpu, device, event));
     OK(gpu->stream_wait_event(gpu, device, streams[0], event));
