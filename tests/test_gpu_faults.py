@@ -1,0 +1,172 @@
+"""A GPU that has faulted, and one with no memory left: every method says so by
+name, what is left is given up in silence, and the process ends by itself.
+
+Each in a process of its own: a fault is for good.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import pystreams
+
+PROGRAM = Path(__file__).with_name("faulting.py")
+CAUSES = {"fault": 700, "refute": 710}
+IDS = {"fault": "illegal-address", "refute": "assert"}
+
+# What waits for the work that failed, or asks the device for something.
+TELL = {
+    "first",
+    "stream.query",
+    "stream.synchronize",
+    "generic.query",
+    "generic.synchronize",
+    "external.synchronize",
+    "default.synchronize",
+    "event.query",
+    "event.synchronize",
+    "block.tobytes",
+    "pystreams.cuda.synchronize",
+    "pystreams.accelerator.synchronize",
+    "await stream",
+    "await event",
+    "behind.result",
+    "submit and result",
+    "empty",
+}
+
+
+def call_all(run_python, cause):
+    """What became of each call, and what was said on the way."""
+    # A kernel that is loaded at its first launch would wait for all work.
+    eager = {"CUDA_MODULE_LOADING": "EAGER"}
+    done = run_python([PROGRAM], cause, env=eager, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+# They are right to refuse, fault or not.
+REFUSALS = {
+    "fresh.elapsed_time": "ValueError",
+    "block.memoryview": "BufferError",
+}
+
+
+def faults(outcomes):
+    """(type, code) of what was raised, by call."""
+    return {
+        name: tuple(outcome[:2])
+        for name, outcome in outcomes.items()
+        if outcome is not None and outcome[0] != REFUSALS.get(name)
+    }
+
+
+def test_nothing_is_wrong_before(cuda, run_python):
+    """The measure of the tests below: all that is called can be."""
+    outcomes, said = call_all(run_python, "none")
+    assert faults(outcomes) == {}
+    assert said == ""
+    assert TELL - {"first"} <= outcomes.keys()
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=IDS.get)
+def test_every_method_after_a_fault(gpu, run_python, cause):
+    """They return, or raise the error of the fault, which stays the first."""
+    outcomes, said = call_all(run_python, cause)
+    found = faults(outcomes)
+    assert set(found.values()) == {("AcceleratorError", CAUSES[cause])}
+    assert TELL - found.keys() == set()
+    for name in found:
+        text = outcomes[name][2]
+        assert text.startswith("CUDA error: ")
+        assert "cudaError" in text
+        assert "only a new one can use it" in text
+    lines = said.splitlines()
+    if cause == "refute":
+        # The driver says which assert() it was.
+        lines = [line for line in lines if "Assertion" not in line]
+    assert lines == []
+
+
+def test_every_method_without_memory(gpu, run_python):
+    """They work, or raise OutOfMemoryError; and work again afterwards."""
+    outcomes, said = call_all(run_python, "memory")
+    found = faults(outcomes)
+    assert set(found.values()) <= {("OutOfMemoryError", 2)}
+    assert not any("synchronize" in name for name in found)
+    assert said == ""
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
+def test_more_memory_than_there_is(gpu, pinned):
+    before = gpu.currents()
+    with pytest.raises(pystreams.OutOfMemoryError) as caught:
+        gpu.empty(1 << 50, pin_memory=pinned)
+    assert isinstance(caught.value, MemoryError)
+    assert caught.value.error_code == 2
+    assert "cudaErrorMemoryAllocation" in str(caught.value)
+    assert gpu.currents() == before
+    gpu.empty(16).fill_(1)
+    gpu.synchronize()
+
+
+UNTOLD = """
+import sys
+sys.path.insert(0, {tests!r})
+from kernels import Kernels
+from pystreams import cuda
+streams = [cuda.Stream() for _ in range(40)]
+events = [stream.record_event() for stream in streams]
+cuda.synchronize()
+Kernels().fault(streams[0].cuda_stream)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit(7)", 7),
+        ("raise ValueError('the end')", 1),
+        ("cuda.synchronize()", 1),
+    ],
+    ids=["normal", "sys.exit", "exception", "told"],
+)
+def test_the_end_of_a_process_after_a_fault(gpu, run_python, end, code):
+    """Nothing crashes; of a fault that nobody was told of, one clean-up may
+    tell."""
+    tests = str(PROGRAM.parent)
+    done = run_python(UNTOLD.format(tests=tests, end=end), timeout=60)
+    assert done.returncode == code
+    assert done.stderr.count("AcceleratorError") <= 1
+    assert not re.search("Fatal|Segmentation|Aborted", done.stderr)
+
+
+def test_one_device_faults_and_another_works(two_gpus, run_python):
+    """The fault is that device's; for the runtime it may be the process's, and
+    then the other says the same."""
+    code = """
+import sys
+sys.path.insert(0, {tests!r})
+import pystreams
+from kernels import Kernels
+from pystreams import cuda
+broken, fine = cuda.Stream(0), cuda.Stream(1)
+fine.synchronize()
+Kernels().fault(broken.cuda_stream)
+codes = []
+for stream in (broken, fine, broken):
+    try:
+        stream.synchronize()
+    except pystreams.AcceleratorError as error:
+        codes.append(error.error_code)
+    else:
+        codes.append(0)
+print(codes)
+"""
+    done = run_python(code.format(tests=str(PROGRAM.parent)), timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout in ("[700, 0, 700]\n", "[700, 700, 700]\n")
