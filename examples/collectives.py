@@ -1,0 +1,365 @@
+"""Broadcast, scatter, gather and reduce between GPUs, as torch.cuda.comm does
+them: NCCL on pystreams' streams, ordered by its events.
+
+    python examples/collectives.py [--bytes N]
+
+Alone, the program drives all GPUs of the machine.  Where RANK and WORLD_SIZE
+are set, it drives one GPU and is one of WORLD_SIZE processes, on this machine
+or on several (docs/multi-node.md):
+
+    MASTER_ADDR=node0 MASTER_PORT=29500 WORLD_SIZE=8 RANK=5 LOCAL_RANK=1 \\
+        python examples/collectives.py
+
+The code is the same both ways: a Group has the ranks of one process, all of
+them or one, and a collective takes and gives the buffers of those.
+
+It needs NCCL, of the package nvidia-nccl-cu13 (which torch brings along), of
+CuPy's or of the system, and two GPUs.
+"""
+
+import argparse
+import array
+import ctypes
+import glob
+import importlib.util
+import os
+import socket
+import time
+
+import pystreams
+from pystreams import cuda
+
+ROOT = 0
+UINT8, FLOAT32, SUM = 1, 7, 0
+DEADLINE = 60
+
+POINTER, INT, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_byte * 128),)
+
+
+PROTOTYPES = {
+    "ncclGetUniqueId": (POINTER,),
+    "ncclCommInitAll": (POINTER, INT, POINTER),
+    "ncclCommInitRank": (POINTER, INT, UniqueId, INT),
+    "ncclCommDestroy": (POINTER,),
+    "ncclGroupStart": (),
+    "ncclGroupEnd": (),
+    "ncclBroadcast": (POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER),
+    "ncclReduce": (POINTER, POINTER, SIZE, INT, INT, INT, POINTER, POINTER),
+    "ncclSend": (POINTER, SIZE, INT, INT, POINTER, POINTER),
+    "ncclRecv": (POINTER, SIZE, INT, INT, POINTER, POINTER),
+}
+
+
+class Nccl:
+    """The functions of NCCL, by their names without the prefix; a failure
+    raises RuntimeError."""
+
+    def __init__(self):
+        # Buffers are of memory pools, which NCCL's kernels on another GPU of
+        # the same process could not reach.
+        os.environ.setdefault("NCCL_P2P_DIRECT_DISABLE", "1")
+        self.library = find_nccl()
+        self.library.ncclGetErrorString.restype = ctypes.c_char_p
+        for name, parameters in PROTOTYPES.items():
+            getattr(self.library, name).argtypes = parameters
+
+    def __getattr__(self, name):
+        function = getattr(self.library, f"nccl{name}")
+
+        def call(*arguments):
+            status = function(*arguments)
+            if status != 0:
+                text = self.library.ncclGetErrorString(status).decode()
+                raise RuntimeError(f"nccl{name}: {text}")
+
+        return call
+
+
+def find_nccl():
+    package = importlib.util.find_spec("nvidia")
+    folders = package.submodule_search_locations if package else []
+    found = [p for f in folders for p in glob.glob(f"{f}/nccl/lib/*.so.2")]
+    for name in (*found, "libnccl.so.2"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise SystemExit(
+        "collectives.py needs NCCL; pip install nvidia-nccl-cu13 brings it"
+    )
+
+
+class Member:
+    """A rank of this process: a GPU, and a stream for NCCL alone."""
+
+    def __init__(self, rank, device, comm):
+        self.rank, self.device, self.comm = rank, device, comm
+        self.stream = cuda.Stream(device)
+        self.ready, self.done = cuda.Event(), cuda.Event()
+
+    def enter(self, *blocks):
+        """NCCL's work comes after what the caller's stream has queued, and the
+        memory is not given to others before it is done."""
+        self.ready.record(cuda.current_stream(self.device))
+        self.stream.wait_event(self.ready)
+        for block in blocks:
+            block.record_stream(self.stream)
+
+    def leave(self):
+        """What the caller queues from now on comes after NCCL's work."""
+        self.done.record(self.stream)
+        cuda.current_stream(self.device).wait_event(self.done)
+
+    def empty(self, nbytes):
+        return pystreams.empty(nbytes, device=f"cuda:{self.device}")
+
+
+class Group:
+    """The ranks of this process among `size` ranks.
+
+    Each method is called by all processes alike and waits for nothing: it
+    queues.  Buffers are given and returned in the order of `members`; what
+    belongs to the root is None in a process without it.
+    """
+
+    def __init__(self, nccl, size, members):
+        self.nccl, self.size, self.members = nccl, size, members
+
+    @classmethod
+    def of_all(cls, devices):
+        """One process for all of them."""
+        nccl, size = Nccl(), len(devices)
+        comms = (POINTER * size)()
+        nccl.CommInitAll(comms, size, (INT * size)(*devices))
+        places = zip(devices, comms, strict=True)
+        return cls(nccl, size, [Member(r, *p) for r, p in enumerate(places)])
+
+    @classmethod
+    def joined(cls, rank, size, device, address):
+        """This process is one of `size`, which meet at rank 0's address."""
+        nccl, comm = Nccl(), POINTER()
+        cuda.set_device(device)
+        identity = meet(nccl, rank, size, address)
+        nccl.CommInitRank(ctypes.byref(comm), size, identity, rank)
+        return cls(nccl, size, [Member(rank, device, comm.value)])
+
+    def root(self):
+        return next((m for m in self.members if m.rank == ROOT), None)
+
+    def broadcast(self, source, nbytes):
+        """The root's bytes on every GPU."""
+        outputs = [member.empty(nbytes) for member in self.members]
+
+        def queue(member, output):
+            given = source.data_ptr() if member.rank == ROOT else None
+            where = (ROOT, member.comm, member.stream)
+            self.nccl.Broadcast(
+                given, output.data_ptr(), nbytes, UINT8, *where
+            )
+
+        self.run(queue, outputs, source)
+        return outputs
+
+    def scatter(self, source, chunk_sizes):
+        """To each GPU its chunk of the root's bytes, one after the other."""
+        outputs = [m.empty(chunk_sizes[m.rank]) for m in self.members]
+
+        def queue(member, output):
+            where = (member.comm, member.stream)
+            if member.rank == ROOT:
+                for rank, (start, nbytes) in enumerate(spans(chunk_sizes)):
+                    place = source.data_ptr() + start
+                    self.nccl.Send(place, nbytes, UINT8, rank, *where)
+            self.nccl.Recv(
+                output.data_ptr(), output.nbytes, UINT8, ROOT, *where
+            )
+
+        self.run(queue, outputs, source)
+        return outputs
+
+    def gather(self, blocks, chunk_sizes):
+        """The chunks of all GPUs on the root, one after the other."""
+        root = self.root()
+        target = root and root.empty(sum(chunk_sizes))
+
+        def queue(member, block):
+            where = (member.comm, member.stream)
+            if member is root:
+                for rank, (start, nbytes) in enumerate(spans(chunk_sizes)):
+                    place = target.data_ptr() + start
+                    self.nccl.Recv(place, nbytes, UINT8, rank, *where)
+            self.nccl.Send(block.data_ptr(), block.nbytes, UINT8, ROOT, *where)
+
+        self.run(queue, blocks, target)
+        return target
+
+    def reduce_add(self, blocks):
+        """The sum of everyone's 32-bit floats on the root."""
+        root = self.root()
+        target = root and root.empty(blocks[0].nbytes)
+
+        def queue(member, block):
+            taken = target.data_ptr() if member is root else None
+            count = block.nbytes // 4
+            where = (ROOT, member.comm, member.stream)
+            self.nccl.Reduce(
+                block.data_ptr(), taken, count, FLOAT32, SUM, *where
+            )
+
+        self.run(queue, blocks, target)
+        return target
+
+    def run(self, queue, blocks, of_root):
+        """Queue a collective on every member, as one to NCCL."""
+        pairs = list(zip(self.members, blocks, strict=True))
+        for member, block in pairs:
+            more = (of_root,) if member.rank == ROOT else ()
+            member.enter(block, *more)
+        self.nccl.GroupStart()
+        for member, block in pairs:
+            queue(member, block)
+        self.nccl.GroupEnd()
+        for member in self.members:
+            member.leave()
+
+    def synchronize(self):
+        for member in self.members:
+            cuda.current_stream(member.device).synchronize()
+
+    def close(self):
+        self.synchronize()
+        for member in self.members:
+            self.nccl.CommDestroy(member.comm)
+
+
+def spans(sizes):
+    """(start, size) of chunks that lie one after the other."""
+    start = 0
+    for size in sizes:
+        yield start, size
+        start += size
+
+
+def meet(nccl, rank, size, address):
+    """Rank 0 makes NCCL's name for the group and tells the others."""
+    identity = UniqueId()
+    if rank == ROOT:
+        nccl.GetUniqueId(ctypes.byref(identity))
+        with socket.create_server(address) as server:
+            server.settimeout(DEADLINE)
+            for _ in range(size - 1):
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(bytes(identity))
+        return identity
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            with socket.create_connection(address, timeout=DEADLINE) as peer:
+                told = peer.makefile("rb").read(ctypes.sizeof(identity))
+            return UniqueId.from_buffer_copy(told)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def open_group():
+    count = 0 if cuda.is_emulated() else cuda.device_count()
+    if "RANK" not in os.environ:
+        if count < 2:
+            raise SystemExit(
+                f"collectives.py needs two GPUs, and there are {count}"
+            )
+        return Group.of_all(range(count))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = int(os.environ.get("LOCAL_RANK", rank))
+    if device >= count:
+        raise SystemExit(
+            f"collectives.py needs a GPU for each process of a machine: "
+            f"LOCAL_RANK is {device}, and there are {count}"
+        )
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    port = int(os.environ.get("MASTER_PORT", "29500"))
+    return Group.joined(rank, size, device, (host, port))
+
+
+def measured(group, name, nbytes, collective, check):
+    """Run it once to be checked and some times on the clock."""
+    result = collective()
+    group.synchronize()
+    check(result)
+    repeats = 10
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        collective()
+    group.synchronize()
+    seconds = (time.perf_counter() - begin) / repeats
+    if group.root():
+        print(
+            f"{name} of {nbytes:,} bytes, {group.size} GPUs: correct, "
+            f"{nbytes / seconds / 1e9:.1f} GB/s",
+            flush=True,
+        )
+
+
+def filled(member, content):
+    return member.empty(len(content)).copy_(content)
+
+
+def run(group, nbytes):
+    """Each collective, and a look at whether it came out right."""
+    root, count = group.root(), nbytes // 4
+    content = bytes(range(251)) * (nbytes // 251 + 1)
+    content = content[: count * 4]
+    source = root and filled(root, content)
+    total = sum(range(1, group.size + 1))
+    # Chunks of different sizes: 1, 2, 3... parts of it, and the rest.
+    sizes = [len(content) // total * (r + 1) for r in range(group.size)]
+    sizes[-1] += len(content) - sum(sizes)
+    chunks = [content[start : start + size] for start, size in spans(sizes)]
+    mine = [filled(m, chunks[m.rank]) for m in group.members]
+    terms = [
+        filled(m, bytes(array.array("f", [m.rank + 1]) * count))
+        for m in group.members
+    ]
+    sums = bytes(array.array("f", [total]) * count)
+
+    def all_have_it(blocks):
+        assert all(block.tobytes() == content for block in blocks)
+
+    def each_has_its_chunk(blocks):
+        for member, block in zip(group.members, blocks, strict=True):
+            assert block.tobytes() == chunks[member.rank]
+
+    def root_has_it(block):
+        assert block is None or block.tobytes() == content
+
+    def root_has_the_sum(block):
+        assert block is None or block.tobytes() == sums
+
+    length = len(content)
+    for name, collective, check in (
+        ("broadcast", lambda: group.broadcast(source, length), all_have_it),
+        ("scatter", lambda: group.scatter(source, sizes), each_has_its_chunk),
+        ("gather", lambda: group.gather(mine, sizes), root_has_it),
+        ("reduce_add", lambda: group.reduce_add(terms), root_has_the_sum),
+    ):
+        measured(group, name, length, collective, check)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bytes", type=int, default=64 << 20)
+    nbytes = parser.parse_args().bytes
+    group = open_group()
+    run(group, nbytes)
+    group.close()
+
+
+if __name__ == "__main__":
+    main()
