@@ -21,3 +21,21 @@ def test_trace_cost(run_python, sanitized):
     rows = json.loads(done.stdout)
     assert rows["core"].keys() == {"without", "present", "difference", "ratio"}
     assert min(rows["core"]["present"], *rows["python"].values()) > 0
+
+
+def test_peer_copy(cuda, run_python):
+    done = run_python(
+        [BENCHMARKS / "peer_copy.py"],
+        "--bytes",
+        str(1 << 20),
+        "--json",
+        timeout=300,
+    )
+    if cuda.on_engine or cuda.count < 2:
+        assert done.returncode == 1
+        assert done.stderr.startswith("peer_copy.py needs two GPUs, and there")
+        return
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["bytes"] == 1 << 20
+    assert result["pystreams"] > 0
