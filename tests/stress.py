@@ -3,18 +3,22 @@ threads at once, at random; then a look at whether all of it came out right.
 
 python tests/stress.py DEVICE SECONDS [SEED]
 
-Ends with a traceback of every thread where it hangs.
+On a GPU beside CuPy and Numba, where they are installed, whose callbacks take
+the GIL on the driver's thread.  Ends with a traceback of every thread where it
+hangs.
 """
 
 import asyncio
 import contextlib
 import faulthandler
 import gc
+import importlib
 import os
 import random
 import sys
 import threading
 import time
+import warnings
 
 import pystreams
 from pystreams import _C
@@ -42,8 +46,18 @@ class Stress:
         self.events = [pystreams.Event(device) for _ in range(STREAMS)]
         # Every lane there was, and how many callables each thread gave it.
         self.given = []
-        self.done = dict.fromkeys(OPERATIONS, 0)
+        self.operations = dict(OPERATIONS)
+        if self.type == 1 and not _C.is_emulated(self.type):
+            self.add_theirs()
+        self.done = dict.fromkeys(self.operations, 0)
         self.errors = []
+
+    def add_theirs(self):
+        for name, (operation, weight) in THEIRS.items():
+            with warnings.catch_warnings(), contextlib.suppress(ImportError):
+                warnings.simplefilter("ignore")
+                setattr(self, name, importlib.import_module(f"{name}.cuda"))
+                self.operations[operation] = weight
 
     def run(self, seed):
         work = [
@@ -61,7 +75,7 @@ class Stress:
     def work(self, rng):
         given = {}
         self.given.append(given)
-        names, weights = zip(*OPERATIONS.items(), strict=True)
+        names, weights = zip(*self.operations.items(), strict=True)
         try:
             while time.monotonic() < self.end and not self.errors:
                 (name,) = rng.choices(names, weights)
@@ -190,6 +204,31 @@ class Stress:
         event.synchronize(LONG)
         assert future.result(LONG) == 0
 
+    def cupy_callback(self, rng, given):
+        called = threading.Event()
+        theirs = self.cupy.Stream(non_blocking=True)
+        self.mix_with(theirs, rng)
+        theirs.launch_host_func(lambda _: called.set(), None)
+        assert called.wait(LONG)
+
+    def numba_done(self, rng, given):
+        self.numba.current_context()
+        theirs = self.numba.stream()
+        if not hasattr(theirs.handle, "value"):
+            theirs.handle = Handle(theirs.handle)
+
+        async def main():
+            await asyncio.wait_for(theirs.async_done(), LONG)
+
+        self.mix_with(theirs, rng)
+        asyncio.run(main())
+
+    def mix_with(self, theirs, rng):
+        """Their stream among ours, in the order of which it waits."""
+        pystreams.ExternalStream(theirs).wait_stream(self.stream(rng))
+        rng.choice(self.events).record(theirs)
+        self.stream(rng).wait_stream(theirs)
+
     def check(self):
         _C.synchronize(self.type, self.device, LONG)
         wanted = {}
@@ -227,6 +266,19 @@ OPERATIONS = {
     "memory": 5,
     "fill_queue": 0.05,
 }
+
+
+# Those of another library, how often each is done.
+THEIRS = {"cupy": ("cupy_callback", 5), "numba": ("numba_done", 5)}
+
+
+class Handle(int):
+    """What numba-cuda 0.30 asks of the handle of its streams, which since it
+    uses cuda.bindings has no value."""
+
+    @property
+    def value(self):
+        return int(self)
 
 
 def main(device, seconds, seed=None):

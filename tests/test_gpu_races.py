@@ -6,6 +6,7 @@ The one way is the test of the other: it shows that there was a race.
 """
 
 import contextlib
+import importlib
 import importlib.util
 
 import pytest
@@ -118,18 +119,44 @@ class Numba:
         return self.cuda.as_cuda_array(block)
 
 
-LIBRARIES = {"torch": Torch, "cupy": Cupy, "numba": Numba}
+class Core:
+    """cuda.core, which looks at memory for a stream of the reader's choice."""
+
+    def __init__(self, core):
+        self.view = importlib.import_module(
+            f"{core.__name__}.utils"
+        ).StridedMemoryView
+        self.stream = core.Device(0).create_stream()
+        self.handle = int(self.stream.handle)
+
+    def address(self, view):
+        return view.ptr
+
+    def current(self):
+        return contextlib.nullcontext()
+
+    def take(self, way, block):
+        take = {
+            "dlpack": self.view.from_dlpack,
+            "interface": self.view.from_cuda_array_interface,
+        }
+        return take[way](block, stream_ptr=self.handle)
+
+
+LIBRARIES = {"torch": Torch, "cupy": Cupy, "numba": Numba, "core": Core}
 # torch's tensors have no stream in their array interface, and it does not look
 # at that of others; Numba's arrays have no DLPack.
-WAYS = [
+BOTH = [
     ("torch", "dlpack"),
     ("cupy", "dlpack"),
     ("cupy", "interface"),
     ("numba", "interface"),
 ]
+# The memory of cuda.core has no stream that a reader could wait for.
+READERS = [*BOTH, ("core", "dlpack"), ("core", "interface")]
 
 
-@pytest.fixture(params=WAYS, ids="-".join)
+@pytest.fixture
 def exchange(request, gpu):
     """A library and the protocol to exchange memory by."""
     name, way = request.param
@@ -159,6 +186,7 @@ DONE = pytest.mark.parametrize("done", [True, False], ids=["done", "left-out"])
 
 
 @DONE
+@pytest.mark.parametrize("exchange", BOTH, ids="-".join, indirect=True)
 def test_they_write_and_we_read(gpu, kernels, exchange, done):
     (library, way), stream = exchange, gpu.stream()
     array, target = library.zeros(), gpu.empty(SIZE)
@@ -179,6 +207,7 @@ def test_they_write_and_we_read(gpu, kernels, exchange, done):
 
 
 @DONE
+@pytest.mark.parametrize("exchange", READERS, ids="-".join, indirect=True)
 def test_we_write_and_they_read(gpu, kernels, exchange, done):
     (library, way), side = exchange, gpu.stream()
     block = gpu.empty(SIZE).zero_()

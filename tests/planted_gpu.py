@@ -1,0 +1,31 @@
+"""A fault of the kind that compute-sanitizer must report; or none.
+
+python tests/planted_gpu.py address|order|none
+"""
+
+import sys
+
+from kernels import NOWHERE, Kernels
+
+import pystreams
+from pystreams import _C, cuda
+
+SECOND = 1_900_000_000
+
+kind = sys.argv[1]
+writer, other = cuda.Stream(), cuda.Stream()
+first = pystreams.empty(64, device="cuda:0", stream=other)
+kernels = Kernels()
+if kind == "order":
+    # The memory is there once `other` has slept; the writer does not wait.
+    _C.sleep(1, SECOND // 10, other)
+block = pystreams.empty(64, device="cuda:0", stream=other)
+if kind == "none":
+    writer.wait_stream(other)
+address = NOWHERE if kind == "address" else block.data_ptr()
+kernels.store(writer.cuda_stream, address, 1)
+if kind == "address":
+    # The device is lost.
+    sys.exit()
+other.wait_stream(writer)
+cuda.synchronize()
