@@ -119,7 +119,7 @@ def every_call(objects):
     yield "with stream", lambda: with_block(objects.stream)
     yield "with cuda.device", lambda: with_block(cuda.device(0))
     yield (
-        "new stream.synchronize",
+        "a new stream",
         lambda: cuda.Stream().synchronize(),
     )
     yield (
