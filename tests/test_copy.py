@@ -7,6 +7,7 @@ import gc
 import mmap
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -413,3 +414,32 @@ def test_buffer_protocol_in_name_alone(backend):
     assert target.tobytes() == DATA
     source.zero_().copy_to(InNameAlone(target))
     assert target.tobytes() == bytes(48)
+
+
+def test_a_copy_behind_a_callable_keeps_nobody_out(backend):
+    """Not those who make things, nor the callable that it waits for."""
+    stream, source = backend.stream(), backend.empty(1000)
+    source.fill_(7, stream=stream)
+    source.record_stream(stream)
+    done, target = threading.Event(), bytearray(1000)
+
+    def make():
+        while not done.is_set():
+            backend.stream().record_event().synchronize()
+
+    def work():
+        time.sleep(0.1)
+        return backend.stream().record_event().wait()
+
+    future = stream.submit(work)
+    maker = threading.Thread(target=make)
+    copier = threading.Thread(
+        target=source.copy_to, args=[target], kwargs={"stream": stream}
+    )
+    maker.start()
+    copier.start()
+    assert future.result(30) is None
+    copier.join(30)
+    assert not copier.is_alive() and target == bytes([7]) * 1000
+    done.set()
+    maker.join()

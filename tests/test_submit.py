@@ -421,35 +421,6 @@ def test_what_a_callable_may_wait_for(backend, stream):
     assert stream.submit(function).result(LONG) == bytes(range(8))
 
 
-def test_a_copy_behind_a_callable_keeps_nobody_out(backend, stream):
-    """Not those who make things, nor the callable that it waits for."""
-    source = backend.empty(1000)
-    source.fill_(7, stream=stream)
-    source.record_stream(stream)
-    done, target = threading.Event(), bytearray(1000)
-
-    def make():
-        while not done.is_set():
-            backend.stream().record_event().synchronize()
-
-    def work():
-        time.sleep(0.1)
-        return backend.stream().record_event().wait()
-
-    future = stream.submit(work)
-    maker = threading.Thread(target=make)
-    copier = threading.Thread(
-        target=source.copy_to, args=[target], kwargs={"stream": stream}
-    )
-    maker.start()
-    copier.start()
-    assert future.result(LONG) is None
-    copier.join(LONG)
-    assert not copier.is_alive() and target == bytes([7]) * 1000
-    done.set()
-    maker.join()
-
-
 def test_a_callable_looks_at_what_its_stream_wrote(engine):
     """The export waits for the streams of a Buffer; for its own it need
     not."""

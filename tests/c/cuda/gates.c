@@ -167,6 +167,8 @@ notice_many(int device)
     CHECK(first.reached == 0 && all.reached == 0);
     for (int i = 0; i < STREAMS; i++) {
         CHECK(ends[i].reached == 0);
+    }
+    for (int i = 0; i < STREAMS; i++) {
         await(&ends[i]);
         stream_end(device, busy[i]);
         stream_end(device, waiting[i]);
