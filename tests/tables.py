@@ -40,7 +40,8 @@ MEMORY = [
     "memory_info",
 ]
 GATES = ["stream_gate", "gate_open"]
-REQUIRED = [m for m in MEMBERS if m not in {*OPTIONAL, *MEMORY, *GATES}]
+IPC = ["event_export", "event_open"]
+REQUIRED = [m for m in MEMBERS if m not in {*OPTIONAL, *MEMORY, *GATES, *IPC}]
 
 
 class Table(ctypes.Structure):

@@ -63,10 +63,15 @@ def test_a_required_member_is_missing(member):
 @pytest.mark.parametrize(
     ("group", "member"),
     [("memory", m) for m in tables.MEMORY]
-    + [("gates", m) for m in tables.GATES],
+    + [("gates", m) for m in tables.GATES]
+    + [("interprocess events", m) for m in tables.IPC],
 )
 def test_a_group_is_there_in_part(group, member):
-    whole = {"memory": tables.MEMORY, "gates": tables.GATES}[group]
+    whole = {
+        "memory": tables.MEMORY,
+        "gates": tables.GATES,
+        "interprocess events": tables.IPC,
+    }[group]
     others = dict.fromkeys(whole, True)
     there = next(name for name in whole if name != member)
     refused(

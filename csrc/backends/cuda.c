@@ -13,6 +13,7 @@
 #include "backends.h"
 #include "cuda_driver.h"
 #include "cuda_gate.h"
+#include "cuda_ipc.h"
 #include "cuda_pool.h"
 #include "cuda_sleep.h"
 #include "cuda_watch.h"
@@ -531,6 +532,8 @@ const struct ps_backend ps_cuda_backend = {
     .event_query = cuda_event_query,
     .event_synchronize = cuda_event_synchronize,
     .event_elapsed = cuda_event_elapsed,
+    .event_export = cuda_event_export,
+    .event_open = cuda_event_open,
     .memory_allocate = cuda_memory_allocate,
     .memory_free = cuda_memory_free,
     .pinned_allocate = cuda_pinned_allocate,

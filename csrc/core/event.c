@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "ipc.h"
 #include "runtime.h"
 #include "trace.h"
 
@@ -82,14 +83,31 @@ ps_event_unref(struct ps_event *event)
         trace(PS_TRACE_EVENT_DELETION, event, 0);
         status = give_up_native(event);
     }
+    ps_ipc_forget(event);
     free(event);
     return status;
+}
+
+bool
+ps_event_adopt(struct ps_event *event, struct ps_device *device,
+               ps_handle handle)
+{
+    struct ps_device *unbound = NULL;
+    if (!atomic_compare_exchange_strong(&event->device, &unbound, device)) {
+        return false;
+    }
+    if (event->flags & PS_EVENT_INTERPROCESS) {
+        atomic_store(&event->source, (ps_handle)event);
+    }
+    atomic_store_explicit(&event->handle, handle, memory_order_release);
+    trace(PS_TRACE_EVENT_CREATION, event, 0);
+    return true;
 }
 
 /* Give the event its native event on the device, unless another thread did
  * so first or is about to. */
 static ps_status
-bind(struct ps_event *event, struct ps_device *device)
+bind_once(struct ps_event *event, struct ps_device *device)
 {
     const struct ps_backend *backend = event->runtime->backend;
     struct ps_idle_events *pool = pool_of(device, event->flags);
@@ -113,13 +131,20 @@ bind(struct ps_event *event, struct ps_device *device)
             return status;
         }
     }
-    struct ps_device *unbound = NULL;
-    if (!atomic_compare_exchange_strong(&event->device, &unbound, device)) {
-        return backend->event_destroy(backend, device->index, handle);
+    return ps_event_adopt(event, device, handle)
+               ? PS_SUCCESS
+               : backend->event_destroy(backend, device->index, handle);
+}
+
+ps_status
+ps_event_bind(struct ps_event *event, struct ps_device *device)
+{
+    ps_status status = PS_SUCCESS;
+    while (status == PS_SUCCESS &&
+           atomic_load_explicit(&event->handle, memory_order_acquire) == 0) {
+        status = bind_once(event, device);
     }
-    atomic_store_explicit(&event->handle, handle, memory_order_release);
-    trace(PS_TRACE_EVENT_CREATION, event, 0);
-    return PS_SUCCESS;
+    return status;
 }
 
 ps_status
@@ -131,23 +156,22 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     if (event->generation != generation || stream->generation != generation) {
         return PS_ERROR_FOREIGN;
     }
-    ps_handle handle =
-        atomic_load_explicit(&event->handle, memory_order_acquire);
-    while (handle == 0) {
-        ps_status status = bind(event, device);
-        if (status != PS_SUCCESS) {
-            return status;
-        }
-        handle = atomic_load_explicit(&event->handle, memory_order_acquire);
+    ps_status status = ps_event_bind(event, device);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     if (atomic_load_explicit(&event->device, memory_order_relaxed) != device) {
         return PS_ERROR_INVALID_DEVICE;
     }
-    ps_status status =
+    ps_handle handle =
+        atomic_load_explicit(&event->handle, memory_order_relaxed);
+    status =
         backend->event_record(backend, device->index, handle, stream->handle);
     if (status == PS_SUCCESS) {
-        atomic_store_explicit(&event->source, stream->handle,
-                              memory_order_relaxed);
+        if (!(event->flags & PS_EVENT_INTERPROCESS)) {
+            atomic_store_explicit(&event->source, stream->handle,
+                                  memory_order_relaxed);
+        }
         /* After the record: a query that counts this record has asked the
          * device about it or a later one. */
         atomic_fetch_add_explicit(&event->recorded, 1, memory_order_release);
@@ -173,8 +197,7 @@ ask(struct ps_event *event,
     }
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
-    if (recorded ==
-        atomic_load_explicit(&event->completed, memory_order_acquire)) {
+    if (ps_event_known_done(event)) {
         return PS_SUCCESS;
     }
     ps_status status =
@@ -198,13 +221,10 @@ ps_event_synchronize_known(struct ps_event *event)
     if (event->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
-    unsigned long long recorded =
-        atomic_load_explicit(&event->recorded, memory_order_acquire);
-    if (recorded !=
-        atomic_load_explicit(&event->completed, memory_order_acquire)) {
+    if (!ps_event_known_done(event)) {
         return PS_ERROR_NOT_READY;
     }
-    if (recorded != 0) {
+    if (atomic_load(&event->recorded) != 0) {
         trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
     }
     return PS_SUCCESS;

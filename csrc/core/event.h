@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 struct ps_device;
+struct ps_ipc;
 struct ps_runtime;
 struct ps_stream;
 
@@ -28,8 +29,11 @@ struct ps_event {
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The stream of the latest record. */
+    /* The stream of the latest record; of a shared event, whose latest record
+     * may be another process's, something that is no stream. */
     _Atomic ps_handle source;
+    /* How other processes know it; NULL where none was told. */
+    struct ps_ipc *_Atomic ipc;
 };
 
 ps_status ps_event_create(struct ps_runtime *runtime, unsigned flags,
@@ -38,6 +42,15 @@ struct ps_event *ps_event_ref(struct ps_event *event);
 
 /* Accepts NULL.  As ps_stream_unref. */
 ps_status ps_event_unref(struct ps_event *event);
+
+/* Give the event its native event on the device, unless it has one.  May
+ * block. */
+ps_status ps_event_bind(struct ps_event *event, struct ps_device *device);
+
+/* Take over a native event, as that of an event that has none.  False where it
+ * has one by now. */
+bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
+                    ps_handle handle);
 
 /* Enqueues; may block while the event has no handle.  PS_ERROR_INVALID_DEVICE
  * when the event is bound to another device than the stream's. */
@@ -62,13 +75,23 @@ ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit);
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
 
+/* Whether other processes may record the event, so that the counts here do not
+ * tell. */
+static inline bool
+ps_event_is_shared(struct ps_event *event)
+{
+    return (event->flags & PS_EVENT_INTERPROCESS) &&
+           atomic_load_explicit(&event->handle, memory_order_acquire) != 0;
+}
+
 /* Whether the latest record was seen done, or there is none, so that nothing
  * needs to ask the device. */
 static inline bool
 ps_event_known_done(struct ps_event *event)
 {
     return atomic_load_explicit(&event->completed, memory_order_acquire) ==
-           atomic_load_explicit(&event->recorded, memory_order_acquire);
+               atomic_load_explicit(&event->recorded, memory_order_acquire) &&
+           !ps_event_is_shared(event);
 }
 
 #endif

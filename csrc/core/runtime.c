@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc.h"
 #include "notify.h"
 #include "trace.h"
 
@@ -34,6 +35,7 @@ after_fork_in_child(void)
 {
     unsigned generation = atomic_fetch_add(&ps_fork_generation, 1) + 1;
     pthread_mutex_init(&registry_mutex, NULL);
+    ps_ipc_reset_in_child();
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = registry[i];
         bool usable = atomic_load(&runtime->used) == 0 ||

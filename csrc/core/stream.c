@@ -293,7 +293,8 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
     if (stream->generation != generation || event->generation != generation) {
         return PS_ERROR_FOREIGN;
     }
-    if (atomic_load_explicit(&event->recorded, memory_order_acquire) == 0) {
+    if (atomic_load_explicit(&event->recorded, memory_order_acquire) == 0 &&
+        !ps_event_is_shared(event)) {
         return PS_SUCCESS;
     }
     ps_handle handle = atomic_load(&event->handle);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum kind { REQUIRED, OPTIONAL, MEMORY, GATES };
+enum kind { REQUIRED, OPTIONAL, IPC, MEMORY, GATES };
 
 enum { MOST_NAME = 31 };
 
@@ -42,6 +42,8 @@ static const struct {
     MEMBER(REQUIRED, event_query),
     MEMBER(REQUIRED, event_synchronize),
     MEMBER(OPTIONAL, event_elapsed),
+    MEMBER(IPC, event_export),
+    MEMBER(IPC, event_open),
     MEMBER(MEMORY, memory_allocate),
     MEMBER(MEMORY, memory_free),
     MEMBER(MEMORY, pinned_allocate),
@@ -154,7 +156,11 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         return ps_refuse(refusal, "the %s backend lacks %s, which is required",
                          backend->name, missing);
     }
-    ps_status status = check_group(backend, MEMORY, "memory", refusal);
+    ps_status status =
+        check_group(backend, IPC, "interprocess events", refusal);
+    if (status == PS_SUCCESS) {
+        status = check_group(backend, MEMORY, "memory", refusal);
+    }
     return status != PS_SUCCESS
                ? status
                : check_group(backend, GATES, "gates", refusal);

@@ -15,13 +15,14 @@ backend_of(PyObject *self)
     return event_of(self)->runtime->backend;
 }
 
-/* NULL until the event was recorded. */
+/* NULL until the event was recorded, or another process was told of it. */
 static struct ps_device *
 device_of(PyObject *self)
 {
     struct ps_event *event = event_of(self);
-    return atomic_load(&event->recorded) != 0 ? atomic_load(&event->device)
-                                              : NULL;
+    return atomic_load(&event->recorded) != 0 || ps_event_is_shared(event)
+               ? atomic_load(&event->device)
+               : NULL;
 }
 
 static int
@@ -40,23 +41,46 @@ check_flags(struct ps_runtime *runtime, unsigned flags)
     return 0;
 }
 
+static void
+release(struct module_state *state, struct ps_event *event)
+{
+    struct ps_runtime *runtime = event->runtime;
+    ps_status status;
+    if (atomic_load(&event->handle) == 0) {
+        status = ps_event_unref(event);
+    }
+    else {
+        WITHOUT_GIL(status = ps_event_unref(event));
+    }
+    report_cleanup(state, runtime, "giving up an event", status);
+}
+
+PyObject *
+event_wrap(PyTypeObject *type, struct ps_event *event)
+{
+    EventObject *self = (EventObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        release(state_of_type(type), event);
+        return NULL;
+    }
+    self->event = event;
+    self->index = -1;
+    return (PyObject *)self;
+}
+
 PyObject *
 event_new(struct module_state *state, PyTypeObject *type,
           struct ps_runtime *runtime, unsigned flags)
 {
+    struct ps_event *event;
     if (check_flags(runtime, flags) < 0) {
         return NULL;
     }
-    EventObject *self = (EventObject *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    ps_status status = ps_event_create(runtime, flags, &self->event);
+    ps_status status = ps_event_create(runtime, flags, &event);
     if (status != PS_SUCCESS) {
-        Py_DECREF(self);
         return raise_status(state, runtime, "creating an event", status);
     }
-    return (PyObject *)self;
+    return event_wrap(type, event);
 }
 
 static PyObject *
@@ -84,23 +108,15 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     int timing = timed == Py_None ? runtime->backend->event_elapsed != NULL
                                   : PyObject_IsTrue(timed);
-    return timing < 0 ? NULL
-                      : event_new(state, type, runtime,
-                                  event_flags(timing, blocking, interprocess));
-}
-
-static void
-release(struct module_state *state, struct ps_event *event)
-{
-    struct ps_runtime *runtime = event->runtime;
-    ps_status status;
-    if (atomic_load(&event->handle) == 0) {
-        status = ps_event_unref(event);
+    if (timing < 0) {
+        return NULL;
     }
-    else {
-        WITHOUT_GIL(status = ps_event_unref(event));
+    PyObject *self = event_new(state, type, runtime,
+                               event_flags(timing, blocking, interprocess));
+    if (self != NULL) {
+        ((EventObject *)self)->index = name.index;
     }
-    report_cleanup(state, runtime, "giving up an event", status);
+    return self;
 }
 
 static void
@@ -418,15 +434,39 @@ static PyMethodDef event_methods[] = {
                "recorded, RuntimeError\nunless both are done and of one "
                "device, NotImplementedError where the backend has no\n"
                "timing.")},
+    {"ipc_handle", Event_ipc_handle, METH_NOARGS,
+     PyDoc_STR("ipc_handle($self, /)\n--\n\n"
+               "Return the 64 bytes by which another process opens the event "
+               "(cudaIpcGetEventHandle).\n\n"
+               "Creates the event if it was never recorded, on its device or "
+               "else the current one.\nGood for as long as the Event and its "
+               "process live.  Raises ValueError unless it was\nmade with "
+               "interprocess=True, NotImplementedError where the backend has "
+               "no such\nevents.")},
+    {"from_ipc_handle", (PyCFunction)(void (*)(void))Event_from_ipc_handle,
+     METH_CLASS | METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("from_ipc_handle($type, /, device, handle)\n--\n\n"
+               "Open an event of another process (cudaIpcOpenEventHandle)."
+               "\n\n"
+               "Either process may record it; wait, query and synchronize "
+               "mean the latest record of\nany.  On the CPU engine a record "
+               "whose process ended before its work has failed.\nRaises "
+               "ValueError for what is no handle of the device, RuntimeError "
+               "where the event\nis gone or of this process.")},
+    {"__reduce__", Event_reduce, METH_NOARGS,
+     PyDoc_STR("__reduce__($self, /)\n--\n\n"
+               "Pickle an interprocess event, to be opened by its "
+               "handle.\n\n"
+               "Raises TypeError for any other.")},
     {NULL},
 };
 
 static PyGetSetDef event_getset[] = {
     {"device", Event_get_device, NULL,
      PyDoc_STR("The event's device; its index is None until first "
-               "recorded.")},
+               "recorded or exported.")},
     {"event_id", Event_get_event_id, NULL,
-     PyDoc_STR("The native handle; 0 until first recorded.")},
+     PyDoc_STR("The native handle; 0 until first recorded or exported.")},
     {"enable_timing", Event_get_flag, NULL,
      PyDoc_STR("Whether elapsed_time can be asked."), (void *)PS_EVENT_TIMING},
     {"blocking", Event_get_flag, NULL,

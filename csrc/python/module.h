@@ -330,11 +330,13 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
 int cuda_stream_protocol(struct module_state *state, PyObject *object,
                          ps_handle *handle);
 
-/* ---- event.c, cuda_event.c ---- */
+/* ---- event.c, event_ipc.c, cuda_event.c ---- */
 
 typedef struct {
     PyObject ob_base;
     struct ps_event *event;
+    /* Of the device that it was asked for on; -1 where none was named. */
+    int index;
     PyObject *weakrefs;
 } EventObject;
 
@@ -353,6 +355,15 @@ event_flags(int timing, int blocking, int interprocess)
 /* An event of the type for the runtime that was never recorded. */
 PyObject *event_new(struct module_state *state, PyTypeObject *type,
                     struct ps_runtime *runtime, unsigned flags);
+
+/* An object of the type for an event whose reference it takes over, also on
+ * failure. */
+PyObject *event_wrap(PyTypeObject *type, struct ps_event *event);
+
+PyObject *Event_ipc_handle(PyObject *self, PyObject *ignored);
+PyObject *
+Event_from_ipc_handle(PyObject *cls, PyObject *args, PyObject *kwargs);
+PyObject *Event_reduce(PyObject *self, PyObject *ignored);
 
 /* What Event.record and Event.wait do, for a stream the caller holds; -1 with
  * an exception. */

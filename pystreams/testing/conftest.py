@@ -8,6 +8,7 @@ import pytest
 
 from .busy import Busy
 from .device import Device
+from .elsewhere import Elsewhere
 from .plugin import USAGE, conformance
 
 
@@ -42,3 +43,13 @@ def busy(request: pytest.FixtureRequest, device: Device) -> Iterator[Busy]:
     request.node.busy = busy
     yield busy
     busy.open()
+
+
+@pytest.fixture
+def elsewhere(
+    request: pytest.FixtureRequest, device: Device
+) -> Iterator[Elsewhere]:
+    """Another process with the device."""
+    process = Elsewhere(device.name, conformance(request.config).module)
+    yield process
+    process.close()

@@ -32,6 +32,7 @@ GROUPS = [
     "streams",
     "events",
     "timing",
+    "ipc",
     "memory",
     "work",
     "gates",
@@ -104,6 +105,7 @@ class Conformance:
         # Pinned memory is the default accelerator's where "cpu" is named.
         os.environ["PYSTREAMS_ACCELERATOR"] = name
         self.device = Device(name)
+        self.module = module
         self.way = find_way(self.device, plugin)
         self._claims: dict[str, Claim] = {}
         self._absent: dict[str, str] = {}

@@ -2,7 +2,7 @@
  * its end, and what a fork leaves of it.  A child's engine starts empty: the
  * parent's handles are stale in it, and what the parent still had queued is
  * forgotten, not run (its memory is leaked in the child). */
-#include "engine.h"
+#include "shared.h"
 #include "../backends.h"
 
 #include <stdio.h>
@@ -41,6 +41,8 @@ static const struct {
     STATUS(ERROR_INVALID_DEVICE, "invalid device ordinal"),
     STATUS(ERROR_INVALID_HANDLE, "invalid resource handle"),
     STATUS(ERROR_NOT_READY, "device not ready"),
+    STATUS(ERROR_CONTEXT_DESTROYED,
+           "the process of the record ended before its work"),
     STATUS(ERROR_NOT_PERMITTED, "operation not permitted"),
     STATUS(ERROR_NOT_SUPPORTED, "operation not supported"),
     STATUS(ERROR_UNKNOWN, "unknown error"),
@@ -141,6 +143,7 @@ cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
     }
     pthread_cond_broadcast(&engine->work);
     pthread_cond_broadcast(&engine->early);
+    cpu_watcher_stop_locked(engine);
     while (engine->running > 0 && !late) {
         late = !engine->clock->wait_locked(engine, &engine->ended, deadline);
     }
@@ -168,6 +171,11 @@ engine_begin_locked(struct cpu_engine *engine)
     engine->coming = false;
     engine->timer = false;
     engine->running = 0;
+    for (struct cpu_file *f = engine->files; f != NULL; f = f->next) {
+        close(f->number);
+    }
+    engine->files = NULL;
+    engine->watcher.epoll.number = engine->watcher.bell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);

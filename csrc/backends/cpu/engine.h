@@ -83,6 +83,7 @@ struct cpu_slot {
     void *object;     /* a stream, an event's latest record, a gate's */
     int device;
     uint32_t next_free;
+    struct cpu_shared *shared; /* NULL but for an event of many processes */
 };
 
 struct cpu_handles {
@@ -249,6 +250,7 @@ struct cpu_record {
     bool done;
     ps_status status; /* the failure of the work before it, once done */
     int64_t time;     /* when it was done; -1 before an event's first */
+    struct cpu_promise *promise; /* other processes are to be told, if any */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
 };
@@ -282,10 +284,29 @@ struct cpu_stream *cpu_threaded_scheduler(struct cpu_engine *engine);
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
+/* Start a thread, which counts as running.  False where none is to be had. */
+bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
+                             const char *name);
 /* A thread that counted as running does so no longer. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
 /* Park the stream for so many nanoseconds. */
 void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
+
+/* ---- Other processes; see shared.h ---- */
+
+/* An open file.  A forked child closes those of its parent, or a record whose
+ * pipe it has open would outlive the parent. */
+struct cpu_file {
+    int number; /* -1 if closed */
+    struct cpu_file *next;
+    struct cpu_file **link;
+};
+
+/* The thread that completes records of other processes. */
+struct cpu_watcher {
+    struct cpu_file epoll; /* closed before it is needed */
+    struct cpu_file bell;
+};
 
 /* ---- The engine ---- */
 
@@ -324,10 +345,13 @@ struct cpu_engine {
     unsigned idle;         /* workers that wait for work */
     bool coming;           /* a worker is on its way to look for work */
     bool timer;            /* the thread that wakes sleepers was started */
-    unsigned running;      /* workers, the timer, and callers that help */
+    unsigned running;      /* workers, the timer and watcher, who helps */
     pthread_cond_t work;   /* there is some, or the phase changed */
     pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
     pthread_cond_t ended;  /* one of those running has */
+
+    struct cpu_file *files;
+    struct cpu_watcher watcher;
 
     int device_count; /* constant */
     struct cpu_device devices[];

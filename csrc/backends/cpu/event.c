@@ -1,12 +1,15 @@
 /* Events and their records.  An event is a slot that holds its latest record.
  * Each record call makes a record of its own, so that a wait means the record
  * in effect at the wait, whatever the event stands for later. */
-#include "engine.h"
+#include "shared.h"
 
 void
 cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record)
 {
     if (--record->refs == 0) {
+        if (record->promise != NULL) {
+            cpu_promise_keep_locked(record);
+        }
         cpu_item_give_locked(engine, record);
     }
 }
@@ -23,6 +26,9 @@ cpu_record_complete_locked(struct cpu_engine *engine,
         cpu_stream_ready_locked(stream);
     }
     cpu_wake_locked(record->waiters, 0);
+    if (record->promise != NULL) {
+        cpu_promise_keep_locked(record);
+    }
 }
 
 static struct cpu_slot *
@@ -31,32 +37,86 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
+/* An event that was never recorded, and its slot. */
+static ps_status
+event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
+                 struct cpu_shared *shared, ps_handle *handle)
+{
+    struct cpu_record *record = NULL;
+    struct cpu_slot *event = cpu_slot_take_locked(engine, CPU_EVENT, device);
+    if (event != NULL && (record = cpu_item_take_locked(engine)) == NULL) {
+        cpu_slot_give_locked(engine, event);
+    }
+    if (record == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *record = (struct cpu_record){
+        .refs = 1,
+        .timed = flags & PS_EVENT_TIMING,
+        .done = true,
+        .time = -1,
+    };
+    event->object = record;
+    event->shared = shared;
+    *handle = event->handle;
+    return PS_SUCCESS;
+}
+
 static ps_status
 cpu_event_create(const struct ps_backend *backend, int device, unsigned flags,
                  ps_handle *handle)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    struct cpu_record *record = NULL;
-    if (flags & PS_EVENT_INTERPROCESS) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
+    struct cpu_shared *shared = NULL;
+    ps_status status = PS_SUCCESS;
     cpu_lock(engine);
-    struct cpu_slot *event = cpu_slot_take_locked(engine, CPU_EVENT, device);
-    if (event != NULL && (record = cpu_item_take_locked(engine)) == NULL) {
-        cpu_slot_give_locked(engine, event);
+    if (flags & PS_EVENT_INTERPROCESS) {
+        status = cpu_shared_create_locked(engine, device, &shared);
     }
-    if (record != NULL) {
-        *record = (struct cpu_record){
-            .refs = 1,
-            .timed = flags & PS_EVENT_TIMING,
-            .done = true,
-            .time = -1,
-        };
-        event->object = record;
-        *handle = event->handle;
+    if (status == PS_SUCCESS) {
+        status = event_add_locked(engine, device, flags, shared, handle);
+    }
+    if (status != PS_SUCCESS && shared != NULL) {
+        cpu_shared_close_locked(shared);
     }
     cpu_unlock(engine);
-    return record != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    return status;
+}
+
+static ps_status
+cpu_event_export(const struct ps_backend *backend, int device,
+                 ps_handle handle, unsigned char exported[PS_IPC_HANDLE_BYTES])
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    struct cpu_slot *event = event_find_locked(engine, device, handle);
+    bool found = event != NULL && event->shared != NULL;
+    if (found) {
+        cpu_shared_export_locked(event->shared, exported);
+    }
+    cpu_unlock(engine);
+    return found ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+}
+
+static ps_status
+cpu_event_open(const struct ps_backend *backend, int device,
+               const unsigned char exported[PS_IPC_HANDLE_BYTES],
+               ps_handle *handle)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    struct cpu_shared *shared;
+    cpu_lock(engine);
+    ps_status status =
+        cpu_shared_open_locked(engine, device, exported, &shared);
+    if (status == PS_SUCCESS) {
+        status = event_add_locked(engine, device, PS_EVENT_INTERPROCESS,
+                                  shared, handle);
+        if (status != PS_SUCCESS) {
+            cpu_shared_close_locked(shared);
+        }
+    }
+    cpu_unlock(engine);
+    return status;
 }
 
 static ps_status
@@ -68,6 +128,9 @@ cpu_event_destroy(const struct ps_backend *backend, int device,
     struct cpu_slot *event = event_find_locked(engine, device, handle);
     if (event != NULL) {
         cpu_record_unref_locked(engine, event->object);
+        if (event->shared != NULL) {
+            cpu_shared_close_locked(event->shared);
+        }
         cpu_slot_give_locked(engine, event);
     }
     cpu_unlock(engine);
@@ -89,11 +152,19 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
         cpu_record_complete_locked(engine, record, stream->status);
     }
     else {
-        status = cpu_stream_enqueue_locked(
-            stream,
-            &(struct cpu_operation){.kind = CPU_RECORD, .record = record});
+        if (event->shared != NULL) {
+            status = cpu_promise_make_locked(engine, event->shared, record);
+        }
+        if (status == PS_SUCCESS) {
+            status = cpu_stream_enqueue_locked(
+                stream,
+                &(struct cpu_operation){.kind = CPU_RECORD, .record = record});
+        }
     }
     if (status == PS_SUCCESS) {
+        if (event->shared != NULL) {
+            cpu_shared_publish_locked(event->shared, record);
+        }
         event->object = record;
         record = latest;
     }
@@ -118,6 +189,18 @@ cpu_event_record(const struct ps_backend *backend, int device,
     return status;
 }
 
+/* The record in effect, of whichever process, or why it cannot be told. */
+static ps_status
+event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
+                    struct cpu_record **record)
+{
+    ps_status status = event->shared != NULL
+                           ? cpu_shared_refresh_locked(engine, event)
+                           : PS_SUCCESS;
+    *record = event->object;
+    return status;
+}
+
 static ps_status
 cpu_stream_wait_event(const struct ps_backend *backend, int device,
                       ps_handle stream_handle, ps_handle event_handle)
@@ -130,9 +213,10 @@ cpu_stream_wait_event(const struct ps_backend *backend, int device,
     struct cpu_slot *event =
         event_find_locked(engine, CPU_ANY_DEVICE, event_handle);
     if (stream != NULL && event != NULL) {
-        struct cpu_record *record = event->object;
-        status = PS_SUCCESS;
-        if (!record->done || record->status != PS_SUCCESS) {
+        struct cpu_record *record;
+        status = event_latest_locked(engine, event, &record);
+        if (status == PS_SUCCESS &&
+            (!record->done || record->status != PS_SUCCESS)) {
             status = cpu_stream_enqueue_locked(
                 stream,
                 &(struct cpu_operation){.kind = CPU_WAIT, .record = record});
@@ -150,8 +234,11 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
     cpu_lock(engine);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
     if (event != NULL) {
-        struct cpu_record *record = event->object;
-        status = record->done ? record->status : PS_ERROR_NOT_READY;
+        struct cpu_record *record;
+        status = event_latest_locked(engine, event, &record);
+        if (status == PS_SUCCESS) {
+            status = record->done ? record->status : PS_ERROR_NOT_READY;
+        }
     }
     cpu_unlock(engine);
     return status;
@@ -167,10 +254,10 @@ cpu_event_synchronize_for(const struct ps_backend *backend, int device,
     cpu_lock(engine);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
     if (event != NULL) {
-        struct cpu_record *record = event->object;
-        status = PS_SUCCESS;
+        struct cpu_record *record;
+        status = event_latest_locked(engine, event, &record);
         record->refs++;
-        if (!record->done) {
+        if (status == PS_SUCCESS && !record->done) {
             status = cpu_wait_locked(engine, &record->waiters, 0, &limit);
         }
         if (status == PS_SUCCESS) {
@@ -228,6 +315,8 @@ cpu_event_members(struct ps_backend *table)
 {
     table->event_create = cpu_event_create;
     table->event_destroy = cpu_event_destroy;
+    table->event_export = cpu_event_export;
+    table->event_open = cpu_event_open;
     table->event_record = cpu_event_record;
     table->stream_wait_event = cpu_stream_wait_event;
     table->event_query = cpu_event_query;

@@ -129,9 +129,9 @@ worker_main(void *argument)
     return NULL;
 }
 
-static bool
-thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
-                    const char *name)
+bool
+cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
+                        const char *name)
 {
     pthread_t thread;
     sigset_t all, before;
@@ -153,7 +153,7 @@ worker_start_locked(struct cpu_engine *engine)
 {
     char name[24];
     snprintf(name, sizeof(name), "ps-cpu-%u", engine->workers);
-    if (!thread_start_locked(engine, worker_main, name)) {
+    if (!cpu_thread_start_locked(engine, worker_main, name)) {
         return false;
     }
     engine->workers++;
@@ -179,7 +179,7 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind)
     }
     if (kind == CPU_SLEEP && !engine->timer) {
         engine->timer =
-            thread_start_locked(engine, timer_main, "ps-cpu-timer");
+            cpu_thread_start_locked(engine, timer_main, "ps-cpu-timer");
         return engine->timer ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
     }
     return PS_SUCCESS;

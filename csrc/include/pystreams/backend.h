@@ -60,6 +60,7 @@ enum {
     PS_ERROR_INVALID_DEVICE = 101,
     PS_ERROR_INVALID_HANDLE = 400,
     PS_ERROR_NOT_READY = 600,
+    PS_ERROR_CONTEXT_DESTROYED = 709,
     PS_ERROR_NOT_PERMITTED = 800,
     PS_ERROR_NOT_SUPPORTED = 801,
     PS_ERROR_UNKNOWN = 999,
@@ -86,6 +87,9 @@ enum {
     PS_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
     PS_EVENT_INTERPROCESS = 4, /* another process may open it; never timed */
 };
+
+/* The size of what names an event to other processes. */
+enum { PS_IPC_HANDLE_BYTES = 64 };
 
 /* What a backend says of itself; a combination by |. */
 enum {
@@ -270,6 +274,28 @@ struct ps_backend {
     ps_status (*event_elapsed)(const struct ps_backend *backend, int device,
                                ps_handle start, ps_handle end,
                                float *milliseconds);
+
+    /* ---- Optional group: interprocess events (both or none) ------------- */
+
+    /* Write what another process can open the event by, for as long as this
+     * process lives and the event is not destroyed; the same at every call.
+     * event_create made it, with PS_EVENT_INTERPROCESS.  May block. */
+    ps_status (*event_export)(const struct ps_backend *backend, int device,
+                              ps_handle event,
+                              unsigned char handle[PS_IPC_HANDLE_BYTES]);
+
+    /* Open what another process exported; core knows what this one did.
+     * The handle may be any bytes.  Each process may record the event, and
+     * every member that takes one means the latest record, whoever made it.
+     * One whose process ended before its work has failed, where the backend
+     * can tell.  event_destroy ends this process's use of the event.
+     * May block.
+     * Statuses: PS_ERROR_INVALID_VALUE where no event_export of a backend of
+     * this device type wrote it, PS_ERROR_INVALID_DEVICE for an event of
+     * another device, PS_ERROR_INVALID_HANDLE for one that is gone. */
+    ps_status (*event_open)(const struct ps_backend *backend, int device,
+                            const unsigned char handle[PS_IPC_HANDLE_BYTES],
+                            ps_handle *event);
 
     /* ---- Optional group: memory (all or none, but for the last two) ----- */
 

@@ -1,0 +1,139 @@
+/* The watcher: one thread, with what an engine waits for of other processes,
+ * however much that is; and the files that the engine has open for it. */
+#include "shared.h"
+
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct watch {
+    struct cpu_file pipe;
+    struct cpu_record *record;
+};
+
+/* ---- Files ---- */
+
+void
+cpu_file_keep_locked(struct cpu_engine *engine, struct cpu_file *file,
+                     int number)
+{
+    *file = (struct cpu_file){number, engine->files, &engine->files};
+    if (file->next != NULL) {
+        file->next->link = &file->next;
+    }
+    engine->files = file;
+}
+
+void
+cpu_file_close_locked(struct cpu_file *file)
+{
+    if (file->number < 0) {
+        return;
+    }
+    *file->link = file->next;
+    if (file->next != NULL) {
+        file->next->link = file->link;
+    }
+    close(file->number);
+    file->number = -1;
+}
+
+/* ---- The watcher ---- */
+
+static void
+watch_end_locked(struct cpu_engine *engine, struct watch *watch)
+{
+    struct cpu_record *record = watch->record;
+    int bytes = 0;
+    ioctl(watch->pipe.number, FIONREAD, &bytes);
+    if (!record->done) {
+        cpu_record_complete_locked(engine, record,
+                                   bytes > 0 ? bytes - 1
+                                             : PS_ERROR_CONTEXT_DESTROYED);
+    }
+    cpu_record_unref_locked(engine, record);
+    /* Closing would not do, while a forked child has the file, too. */
+    epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, watch->pipe.number,
+              NULL);
+    cpu_file_close_locked(&watch->pipe);
+    free(watch);
+}
+
+static void *
+watcher_main(void *argument)
+{
+    enum { AT_A_TIME = 64 };
+    struct cpu_engine *engine = argument;
+    struct epoll_event events[AT_A_TIME];
+    cpu_lock(engine);
+    while (engine->phase == CPU_OPEN) {
+        int epoll = engine->watcher.epoll.number;
+        cpu_unlock(engine);
+        int count = epoll_wait(epoll, events, AT_A_TIME, -1);
+        cpu_lock(engine);
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.ptr != NULL) {
+                watch_end_locked(engine, events[i].data.ptr);
+            }
+        }
+    }
+    cpu_engine_leave_locked(engine);
+    cpu_unlock(engine);
+    return NULL;
+}
+
+static ps_status
+watcher_start_locked(struct cpu_engine *engine)
+{
+    struct cpu_watcher *watcher = &engine->watcher;
+    struct epoll_event rung = {.events = EPOLLIN};
+    if (engine->phase != CPU_OPEN) {
+        return PS_ERROR_SHUTTING_DOWN;
+    }
+    if (watcher->epoll.number >= 0) {
+        return PS_SUCCESS;
+    }
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    int bell = eventfd(0, EFD_CLOEXEC);
+    if (epoll >= 0 && bell >= 0 &&
+        epoll_ctl(epoll, EPOLL_CTL_ADD, bell, &rung) == 0 &&
+        cpu_thread_start_locked(engine, watcher_main, "ps-cpu-watcher")) {
+        cpu_file_keep_locked(engine, &watcher->epoll, epoll);
+        cpu_file_keep_locked(engine, &watcher->bell, bell);
+        return PS_SUCCESS;
+    }
+    close(epoll);
+    close(bell);
+    return PS_ERROR_OUT_OF_MEMORY;
+}
+
+ps_status
+cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,
+                       struct cpu_record *record)
+{
+    ps_status status = watcher_start_locked(engine);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct watch *watch = malloc(sizeof(*watch));
+    struct epoll_event told = {.events = EPOLLIN, .data.ptr = watch};
+    if (watch == NULL || epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_ADD,
+                                   pipe, &told) != 0) {
+        free(watch);
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    cpu_file_keep_locked(engine, &watch->pipe, pipe);
+    watch->record = record;
+    record->refs++;
+    return PS_SUCCESS;
+}
+
+void
+cpu_watcher_stop_locked(struct cpu_engine *engine)
+{
+    if (engine->watcher.bell.number >= 0) {
+        eventfd_write(engine->watcher.bell.number, 1);
+    }
+}

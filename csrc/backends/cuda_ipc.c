@@ -1,0 +1,51 @@
+/* CUDA events between processes; cuda_ipc.h says what may be expected. */
+#include "cuda_ipc.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string.h>
+
+#include "cuda_driver.h"
+
+_Static_assert(sizeof(cudaIpcEventHandle_t) == PS_IPC_HANDLE_BYTES,
+               "a handle is cudart's");
+
+ps_status
+cuda_event_export(const struct ps_backend *backend, int device,
+                  ps_handle event, unsigned char handle[PS_IPC_HANDLE_BYTES])
+{
+    struct cuda_scope scope;
+    cudaIpcEventHandle_t exported;
+
+    (void)backend;
+    ps_status status = cuda_scope_enter(&scope, device);
+    if (status == PS_SUCCESS) {
+        status =
+            (ps_status)cudaIpcGetEventHandle(&exported, (cudaEvent_t)event);
+    }
+    if (status == PS_SUCCESS) {
+        memcpy(handle, &exported, sizeof(exported));
+    }
+    return cuda_scope_leave(&scope, status);
+}
+
+ps_status
+cuda_event_open(const struct ps_backend *backend, int device,
+                const unsigned char handle[PS_IPC_HANDLE_BYTES],
+                ps_handle *event)
+{
+    struct cuda_scope scope;
+    cudaIpcEventHandle_t exported;
+    cudaEvent_t opened;
+
+    (void)backend;
+    memcpy(&exported, handle, sizeof(exported));
+    ps_status status = cuda_scope_enter(&scope, device);
+    if (status == PS_SUCCESS) {
+        status = (ps_status)cudaIpcOpenEventHandle(&opened, exported);
+    }
+    if (status == PS_SUCCESS) {
+        *event = (ps_handle)opened;
+    }
+    return cuda_scope_leave(&scope, status);
+}

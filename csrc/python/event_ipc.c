@@ -1,0 +1,158 @@
+/* Events between processes: handles of an Event, Events of a handle, and how
+ * one is pickled, which is by its handle. */
+#include "module.h"
+
+#include "../core/ipc.h"
+
+static const unsigned char *
+export_handle(PyObject *self)
+{
+    EventObject *object = (EventObject *)self;
+    struct ps_event *event = object->event;
+    struct module_state *state = state_of(self);
+    const unsigned char *handle;
+    if (event->runtime->backend->event_export == NULL) {
+        raise_absent(event->runtime, "interprocess events");
+        return NULL;
+    }
+    struct ps_device *device = atomic_load(&event->device);
+    if (device == NULL) {
+        struct device_name name = {event->runtime->backend->device_type,
+                                   object->index};
+        device = device_at(state, name);
+    }
+    if (device == NULL) {
+        return NULL;
+    }
+    ps_status status;
+    WITHOUT_GIL(status = ps_event_export(event, device, &handle));
+    if (status != PS_SUCCESS) {
+        raise_status(state, event->runtime, "Event.ipc_handle", status);
+        return NULL;
+    }
+    return handle;
+}
+
+PyObject *
+Event_ipc_handle(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!(((EventObject *)self)->event->flags & PS_EVENT_INTERPROCESS)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "ipc_handle() needs an interprocess event: expected "
+                        "one made with interprocess=True and "
+                        "enable_timing=False");
+        return NULL;
+    }
+    const unsigned char *handle = export_handle(self);
+    return handle != NULL ? PyBytes_FromStringAndSize((const char *)handle,
+                                                      PS_IPC_HANDLE_BYTES)
+                          : NULL;
+}
+
+static PyObject *
+raise_not_opened(struct module_state *state, struct ps_device *device,
+                 ps_status status)
+{
+    const char *name = device->runtime->backend->name;
+    switch (status) {
+    case PS_ERROR_OWN_HANDLE:
+        return PyErr_Format(PyExc_RuntimeError,
+                            "from_ipc_handle: the event of this handle was "
+                            "made in this process, and only another one can "
+                            "open it; use the Event itself here");
+    case PS_ERROR_INVALID_VALUE:
+        return PyErr_Format(PyExc_ValueError,
+                            "from_ipc_handle: expected the handle of a %s "
+                            "event, whole and as ipc_handle() gave it; got "
+                            "%d bytes that are none",
+                            name, PS_IPC_HANDLE_BYTES);
+    case PS_ERROR_INVALID_DEVICE:
+        return PyErr_Format(PyExc_ValueError,
+                            "from_ipc_handle: expected the handle of an event "
+                            "of %s:%d, got one of another device; name the "
+                            "device of the event that was exported",
+                            name, device->index);
+    case PS_ERROR_INVALID_HANDLE:
+        return PyErr_Format(PyExc_RuntimeError,
+                            "from_ipc_handle: the event of this handle is "
+                            "gone or out of reach; expected its process to "
+                            "live, to be the same user's, and to keep the "
+                            "Event until others have opened it");
+    case PS_ERROR_NOT_SUPPORTED:
+        return raise_absent(device->runtime, "interprocess events");
+    default:
+        return raise_status(state, device->runtime, "Event.from_ipc_handle",
+                            status);
+    }
+}
+
+static PyObject *
+open_handle(PyTypeObject *type, struct ps_device *device,
+            const Py_buffer *handle)
+{
+    struct module_state *state = state_of_type(type);
+    struct ps_event *event;
+    ps_status status;
+    if (handle->len != PS_IPC_HANDLE_BYTES) {
+        return PyErr_Format(PyExc_ValueError,
+                            "from_ipc_handle: expected a handle of %d bytes, "
+                            "as ipc_handle() returns, got %zd",
+                            PS_IPC_HANDLE_BYTES, handle->len);
+    }
+    WITHOUT_GIL(status = ps_event_open(device, handle->buf, &event));
+    if (status != PS_SUCCESS) {
+        return raise_not_opened(state, device, status);
+    }
+    return event_wrap(type, event);
+}
+
+PyObject *
+Event_from_ipc_handle(PyObject *cls, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"device", "handle", NULL};
+    PyTypeObject *type = (PyTypeObject *)cls;
+    struct module_state *state = state_of_type(type);
+    PyObject *argument, *result = NULL;
+    Py_buffer handle;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oy*:from_ipc_handle",
+                                     keywords, &argument, &handle)) {
+        return NULL;
+    }
+    int only =
+        PyType_IsSubtype(type, state->cuda_event_type) ? PS_DEVICE_CUDA : -1;
+    struct ps_device *device = device_argument(state, only, argument);
+    if (device != NULL) {
+        result = open_handle(type, device, &handle);
+    }
+    PyBuffer_Release(&handle);
+    return result;
+}
+
+PyObject *
+Event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_event *event = ((EventObject *)self)->event;
+    if (!(event->flags & PS_EVENT_INTERPROCESS)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "cannot pickle '%s' object: expected one made "
+                            "with interprocess=True and enable_timing=False, "
+                            "which other processes can open",
+                            Py_TYPE(self)->tp_name);
+    }
+    const unsigned char *handle = export_handle(self);
+    if (handle == NULL) {
+        return NULL;
+    }
+    PyObject *open =
+        PyObject_GetAttrString((PyObject *)Py_TYPE(self), "from_ipc_handle");
+    PyObject *device =
+        device_new(state_of(self), event->runtime->backend->device_type,
+                   atomic_load(&event->device)->index);
+    if (open == NULL || device == NULL) {
+        Py_XDECREF(open);
+        Py_XDECREF(device);
+        return NULL;
+    }
+    return Py_BuildValue("N(Ny#)", open, device, handle,
+                         (Py_ssize_t)PS_IPC_HANDLE_BYTES);
+}

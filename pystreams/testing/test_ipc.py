@@ -1,0 +1,80 @@
+"""Events between processes."""
+
+from __future__ import annotations
+
+import pytest
+
+import pystreams
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy
+from pystreams.testing.device import Device
+from pystreams.testing.elsewhere import Elsewhere
+from pystreams.testing.watch import eventually
+
+
+def shared(device: Device) -> pystreams.Event:
+    return pystreams.Event(device.name, enable_timing=False, interprocess=True)
+
+
+@contract(
+    "event_export",
+    "Write what another process can open the event by, for as long as this "
+    "process lives and the event is not destroyed; the same at every call.",
+)
+def test_one_handle_for_each_event(device: Device) -> None:
+    first, second = shared(device), shared(device)
+    handle = first.ipc_handle()
+    first.record(device.stream())
+    assert first.ipc_handle() == handle != second.ipc_handle()
+    eventually(first.query)
+
+
+@contract(
+    "event_open",
+    "Each process may record the event, and every member that takes one "
+    "means the latest record, whoever made it.",
+)
+def test_a_record_made_here(
+    device: Device, busy: Busy, elsewhere: Elsewhere
+) -> None:
+    event, stream = shared(device), device.stream()
+    gate = busy(stream)
+    event.record(stream)
+    elsewhere.send("open", event.ipc_handle().hex())
+    assert elsewhere.ask("query") == "False"
+    elsewhere.send("wait")
+    assert elsewhere.ask("waiting") == "True"
+    gate.open()
+    assert elsewhere.ask("synchronize") == "None"
+    assert elsewhere.ask("query") == "True"
+    assert elsewhere.ask("finish") == "None"
+
+
+@contract(
+    "event_open",
+    "Each process may record the event, and every member that takes one "
+    "means the latest record, whoever made it.",
+)
+def test_a_record_made_elsewhere(
+    device: Device, busy: Busy, elsewhere: Elsewhere
+) -> None:
+    event, stream, other = shared(device), device.stream(), device.stream()
+    gate = busy(stream)
+    event.record(stream)
+    elsewhere.send("open", event.ipc_handle().hex())
+    assert not event.query()
+    assert elsewhere.ask("record") == "None"
+    event.synchronize()
+    event.wait(other)
+    other.synchronize()
+    assert event.query()
+    assert not stream.query()
+    gate.open()
+    stream.synchronize()
+
+
+@pytest.mark.parametrize("byte", [0, 255])
+@contract("event_open", "The handle may be any bytes.")
+def test_any_bytes(elsewhere: Elsewhere, byte: int) -> None:
+    handle = bytes([byte]) * 64
+    assert elsewhere.ask("open", handle.hex()).startswith("Error: ")
