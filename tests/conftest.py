@@ -52,6 +52,8 @@ os.environ.setdefault("PYSTREAMS_CPU_DEVICES", "2")
 if "PYSTREAMS_EMULATE_CUDA" not in os.environ and not has_gpu():
     os.environ["PYSTREAMS_EMULATE_CUDA"] = "2"
 
+from peers import Peer  # noqa: E402
+
 import pystreams  # noqa: E402
 from pystreams import _C  # noqa: E402
 
@@ -283,6 +285,24 @@ def faulty(engine):
         with contextlib.suppress(pystreams.AcceleratorError):
             engine.synchronize(index)
         engine.synchronize(index)
+
+
+@pytest.fixture
+def peers(backend):
+    """peers(): another process, see peers.py."""
+    with contextlib.ExitStack() as stack:
+
+        def start():
+            peer = Peer(backend)
+            stack.callback(peer.kill)
+            return peer
+
+        yield start
+
+
+@pytest.fixture
+def peer(peers):
+    return peers()
 
 
 @pytest.fixture

@@ -1,0 +1,119 @@
+"""Other processes for tests of what processes share.
+
+A peer does one thing at a time, which it is told in Python, and knows
+`backend`, as tests do.  What takes a minute hangs.
+"""
+
+import ast
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pystreams
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = 60
+GONE = "is gone or out of reach"
+
+
+class PeerError(Exception):
+    """What was raised in a peer: the name of its type and its text."""
+
+
+class Peer:
+    def __init__(self, backend):
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", __file__, backend.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+        )
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def do(self, code):
+        """Run code there; return what an expression is, if a literal."""
+        self._process.stdin.write(repr(code).encode() + b"\n")
+        self._process.stdin.flush()
+        out = self._process.stdout
+        if not select.select([out], [], [], PATIENCE)[0]:
+            self.kill()
+            raise AssertionError(f"a peer hangs in {code!r}")
+        failure, result = ast.literal_eval(out.readline().decode())
+        if failure is not None:
+            raise PeerError(failure)
+        return result
+
+    def open(self, event, device="backend.device()"):
+        """Open an event there, as `event`."""
+        handle = event if isinstance(event, bytes) else event.ipc_handle()
+        self.do(f"event = Event.from_ipc_handle({device}, {handle!r})")
+
+    def kill(self):
+        """End it with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def exit(self):
+        """Let it end as programs do; return its exit status."""
+        self._close()
+        return self._process.wait(PATIENCE)
+
+    def _close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+def shared(backend, index=None):
+    device = backend.name if index is None else backend.device(index)
+    return pystreams.Event(device, enable_timing=False, interprocess=True)
+
+
+def opened(backend, peer):
+    """An event that the peer made, there called `event`."""
+    peer.do(
+        "event = Event(backend.name, enable_timing=False, interprocess=True)"
+    )
+    handle = peer.do("event.ipc_handle()")
+    return pystreams.Event.from_ipc_handle(backend.device(), handle)
+
+
+def hold_there(peer):
+    """Have the peer record the event on a stream that is held up."""
+    peer.do("stream = backend.stream(); gate = backend.gate(stream)")
+    peer.do("event.record(stream)")
+
+
+def answer(code, names):
+    try:
+        try:
+            result = eval(code, names)
+        except SyntaxError:
+            exec(code, names)
+            result = None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", None
+    simple = isinstance(result, bool | int | str | bytes | tuple | list)
+    return None, result if simple else None
+
+
+def serve(name):
+    sys.path.insert(0, str(HERE))
+    from conftest import usable
+
+    names = {"backend": usable(name), "pystreams": pystreams}
+    names |= {"Event": pystreams.Event, "Stream": pystreams.Stream}
+    for line in sys.stdin:
+        print(repr(answer(ast.literal_eval(line), names)), flush=True)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
