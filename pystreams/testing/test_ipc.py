@@ -19,7 +19,7 @@ def shared(device: Device) -> pystreams.Event:
 @contract(
     "event_export",
     "Write what another process can open the event by, for as long as this "
-    "process lives and the event is not destroyed; the same at every call.",
+    "process lives and the event is not destroyed.",
 )
 def test_one_handle_for_each_event(device: Device) -> None:
     first, second = shared(device), shared(device)

@@ -278,8 +278,8 @@ struct ps_backend {
     /* ---- Optional group: interprocess events (both or none) ------------- */
 
     /* Write what another process can open the event by, for as long as this
-     * process lives and the event is not destroyed; the same at every call.
-     * event_create made it, with PS_EVENT_INTERPROCESS.  May block. */
+     * process lives and the event is not destroyed.  event_create made it,
+     * with PS_EVENT_INTERPROCESS.  May block. */
     ps_status (*event_export)(const struct ps_backend *backend, int device,
                               ps_handle event,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);

@@ -77,6 +77,8 @@ main(int argc, char **argv)
         test_timed_waits,
         test_interrupted_waits,
         test_busy_workers,
+        test_shared,
+        test_shared_by_the_dead,
         test_stress,
         test_shutdown,
     };

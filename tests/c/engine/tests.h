@@ -43,6 +43,10 @@ void test_fork(void);
 void test_no_thread(void);
 void test_shutdown(void);
 
+/* shared.c */
+void test_shared(void);
+void test_shared_by_the_dead(void);
+
 /* stress.c */
 void test_stress(void);
 
