@@ -34,8 +34,10 @@ def test_who_opened_it_is_killed(backend, peer, peers, step):
         peer.do("event.record(backend.stream()); event.synchronize()")
         event.synchronize()
         if not backend.on_engine:
+            # cudart's event must not be that of a dead recorder.
             event.record(stream)
     peer.kill()
+    event.synchronize()
     assert event.query()
     event.record(stream)
     event.synchronize()

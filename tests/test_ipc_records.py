@@ -184,7 +184,7 @@ def test_await_and_wait(backend, peer):
     other.synchronize()
 
     async def main():
-        waiting = asyncio.ensure_future(_await(event))
+        waiting = asyncio.ensure_future(event)
         await other
         await asyncio.sleep(0.01)
         assert not waiting.done()
@@ -197,10 +197,6 @@ def test_await_and_wait(backend, peer):
     assert done == {event, other}
 
 
-async def _await(event):
-    await event
-
-
 def test_a_remote_record_holds_up_no_notification(backend, peer):
     """Not even of an event with the same history here."""
     event, stream = shared(backend), backend.stream()
@@ -210,7 +206,7 @@ def test_a_remote_record_holds_up_no_notification(backend, peer):
     hold_there(peer)
 
     async def main():
-        waiting = asyncio.ensure_future(_await(event))
+        waiting = asyncio.ensure_future(event)
         await asyncio.sleep(0.01)
         for _ in range(3):
             await stream.record_event()

@@ -230,43 +230,59 @@ token_check(const struct cpu_engine *engine, int device,
     return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
 }
 
+/* The page that the token names.  Statuses: PS_ERROR_INVALID_HANDLE where it
+ * is gone, PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+page_open(const struct token *token, struct page **result)
+{
+    struct stat found;
+    int file;
+    ps_status status = peer_open(token->process, token->file, S_IFREG,
+                                 token->inode, O_RDWR, &file);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct page *page = NULL;
+    if (fstat(file, &found) != 0 || found.st_size != PAGE_BYTES) {
+        status = PS_ERROR_INVALID_HANDLE;
+    }
+    else if ((page = page_map(file)) == NULL) {
+        status = PS_ERROR_OUT_OF_MEMORY;
+    }
+    else if (memcmp(page->nonce, token->nonce, sizeof(page->nonce)) != 0) {
+        munmap(page, PAGE_BYTES);
+        status = PS_ERROR_INVALID_HANDLE;
+    }
+    close(file);
+    *result = page;
+    return status;
+}
+
 ps_status
 cpu_shared_open_locked(struct cpu_engine *engine, int device,
                        const unsigned char handle[PS_IPC_HANDLE_BYTES],
                        struct cpu_shared **result)
 {
     struct token token;
-    int file;
     memcpy(&token, handle, sizeof(token));
     ps_status status = token_check(engine, device, &token);
-    if (status == PS_SUCCESS) {
-        status = peer_open(token.process, token.file, S_IFREG, token.inode,
-                           O_RDWR, &file);
-    }
     if (status != PS_SUCCESS) {
         return status;
     }
-    struct stat found;
-    fstat(file, &found);
-    struct page *page = found.st_size == PAGE_BYTES ? page_map(file) : NULL;
-    close(file);
-    if (page == NULL) {
-        return found.st_size == PAGE_BYTES ? PS_ERROR_OUT_OF_MEMORY
-                                           : PS_ERROR_INVALID_HANDLE;
-    }
-    struct cpu_shared *shared = calloc(1, sizeof(*shared));
-    bool right = memcmp(page->nonce, token.nonce, sizeof(token.nonce)) == 0;
-    if (shared == NULL || !right) {
-        munmap(page, PAGE_BYTES);
-        free(shared);
-        return right ? PS_ERROR_OUT_OF_MEMORY : PS_ERROR_INVALID_HANDLE;
+    struct cpu_shared *shared = malloc(sizeof(*shared));
+    if (shared == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
     }
     *shared = (struct cpu_shared){
         .refs = 1,
-        .page = page,
         .file = {.number = -1},
         .token = token,
     };
+    status = page_open(&token, &shared->page);
+    if (status != PS_SUCCESS) {
+        free(shared);
+        return status;
+    }
     *result = shared;
     return PS_SUCCESS;
 }
@@ -361,18 +377,52 @@ cpu_promise_keep_locked(struct cpu_record *record)
 
 /* ---- Records of other processes ---- */
 
-/* A record that stands for one of another process; NULL when out of memory. */
-static struct cpu_record *
-record_import_locked(struct cpu_engine *engine, int known)
+/* Open the pipe of a record that is pending, and look at its state again: if
+ * that has not changed, there was a pipe to open, or its process is dead.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+entry_open(struct entry *entry, uint64_t *state, int *pipe)
+{
+    uint64_t pending = *state;
+    ps_status status = peer_open(
+        atomic_load(&entry->process), atomic_load(&entry->pipe), S_IFIFO,
+        atomic_load(&entry->inode), O_RDONLY | O_NONBLOCK, pipe);
+    *state = atomic_load(&entry->state);
+    if (status != PS_ERROR_INVALID_HANDLE) {
+        return status;
+    }
+    if (*state == pending) {
+        *state += PS_ERROR_CONTEXT_DESTROYED + 1;
+    }
+    return PS_SUCCESS;
+}
+
+/* A record here for one of another process: done, or to be completed by the
+ * watcher, whose the pipe is then.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+static ps_status
+record_import_locked(struct cpu_engine *engine, int known, int *pipe,
+                     struct cpu_record **result)
 {
     struct cpu_record *record = cpu_item_take_locked(engine);
-    if (record != NULL) {
-        *record = (struct cpu_record){.refs = 1};
-        if (known != 0) {
-            cpu_record_complete_locked(engine, record, known - 1);
-        }
+    ps_status status = PS_SUCCESS;
+    if (record == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
     }
-    return record;
+    *record = (struct cpu_record){.refs = 1};
+    if (known != 0) {
+        cpu_record_complete_locked(engine, record, known - 1);
+    }
+    else {
+        status = cpu_watcher_add_locked(engine, *pipe, record);
+    }
+    if (status != PS_SUCCESS) {
+        cpu_item_give_locked(engine, record);
+        return status;
+    }
+    *pipe = known != 0 ? *pipe : -1;
+    *result = record;
+    return PS_SUCCESS;
 }
 
 /* Make the record with this serial the event's here, unless it is in effect no
@@ -383,41 +433,23 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event,
 {
     struct cpu_shared *shared = event->shared;
     struct entry *entry = &shared->page->entries[serial % PAGE_RECORDS];
-    uint64_t pending = serial << OUTCOME_BITS;
     uint64_t state = atomic_load(&entry->state);
-    int pipe = -1;
-    ps_status status = PS_SUCCESS;
-    if (state == pending) {
-        status = peer_open(
-            atomic_load(&entry->process), atomic_load(&entry->pipe), S_IFIFO,
-            atomic_load(&entry->inode), O_RDONLY | O_NONBLOCK, &pipe);
-        /* Still pending, it had its pipe open, or is dead. */
-        state = atomic_load(&entry->state);
-        if (status == PS_ERROR_INVALID_HANDLE) {
-            state += state == pending ? PS_ERROR_CONTEXT_DESTROYED + 1 : 0;
-            status = PS_SUCCESS;
-        }
-    }
     struct cpu_record *record = NULL;
-    if (status == PS_SUCCESS && state >> OUTCOME_BITS == serial) {
-        record = record_import_locked(engine, OUTCOME(state));
-        status = record != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    ps_status status = PS_SUCCESS;
+    int pipe = -1;
+    if (state == serial << OUTCOME_BITS) {
+        status = entry_open(entry, &state, &pipe);
     }
-    if (record != NULL && !record->done) {
-        status = cpu_watcher_add_locked(engine, pipe, record);
-        pipe = status == PS_SUCCESS ? -1 : pipe;
+    if (status == PS_SUCCESS && state >> OUTCOME_BITS == serial) {
+        status = record_import_locked(engine, OUTCOME(state), &pipe, &record);
     }
     if (pipe >= 0) {
         close(pipe);
     }
-    if (record != NULL && status == PS_SUCCESS) {
-        struct cpu_record *earlier = event->object;
+    if (record != NULL) {
+        cpu_record_unref_locked(engine, event->object);
         event->object = record;
         shared->serial = serial;
-        record = earlier;
-    }
-    if (record != NULL) {
-        cpu_record_unref_locked(engine, record);
     }
     return status;
 }

@@ -1,6 +1,7 @@
 /* Events that several processes share, the files that are open for them, and
  * the thread that hears from other processes.  The engine's lock guards all of
- * it. */
+ * it, and is held over the system calls that it takes, none of which waits for
+ * anybody. */
 #ifndef PYSTREAMS_CPU_SHARED_H
 #define PYSTREAMS_CPU_SHARED_H
 
