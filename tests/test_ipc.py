@@ -115,7 +115,7 @@ def test_trace_tells_of_what_is_opened(backend, peer):
 
 def test_only_interprocess_events_have_a_handle(backend):
     event = backend.event()
-    with pytest.raises(ValueError, match="interprocess=True"):
+    with pytest.raises(RuntimeError, match="interprocess=True"):
         event.ipc_handle()
     assert event.event_id == 0
 

@@ -440,7 +440,7 @@ static PyMethodDef event_methods[] = {
                "(cudaIpcGetEventHandle).\n\n"
                "Creates the event if it was never recorded, on its device or "
                "else the current one.\nGood for as long as the Event and its "
-               "process live.  Raises ValueError unless it was\nmade with "
+               "process live.  Raises RuntimeError unless it was\nmade with "
                "interprocess=True, NotImplementedError where the backend has "
                "no such\nevents.")},
     {"from_ipc_handle", (PyCFunction)(void (*)(void))Event_from_ipc_handle,

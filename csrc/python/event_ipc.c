@@ -37,7 +37,7 @@ PyObject *
 Event_ipc_handle(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     if (!(((EventObject *)self)->event->flags & PS_EVENT_INTERPROCESS)) {
-        PyErr_SetString(PyExc_ValueError,
+        PyErr_SetString(PyExc_RuntimeError,
                         "ipc_handle() needs an interprocess event: expected "
                         "one made with interprocess=True and "
                         "enable_timing=False");
