@@ -118,6 +118,24 @@ def test_event_arguments():
     assert api.Event(enable_timing=True).enable_timing is True
 
 
+def test_arguments_by_name():
+    stream, other = api.Stream(), api.Stream()
+    start, end = (api.Event(enable_timing=True) for _ in range(2))
+    start.record(stream=stream)
+    assert other.wait_event(event=start) is None
+    assert other.wait_stream(stream=stream) is None
+    end.record(stream=other)
+    end.synchronize()
+    assert start.elapsed_time(end_event=end) >= 0
+    for use in (
+        lambda: other.wait_event(stream=stream),
+        lambda: other.wait_stream(stream, stream=stream),
+        lambda: start.elapsed_time(),
+    ):
+        with pytest.raises(TypeError):
+            use()
+
+
 def test_stream_record_event_is_not_timed():
     event = api.Stream().record_event()
     assert type(event) is api.Event
@@ -280,6 +298,29 @@ def test_device_of(two):
     assert api.current_device() == 0
 
 
+def test_negative_index_is_the_current_device(two):
+    with api.device(1):
+        assert api.Stream(-1).device == two.device(1)
+        assert api.current_stream(-1).device == two.device(1)
+        assert api.default_stream(-5).device == two.device(1)
+        assert api.synchronize(-(2**63)) is None
+        assert api.get_device_name(-1) == api.get_device_name(1)
+    assert api.Stream(-1).device == two.device(0)
+
+
+def test_device_of_what_is_not_on_a_device(two):
+    """As torch's, get_device is not asked then."""
+
+    class OnHost:
+        is_cuda = False
+
+        def get_device(self):
+            raise RuntimeError
+
+    with api.device(1), api.device_of(OnHost()):
+        assert api.current_device() == 1
+
+
 def test_set_device(two):
     for argument in (1, "cuda:1", two.device(1)):
         api.set_device(0)
@@ -429,6 +470,31 @@ def test_cudart_makes_no_stream_without_a_place_for_it(monkeypatch):
     assert api.cudart().cudaStreamCreate(0) == 1
     with pytest.raises(TypeError):
         api.cudart().cudaStreamCreate("1")
+
+
+def test_torch_names():
+    assert api.OutOfMemoryError is pystreams.OutOfMemoryError
+    assert api.AcceleratorError is pystreams.AcceleratorError
+    assert (api.cudaStatus.SUCCESS, api.cudaStatus.ERROR_NOT_READY) == (0, 34)
+    cudart = api.cudart()
+    assert cudart.cudaGetErrorString(cudart.cudaError(2)) == "out of memory"
+    assert api.memory_reserved() == api.memory_allocated()
+    assert api.max_memory_reserved() == api.max_memory_allocated()
+
+
+NOTHING_USED = """
+from pystreams import cuda
+assert cuda.memory_stats() == {}
+assert cuda.memory_allocated() == cuda.max_memory_allocated() == 0
+assert cuda.device(0).idx == 0
+assert not cuda.is_initialized()
+"""
+
+
+@pytest.mark.parametrize("emulated", ["2", None])
+def test_asking_initializes_nothing(run_python, emulated):
+    done = run_python(NOTHING_USED, env={"PYSTREAMS_EMULATE_CUDA": emulated})
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_check_error():

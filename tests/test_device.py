@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 
@@ -102,7 +103,18 @@ def test_immutable(name):
 
 @pytest.mark.parametrize(
     "text",
-    ["cuda0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda: 1", "cuda:1 "],
+    [
+        "cuda0",
+        "cuda:",
+        "cuda:x",
+        "cuda:-1",
+        "cuda:1:2",
+        "cuda: 1",
+        "cuda:1 ",
+        ":",
+        ":1",
+        "teapot:x",
+    ],
 )
 def test_malformed(text):
     with pytest.raises(RuntimeError) as caught:
@@ -110,10 +122,21 @@ def test_malformed(text):
     assert str(caught.value) == f"Invalid device string: '{text}'"
 
 
-@pytest.mark.parametrize("text", ["", ":", ":1", "teapot", "teapot:1", "CUDA"])
+@pytest.mark.parametrize("text", ["teapot", "teapot:1", "CUDA", "_"])
 def test_unknown_type(text):
-    with pytest.raises(RuntimeError, match=text or "device"):
+    with pytest.raises(RuntimeError) as caught:
         device(text)
+    name = text.split(":")[0]
+    assert re.fullmatch(
+        r"Expected one of (\w+, )*cpu, cuda, (\w+, )*privateuseone "
+        f"device type at start of device string: {name}",
+        str(caught.value),
+    )
+
+
+def test_empty():
+    with pytest.raises(RuntimeError, match="string must not be empty"):
+        device("")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_ordinals(backend):
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize("index", [2**31, 2**63, 2**64, -(2**63), -7])
+@pytest.mark.parametrize("index", [2**31, 2**63, 2**64])
 def test_absurd_ordinals(backend, index):
     for use in (
         lambda: _C.current_stream(backend.type, index),

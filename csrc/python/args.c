@@ -79,6 +79,15 @@ parse_optional(const char *function, const char *name, PyObject *const *args,
     return 0;
 }
 
+int
+parse_required(const char *function, const char *name, PyObject *const *args,
+               Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
+{
+    const char *names[] = {name, NULL};
+    struct signature signature = {function, 1, 1, names};
+    return parse_arguments(&signature, args, nargs, kwnames, value);
+}
+
 struct ps_runtime *
 find_runtime(long type)
 {
@@ -267,6 +276,9 @@ device_name_argument(struct module_state *state, int type, PyObject *argument,
         return 0;
     }
     if (PyIndex_Check(argument) && !PyBool_Check(argument)) {
+        if (expected >= 0 && PyNumber_AsSsize_t(argument, NULL) < 0) {
+            return PyErr_Occurred() ? -1 : 0;
+        }
         return index_argument(argument, &name->index);
     }
     if (PyObject_TypeCheck(argument, state->device_type)) {

@@ -22,6 +22,9 @@ static const struct {
     {"privateuseone", PS_DEVICE_PRIVATEUSEONE},
 };
 
+static const char letters[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
+
 const char *
 device_type_name(int type)
 {
@@ -75,6 +78,32 @@ parse_index(const char *text)
     return *text == '\0' ? (int)index : -1;
 }
 
+/* Raise for a name that could be a device type's, but is of none. */
+static void
+raise_unknown_type(const char *text, size_t length)
+{
+    enum { LONGEST = 32 };
+    char names[(PS_MAX_RUNTIMES + Py_ARRAY_LENGTH(device_types)) * LONGEST];
+    char *end = names;
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        end += snprintf(end, LONGEST, "%s%.29s", i > 0 ? ", " : "",
+                        ps_runtime_at(i)->backend->name);
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(device_types); i++) {
+        if (ps_runtime_find(device_types[i].type) == NULL) {
+            end += snprintf(end, LONGEST, ", %s", device_types[i].name);
+        }
+    }
+    PyObject *name = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
+    if (name != NULL) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "Expected one of %s device type at start of device "
+                     "string: %U",
+                     names, name);
+        Py_DECREF(name);
+    }
+}
+
 int
 device_name_parse(PyObject *object, struct device_name *name)
 {
@@ -84,13 +113,22 @@ device_name_parse(PyObject *object, struct device_name *name)
         PyErr_Format(PyExc_RuntimeError, "Invalid device string: %R", object);
         return -1;
     }
+    if (size == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "Device string must not be empty");
+        return -1;
+    }
     const char *colon = strchr(text, ':');
     size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
     int type = find_type(text, length);
     int index = colon != NULL ? parse_index(colon + 1) : -1;
-    if (strlen(text) != (size_t)size || type < 0 ||
+    bool named = type >= 0 || (length > 0 && strspn(text, letters) == length);
+    if (strlen(text) != (size_t)size || !named ||
         (colon != NULL && index < 0)) {
         PyErr_Format(PyExc_RuntimeError, "Invalid device string: %R", object);
+        return -1;
+    }
+    if (type < 0) {
+        raise_unknown_type(text, length);
         return -1;
     }
     name->type = type;
@@ -138,7 +176,13 @@ Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (index != Py_None) {
-        if (!PyUnicode_Check(named) || name.index >= 0) {
+        if (!PyUnicode_Check(named)) {
+            PyErr_Format(PyExc_TypeError,
+                         "device() expects a str before an index, but got %s",
+                         Py_TYPE(named)->tp_name);
+            return NULL;
+        }
+        if (name.index >= 0) {
             PyErr_Format(PyExc_RuntimeError,
                          "type (string) must not include an index because "
                          "index was passed explicitly: %S",

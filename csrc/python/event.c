@@ -342,9 +342,15 @@ query_both(struct ps_event *start, struct ps_event *end)
 }
 
 static PyObject *
-Event_elapsed_time(PyObject *self, PyObject *other)
+Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
     struct module_state *state = state_of(self);
+    PyObject *other;
+    if (parse_required("elapsed_time", "end_event", args, nargs, kwnames,
+                       &other) < 0) {
+        return NULL;
+    }
     if (!PyObject_TypeCheck(other, state->event_type)) {
         return PyErr_Format(PyExc_TypeError,
                             "elapsed_time() expects an Event, but got %s",
@@ -426,8 +432,9 @@ static PyMethodDef event_methods[] = {
                "a timeout, and any on the CPU engine; the work\ngoes on.  "
                "Raises TimeoutError, or AcceleratorError with the failure of "
                "that work.")},
-    {"elapsed_time", Event_elapsed_time, METH_O,
-     PyDoc_STR("elapsed_time($self, end_event, /)\n--\n\n"
+    {"elapsed_time", (PyCFunction)(void (*)(void))Event_elapsed_time,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("elapsed_time($self, /, end_event)\n--\n\n"
                "Return the milliseconds from this event to end_event "
                "(cudaEventElapsedTime).\n\n"
                "Does not block.  Raises ValueError unless both are timed and "

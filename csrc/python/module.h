@@ -161,6 +161,11 @@ int
 parse_optional(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value);
 
+/* An argument that is one value: borrowed.  -1 with TypeError. */
+int
+parse_required(const char *function, const char *name, PyObject *const *args,
+               Py_ssize_t nargs, PyObject *kwnames, PyObject **value);
+
 /* The runtime of a device type; NULL with an exception where no backend is
  * registered for it. */
 struct ps_runtime *find_runtime(long type);

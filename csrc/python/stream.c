@@ -178,9 +178,15 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyObject *
-Stream_wait_event(PyObject *self, PyObject *event)
+Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
 {
     struct module_state *state = state_of(self);
+    PyObject *event;
+    if (parse_required("wait_event", "event", args, nargs, kwnames, &event) <
+        0) {
+        return NULL;
+    }
     if (!PyObject_TypeCheck(event, state->event_type)) {
         return PyErr_Format(PyExc_TypeError,
                             "wait_event() expects an Event, but got %s",
@@ -200,9 +206,15 @@ Stream_wait_event(PyObject *self, PyObject *event)
 }
 
 static PyObject *
-Stream_wait_stream(PyObject *self, PyObject *argument)
+Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
     struct module_state *state = state_of(self);
+    PyObject *argument;
+    if (parse_required("wait_stream", "stream", args, nargs, kwnames,
+                       &argument) < 0) {
+        return NULL;
+    }
     struct ps_stream *other = required_stream_argument(state, -1, argument);
     if (other == NULL) {
         return NULL;
@@ -412,15 +424,17 @@ static PyMethodDef stream_methods[] = {
                "gets a RuntimeError.  A child that it forks ends when it\n"
                "returns.  Does not block.  Raises NotImplementedError where "
                "the backend has no gates.")},
-    {"wait_event", Stream_wait_event, METH_O,
-     PyDoc_STR("wait_event($self, event, /)\n--\n\n"
+    {"wait_event", (PyCFunction)(void (*)(void))Stream_wait_event,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("wait_event($self, /, event)\n--\n\n"
                "Make what is queued from here on wait for the event's record "
                "in effect now\n(cudaStreamWaitEvent).\n\n"
                "Does not block the caller.  Nothing to wait for where the "
                "event was never\nrecorded; a later record changes "
                "nothing.")},
-    {"wait_stream", Stream_wait_stream, METH_O,
-     PyDoc_STR("wait_stream($self, stream, /)\n--\n\n"
+    {"wait_stream", (PyCFunction)(void (*)(void))Stream_wait_stream,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("wait_stream($self, /, stream)\n--\n\n"
                "Make what is queued from here on wait for all that the other "
                "stream has now.\n\n"
                "Does not block the caller.  The other stream is a Stream of "

@@ -2,12 +2,13 @@
 
 The devices are GPUs, or the CPU engine's where is_emulated() says so.  A
 device argument is an int, a str, a pystreams.device or a cuda.device; None
-means the calling thread's current device.
+and a negative int mean the calling thread's current device.
 """
 
 from __future__ import annotations
 
 from .. import _C
+from .._C import AcceleratorError, OutOfMemoryError
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
 from .._C import CudaStream as Stream
@@ -22,17 +23,21 @@ from .._context import StreamContext
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import uuid
+    from typing import Any
 
     from .._C import _Device, _StreamLike
 
 __all__ = [
+    "AcceleratorError",
     "CudaError",
     "Event",
     "ExternalStream",
+    "OutOfMemoryError",
     "Stream",
     "StreamContext",
     "can_device_access_peer",
     "check_error",
+    "cudaStatus",
     "cudart",
     "current_device",
     "current_stream",
@@ -51,8 +56,10 @@ __all__ = [
     "is_emulated",
     "is_initialized",
     "max_memory_allocated",
+    "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_reserved",
     "memory_stats",
     "reset_peak_memory_stats",
     "set_device",
@@ -135,7 +142,7 @@ class device(_DeviceContext):
     __slots__ = ()
 
     def __init__(self, device: _Device) -> None:
-        if not (isinstance(device, int) and device < 0):
+        if not isinstance(device, int) or isinstance(device, bool):
             device = _device_index(_CUDA, device)
         super().__init__(_CUDA, device)
 
@@ -151,7 +158,10 @@ class device_of(device):
     __slots__ = ()
 
     def __init__(self, obj: object) -> None:
-        if hasattr(obj, "get_device"):
+        place: Any
+        if not getattr(obj, "is_cuda", True):
+            place = -1
+        elif hasattr(obj, "get_device"):
             place = obj.get_device()
         else:
             place = getattr(obj, "device", None)
@@ -220,6 +230,16 @@ def is_current_stream_capturing() -> bool:
 class _CudaDeviceProperties:
     """What get_device_properties returns; sizes are in bytes."""
 
+    __slots__ = (
+        "L2_cache_size",
+        "major",
+        "minor",
+        "multi_processor_count",
+        "name",
+        "total_memory",
+        "uuid",
+        "warp_size",
+    )
     name: str
     major: int
     minor: int
@@ -281,21 +301,31 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
 
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
+    Empty where no device was used yet; initializes nothing.
     """
-    return _C.memory_stats(_CUDA, device)
+    return _C.memory_stats(_CUDA, device) if is_initialized() else {}
 
 
 def memory_allocated(device: _Device = None) -> int:
-    """Return the bytes that buffers hold on a device."""
-    return _C.memory_stats(_CUDA, device)["allocated_bytes.all.current"]
+    """Return the bytes that buffers hold on a device.
+
+    Initializes nothing.
+    """
+    return memory_stats(device).get("allocated_bytes.all.current", 0)
 
 
 def max_memory_allocated(device: _Device = None) -> int:
     """Return the most bytes that buffers ever held on a device.
 
-    Counted from the start, or from reset_peak_memory_stats().
+    Counted from the start, or from reset_peak_memory_stats().  Initializes
+    nothing.
     """
-    return _C.memory_stats(_CUDA, device)["allocated_bytes.all.peak"]
+    return memory_stats(device).get("allocated_bytes.all.peak", 0)
+
+
+# Memory that is free but still kept by the pool is not counted.
+memory_reserved = memory_allocated
+max_memory_reserved = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: _Device = None) -> None:
@@ -315,13 +345,25 @@ def _sleep(cycles: int) -> None:
     _C.sleep(_CUDA, cycles)
 
 
+class cudaStatus:
+    """torch's names for two cudaError_t, with torch's numbers.
+
+    ERROR_NOT_READY is not what the runtime returns today, which is 600.
+    """
+
+    SUCCESS = 0
+    ERROR_NOT_READY = 34
+
+
 class _cudart:
     """The few functions of the CUDA runtime that cudart() offers.
 
     Those that return an int return a cudaError_t; 0 is success.
     """
 
-    class cudaError:
+    class cudaError(int):
+        """A cudaError_t, made from its number."""
+
         success = 0
 
     @staticmethod
