@@ -1,0 +1,377 @@
+"""The differences from torch that are meant, each with the reason.
+
+A row is a key, torch's text and ours; * stands for anything.  What no row
+matches is a fault, and so is a row that matches nothing.
+"""
+
+ABSENT = "absent"
+
+# What is left out of torch's, and why; a name stands for what is below it.
+LEFT_OUT = {
+    "Tensors, storages and kernels of torch's.": """
+        torch.cuda.*Storage torch.cuda.*Tensor torch.cuda.amp
+        torch.cuda.classproperty torch.cuda.get_arch_list
+        torch.cuda.get_gencode_flags torch.cuda.has_half torch.cuda.has_magma
+        torch.cuda.is_bf16_supported torch.cuda.is_tf32_supported
+        torch.cuda.jiterator torch.cuda.make_graphed_callables
+        torch.cuda.sparse torch.cuda.tunable
+        torch.accelerator.get_device_capability
+    """,
+    "The device that new tensors get; there are no tensors here.": """
+        torch.get_default_device torch.get_device torch.set_default_device
+        torch.device.__enter__ torch.device.__exit__
+    """,
+    "Random numbers.": """
+        torch.cuda.default_generators torch.cuda.*rng_state
+        torch.cuda.*rng_state_all torch.cuda.initial_seed
+        torch.cuda.manual_seed torch.cuda.manual_seed_all torch.cuda.random
+        torch.cuda.seed torch.cuda.seed_all
+    """,
+    "Settings and statistics of torch's caching allocators; a Buffer's memory "
+    "is the driver's pool's.": """
+        torch.cuda.CUDAPluggableAllocator torch.cuda.MemPool
+        torch.cuda.caching_allocator_* torch.cuda.change_current_allocator
+        torch.cuda.empty_cache torch.cuda.get_allocator_backend
+        torch.cuda.get_per_process_memory_fraction
+        torch.cuda.host_memory_stats torch.cuda.max_memory_cached
+        torch.cuda.host_memory_stats_as_nested_dict torch.cuda.memory_cached
+        torch.cuda.memory_snapshot torch.cuda.memory_stats_as_nested_dict
+        torch.cuda.memory_summary torch.cuda.reset_accumulated_*
+        torch.cuda.reset_max_memory_* torch.cuda.reset_peak_host_memory_stats
+        torch.cuda.set_per_process_memory_fraction torch.cuda.use_mem_pool
+        torch.accelerator.empty_cache
+        torch.accelerator.reset_accumulated_memory_stats
+    """,
+    "What NVML says; torch asks it through nvidia-ml-py, as anybody can.": """
+        torch.cuda.clock_rate torch.cuda.device_memory_used
+        torch.cuda.list_gpu_processes torch.cuda.memory_usage
+        torch.cuda.power_draw torch.cuda.temperature torch.cuda.utilization
+    """,
+    "Other libraries: cuBLAS, cuFile, NCCL, NVTX and the profiler.": """
+        torch.cuda.current_blas_handle torch.cuda.gds torch.cuda.nccl
+        torch.cuda.nvtx torch.cuda.profiler
+        torch.cuda._cudart.cudaProfiler* torch.cuda._cudart.cudaHost*
+    """,
+    "Modules that torch's own classes happen to live in.": """
+        torch.cuda.graphs torch.cuda.green_contexts torch.cuda.memory
+        torch.cuda.streams torch.accelerator.memory
+    """,
+    "Types of TorchScript.": "torch.DeviceObjType torch.StreamObjType",
+    "A module for every device type; accelerator is the one for all.": (
+        "torch.get_device_module"
+    ),
+    "Partitions of a device, which need the driver's API of contexts.": (
+        "torch.cuda.GreenContext"
+    ),
+    "Nothing is deferred to the initialization that could fail there.": (
+        "torch.cuda.DeferredCudaCallError"
+    ),
+    "pystreams.trace tells of each synchronization as it is made.": (
+        "torch.cuda.get_sync_debug_mode torch.cuda.set_sync_debug_mode"
+    ),
+    "Limits of kernels, for who launches them; the driver tells them.": """
+        torch.cuda._CudaDeviceProperties.clock_rate
+        torch.cuda._CudaDeviceProperties.gcnArchName
+        torch.cuda._CudaDeviceProperties.is_*
+        torch.cuda._CudaDeviceProperties.max_*
+        torch.cuda._CudaDeviceProperties.memory_*
+        torch.cuda._CudaDeviceProperties.pci_*
+        torch.cuda._CudaDeviceProperties.regs_per_multiprocessor
+        torch.cuda._CudaDeviceProperties.shared_memory_*
+    """,
+}
+
+# What torch has not, and why it is here.
+ADDED = {
+    "Memory for streams to order, in tensors' place.": """
+        torch.Buffer
+    """,
+    "Streams of other libraries, on every device type.": """
+        torch.ExternalStream torch.Stream.__cuda_stream__
+        torch.Stream._as_parameter_
+    """,
+    "Devices of one's own.": "torch.get_include torch.register_backend",
+    "Callbacks for every device type.": "torch.trace",
+    "Waiting that gives up in time, and closing now.": """
+        torch.as_completed torch.wait torch.Stream.close
+        torch.cuda.Stream.close torch.cuda.ExternalStream.close
+    """,
+    "Python callables in stream order.": """
+        torch.Stream.submit torch.cuda.Stream.submit
+        torch.cuda.ExternalStream.submit
+    """,
+    "cuda.Stream's, on every stream.": """
+        torch.Stream.priority torch.Stream.priority_range
+    """,
+    "What was asked for can be read again.": """
+        torch.Event.blocking torch.Event.enable_timing
+        torch.Event.interprocess torch.cuda.Event.blocking
+        torch.cuda.Event.enable_timing torch.cuda.Event.interprocess
+    """,
+    "One stream's answer, where torch has the current stream's only.": """
+        torch.Stream.is_capturing torch.cuda.Stream.is_capturing
+        torch.cuda.ExternalStream.is_capturing
+    """,
+    "Whether the CPU engine stands in.": "torch.cuda.is_emulated",
+    "torch.cuda's, for the accelerator.": """
+        torch.accelerator.default_stream torch.accelerator.stream
+    """,
+    "Slots of the class; torch's objects have them in a dictionary.": """
+        torch.cuda.StreamContext.stream torch.cuda.device.idx
+        torch.cuda.device.prev_idx torch.cuda.device_of.idx
+        torch.cuda.device_of.prev_idx torch.accelerator.device_index.idx
+        torch.accelerator.device_index.prev_idx
+    """,
+}
+
+# Differences in what both have.
+CHANGED = {
+    "The type of the error is torch's, the words are our own.": (
+        ("*", "TypeError: *", "TypeError: *"),
+        ("*", "AttributeError: *", "AttributeError: *"),
+        (
+            '*torch.device("*")',
+            "RuntimeError: Expected one of *",
+            "RuntimeError: Expected one of *",
+        ),
+        (
+            'torch.device("cuda:*")',
+            "RuntimeError: Could not parse device index *",
+            "RuntimeError: Invalid device string: *",
+        ),
+        (
+            "*priority=-1).query()",
+            "RuntimeError: Priority was *",
+            "RuntimeError: an external stream has the priority *",
+        ),
+        (
+            "e = torch.cuda.Event(); *",
+            "RuntimeError: Event device 0 does not match recording *",
+            "RuntimeError: Event device index 0 does not match recording *",
+        ),
+        (
+            'torch.cuda.Event().record(torch.Stream("cpu"))',
+            "RuntimeError: *",
+            "RuntimeError: Event device type CUDA does not match *",
+        ),
+        (
+            "no GPU: *",
+            "RuntimeError: No CUDA GPUs are available",
+            "RuntimeError: No CUDA GPUs are available: *",
+        ),
+    ),
+    "An index above 127 is taken as it is; torch wraps it around.": (
+        ("torch.device(*128*)", "device(*65408)", "device(*128)"),
+    ),
+    "Memory is bytes.": (
+        ("torch.empty", "*", "(nbytes, *)"),
+        ("torch.from_dlpack", "(ext_tensor, *)", "(_, /)"),
+    ),
+    "synchronize() has a timeout.": (
+        ("torch.*synchronize", "(*)", "(*timeout=None)"),
+    ),
+    "torch's docstring leaves the defaults out.": (
+        ("torch.Stream", "(device, *, priority)", "(device=None, *, *)"),
+        ("torch.Stream.record_event", "(event)", "(event=None)"),
+    ),
+    "Nothing is passed on that has no effect.": (
+        ("torch.cuda.Stream", "(*, **kwargs)", "(*)"),
+        ("torch.cuda.ExternalStream", "(*, **kwargs)", "(*)"),
+    ),
+    "A with statement gives the three by position.": (
+        ("torch.cuda.*__exit__", "(type, value, traceback)", "(*exc_info)"),
+    ),
+    "The arguments have names.": (
+        ("torch.cuda._cudart.cuda*", "(_, /)", "(*)"),
+    ),
+    "An Event, and one that Stream.record_event() makes, is timed unless it "
+    "is said not to be.": (
+        ("torch.Event", "(*enable_timing=False*", "(*=True*"),
+        (
+            "torch.Event().elapsed_time(torch.Event())",
+            "ValueError: *enable_timing=True'.",
+            "ValueError: Both events must be recorded *",
+        ),
+        (
+            "e = torch.Stream().record_event(); *elapsed_time(e)",
+            "ValueError: *enable_timing=True'.",
+            "0.0",
+        ),
+    ),
+    "CUDA has no timed interprocess event: said when it is made, not when it "
+    "is recorded.": (
+        (
+            "torch*Event(*).query()",
+            "True",
+            "ValueError: an interprocess event cannot be timed: *",
+        ),
+    ),
+    "A device that is not there is an AcceleratorError, the same in every "
+    "call.": (
+        (
+            'torch.Event("cuda:64").query()',
+            "True",
+            "AcceleratorError: CUDA error: invalid device ordinal",
+        ),
+        (
+            "torch.*current_stream(64)",
+            "*Error: *",
+            "AcceleratorError: CUDA error: invalid device ordinal",
+        ),
+        (
+            "torch.cuda.set_device(1000)",
+            "*Error: *",
+            "AcceleratorError: CUDA error: invalid device ordinal",
+        ),
+        (
+            "torch.cuda.*(*64)",
+            "AssertionError: Invalid *",
+            "AcceleratorError: CUDA error: invalid device ordinal",
+        ),
+    ),
+    "A negative index is the current device, in every call.": (
+        (
+            "*get_device_properties(-1)*",
+            "AssertionError: Invalid device id",
+            "'str'",
+        ),
+    ),
+    "A wrong type is a TypeError, always, and never read as what it is not.": (
+        ("*", "RuntimeError: expected *", "TypeError: *"),
+        ("torch.cuda._sleep(*)", "RuntimeError: *", "TypeError: *"),
+        ("torch.*set_device*(*)", "ValueError: *", "TypeError: *"),
+        ("torch.cuda.set_stream(1)", "AttributeError: *", "TypeError: *"),
+        ("torch.cuda.stream(1)*", "AttributeError: *", "TypeError: *"),
+        ("torch.cuda.*(1.5)", "<*Stream *>", "TypeError: *"),
+        ("! *", "undefined behaviour, not run", "TypeError: *"),
+    ),
+    "A stream of another device type is a ValueError that names both.": (
+        (
+            'torch.cuda.set_stream(torch.Stream("cpu"))',
+            "RuntimeError: *",
+            "ValueError: Expected a cuda device, but got: cpu:0",
+        ),
+        (
+            'torch.accelerator.set_stream(torch.Stream("cpu"))',
+            "*Error: *",
+            "ValueError: cpu doesn't match the current accelerator cuda.",
+        ),
+        (
+            'torch.accelerator.device_index("cpu").__enter__()',
+            "TypeError: *",
+            "ValueError: cpu doesn't match the current accelerator cuda.",
+        ),
+    ),
+    "Flags take any truth value.": (
+        (
+            "torch*Event(enable_timing=*).query()",
+            "TypeError: *",
+            "True",
+        ),
+    ),
+    "The ids of a stream are given by keyword.": (
+        ("torch.Stream(0, 0, 1).device", "device(*)", "TypeError: *"),
+    ),
+    "Streams have no order.": (
+        (
+            "torch.*Stream() < torch.*Stream()",
+            "False",
+            "TypeError: '<' not supported *",
+        ),
+    ),
+    "A stream is unequal to what is no stream.": (
+        ("torch.Stream() != *", "False", "True"),
+        (
+            "s = torch.cuda.Stream(); s == s, s != s, *",
+            "(True, False, False, False, False, False)",
+            "(True, False, False, False, True, False)",
+        ),
+    ),
+    "Two objects for one stream are equal, whatever their class.": (
+        ("s = torch.cuda.Stream(); s == torch.Stream(*)", "False", "True"),
+        ("s = torch.cuda.Stream(); *ExternalStream(*", "False", "True"),
+        (
+            "torch.cuda.current_stream() == torch.accelerator.*",
+            "False",
+            "True",
+        ),
+    ),
+    "Handle 0 is the default stream, not a new one.": (
+        ("torch.cuda.ExternalStream(0).cuda_stream", "*", "0"),
+    ),
+    "Events of both classes can be used together.": (
+        (
+            "torch.cuda.Event(True).elapsed_time(torch.Event(*))",
+            "RuntimeError: expected other to be *",
+            "ValueError: Both events must be recorded *",
+        ),
+    ),
+    "Events of two devices are refused before the driver is asked.": (
+        (
+            "a, b = torch.cuda.Event(True), *",
+            "AcceleratorError: CUDA error: *",
+            "RuntimeError: Event device index 0 does not match other's *",
+        ),
+    ),
+    "A repr names the class, the device and the handle.": (
+        ("repr(torch.Stream(*))", "'torch.Stream *", "'<torch.Stream*"),
+        ("repr(torch.Event())", "'torch.Event *", "'<torch.Event*"),
+        ("*repr(e)", "'<torch.cuda.Event 0x*>'", "'<* cuda:0 0x*>'"),
+        ("*repr(torch.cuda.ExternalStream(*", "*", "'<*External*"),
+    ),
+    "Every Stream() is a stream that is created; torch hands out those of a "
+    "pool.": (
+        ('traced("stream_creation", *torch.cuda.Stream())', "[]", "[1]"),
+    ),
+    "Without a GPU the accelerator is the CPU.": (
+        ("no GPU: torch.accelerator.is_available(), *", "(False, 0)", "*"),
+        ("no GPU: torch.accelerator.current_*", "None", "device(*'cpu')"),
+    ),
+    "Without a GPU, asking for one says so at once, and why.": (
+        (
+            "no GPU: *",
+            "AcceleratorError: CUDA error: no CUDA-capable device *",
+            "RuntimeError: No CUDA GPUs are available: *",
+        ),
+        (
+            'no GPU: torch.Event("cuda").query()',
+            "True",
+            "RuntimeError: No CUDA GPUs are available: *",
+        ),
+        (
+            "no GPU: torch.cuda.is_current_stream_capturing()",
+            "AcceleratorError: *",
+            "False",
+        ),
+    ),
+    "A forked child is told so by every call.": (
+        (
+            "forked: *",
+            "AcceleratorError: CUDA error: initialization error",
+            "RuntimeError: Cannot re-initialize CUDA in forked *",
+        ),
+    ),
+}
+
+# No faults yet, because pystreams is only about to have them.
+TO_COME = (
+    "torch.cuda.CUDAGraph*",
+    "torch.cuda.graph*",
+    "torch.cuda.Event",
+    "*external=True*",
+    "*ipc_handle*",
+)
+
+
+def left_out_or_added(groups, torch, ours):
+    return {
+        why: tuple((name, torch, ours) for name in names.split())
+        for why, names in groups.items()
+    }
+
+
+REASONS = (
+    left_out_or_added(LEFT_OUT, "*", ABSENT)
+    | left_out_or_added(ADDED, ABSENT, "*")
+    | CHANGED
+)

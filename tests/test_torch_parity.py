@@ -1,0 +1,96 @@
+"""What pystreams is, beside what torch was found to be.
+
+torch's side is a record, tests/parity/torch.json, which torch_parity.py makes
+on a GPU; ours is found out here, on emulated CUDA where there is no GPU.
+"""
+
+import json
+
+import pytest
+from parity import facts, reasons
+from torch_parity import RECORD, Comparison, differences, matches
+
+from pystreams import cuda
+
+TORCH = json.loads(RECORD.read_text())
+
+
+@pytest.fixture(scope="module")
+def ours():
+    if not cuda.is_available():
+        pytest.skip("no CUDA device, not even an emulated one")
+    process = facts.elsewhere("pystreams", "all")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return json.loads(output)
+
+
+@pytest.fixture
+def comparison(ours):
+    torch = TORCH["facts"]
+    if cuda.is_emulated():
+        # An emulated device can be used in a forked child.
+        torch = {k: v for k, v in torch.items() if not k.startswith("forked")}
+    return Comparison(torch, ours)
+
+
+def test_no_faults(comparison):
+    assert comparison.faults == []
+
+
+def test_no_reason_is_left_over(comparison):
+    if TORCH["devices"] < 2 or cuda.device_count() < 2:
+        pytest.skip("less can be compared on fewer than two devices")
+    forked = {row for _, row in comparison.rows() if row[0] == "forked: *"}
+    left_over = set(comparison.unused) - (
+        forked if cuda.is_emulated() else set()
+    )
+    assert left_over == set()
+
+
+def test_programs_say_what_they_mean(ours):
+    """A slip in a program is an error in both libraries, and no difference."""
+    slips = ("NameError", "SyntaxError", "IndentationError", "KeyError")
+    assert {k: v for k, v in ours.items() if v.startswith(slips)} == {}
+
+
+def test_every_program_is_run(ours):
+    count = cuda.device_count()
+    for section, programs in facts.PROGRAMS.items():
+        if section == "two devices" and count < 2:
+            continue
+        prefix = f"{section}: " if section in ("no GPU", "forked") else ""
+        assert [p for p in programs if prefix + p not in ours] == []
+
+
+def test_programs_are_told_apart():
+    programs = [p for section in facts.PROGRAMS.values() for p in section]
+    twice = {p for p in programs if programs.count(p) > 1}
+    assert twice <= set(facts.PROGRAMS["no GPU"] + facts.PROGRAMS["forked"])
+
+
+def test_differences_are_found():
+    torch = {"torch.f": "(a)", "torch.g": "()", "torch.h": "(?)", "1 + 1": "2"}
+    ours = {"torch.f": "(b)", "torch.h": "()", "1 + 1": "3", "2": "2"}
+    assert list(differences(torch, ours)) == [
+        ("torch.f", "(a)", "(b)"),
+        ("torch.g", "()", reasons.ABSENT),
+        ("1 + 1", "2", "3"),
+    ]
+    comparison = Comparison(torch, ours)
+    assert comparison.faults == list(differences(torch, ours))
+    assert len(comparison.unused) == len(list(comparison.rows()))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("a*", "abc", True),
+        ("a*", "ba", False),
+        ("f(*)", "f([x])", True),
+        ("f(?)", "f(x)", False),
+        ("*", "", True),
+    ],
+)
+def test_patterns(pattern, text, expected):
+    assert matches(pattern, text) is expected

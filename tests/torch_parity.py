@@ -1,0 +1,178 @@
+"""Compare pystreams with the torch that is installed, on a GPU.
+
+    python tests/torch_parity.py [--to FOLDER]
+
+writes docs/torch-parity.md, which has every difference with its reason, and
+tests/parity/torch.json, what torch is, for tests where there is no torch; to
+FOLDER where one is given.  Exits with 1 where there is a fault: a difference
+without a reason, or a reason without a difference.  Less can be compared on
+one GPU than on two, so that it takes two to find the latter.
+"""
+
+import argparse
+import faulthandler
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+from parity import facts, reasons  # noqa: E402
+
+RECORD = ROOT / "tests/parity/torch.json"
+ABSENT = reasons.ABSENT
+MEMBER = re.compile(r"torch(\.\w+)+")
+
+
+def matches(pattern, text):
+    """Whether the text is the pattern, where * stands for anything."""
+    parts = map(re.escape, pattern.split("*"))
+    return re.fullmatch(".*".join(parts), text) is not None
+
+
+def differences(torch, ours):
+    """(key, torch's text, ours) where the two are not the same."""
+    for key in torch | ours:
+        if not MEMBER.fullmatch(key) and (key not in torch or key not in ours):
+            continue
+        pair = torch.get(key, ABSENT), ours.get(key, ABSENT)
+        unknown = "(?)" in pair and ABSENT not in pair
+        if pair[0] != pair[1] and not unknown:
+            yield key, *pair
+
+
+class Comparison:
+    """Differences by their reasons, those without, and rows without any."""
+
+    def __init__(self, torch, ours):
+        self.torch, self.ours = torch, ours
+        self.meant = {why: [] for why in reasons.REASONS}
+        self.faults = []
+        self.to_come = []
+        used = set()
+        for difference in differences(torch, ours):
+            for why, row in self.rows():
+                if all(map(matches, row, difference)):
+                    self.meant[why].append(difference)
+                    used.add(row)
+                    break
+            else:
+                key = difference[0]
+                coming = any(matches(p, key) for p in reasons.TO_COME)
+                (self.to_come if coming else self.faults).append(difference)
+        self.unused = [row for _, row in self.rows() if row not in used]
+
+    @staticmethod
+    def rows():
+        for why, rows in reasons.REASONS.items():
+            for row in rows:
+                yield why, row
+
+    def summary(self):
+        compared = self.torch.keys() & self.ours.keys()
+        meant = sum(map(len, self.meant.values()))
+        return (
+            f"{len(compared)} facts compared; {meant} differences are meant, "
+            f"{len(self.to_come)} are to come, {len(self.faults)} are faults; "
+            f"{len(self.unused)} reasons match nothing."
+        )
+
+
+def code(text):
+    """Text as code in a cell of a table."""
+    text = text.replace("|", "\\|")
+    return f"``{text}``" if "`" in text else f"`{text}`"
+
+
+def table(rows):
+    yield "| | torch | pystreams |"
+    yield "| --- | --- | --- |"
+    for row in rows:
+        yield "| " + " | ".join(map(code, row)) + " |"
+
+
+def page(comparison, about):
+    """The lines of docs/torch-parity.md."""
+    yield "# Parity with torch"
+    yield ""
+    yield f"{about}  Written by `tests/torch_parity.py`; the calls are those"
+    yield "of `tests/parity/programs.txt`.  pystreams is called torch here."
+    yield ""
+    yield comparison.summary()
+    for title, rows in (
+        ("Faults", comparison.faults),
+        ("Reasons that match nothing", comparison.unused),
+        ("To come", comparison.to_come),
+    ):
+        if rows:
+            yield from ("", f"## {title}", "", *table(rows))
+    yield from ("", "## Differences that are meant")
+    for why, rows in comparison.meant.items():
+        absent = [key for key, *texts in rows if ABSENT in texts]
+        both = [row for row in rows if row[0] not in absent]
+        if rows:
+            yield from ("", f"**{why}**", "")
+        if absent:
+            side = "torch" if rows[0][1] == ABSENT else "pystreams"
+            yield f"Not in {side}: {', '.join(map(code, absent))}"
+        if both:
+            yield from table(both)
+    different = {k for k, *_ in differences(comparison.torch, comparison.ours)}
+    same = comparison.torch.keys() & comparison.ours.keys() - different
+    members = sorted(filter(MEMBER.fullmatch, same))
+    yield from ("", "## The same", "", ", ".join(map(code, members)), "")
+    sections = Counter()
+    for name, programs in facts.PROGRAMS.items():
+        sections[name] = sum(
+            key in same or f"{name}: {key}" in same for key in programs
+        )
+    counts = (f"{name} {count}" for name, count in sections.items() if count)
+    yield f"Programs that give the same: {', '.join(counts)}."
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--to", type=Path, help="the folder to write to")
+    folder = parser.parse_args().to
+    # The filename in its traceback is the program that brought it about.
+    faulthandler.enable()
+    import torch
+
+    import pystreams
+
+    if not torch.cuda.is_available() or pystreams.cuda.is_emulated():
+        sys.exit("torch_parity.py: a GPU is needed, which both can use")
+    comparison = Comparison(facts.gather("torch"), facts.gather("pystreams"))
+    devices = [
+        torch.cuda.get_device_name(index)
+        for index in range(torch.cuda.device_count())
+    ]
+    if len(devices) < 2:
+        comparison.unused = []
+    about = (
+        f"torch {torch.__version__} and pystreams {pystreams.__version__} on "
+        f"{len(devices)} {devices[0]}."
+    )
+    record = {
+        "about": about,
+        "devices": len(devices),
+        "facts": comparison.torch,
+    }
+    text = "\n".join(page(comparison, about)) + "\n"
+    markdown = (folder or ROOT / "docs") / "torch-parity.md"
+    markdown.write_text(text)
+    recorded = folder / RECORD.name if folder else RECORD
+    recorded.write_text(json.dumps(record, indent=0) + "\n")
+    print(comparison.summary())
+    for fault in comparison.faults:
+        print("fault: {}\n    torch: {}\n    ours:  {}".format(*fault))
+    for row in comparison.unused:
+        print(f"reason without a difference: {row}")
+    sys.exit(bool(comparison.faults or comparison.unused))
+
+
+if __name__ == "__main__":
+    main()
