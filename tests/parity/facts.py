@@ -69,7 +69,8 @@ def is_own(library, owner, name):
     if inspect.ismodule(value):
         return value.__name__.startswith(f"{library.__name__}.")
     if inspect.isclass(value) or inspect.isroutine(value):
-        return str(value.__module__).startswith(library.__name__)
+        home, top = str(value.__module__), library.__name__
+        return home.startswith(owner.__name__) or home in (top, f"{top}._C")
     return False
 
 
@@ -125,6 +126,7 @@ def signature(value, name):
 
 def members(library):
     """Key torch.path.name, value the signature of what can be called."""
+    importlib.import_module(f"{library.__name__}.cuda._gpu_trace")
     found = {}
     for path in NAMESPACES:
         try:

@@ -10,7 +10,7 @@ ABSENT = "absent"
 LEFT_OUT = {
     "Tensors, storages and kernels of torch's.": """
         torch.cuda.*Storage torch.cuda.*Tensor torch.cuda.amp
-        torch.cuda.classproperty torch.cuda.get_arch_list
+        torch.cuda.get_arch_list
         torch.cuda.get_gencode_flags torch.cuda.has_half torch.cuda.has_magma
         torch.cuda.is_bf16_supported torch.cuda.is_tf32_supported
         torch.cuda.jiterator torch.cuda.make_graphed_callables
