@@ -3,8 +3,8 @@
 It is `cuda` where there is a usable GPU, else `cpu`; the environment variable
 PYSTREAMS_ACCELERATOR overrules that, and one that can't be had is a
 RuntimeError with the reason from every function here.  A device argument is
-an int, a str or a pystreams.device; None means the calling thread's current
-device.
+an int, a str or a pystreams.device; None and a negative int mean the calling
+thread's current device.
 """
 
 from __future__ import annotations

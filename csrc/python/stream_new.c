@@ -30,7 +30,10 @@ stream_from_ids(struct module_state *state, PyTypeObject *type, PyObject *id,
                      device_type_name((int)number));
         return NULL;
     }
-    struct ps_device *device = device_argument(state, (int)number, index);
+    struct device_name name = {.type = (int)number};
+    struct ps_device *device = index_argument(index, &name.index) == 0
+                                   ? device_at(state, name)
+                                   : NULL;
     if (device == NULL) {
         return NULL;
     }
