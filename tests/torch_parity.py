@@ -17,11 +17,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from parity import facts, reasons
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
-
-from parity import facts, reasons  # noqa: E402
-
 RECORD = ROOT / "tests/parity/torch.json"
 ABSENT = reasons.ABSENT
 MEMBER = re.compile(r"torch(\.\w+)+")
