@@ -26,6 +26,8 @@ OPTIONAL = {
     "event_synchronize_for",
     "device_synchronize_for",
     "stream_capturing",
+    "capture_mode_exchange",
+    "graph_print",
     "stream_fail",
     "versions",
     "shutdown",
@@ -41,7 +43,21 @@ MEMORY = [
 ]
 GATES = ["stream_gate", "gate_open"]
 IPC = ["event_export", "event_open"]
-REQUIRED = [m for m in MEMBERS if m not in {*OPTIONAL, *MEMORY, *GATES, *IPC}]
+GRAPHS = [
+    "capture_begin",
+    "capture_end",
+    "event_record_external",
+    "stream_wait_external",
+    "graph_instantiate",
+    "graph_launch",
+    "executable_destroy",
+    "graph_destroy",
+]
+REQUIRED = [
+    m
+    for m in MEMBERS
+    if m not in {*OPTIONAL, *MEMORY, *GATES, *IPC, *GRAPHS}
+]
 
 
 class Table(ctypes.Structure):

@@ -170,6 +170,7 @@ def test_the_example_holds(conform):
         "gates",
         "waits",
         "capture",
+        "graphs",
         "faults",
     ]
     for group in ("status", "devices", "streams", "events", "faults"):
@@ -180,6 +181,7 @@ def test_the_example_holds(conform):
     assert rows["gates"] == "13 absent: gate_open, stream_gate are NULL"
     assert re.match(r"6 absent: .*_synchronize_for", rows["waits"])
     assert rows["capture"] == "1 absent: stream_capturing is NULL"
+    assert re.match(r"13 absent: capture_begin, ", rows["graphs"])
     assert re.match(r"\d+ absent: memory_allocate, ", rows["memory"])
 
 

@@ -64,13 +64,15 @@ def test_a_required_member_is_missing(member):
     ("group", "member"),
     [("memory", m) for m in tables.MEMORY]
     + [("gates", m) for m in tables.GATES]
-    + [("interprocess events", m) for m in tables.IPC],
+    + [("interprocess events", m) for m in tables.IPC]
+    + [("graphs", m) for m in tables.GRAPHS],
 )
 def test_a_group_is_there_in_part(group, member):
     whole = {
         "memory": tables.MEMORY,
         "gates": tables.GATES,
         "interprocess events": tables.IPC,
+        "graphs": tables.GRAPHS,
     }[group]
     others = dict.fromkeys(whole, True)
     there = next(name for name in whole if name != member)

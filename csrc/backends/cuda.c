@@ -13,6 +13,7 @@
 #include "backends.h"
 #include "cuda_driver.h"
 #include "cuda_gate.h"
+#include "cuda_graph.h"
 #include "cuda_ipc.h"
 #include "cuda_pool.h"
 #include "cuda_sleep.h"
@@ -20,29 +21,6 @@
 
 /* Every member is handed the table and the device; few need both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-
-/* The status of an expression that is evaluated with the device's context
- * current.  cudart's last error needs no clearing: this copy of cudart is the
- * library's own. */
-#define ON_DEVICE(device, expression)                            \
-    ({                                                           \
-        struct cuda_scope scope_;                                \
-        ps_status status_ = cuda_scope_enter(&scope_, (device)); \
-        if (status_ == PS_SUCCESS)                               \
-            status_ = (ps_status)(expression);                   \
-        cuda_scope_leave(&scope_, status_);                      \
-    })
-
-/* Likewise, for the driver's functions that need no more than a handle. */
-#define ON_HANDLE(device, handle, expression)                  \
-    ({                                                         \
-        struct cuda_scope scope_;                              \
-        ps_status status_ =                                    \
-            cuda_scope_enter_for(&scope_, (device), (handle)); \
-        if (status_ == PS_SUCCESS)                             \
-            status_ = (ps_status)(expression);                 \
-        cuda_scope_leave(&scope_, status_);                    \
-    })
 
 static const char *
 cuda_status_name(const struct ps_backend *backend, ps_status status)
@@ -482,20 +460,6 @@ cuda_host_function(const struct ps_backend *backend, int device,
 }
 
 static ps_status
-cuda_stream_capturing(const struct ps_backend *backend, int device,
-                      ps_handle stream, int *capturing)
-{
-    enum cudaStreamCaptureStatus found;
-    ps_status status =
-        ON_DEVICE(device, cudaStreamIsCapturing((cudaStream_t)stream, &found));
-
-    if (status == PS_SUCCESS) {
-        *capturing = found != cudaStreamCaptureStatusNone;
-    }
-    return status;
-}
-
-static ps_status
 cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 {
     ps_status status = cuda_driver_load();
@@ -549,6 +513,16 @@ const struct ps_backend ps_cuda_backend = {
     .gate_open = cuda_gate_open,
     .device_synchronize_for = cuda_device_synchronize_for,
     .stream_capturing = cuda_stream_capturing,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .capture_mode_exchange = cuda_capture_mode_exchange,
+    .event_record_external = cuda_event_record_external,
+    .stream_wait_external = cuda_stream_wait_external,
+    .graph_instantiate = cuda_graph_instantiate,
+    .graph_launch = cuda_graph_launch,
+    .executable_destroy = cuda_executable_destroy,
+    .graph_destroy = cuda_graph_destroy,
+    .graph_print = cuda_graph_print,
     .versions = cuda_versions,
     .shutdown = cuda_shutdown,
 };

@@ -31,6 +31,10 @@
     X(event_record, "cuEventRecord", (CUevent, CUstream))                    \
     X(event_query, "cuEventQuery", (CUevent))                                \
     X(event_synchronize, "cuEventSynchronize", (CUevent))                    \
+    X(stream_capturing, "cuStreamIsCapturing",                               \
+      (CUstream, CUstreamCaptureStatus *))                                   \
+    X(capture_mode, "cuThreadExchangeStreamCaptureMode",                     \
+      (CUstreamCaptureMode *))                                               \
     X(library_load, "cuLibraryLoadData",                                     \
       (CUlibrary *, const void *, CUjit_option *, void **, unsigned,         \
        CUlibraryOption *, void **, unsigned))                                \
@@ -103,5 +107,32 @@ cuda_scope_leave(const struct cuda_scope *scope, ps_status status)
     }
     return status;
 }
+
+/* The status of an expression that is evaluated with the device's context
+ * current, and so that it disturbs no capture of another stream's.  cudart's
+ * last error needs no clearing: this copy of cudart is the library's own. */
+#define ON_DEVICE(device, expression)                               \
+    ({                                                              \
+        struct cuda_scope scope_;                                   \
+        CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED; \
+        ps_status status_ = cuda_scope_enter(&scope_, (device));    \
+        if (status_ == PS_SUCCESS) {                                \
+            cuda_driver.capture_mode(&mode_);                       \
+            status_ = (ps_status)(expression);                      \
+            cuda_driver.capture_mode(&mode_);                       \
+        }                                                           \
+        cuda_scope_leave(&scope_, status_);                         \
+    })
+
+/* For the driver's functions that need no more than a handle. */
+#define ON_HANDLE(device, handle, expression)                  \
+    ({                                                         \
+        struct cuda_scope scope_;                              \
+        ps_status status_ =                                    \
+            cuda_scope_enter_for(&scope_, (device), (handle)); \
+        if (status_ == PS_SUCCESS)                             \
+            status_ = (ps_status)(expression);                 \
+        cuda_scope_leave(&scope_, status_);                    \
+    })
 
 #endif

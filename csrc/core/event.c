@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "capture.h"
 #include "ipc.h"
 #include "runtime.h"
 #include "trace.h"
@@ -19,10 +20,11 @@ trace(enum ps_trace_kind kind, struct ps_event *event, ps_handle stream)
 }
 
 static struct ps_idle_events *
-pool_of(struct ps_device *device, unsigned flags)
+pool_of(struct ps_device *device, const struct ps_event *event)
 {
-    return (flags & PS_EVENT_INTERPROCESS) ? NULL
-                                           : &device->idle_events[flags];
+    return event->external || (event->flags & PS_EVENT_INTERPROCESS)
+               ? NULL
+               : &device->idle_events[event->flags];
 }
 
 ps_status
@@ -35,7 +37,8 @@ ps_event_create(struct ps_runtime *runtime, unsigned flags,
     }
     atomic_init(&event->refs, 1);
     event->generation = ps_generation();
-    event->flags = flags;
+    event->flags = flags & ~(unsigned)PS_EVENT_EXTERNAL;
+    event->external = flags & PS_EVENT_EXTERNAL;
     event->runtime = runtime;
     *result = event;
     return PS_SUCCESS;
@@ -54,7 +57,7 @@ give_up_native(struct ps_event *event)
     struct ps_device *device = atomic_load(&event->device);
     const struct ps_backend *backend = event->runtime->backend;
     ps_handle handle = atomic_load(&event->handle);
-    struct ps_idle_events *pool = pool_of(device, event->flags);
+    struct ps_idle_events *pool = pool_of(device, event);
 
     if (pool != NULL) {
         pthread_mutex_lock(&device->mutex);
@@ -110,7 +113,7 @@ static ps_status
 bind_once(struct ps_event *event, struct ps_device *device)
 {
     const struct ps_backend *backend = event->runtime->backend;
-    struct ps_idle_events *pool = pool_of(device, event->flags);
+    struct ps_idle_events *pool = pool_of(device, event);
     ps_handle handle = 0;
 
     if (atomic_load(&event->device) != NULL) {
@@ -147,6 +150,27 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
     return status;
 }
 
+/* Have each launch of the graph record the event. */
+static ps_status
+record_external(struct ps_event *event, struct ps_stream *stream)
+{
+    const struct ps_backend *backend = event->runtime->backend;
+    ps_status status = ps_capture_keep_event(event);
+    return status != PS_SUCCESS
+               ? status
+               : backend->event_record_external(backend, stream->device->index,
+                                                atomic_load(&event->handle),
+                                                stream->handle);
+}
+
+bool
+ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream)
+{
+    return event->external &&
+           event->runtime->backend->event_record_external != NULL &&
+           ps_stream_in_capture(stream);
+}
+
 ps_status
 ps_event_record(struct ps_event *event, struct ps_stream *stream)
 {
@@ -163,11 +187,18 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     if (atomic_load_explicit(&event->device, memory_order_relaxed) != device) {
         return PS_ERROR_INVALID_DEVICE;
     }
-    ps_handle handle =
-        atomic_load_explicit(&event->handle, memory_order_relaxed);
-    status =
-        backend->event_record(backend, device->index, handle, stream->handle);
+    bool external = ps_event_is_external_on(event, stream);
+    status = external ? record_external(event, stream)
+                      : backend->event_record(backend, device->index,
+                                              atomic_load(&event->handle),
+                                              stream->handle);
     if (status == PS_SUCCESS) {
+        bool captured = !external && ps_stream_is_captured(stream);
+        if (captured !=
+            atomic_load_explicit(&event->captured, memory_order_relaxed)) {
+            atomic_store_explicit(&event->captured, captured,
+                                  memory_order_relaxed);
+        }
         if (!(event->flags & PS_EVENT_INTERPROCESS)) {
             atomic_store_explicit(&event->source, stream->handle,
                                   memory_order_relaxed);
@@ -184,7 +215,22 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
 static void
 remember_done(struct ps_event *event, unsigned long long recorded)
 {
-    atomic_store_explicit(&event->completed, recorded, memory_order_release);
+    if (!event->external) {
+        atomic_store_explicit(&event->completed, recorded,
+                              memory_order_release);
+    }
+}
+
+/* Before the backend is asked of an event, which may end the capture. */
+static ps_status
+check(struct ps_event *event)
+{
+    if (event->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    return atomic_load_explicit(&event->captured, memory_order_relaxed)
+               ? PS_ERROR_CAPTURED_EVENT
+               : PS_SUCCESS;
 }
 
 static ps_status
@@ -192,15 +238,13 @@ ask(struct ps_event *event,
     ps_status (*member)(const struct ps_backend *backend, int device,
                         ps_handle event))
 {
-    if (event->generation != ps_generation()) {
-        return PS_ERROR_FOREIGN;
-    }
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
-    if (ps_event_known_done(event)) {
-        return PS_SUCCESS;
+    ps_status status = check(event);
+    if (status != PS_SUCCESS || ps_event_known_done(event)) {
+        return status;
     }
-    ps_status status =
+    status =
         member(event->runtime->backend, atomic_load(&event->device)->index,
                atomic_load(&event->handle));
     if (status == PS_SUCCESS) {
@@ -245,15 +289,16 @@ ps_status
 ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit)
 {
     const struct ps_backend *backend = event->runtime->backend;
-    if (event->generation != ps_generation()) {
-        return PS_ERROR_FOREIGN;
+    unsigned long long recorded =
+        atomic_load_explicit(&event->recorded, memory_order_acquire);
+    ps_status status = check(event);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     if (backend->event_synchronize_for == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    unsigned long long recorded =
-        atomic_load_explicit(&event->recorded, memory_order_acquire);
-    ps_status status = backend->event_synchronize_for(
+    status = backend->event_synchronize_for(
         backend, atomic_load(&event->device)->index,
         atomic_load(&event->handle), limit);
     if (status == PS_SUCCESS) {

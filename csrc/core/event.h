@@ -12,6 +12,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* Beside the contract's flags: recorded and waited for by each launch of a
+ * graph, where these are captured. */
+enum { PS_EVENT_EXTERNAL = 1 << 8 };
+
 struct ps_device;
 struct ps_ipc;
 struct ps_runtime;
@@ -23,6 +27,11 @@ struct ps_event {
     unsigned flags;
     /* Core's own, which no trace point tells of. */
     bool internal;
+    /* As PS_EVENT_EXTERNAL: graphs record it, so that nothing is known of it
+     * without asking. */
+    bool external;
+    /* Whether the latest record was captured, and so will never be done. */
+    atomic_bool captured;
     struct ps_runtime *runtime;
     /* NULL and 0 until created, then fixed; the handle is published last. */
     struct ps_device *_Atomic device;
@@ -75,6 +84,8 @@ ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit);
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
 
+/* Whether a record on the stream, or a wait of it, is each launch's to do. */
+bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);
 /* Whether other processes may record the event, so that the counts here do not
  * tell. */
 static inline bool

@@ -5,7 +5,9 @@
 
 #include <stdlib.h>
 
+#include "capture.h"
 #include "event.h"
+#include "memory_use.h"
 #include "runtime.h"
 #include "stream.h"
 #include "trace.h"
@@ -16,20 +18,6 @@ enum {
     /* How much idle pinned memory is kept for reuse. */
     IDLE_BYTES = 256 << 20,
 };
-
-struct ps_block_use {
-    struct ps_stream *stream;
-    bool lasting;
-    /* A new one whenever the stream gets work with the block. */
-    unsigned long long mark;
-    /* Made when the block was given up, and recorded on the stream as soon as
-     * its queue has room; NULL where the stream was waited for instead. */
-    struct ps_event *done;
-    bool recorded;
-    struct ps_block_use *next;
-};
-
-static atomic_ullong last_mark;
 
 static void
 count_up(struct ps_memory_counter *counter, uint64_t amount)
@@ -48,22 +36,6 @@ count_down(struct ps_memory_counter *counter, uint64_t amount)
     counter->freed += amount;
 }
 
-/* Of two steps that are both taken, what to tell. */
-static ps_status
-first_failure(ps_status status, ps_status next)
-{
-    return status != PS_SUCCESS ? status : next;
-}
-
-static ps_status
-drop_use(struct ps_block_use *use)
-{
-    ps_status status = ps_event_unref(use->done);
-    status = first_failure(status, ps_stream_unref(use->stream));
-    free(use);
-    return status;
-}
-
 static ps_status
 drop_block(struct ps_block *block)
 {
@@ -71,9 +43,9 @@ drop_block(struct ps_block *block)
     while (block->uses != NULL) {
         struct ps_block_use *use = block->uses;
         block->uses = use->next;
-        status = first_failure(status, drop_use(use));
+        status = ps_first_failure(status, ps_use_drop(use));
     }
-    status = first_failure(status, ps_stream_unref(block->stream));
+    status = ps_first_failure(status, ps_stream_unref(block->stream));
     free(block);
     return status;
 }
@@ -101,7 +73,7 @@ static ps_status
 free_block(struct ps_block *block)
 {
     ps_status status = free_native(block);
-    return first_failure(status, drop_block(block));
+    return ps_first_failure(status, drop_block(block));
 }
 
 /* The block is used by nothing any more: keep it for reuse or free it. */
@@ -125,43 +97,12 @@ settle(struct ps_block *block)
     return free_block(block);
 }
 
-/* Whether the stream's work with a block that was given up is done; a failure
- * of that work is the stream's to tell.  wait: so that it is. */
+/* A free in the order of a stream that is being captured would be part of the
+ * graph. */
 static bool
-is_over(struct ps_block_use *use, bool wait)
+is_captured(struct ps_block *block)
 {
-    if (use->done != NULL && !use->recorded) {
-        ps_status status = ps_event_record(use->done, use->stream);
-        use->recorded = status == PS_SUCCESS;
-        if (status == PS_ERROR_NOT_READY && !wait) {
-            return false;
-        }
-        wait = wait || status != PS_SUCCESS;
-    }
-    if (use->done != NULL && wait) {
-        ps_stream_synchronize(use->stream);
-        return true;
-    }
-    return use->done == NULL ||
-           ps_event_query(use->done) != PS_ERROR_NOT_READY;
-}
-
-static ps_status
-forget_finished_uses(struct ps_block *block, bool wait)
-{
-    ps_status status = PS_SUCCESS;
-    struct ps_block_use **link = &block->uses;
-    while (*link != NULL) {
-        struct ps_block_use *use = *link;
-        if (is_over(use, wait)) {
-            *link = use->next;
-            status = first_failure(status, drop_use(use));
-        }
-        else {
-            link = &use->next;
-        }
-    }
-    return status;
+    return block->stream != NULL && ps_stream_in_capture(block->stream);
 }
 
 /* Settle the retired blocks whose uses are over. */
@@ -170,6 +111,10 @@ sweep(struct ps_runtime *runtime, bool wait)
 {
     struct ps_memory_pool *pool = &runtime->memory;
     ps_status status = PS_SUCCESS;
+    if (!ps_memory_has_retired(pool)) {
+        return status;
+    }
+    enum ps_capture_mode mode = ps_capture_relax(runtime);
 
     pthread_mutex_lock(&pool->mutex);
     struct ps_block *block = pool->retired;
@@ -178,9 +123,10 @@ sweep(struct ps_runtime *runtime, bool wait)
 
     while (block != NULL) {
         struct ps_block *next = block->next;
-        status = first_failure(status, forget_finished_uses(block, wait));
-        if (block->uses == NULL) {
-            status = first_failure(status, settle(block));
+        status =
+            ps_first_failure(status, ps_uses_forget_finished(block, wait));
+        if (block->uses == NULL && !is_captured(block)) {
+            status = ps_first_failure(status, settle(block));
         }
         else {
             pthread_mutex_lock(&pool->mutex);
@@ -190,6 +136,7 @@ sweep(struct ps_runtime *runtime, bool wait)
         }
         block = next;
     }
+    ps_capture_restore(runtime, mode);
     return status;
 }
 
@@ -236,7 +183,7 @@ drop_idle(struct ps_memory_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
-        status = first_failure(status, free_block(block));
+        status = ps_first_failure(status, free_block(block));
         block = next;
     }
     return status;
@@ -283,8 +230,18 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     block->host = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    block->stream = ps_stream_ref(stream);
-    ps_status status = allocate(block, nbytes);
+    bool captured = ps_stream_in_capture(stream);
+    ps_status status = PS_SUCCESS;
+    if (captured) {
+        status = ps_capture_beside(device, &stream);
+    }
+    if (status == PS_SUCCESS) {
+        block->stream = ps_stream_ref(stream);
+        status = allocate(block, nbytes);
+    }
+    if (status == PS_SUCCESS && captured) {
+        status = ps_capture_wait_beside(stream);
+    }
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;
@@ -293,6 +250,13 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     count_up(&device->memory.bytes, nbytes);
     count_up(&device->memory.blocks, 1);
     pthread_mutex_unlock(&device->mutex);
+    if (captured) {
+        status = ps_capture_keep_block(block);
+    }
+    if (status != PS_SUCCESS) {
+        ps_block_unref(block);
+        return status;
+    }
     *result = block;
     if (block->data != NULL) {
         ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data,
@@ -380,78 +344,6 @@ ps_block_ref(struct ps_block *block)
     return block;
 }
 
-/* The uses that are not over, of a block that nobody holds. */
-static struct ps_block_use *
-prune(struct ps_block_use *uses, ps_status *status)
-{
-    struct ps_block_use **link = &uses;
-    while (*link != NULL) {
-        struct ps_block_use *use = *link;
-        if (ps_stream_query(use->stream) == PS_ERROR_NOT_READY) {
-            link = &use->next;
-            continue;
-        }
-        *link = use->next;
-        *status = first_failure(*status, drop_use(use));
-    }
-    return uses;
-}
-
-/* Take the use out of the block's, unless it was marked again. */
-static bool
-unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
-                  unsigned long long mark)
-{
-    struct ps_block_use **link = &block->uses;
-    while (*link != NULL && *link != wanted) {
-        link = &(*link)->next;
-    }
-    if (*link == NULL || wanted->mark != mark || wanted->lasting) {
-        return false;
-    }
-    *link = wanted->next;
-    return true;
-}
-
-/* A block that meets many streams must not keep them all alive: forget a use
- * whose stream is idle, of those that were added last. */
-static ps_status
-forget_idle_uses(struct ps_block *block)
-{
-    enum { LOOKED_AT = 16 };
-    struct ps_device *device = block->device;
-    struct {
-        struct ps_block_use *use;
-        struct ps_stream *stream;
-        unsigned long long mark;
-    } seen[LOOKED_AT];
-    int count = 0;
-    ps_status status = PS_SUCCESS;
-
-    pthread_mutex_lock(&device->mutex);
-    for (struct ps_block_use *use = block->uses;
-         use != NULL && count < LOOKED_AT; use = use->next) {
-        if (!use->lasting) {
-            seen[count].use = use;
-            seen[count].stream = ps_stream_ref(use->stream);
-            seen[count++].mark = use->mark;
-        }
-    }
-    pthread_mutex_unlock(&device->mutex);
-    for (int i = 0; i < count; i++) {
-        if (ps_stream_query(seen[i].stream) != PS_ERROR_NOT_READY) {
-            pthread_mutex_lock(&device->mutex);
-            bool mine = unlink_use_locked(block, seen[i].use, seen[i].mark);
-            pthread_mutex_unlock(&device->mutex);
-            if (mine) {
-                status = first_failure(status, drop_use(seen[i].use));
-            }
-        }
-        status = first_failure(status, ps_stream_unref(seen[i].stream));
-    }
-    return status;
-}
-
 ps_status
 ps_block_unref(struct ps_block *block)
 {
@@ -475,92 +367,18 @@ ps_block_unref(struct ps_block *block)
         pthread_mutex_unlock(&device->mutex);
     }
     ps_status status = PS_SUCCESS;
-    block->uses = prune(block->uses, &status);
-    if (block->uses == NULL) {
+    block->uses = ps_uses_prune(block->uses, &status);
+    if (block->uses == NULL && !is_captured(block)) {
         /* At once: a lender may count on having its memory back. */
-        status = first_failure(status, settle(block));
-        return first_failure(status, sweep(device->runtime, false));
+        status = ps_first_failure(status, settle(block));
+        return ps_first_failure(status, sweep(device->runtime, false));
     }
-    for (struct ps_block_use *use = block->uses; use; use = use->next) {
-        if (ps_event_create(device->runtime, 0, &use->done) != PS_SUCCESS) {
-            ps_stream_synchronize(use->stream);
-        }
-        else {
-            use->done->internal = true;
-        }
-    }
+    ps_uses_retire(block);
     pthread_mutex_lock(&pool->mutex);
     block->next = pool->retired;
     pool->retired = block;
     pthread_mutex_unlock(&pool->mutex);
-    return first_failure(status, sweep(device->runtime, false));
-}
-
-ps_status
-ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
-{
-    struct ps_device *device = block->device;
-    if (stream == block->stream) {
-        return PS_SUCCESS;
-    }
-    pthread_mutex_lock(&device->mutex);
-    struct ps_block_use *use = block->uses;
-    while (use != NULL && use->stream != stream) {
-        use = use->next;
-    }
-    if (use != NULL) {
-        use->lasting = use->lasting || lasting;
-        use->mark = atomic_fetch_add(&last_mark, 1);
-    }
-    pthread_mutex_unlock(&device->mutex);
-    if (use != NULL) {
-        return PS_SUCCESS;
-    }
-
-    use = calloc(1, sizeof(*use));
-    if (use == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    use->stream = ps_stream_ref(stream);
-    use->lasting = lasting;
-    use->mark = atomic_fetch_add(&last_mark, 1);
-    pthread_mutex_lock(&device->mutex);
-    use->next = block->uses;
-    block->uses = use;
-    pthread_mutex_unlock(&device->mutex);
-    return forget_idle_uses(block);
-}
-
-ps_status
-ps_block_streams(struct ps_block *block, struct ps_stream ***result,
-                 size_t *count)
-{
-    struct ps_device *device = block->device;
-    for (size_t capacity = 8;; capacity *= 2) {
-        struct ps_stream **streams = calloc(capacity, sizeof(*streams));
-        size_t n = 0;
-        if (streams == NULL) {
-            return PS_ERROR_OUT_OF_MEMORY;
-        }
-        if (block->stream != NULL) {
-            streams[n++] = ps_stream_ref(block->stream);
-        }
-        pthread_mutex_lock(&device->mutex);
-        struct ps_block_use *use = block->uses;
-        for (; use != NULL && n < capacity; use = use->next) {
-            streams[n++] = ps_stream_ref(use->stream);
-        }
-        pthread_mutex_unlock(&device->mutex);
-        if (use == NULL) {
-            *result = streams;
-            *count = n;
-            return PS_SUCCESS;
-        }
-        while (n > 0) {
-            ps_stream_unref(streams[--n]);
-        }
-        free(streams);
-    }
+    return ps_first_failure(status, sweep(device->runtime, false));
 }
 
 void

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "capture.h"
 #include "ipc.h"
 #include "notify.h"
 #include "trace.h"
@@ -21,6 +22,8 @@ reset_device_in_child(struct ps_device *device)
 {
     pthread_mutex_init(&device->mutex, NULL);
     device->streams = NULL;
+    atomic_store(&device->captured, NULL);
+    device->beside = NULL;
     device->idle_stream_count = 0;
     for (int i = 0; i < PS_EVENT_POOLS; i++) {
         device->idle_events[i].count = 0;
@@ -35,6 +38,7 @@ after_fork_in_child(void)
 {
     unsigned generation = atomic_fetch_add(&ps_fork_generation, 1) + 1;
     pthread_mutex_init(&registry_mutex, NULL);
+    ps_captures_forget();
     ps_ipc_reset_in_child();
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = registry[i];
@@ -232,8 +236,12 @@ ps_status
 ps_device_synchronize(struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->backend;
+    ps_status status = ps_capture_refuse_device(device);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
-    ps_status status = ps_device_forget_watches(device);
+    status = ps_device_forget_watches(device);
     return status == PS_SUCCESS
                ? backend->device_synchronize(backend, device->index)
                : status;
@@ -247,7 +255,10 @@ ps_device_synchronize_for(struct ps_device *device,
     if (backend->device_synchronize_for == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    ps_status status = ps_device_forget_watches(device);
+    ps_status status = ps_capture_refuse_device(device);
+    if (status == PS_SUCCESS) {
+        status = ps_device_forget_watches(device);
+    }
     return status == PS_SUCCESS
                ? backend->device_synchronize_for(backend, device->index, limit)
                : status;

@@ -44,6 +44,12 @@ struct ps_device {
     pthread_mutex_t mutex;
     /* Streams made here that somebody holds, for ps_stream_find. */
     struct ps_stream *streams;
+    /* Streams that were given up while they were captured; changed under the
+     * mutex. */
+    struct ps_stream *_Atomic captured;
+    /* What memory is allocated on for work that is captured; made when it is
+     * first needed, and never freed. */
+    struct ps_stream *beside;
     /* Idle native streams. */
     int idle_stream_count;
     struct {

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "capture.h"
 #include "event.h"
 #include "runtime.h"
 #include "trace.h"
@@ -62,6 +63,40 @@ pool_give_locked(struct ps_device *device, int priority, ps_handle handle)
     return true;
 }
 
+/* A stream that is being captured may be neither asked nor destroyed: keep it
+ * until the capture is over. */
+static bool
+set_aside_captured(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    if (!atomic_load(&stream->used) || !ps_stream_in_capture(stream)) {
+        return false;
+    }
+    pthread_mutex_lock(&device->mutex);
+    atomic_store(&stream->refs, 1);
+    stream->aside = device->captured;
+    atomic_store(&device->captured, stream);
+    pthread_mutex_unlock(&device->mutex);
+    return true;
+}
+
+ps_status
+ps_device_give_up_captured(struct ps_device *device)
+{
+    ps_status status = PS_SUCCESS;
+    pthread_mutex_lock(&device->mutex);
+    struct ps_stream *stream = device->captured;
+    atomic_store(&device->captured, NULL);
+    pthread_mutex_unlock(&device->mutex);
+    while (stream != NULL) {
+        struct ps_stream *next = stream->aside;
+        ps_status one = ps_stream_unref(stream);
+        status = status != PS_SUCCESS ? status : one;
+        stream = next;
+    }
+    return status;
+}
+
 /* Idle, back to the pool while there is room; else destroyed, with whatever
  * work or failure it still has. */
 static ps_status
@@ -70,8 +105,7 @@ give_up_native(struct ps_stream *stream)
     struct ps_device *device = stream->device;
     const struct ps_backend *backend = device->runtime->backend;
     bool idle = !atomic_load(&stream->used) ||
-                backend->stream_query(backend, device->index,
-                                      stream->handle) == PS_SUCCESS;
+                ps_stream_query_quietly(stream) == PS_SUCCESS;
     pthread_mutex_lock(&device->mutex);
     unlink_locked(stream);
     bool kept =
@@ -123,6 +157,9 @@ ps_stream_create(struct ps_device *device, int priority,
 {
     const struct ps_backend *backend = device->runtime->backend;
     ps_status status = clamp_priority(device, &priority);
+    if (status == PS_SUCCESS && atomic_load(&device->captured) != NULL) {
+        status = ps_device_give_up_captured(device);
+    }
     if (status != PS_SUCCESS) {
         return status;
     }
@@ -226,6 +263,9 @@ ps_stream_unref(struct ps_stream *stream)
     ps_status status = PS_SUCCESS;
     if (stream->kind == PS_STREAM_OWNED &&
         stream->generation == ps_generation()) {
+        if (set_aside_captured(stream)) {
+            return PS_SUCCESS;
+        }
         status = give_up_native(stream);
     }
     if (stream->release_owner != NULL) {
@@ -235,23 +275,48 @@ ps_stream_unref(struct ps_stream *stream)
     return status;
 }
 
+static ps_status
+check(struct ps_stream *stream)
+{
+    return stream->generation != ps_generation() ? PS_ERROR_FOREIGN
+                                                 : ps_capture_refuse(stream);
+}
+
 ps_status
 ps_stream_query(struct ps_stream *stream)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
+    ps_status status = check(stream);
+    return status != PS_SUCCESS
+               ? status
+               : backend->stream_query(backend, stream->device->index,
+                                       stream->handle);
+}
+
+ps_status
+ps_stream_query_quietly(struct ps_stream *stream)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
     if (stream->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
-    return backend->stream_query(backend, stream->device->index,
-                                 stream->handle);
+    if (ps_stream_in_capture(stream)) {
+        return PS_ERROR_NOT_READY;
+    }
+    enum ps_capture_mode mode = ps_capture_relax(runtime);
+    ps_status status = runtime->backend->stream_query(
+        runtime->backend, stream->device->index, stream->handle);
+    ps_capture_restore(runtime, mode);
+    return status;
 }
 
 ps_status
 ps_stream_synchronize(struct ps_stream *stream)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
-    if (stream->generation != ps_generation()) {
-        return PS_ERROR_FOREIGN;
+    ps_status status = check(stream);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, stream->device, stream->handle,
              0);
@@ -264,8 +329,9 @@ ps_stream_synchronize_for(struct ps_stream *stream,
                           const struct ps_limit *limit)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
-    if (stream->generation != ps_generation()) {
-        return PS_ERROR_FOREIGN;
+    ps_status status = check(stream);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     if (backend->stream_synchronize_for == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
@@ -298,12 +364,20 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
         return PS_SUCCESS;
     }
     ps_handle handle = atomic_load(&event->handle);
-    if (!ps_event_known_done(event)) {
-        ps_status status = backend->stream_wait_event(
-            backend, stream->device->index, stream->handle, handle);
-        if (status != PS_SUCCESS) {
-            return status;
+    ps_status status = PS_SUCCESS;
+    if (ps_event_is_external_on(event, stream)) {
+        status = ps_capture_keep_event(event);
+        if (status == PS_SUCCESS) {
+            status = backend->stream_wait_external(
+                backend, stream->device->index, stream->handle, handle);
         }
+    }
+    else if (!ps_event_known_done(event)) {
+        status = backend->stream_wait_event(backend, stream->device->index,
+                                            stream->handle, handle);
+    }
+    if (status != PS_SUCCESS) {
+        return status;
     }
     ps_trace(PS_TRACE_EVENT_WAIT, stream->device, handle, stream->handle);
     return PS_SUCCESS;

@@ -37,6 +37,8 @@ struct ps_stream {
     /* Neighbours among the device's owned streams; its mutex guards them. */
     struct ps_stream *next;
     struct ps_stream *previous;
+    /* The next of those given up while they were captured. */
+    struct ps_stream *aside;
 };
 
 /* A stream that no other live stream shares a native one with, from the pool
@@ -63,10 +65,20 @@ struct ps_stream *ps_stream_ref(struct ps_stream *stream);
  * the clean-up, and the stream is gone in any case. */
 ps_status ps_stream_unref(struct ps_stream *stream);
 
+/* Give up the streams that were dropped while they were captured, but for
+ * those that still are.  The status is that of the clean-up. */
+ps_status ps_device_give_up_captured(struct ps_device *device);
+
 /* The members of the contract of the same names, for a stream of this
- * process; PS_ERROR_FOREIGN for one of an ancestor. */
+ * process; PS_ERROR_FOREIGN for one of an ancestor, and
+ * PS_ERROR_CAPTURE_UNSUPPORTED for one that is known to be captured. */
 ps_status ps_stream_query(struct ps_stream *stream);
 ps_status ps_stream_synchronize(struct ps_stream *stream);
+
+/* As ps_stream_query, for core's own sake: disturbs no capture, and takes what
+ * is being captured for busy.  A capture that another thread begins on the
+ * stream meanwhile is not seen. */
+ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 /* As ps_stream_synchronize, untraced, but PS_ERROR_NOT_READY at the limit;
  * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum kind { REQUIRED, OPTIONAL, IPC, MEMORY, GATES };
+enum kind { REQUIRED, OPTIONAL, IPC, MEMORY, GATES, GRAPHS };
 
 enum { MOST_NAME = 31 };
 
@@ -61,6 +61,16 @@ static const struct {
     MEMBER(OPTIONAL, event_synchronize_for),
     MEMBER(OPTIONAL, device_synchronize_for),
     MEMBER(OPTIONAL, stream_capturing),
+    MEMBER(GRAPHS, capture_begin),
+    MEMBER(GRAPHS, capture_end),
+    MEMBER(OPTIONAL, capture_mode_exchange),
+    MEMBER(GRAPHS, event_record_external),
+    MEMBER(GRAPHS, stream_wait_external),
+    MEMBER(GRAPHS, graph_instantiate),
+    MEMBER(GRAPHS, graph_launch),
+    MEMBER(GRAPHS, executable_destroy),
+    MEMBER(GRAPHS, graph_destroy),
+    MEMBER(OPTIONAL, graph_print),
     MEMBER(OPTIONAL, stream_fail),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
@@ -156,12 +166,28 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         return ps_refuse(refusal, "the %s backend lacks %s, which is required",
                          backend->name, missing);
     }
-    ps_status status =
-        check_group(backend, IPC, "interprocess events", refusal);
-    if (status == PS_SUCCESS) {
-        status = check_group(backend, MEMORY, "memory", refusal);
+    static const struct {
+        enum kind kind;
+        const char *name;
+    } groups[] = {
+        {IPC, "interprocess events"},
+        {MEMORY, "memory"},
+        {GATES, "gates"},
+        {GRAPHS, "graphs"},
+    };
+    ps_status status = PS_SUCCESS;
+    for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
+        if (status == PS_SUCCESS) {
+            status = check_group(backend, groups[i].kind, groups[i].name,
+                                 refusal);
+        }
     }
-    return status != PS_SUCCESS
-               ? status
-               : check_group(backend, GATES, "gates", refusal);
+    if (status == PS_SUCCESS && backend->capture_begin != NULL &&
+        backend->stream_capturing == NULL) {
+        status = ps_refuse(refusal,
+                           "the %s backend has capture_begin but lacks "
+                           "stream_capturing",
+                           backend->name);
+    }
+    return status;
 }

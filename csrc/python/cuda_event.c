@@ -6,11 +6,12 @@ static PyObject *
 CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *keywords[] = {"enable_timing", "blocking", "interprocess",
-                               NULL};
+                               "external", NULL};
     struct module_state *state = state_of_type(type);
-    int timing = 0, blocking = 0, interprocess = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|ppp:Event", keywords,
-                                     &timing, &blocking, &interprocess)) {
+    int timing = 0, blocking = 0, interprocess = 0, external = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pppp:Event", keywords,
+                                     &timing, &blocking, &interprocess,
+                                     &external)) {
         return NULL;
     }
     /* As torch's, it may be made where there is no GPU. */
@@ -19,7 +20,7 @@ CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     return event_new(state, type, runtime,
-                     event_flags(timing, blocking, interprocess));
+                     event_flags(timing, blocking, interprocess, external));
 }
 
 static PyObject *
@@ -60,9 +61,12 @@ static PyGetSetDef cuda_event_getset[] = {
 
 PyDoc_STRVAR(cuda_event_doc,
              "Event(enable_timing=False, blocking=False, "
-             "interprocess=False)\n--\n\n"
+             "interprocess=False, external=False)\n--\n\n"
              "A CUDA event (cudaEventCreateWithFlags), created at its first "
              "record.\n\n"
+             "external: where a record or a wait is captured, each replay "
+             "does it (cudaEventRecordExternal,\ncudaEventWaitExternal); else "
+             "it only orders what is captured.\n\n"
              "Raises ValueError for an interprocess event that is timed.");
 
 static PyType_Slot cuda_event_slots[] = {

@@ -86,16 +86,16 @@ event_new(struct module_state *state, PyTypeObject *type,
 static PyObject *
 Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"device", "enable_timing", "blocking",
-                               "interprocess", NULL};
+    static char *keywords[] = {"device",       "enable_timing", "blocking",
+                               "interprocess", "external",      NULL};
     struct module_state *state = state_of_type(type);
     PyObject *argument = Py_None, *timed = Py_None;
-    int blocking = 0, interprocess = 0;
+    int blocking = 0, interprocess = 0, external = 0;
     struct device_name name;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$Opp:Event", keywords,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$Oppp:Event", keywords,
                                      &argument, &timed, &blocking,
-                                     &interprocess)) {
+                                     &interprocess, &external)) {
         return NULL;
     }
     if (device_name_argument(state, -1, argument, &name) < 0) {
@@ -111,8 +111,9 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (timing < 0) {
         return NULL;
     }
-    PyObject *self = event_new(state, type, runtime,
-                               event_flags(timing, blocking, interprocess));
+    PyObject *self =
+        event_new(state, type, runtime,
+                  event_flags(timing, blocking, interprocess, external));
     if (self != NULL) {
         ((EventObject *)self)->index = name.index;
     }
@@ -493,12 +494,13 @@ static PyMemberDef event_members[] = {
 
 PyDoc_STRVAR(event_doc,
              "Event(device=None, *, enable_timing=True, blocking=False, "
-             "interprocess=False)\n--\n\n"
+             "interprocess=False, external=False)\n--\n\n"
              "A point in a stream's work that can be waited for and timed.\n\n"
              "Without a device, of the default accelerator's type.  Bound to "
              "the device of the\nfirst stream that records it.  Timed where "
              "the backend has timing, unless\nenable_timing says otherwise.  "
-             "Events are equal only to themselves.\n\n"
+             "Events are equal only to themselves.  external:\nwhere a record "
+             "or a wait is captured, each replay of the graph does it.\n\n"
              "Raises ValueError for an interprocess event that is timed, "
              "NotImplementedError\nfor enable_timing=True where "
              "the backend has no timing, RuntimeError where the device\ntype "

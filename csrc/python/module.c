@@ -35,6 +35,9 @@ add_types(PyObject *module, struct module_state *state)
          "CudaEvent"},
         {&state->buffer_type, &buffer_spec, NULL, "Buffer"},
         {&state->waiter_type, &waiter_spec, NULL, "Waiter"},
+        {&state->graph_type, &graph_spec, NULL, "Graph"},
+        {&state->cuda_graph_type, &cuda_graph_spec, &state->graph_type,
+         "CudaGraph"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
         *types[i].type =
@@ -101,6 +104,7 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, current_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, future_functions) < 0 ||
+        PyModule_AddFunctions(module, graph_functions) < 0 ||
         PyModule_AddFunctions(module, submit_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0) {
@@ -123,6 +127,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->cuda_event_type);
     Py_VISIT(state->buffer_type);
     Py_VISIT(state->waiter_type);
+    Py_VISIT(state->graph_type);
+    Py_VISIT(state->cuda_graph_type);
     Py_VISIT(state->future_type);
     Py_VISIT(state->accelerator_error);
     Py_VISIT(state->out_of_memory_error);
@@ -142,6 +148,8 @@ module_clear(PyObject *module)
     Py_CLEAR(state->cuda_event_type);
     Py_CLEAR(state->buffer_type);
     Py_CLEAR(state->waiter_type);
+    Py_CLEAR(state->graph_type);
+    Py_CLEAR(state->cuda_graph_type);
     Py_CLEAR(state->future_type);
     Py_CLEAR(state->empty_tuple);
     Py_CLEAR(state->str_finished);

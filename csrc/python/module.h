@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+#include "../core/capture.h"
 #include "../core/current.h"
 #include "../core/event.h"
 #include "../core/refs.h"
@@ -27,6 +28,8 @@ struct module_state {
     PyTypeObject *cuda_event_type;
     PyTypeObject *buffer_type;
     PyTypeObject *waiter_type;
+    PyTypeObject *graph_type;
+    PyTypeObject *cuda_graph_type;
     /* The package's StreamFuture; NULL before it is needed. */
     PyObject *future_type;
     PyObject *str_finished;
@@ -348,13 +351,14 @@ typedef struct {
 extern PyType_Spec event_spec;
 extern PyType_Spec cuda_event_spec;
 
-/* The flags that a constructor's three switches ask for. */
+/* The flags that a constructor's four switches ask for. */
 static inline unsigned
-event_flags(int timing, int blocking, int interprocess)
+event_flags(int timing, int blocking, int interprocess, int external)
 {
     return (timing ? PS_EVENT_TIMING : 0) |
            (blocking ? PS_EVENT_BLOCKING : 0) |
-           (interprocess ? PS_EVENT_INTERPROCESS : 0);
+           (interprocess ? PS_EVENT_INTERPROCESS : 0) |
+           (external ? PS_EVENT_EXTERNAL : 0);
 }
 
 /* An event of the type for the runtime that was never recorded. */
@@ -376,6 +380,12 @@ int event_record_on(struct module_state *state, struct ps_event *event,
                     struct ps_stream *stream);
 int event_wait_on(struct module_state *state, struct ps_event *event,
                   struct ps_stream *stream);
+
+/* ---- graph.c ---- */
+
+extern PyType_Spec graph_spec;
+extern PyType_Spec cuda_graph_spec;
+extern PyMethodDef graph_functions[];
 
 /* ---- wait.c ---- */
 

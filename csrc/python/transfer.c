@@ -70,6 +70,13 @@ run_copy(struct module_state *state, struct transfer *transfer,
     if (wait && check_may_wait(&work) < 0) {
         return -1;
     }
+    if (wait && ps_stream_is_captured(transfer->stream)) {
+        raise_status(state, transfer->stream->device->runtime,
+                     "a copy that is waited for (non_blocking=True and pinned "
+                     "memory need no wait)",
+                     PS_ERROR_CAPTURE_UNSUPPORTED);
+        return -1;
+    }
     ENQUEUE_WITHOUT_GIL(
         status, transfer->stream,
         copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));

@@ -11,14 +11,17 @@ from .. import _C
 from .._C import AcceleratorError, OutOfMemoryError
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
+from .._C import CudaGraph as CUDAGraph
 from .._C import CudaStream as Stream
 from .._C import as_stream as _as_stream
 from .._C import current_stream as _current_stream
 from .._C import default_stream as _default_stream
 from .._C import device_index as _device_index
+from .._C import graph_pool_handle
 from .._C import set_stream as _set_stream
 from .._context import DeviceContext as _DeviceContext
 from .._context import StreamContext
+from .graphs import graph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcceleratorError",
+    "CUDAGraph",
     "CudaError",
     "Event",
     "ExternalStream",
@@ -49,6 +53,8 @@ __all__ = [
     "get_device_name",
     "get_device_properties",
     "get_stream_from_external",
+    "graph",
+    "graph_pool_handle",
     "init",
     "ipc_collect",
     "is_available",

@@ -38,6 +38,7 @@ GROUPS = [
     "gates",
     "waits",
     "capture",
+    "graphs",
     "faults",
 ]
 

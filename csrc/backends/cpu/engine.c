@@ -45,6 +45,26 @@ static const struct {
            "the process of the record ended before its work"),
     STATUS(ERROR_NOT_PERMITTED, "operation not permitted"),
     STATUS(ERROR_NOT_SUPPORTED, "operation not supported"),
+    STATUS(ERROR_CAPTURE_UNSUPPORTED,
+           "operation not permitted when stream is capturing"),
+    STATUS(ERROR_CAPTURE_INVALIDATED,
+           "operation failed due to a previous error during capture"),
+    STATUS(ERROR_CAPTURE_MERGE,
+           "operation would result in a merge of separate capture sequences"),
+    STATUS(ERROR_CAPTURE_UNMATCHED,
+           "capture was not ended in the same stream as it began"),
+    STATUS(ERROR_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
+    STATUS(ERROR_CAPTURE_ISOLATION,
+           "dependency created on uncaptured work in another stream"),
+    STATUS(ERROR_CAPTURE_IMPLICIT,
+           "operation would make the legacy stream depend on a capturing "
+           "blocking stream"),
+    STATUS(ERROR_CAPTURED_EVENT,
+           "operation not permitted on an event last recorded in a capturing "
+           "stream"),
+    STATUS(ERROR_CAPTURE_WRONG_THREAD,
+           "attempt to terminate a thread-local capture sequence from another "
+           "thread"),
     STATUS(ERROR_UNKNOWN, "unknown error"),
 };
 
@@ -166,6 +186,7 @@ engine_begin_locked(struct cpu_engine *engine)
     memset(engine->ready, 0, sizeof(engine->ready));
     engine->ready_count = 0;
     engine->sleepers = NULL;
+    engine->captures = NULL;
     engine->workers = 0;
     engine->idle = 0;
     engine->coming = false;
@@ -214,6 +235,7 @@ engine_create(const char *name, int device_type, int device_count)
     cpu_event_members(&engine->table);
     cpu_gate_members(&engine->table);
     cpu_memory_members(&engine->table);
+    cpu_graph_members(&engine->table);
     engine->clock = &cpu_monotonic_clock;
     engine->scheduler = cpu_threaded_scheduler;
     engine->device_count = device_count;

@@ -73,14 +73,14 @@ void cpu_wake_locked(struct cpu_waiter *waiters, uint64_t reached);
 
 /* ---- Handles ---- */
 
-enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE };
+enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH };
 
 enum { CPU_ANY_DEVICE = -1 };
 
 /* What a handle stands for. */
 struct cpu_slot {
     ps_handle handle; /* 0 in a free slot */
-    void *object;     /* a stream, an event's latest record, a gate's */
+    void *object; /* a stream, an event's latest record, a gate's, a graph */
     int device;
     uint32_t next_free;
     struct cpu_shared *shared; /* NULL but for an event of many processes */
@@ -142,6 +142,13 @@ struct cpu_stream {
     int64_t deadline;         /* of its sleep */
     struct cpu_stream *older; /* on the device */
     struct cpu_stream **link; /* what points to it there */
+    /* NULL unless it is captured.  Then what it gets has ascending numbers:
+     * the last one, and the last that another stream of the capture waits
+     * for. */
+    struct cpu_capture *capture;
+    uint64_t last;
+    uint64_t covered;
+    struct cpu_stream *peer; /* the next of the capture */
 };
 
 /* Streams in order; a stream is in one list at most. */
@@ -160,6 +167,8 @@ enum cpu_kind {
     CPU_CALL,
     CPU_NOTIFY, /* becomes the wait for its record, if it has one */
     CPU_FREE,
+    CPU_RECORD_LATER, /* in plans alone: of an event, at the launch */
+    CPU_WAIT_LATER,
 };
 
 /* Queued work; an item, but for CPU_FREE, whose operation is the head of the
@@ -173,6 +182,7 @@ struct cpu_operation {
         *record; /* CPU_RECORD, CPU_WAIT, CPU_NOTIFY; referenced */
     union {
         ps_status status; /* CPU_FAIL */
+        ps_handle event;  /* CPU_RECORD_LATER, CPU_WAIT_LATER */
         int64_t duration; /* CPU_SLEEP; nanoseconds */
         struct {
             void *destination;
@@ -253,12 +263,33 @@ struct cpu_record {
     struct cpu_promise *promise; /* other processes are to be told, if any */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
+    /* Of a captured one, which is never done: the capture's number, the stream
+     * and the number of what that had got last; else 0. */
+    uint64_t capture;
+    struct cpu_stream *source;
+    uint64_t position;
 };
 
 void cpu_record_complete_locked(struct cpu_engine *engine,
                                 struct cpu_record *record, ps_status status);
 void
 cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
+
+/* ---- Captures ---- */
+
+/* Put a copy of the operation into the capture that the stream is in.
+ * Statuses: PS_ERROR_NOT_SUPPORTED, PS_ERROR_CAPTURE_INVALIDATED. */
+ps_status cpu_capture_add_locked(struct cpu_stream *stream,
+                                 const struct cpu_operation *operation);
+/* Let the record stand for what the captured stream has got. */
+ps_status cpu_capture_record_locked(struct cpu_stream *stream,
+                                    struct cpu_record *record);
+/* Where the stream or the record is captured, or both: join the record's
+ * capture.  Statuses: PS_ERROR_CAPTURE_ISOLATION, _MERGE, _INVALIDATED. */
+ps_status
+cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record);
+/* A stream is destroyed: any capture that it is in comes to nothing. */
+void cpu_capture_lose_locked(struct cpu_stream *stream);
 
 /* ---- Items ---- */
 
@@ -273,6 +304,8 @@ union cpu_item {
 /* NULL when out of memory. */
 void *cpu_item_take_locked(struct cpu_engine *engine);
 void cpu_item_give_locked(struct cpu_engine *engine, void *item);
+/* See to it that so many can be taken. */
+ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
 /* ---- Workers ---- */
 
@@ -335,6 +368,8 @@ struct cpu_engine {
     struct cpu_handles handles;
     union cpu_item *items; /* unused ones */
     uint64_t tickets;      /* operations ever queued */
+    uint64_t captured;     /* captures and what they got, ever */
+    struct cpu_capture *captures;
 
     struct cpu_stream_list ready[CPU_PRIORITIES]; /* by -priority */
     unsigned ready_count;
@@ -378,5 +413,6 @@ void cpu_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
 void cpu_gate_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);
+void cpu_graph_members(struct ps_backend *table);
 
 #endif

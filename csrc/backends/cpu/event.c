@@ -148,7 +148,10 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     }
     ps_status status = PS_SUCCESS;
     *record = (struct cpu_record){.refs = 1, .timed = latest->timed};
-    if (stream->first == NULL) {
+    if (stream->capture != NULL) {
+        status = cpu_capture_record_locked(stream, record);
+    }
+    else if (stream->first == NULL) {
         cpu_record_complete_locked(engine, record, stream->status);
     }
     else {
@@ -216,7 +219,11 @@ cpu_stream_wait_event(const struct ps_backend *backend, int device,
         struct cpu_record *record;
         status = event_latest_locked(engine, event, &record);
         if (status == PS_SUCCESS &&
-            (!record->done || record->status != PS_SUCCESS)) {
+            (stream->capture != NULL || record->capture != 0)) {
+            status = cpu_capture_wait_locked(stream, record);
+        }
+        else if (status == PS_SUCCESS &&
+                 (!record->done || record->status != PS_SUCCESS)) {
             status = cpu_stream_enqueue_locked(
                 stream,
                 &(struct cpu_operation){.kind = CPU_WAIT, .record = record});
@@ -237,7 +244,9 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
         struct cpu_record *record;
         status = event_latest_locked(engine, event, &record);
         if (status == PS_SUCCESS) {
-            status = record->done ? record->status : PS_ERROR_NOT_READY;
+            status = record->capture != 0 ? PS_ERROR_CAPTURED_EVENT
+                     : record->done       ? record->status
+                                          : PS_ERROR_NOT_READY;
         }
     }
     cpu_unlock(engine);
@@ -257,7 +266,10 @@ cpu_event_synchronize_for(const struct ps_backend *backend, int device,
         struct cpu_record *record;
         status = event_latest_locked(engine, event, &record);
         record->refs++;
-        if (status == PS_SUCCESS && !record->done) {
+        if (status == PS_SUCCESS && record->capture != 0) {
+            status = PS_ERROR_CAPTURED_EVENT;
+        }
+        else if (status == PS_SUCCESS && !record->done) {
             status = cpu_wait_locked(engine, &record->waiters, 0, &limit);
         }
         if (status == PS_SUCCESS) {

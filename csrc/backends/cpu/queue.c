@@ -135,6 +135,8 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         break;
     case CPU_SLEEP:
     case CPU_FREE:
+    case CPU_RECORD_LATER:
+    case CPU_WAIT_LATER:
         break;
     case CPU_COPY:
     case CPU_FILL:
@@ -257,6 +259,9 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
     struct cpu_engine *engine = stream->engine;
     enum cpu_kind kind = operation->kind;
     bool idle = stream->first == NULL;
+    if (stream->capture != NULL) {
+        return cpu_capture_add_locked(stream, operation);
+    }
     if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
         operation->transfer.nbytes <= INLINE_BYTES) {
         cpu_stream_push_locked(stream, operation);

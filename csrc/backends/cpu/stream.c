@@ -27,7 +27,7 @@ void
 cpu_stream_reap_locked(struct cpu_stream *stream)
 {
     if (!stream->destroyed || stream->first != NULL ||
-        stream->waiters != NULL) {
+        stream->waiters != NULL || stream->capture != NULL) {
         return;
     }
     struct cpu_device *device = &stream->engine->devices[stream->device];
@@ -127,6 +127,7 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
         struct cpu_stream *stream = slot->object;
         cpu_slot_give_locked(engine, slot);
         stream->destroyed = true;
+        cpu_capture_lose_locked(stream);
         cpu_stream_reap_locked(stream);
     }
     cpu_unlock(engine);
@@ -142,7 +143,9 @@ cpu_stream_query(const struct ps_backend *backend, int device,
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream != NULL) {
-        status = stream->first != NULL ? PS_ERROR_NOT_READY : stream->status;
+        status = stream->capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED
+                 : stream->first != NULL ? PS_ERROR_NOT_READY
+                                         : stream->status;
     }
     cpu_unlock(engine);
     return status;
@@ -157,7 +160,10 @@ cpu_stream_synchronize_for(const struct ps_backend *backend, int device,
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
+    if (stream != NULL && stream->capture != NULL) {
+        status = PS_ERROR_CAPTURE_UNSUPPORTED;
+    }
+    else if (stream != NULL) {
         status = stream_wait_locked(stream, engine->tickets, &limit);
         if (status == PS_SUCCESS) {
             status = stream_tell_locked(stream);

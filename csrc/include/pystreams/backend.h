@@ -63,6 +63,15 @@ enum {
     PS_ERROR_CONTEXT_DESTROYED = 709,
     PS_ERROR_NOT_PERMITTED = 800,
     PS_ERROR_NOT_SUPPORTED = 801,
+    PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not while it is captured */
+    PS_ERROR_CAPTURE_INVALIDATED = 901, /* by an earlier failure */
+    PS_ERROR_CAPTURE_MERGE = 902,       /* two captures would become one */
+    PS_ERROR_CAPTURE_UNMATCHED = 903,   /* it began on another stream */
+    PS_ERROR_CAPTURE_UNJOINED = 904,    /* a fork was not joined */
+    PS_ERROR_CAPTURE_ISOLATION = 905,   /* waits for what is not captured */
+    PS_ERROR_CAPTURE_IMPLICIT = 906,    /* so would the default stream */
+    PS_ERROR_CAPTURED_EVENT = 907,      /* the record was captured */
+    PS_ERROR_CAPTURE_WRONG_THREAD = 908,
     PS_ERROR_UNKNOWN = 999,
 };
 
@@ -90,6 +99,15 @@ enum {
 
 /* The size of what names an event to other processes. */
 enum { PS_IPC_HANDLE_BYTES = 64 };
+
+/* What is kept from calls that a capture does not see, such as allocations,
+ * while it lasts: all threads, the capturing one, or none.  The numbers are
+ * cudaStreamCaptureMode's. */
+enum ps_capture_mode {
+    PS_CAPTURE_GLOBAL,
+    PS_CAPTURE_THREAD_LOCAL,
+    PS_CAPTURE_RELAXED,
+};
 
 /* What a backend says of itself; a combination by |. */
 enum {
@@ -407,9 +425,66 @@ struct ps_backend {
 
     /* ---- Optional group: capture --------------------------------------- */
 
-    /* Whether work on the stream is being captured (1), not executed. */
+    /* Whether work on the stream is being captured (1), not executed.
+     * Answers, and disturbs no capture. */
     ps_status (*stream_capturing)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int *capturing);
+
+    /* ---- Optional group: graphs (all or none, but for two) -------------- */
+
+    /* From here on capture what the stream gets, instead of doing it.  A
+     * stream that waits for an event recorded in a capture joins it.  Never
+     * stream 0.  Answers. */
+    ps_status (*capture_begin)(const struct ps_backend *backend, int device,
+                               ps_handle stream, enum ps_capture_mode mode);
+
+    /* End the capture that began on the stream.  Unless the mode was
+     * PS_CAPTURE_RELAXED, on the thread that began it.  *operations says how
+     * many were captured.  Whatever the status, but for
+     * PS_ERROR_CAPTURE_WRONG_THREAD and _UNMATCHED, its streams are as they
+     * were before.  May block.
+     * Statuses: PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED. */
+    ps_status (*capture_end)(const struct ps_backend *backend, int device,
+                             ps_handle stream, ps_handle *graph,
+                             size_t *operations);
+
+    /* Optional; NULL where no call disturbs another stream's capture.  Swap
+     * the calling thread's mode: with PS_CAPTURE_RELAXED its calls disturb
+     * none, but those that name what is captured.  Answers. */
+    ps_status (*capture_mode_exchange)(const struct ps_backend *backend,
+                                       enum ps_capture_mode *mode);
+
+    /* As event_record and stream_wait_event on a stream that is being
+     * captured, but to be done by each launch, of the event itself: it must
+     * live as long as the graph.  Enqueues. */
+    ps_status (*event_record_external)(const struct ps_backend *backend,
+                                       int device, ps_handle event,
+                                       ps_handle stream);
+    ps_status (*stream_wait_external)(const struct ps_backend *backend,
+                                      int device, ps_handle stream,
+                                      ps_handle event);
+
+    /* Make of the graph what can be launched, and outlives it.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*graph_instantiate)(const struct ps_backend *backend,
+                                   int device, ps_handle graph,
+                                   ps_handle *executable);
+
+    /* Queue the graph's work as one operation of the stream, after what it
+     * has now and after the executable's earlier launches.  May block.
+     * A full queue: PS_ERROR_NOT_READY. */
+    ps_status (*graph_launch)(const struct ps_backend *backend, int device,
+                              ps_handle executable, ps_handle stream);
+
+    /* Give them up.  Launches that were queued still run.  May block. */
+    ps_status (*executable_destroy)(const struct ps_backend *backend,
+                                    int device, ps_handle executable);
+    ps_status (*graph_destroy)(const struct ps_backend *backend, int device,
+                               ps_handle graph);
+
+    /* Optional.  Write the graph to a file, for people.  May block. */
+    ps_status (*graph_print)(const struct ps_backend *backend, int device,
+                             ps_handle graph, const char *path);
 
     /* ---- Optional group: fault injection ------------------------------- */
 

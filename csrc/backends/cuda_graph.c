@@ -1,0 +1,149 @@
+/* Captures and graphs over cudart; a handle is a cudaGraph_t or a
+ * cudaGraphExec_t. */
+#include "cuda_graph.h"
+
+#include <cuda_runtime_api.h>
+
+#include "cuda_driver.h"
+
+/* Every member is handed the table; few need it. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+_Static_assert((int)PS_CAPTURE_GLOBAL == (int)cudaStreamCaptureModeGlobal &&
+                   (int)PS_CAPTURE_THREAD_LOCAL ==
+                       (int)cudaStreamCaptureModeThreadLocal &&
+                   (int)PS_CAPTURE_RELAXED ==
+                       (int)cudaStreamCaptureModeRelaxed,
+               "the contract has cudart's numbers");
+
+ps_status
+cuda_stream_capturing(const struct ps_backend *backend, int device,
+                      ps_handle stream, int *capturing)
+{
+    CUstreamCaptureStatus found;
+    ps_status status =
+        ON_HANDLE(device, stream,
+                  cuda_driver.stream_capturing((CUstream)stream, &found));
+
+    if (status == PS_SUCCESS) {
+        *capturing = found != CU_STREAM_CAPTURE_STATUS_NONE;
+    }
+    return status;
+}
+
+ps_status
+cuda_capture_begin(const struct ps_backend *backend, int device,
+                   ps_handle stream, enum ps_capture_mode mode)
+{
+    return ON_DEVICE(device,
+                     cudaStreamBeginCapture((cudaStream_t)stream,
+                                            (enum cudaStreamCaptureMode)mode));
+}
+
+ps_status
+cuda_capture_end(const struct ps_backend *backend, int device,
+                 ps_handle stream, ps_handle *graph, size_t *operations)
+{
+    cudaGraph_t captured = NULL;
+    size_t count = 0;
+    ps_status status = ON_DEVICE(
+        device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
+
+    if (status == PS_SUCCESS && captured == NULL) {
+        status = PS_ERROR_CAPTURE_INVALIDATED;
+    }
+    if (status == PS_SUCCESS) {
+        status = ON_DEVICE(device, cudaGraphGetNodes(captured, NULL, &count));
+    }
+    if (status == PS_SUCCESS) {
+        *graph = (ps_handle)captured;
+        *operations = count;
+    }
+    else if (captured != NULL) {
+        cudaGraphDestroy(captured);
+    }
+    return status;
+}
+
+/* Not cudart's function, which may make a context. */
+ps_status
+cuda_capture_mode_exchange(const struct ps_backend *backend,
+                           enum ps_capture_mode *mode)
+{
+    CUstreamCaptureMode swapped = (CUstreamCaptureMode)*mode;
+    ps_status status = cuda_driver.capture_mode(&swapped);
+
+    if (status == PS_SUCCESS) {
+        *mode = (enum ps_capture_mode)swapped;
+    }
+    return status;
+}
+
+ps_status
+cuda_event_record_external(const struct ps_backend *backend, int device,
+                           ps_handle event, ps_handle stream)
+{
+    return ON_DEVICE(device, cudaEventRecordWithFlags(
+                                 (cudaEvent_t)event, (cudaStream_t)stream,
+                                 cudaEventRecordExternal));
+}
+
+ps_status
+cuda_stream_wait_external(const struct ps_backend *backend, int device,
+                          ps_handle stream, ps_handle event)
+{
+    return ON_DEVICE(device, cudaStreamWaitEvent((cudaStream_t)stream,
+                                                 (cudaEvent_t)event,
+                                                 cudaEventWaitExternal));
+}
+
+/* Memory that was allocated by others in the capture, and not freed there, is
+ * freed by the next launch. */
+ps_status
+cuda_graph_instantiate(const struct ps_backend *backend, int device,
+                       ps_handle graph, ps_handle *executable)
+{
+    cudaGraphExec_t made;
+    ps_status status =
+        ON_DEVICE(device, cudaGraphInstantiateWithFlags(
+                              &made, (cudaGraph_t)graph,
+                              cudaGraphInstantiateFlagAutoFreeOnLaunch |
+                                  cudaGraphInstantiateFlagUseNodePriority));
+
+    if (status == PS_SUCCESS) {
+        *executable = (ps_handle)made;
+    }
+    return status;
+}
+
+ps_status
+cuda_graph_launch(const struct ps_backend *backend, int device,
+                  ps_handle executable, ps_handle stream)
+{
+    return ON_DEVICE(device, cudaGraphLaunch((cudaGraphExec_t)executable,
+                                             (cudaStream_t)stream));
+}
+
+ps_status
+cuda_executable_destroy(const struct ps_backend *backend, int device,
+                        ps_handle executable)
+{
+    return ON_DEVICE(device,
+                     cudaGraphExecDestroy((cudaGraphExec_t)executable));
+}
+
+ps_status
+cuda_graph_destroy(const struct ps_backend *backend, int device,
+                   ps_handle graph)
+{
+    return ON_DEVICE(device, cudaGraphDestroy((cudaGraph_t)graph));
+}
+
+ps_status
+cuda_graph_print(const struct ps_backend *backend, int device, ps_handle graph,
+                 const char *path)
+{
+    return ON_DEVICE(device,
+                     cudaGraphDebugDotPrint((cudaGraph_t)graph, path,
+                                            cudaGraphDebugDotFlagsVerbose));
+}

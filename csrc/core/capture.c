@@ -1,0 +1,210 @@
+/* The captures that are under way, in a list under one mutex, which is held
+ * for a few instructions and never across a call of a backend. */
+#include "capture.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "event.h"
+#include "memory.h"
+#include "runtime.h"
+
+static pthread_mutex_t captures_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct ps_capture *captures;
+
+atomic_int ps_captures;
+
+void
+ps_capture_add(struct ps_capture *capture)
+{
+    pthread_mutex_lock(&captures_mutex);
+    capture->next = captures;
+    captures = capture;
+    atomic_fetch_add(&ps_captures, 1);
+    pthread_mutex_unlock(&captures_mutex);
+}
+
+void
+ps_capture_remove(struct ps_capture *capture)
+{
+    pthread_mutex_lock(&captures_mutex);
+    struct ps_capture **link = &captures;
+    while (*link != capture) {
+        link = &(*link)->next;
+    }
+    *link = capture->next;
+    atomic_fetch_sub(&ps_captures, 1);
+    pthread_mutex_unlock(&captures_mutex);
+}
+
+void
+ps_captures_forget(void)
+{
+    pthread_mutex_init(&captures_mutex, NULL);
+    captures = NULL;
+    atomic_store(&ps_captures, 0);
+}
+
+bool
+ps_stream_in_capture(struct ps_stream *stream)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    int capturing = 0;
+    if (backend->stream_capturing == NULL) {
+        return false;
+    }
+    ps_status status = backend->stream_capturing(
+        backend, stream->device->index, stream->handle, &capturing);
+    return capturing || status == PS_ERROR_CAPTURE_IMPLICIT;
+}
+
+ps_status
+ps_capture_refuse_device(struct ps_device *device)
+{
+    pthread_mutex_lock(&captures_mutex);
+    struct ps_capture *capture = captures;
+    while (capture != NULL && capture->device != device) {
+        capture = capture->next;
+    }
+    pthread_mutex_unlock(&captures_mutex);
+    return capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS;
+}
+
+static ps_status
+add_locked(struct ps_keep *keep, struct ps_kept item)
+{
+    for (size_t i = keep->count; i-- > 0;) {
+        if (keep->items[i].block == item.block &&
+            keep->items[i].event == item.event) {
+            return PS_SUCCESS;
+        }
+    }
+    /* The room doubles whenever the count is a power of two. */
+    if ((keep->count & (keep->count - 1)) == 0) {
+        size_t room = keep->count == 0 ? 1 : 2 * keep->count;
+        struct ps_kept *items =
+            realloc(keep->items, room * sizeof(*keep->items));
+        if (items == NULL) {
+            return PS_ERROR_OUT_OF_MEMORY;
+        }
+        keep->items = items;
+    }
+    if (item.block != NULL) {
+        ps_block_ref(item.block);
+    }
+    else {
+        ps_event_ref(item.event);
+    }
+    keep->items[keep->count++] = item;
+    return PS_SUCCESS;
+}
+
+static ps_status
+keep(struct ps_runtime *runtime, struct ps_kept item)
+{
+    ps_status status = PS_SUCCESS;
+    pthread_mutex_lock(&captures_mutex);
+    for (struct ps_capture *c = captures; c != NULL; c = c->next) {
+        if (c->device->runtime == runtime && status == PS_SUCCESS) {
+            status = add_locked(&c->keep, item);
+        }
+    }
+    pthread_mutex_unlock(&captures_mutex);
+    return status;
+}
+
+ps_status
+ps_capture_keep_block(struct ps_block *block)
+{
+    return keep(block->device->runtime, (struct ps_kept){.block = block});
+}
+
+ps_status
+ps_capture_keep_event(struct ps_event *event)
+{
+    return keep(event->runtime, (struct ps_kept){.event = event});
+}
+
+ps_status
+ps_capture_beside(struct ps_device *device, struct ps_stream **result)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    struct ps_stream *made = NULL;
+    ps_handle handle;
+    ps_status status = PS_SUCCESS;
+
+    pthread_mutex_lock(&device->mutex);
+    *result = device->beside;
+    pthread_mutex_unlock(&device->mutex);
+    if (*result != NULL) {
+        return PS_SUCCESS;
+    }
+    status = backend->stream_create(backend, device->index, 0, &handle);
+    if (status == PS_SUCCESS) {
+        status = ps_stream_wrap(device, handle, NULL, NULL, &made);
+        if (status != PS_SUCCESS) {
+            backend->stream_destroy(backend, device->index, handle);
+        }
+    }
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&device->mutex);
+    bool first = device->beside == NULL;
+    if (first) {
+        device->beside = made;
+    }
+    *result = device->beside;
+    pthread_mutex_unlock(&device->mutex);
+    if (!first) {
+        ps_stream_unref(made);
+        status = backend->stream_destroy(backend, device->index, handle);
+    }
+    return status;
+}
+
+ps_status
+ps_capture_wait_beside(struct ps_stream *stream)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
+    enum ps_capture_mode mode = ps_capture_relax(runtime);
+    ps_status status = runtime->backend->stream_synchronize(
+        runtime->backend, stream->device->index, stream->handle);
+    ps_capture_restore(runtime, mode);
+    return status;
+}
+
+ps_status
+ps_keep_drop(struct ps_keep *keep)
+{
+    ps_status status = PS_SUCCESS;
+    for (size_t i = 0; i < keep->count; i++) {
+        ps_status next = ps_block_unref(keep->items[i].block);
+        status = status != PS_SUCCESS ? status : next;
+        next = ps_event_unref(keep->items[i].event);
+        status = status != PS_SUCCESS ? status : next;
+    }
+    free(keep->items);
+    *keep = (struct ps_keep){NULL};
+    return status;
+}
+
+enum ps_capture_mode
+ps_capture_relax(struct ps_runtime *runtime)
+{
+    const struct ps_backend *backend = runtime->backend;
+    enum ps_capture_mode mode = PS_CAPTURE_RELAXED;
+    if (backend->capture_mode_exchange != NULL) {
+        backend->capture_mode_exchange(backend, &mode);
+    }
+    return mode;
+}
+
+void
+ps_capture_restore(struct ps_runtime *runtime, enum ps_capture_mode mode)
+{
+    const struct ps_backend *backend = runtime->backend;
+    if (backend->capture_mode_exchange != NULL) {
+        backend->capture_mode_exchange(backend, &mode);
+    }
+}

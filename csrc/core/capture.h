@@ -1,0 +1,95 @@
+/* Captures that are under way: which streams they take work of, and what that
+ * work needs kept.
+ *
+ * The rule: what core does for its own sake disturbs no capture on any thread,
+ * and asks nothing of a stream that is being captured. */
+#ifndef PYSTREAMS_CORE_CAPTURE_H
+#define PYSTREAMS_CORE_CAPTURE_H
+
+#include <pystreams/backend.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "stream.h"
+
+struct ps_block;
+struct ps_device;
+struct ps_event;
+struct ps_runtime;
+
+/* A block or an event. */
+struct ps_kept {
+    struct ps_block *block;
+    struct ps_event *event;
+};
+
+/* What captured work uses, and so must live as long as it may run. */
+struct ps_keep {
+    struct ps_kept *items;
+    size_t count;
+};
+
+/* One that ps_graph_capture_begin began. */
+struct ps_capture {
+    struct ps_device *device;
+    struct ps_keep keep;
+    struct ps_capture *next;
+};
+
+/* How many there are. */
+extern atomic_int ps_captures;
+
+void ps_capture_add(struct ps_capture *capture);
+void ps_capture_remove(struct ps_capture *capture);
+
+/* In a forked child: there are none. */
+void ps_captures_forget(void);
+
+/* Whether the stream is being captured, by whomever.  Answers. */
+bool ps_stream_in_capture(struct ps_stream *stream);
+
+/* Likewise, by a capture that ps_graph_capture_begin began; costs nothing
+ * while there is none. */
+static inline bool
+ps_stream_is_captured(struct ps_stream *stream)
+{
+    return atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0 &&
+           ps_stream_in_capture(stream);
+}
+
+/* PS_ERROR_CAPTURE_UNSUPPORTED for a stream that is being captured, before the
+ * backend hears of a call that would end the capture. */
+static inline ps_status
+ps_capture_refuse(struct ps_stream *stream)
+{
+    return ps_stream_is_captured(stream) ? PS_ERROR_CAPTURE_UNSUPPORTED
+                                         : PS_SUCCESS;
+}
+
+/* Likewise, for a device of whose streams one is being captured. */
+ps_status ps_capture_refuse_device(struct ps_device *device);
+
+/* Keep the block or the event for captured work.  Which capture the work is in
+ * is not known: all that are under way keep it. */
+ps_status ps_capture_keep_block(struct ps_block *block);
+ps_status ps_capture_keep_event(struct ps_event *event);
+
+/* A stream of the device's that is never captured, for memory that captured
+ * work will use.  Borrowed.  May block. */
+ps_status
+ps_capture_beside(struct ps_device *device, struct ps_stream **stream);
+
+/* Wait for that stream, so that every stream may use what was allocated on it.
+ * May block, for no more than an allocation takes. */
+ps_status ps_capture_wait_beside(struct ps_stream *stream);
+
+/* Drop what was kept. */
+ps_status ps_keep_drop(struct ps_keep *keep);
+
+/* The calling thread's mode while core does something for its own sake; what
+ * is returned goes to ps_capture_restore. */
+enum ps_capture_mode ps_capture_relax(struct ps_runtime *runtime);
+void ps_capture_restore(struct ps_runtime *runtime, enum ps_capture_mode mode);
+
+#endif

@@ -1,0 +1,351 @@
+/* Graphs.  What is kept is dropped with no mutex held, as its owners may want
+ * locks of their own. */
+#include "graph.h"
+
+#include <stdlib.h>
+
+#include "current.h"
+#include "runtime.h"
+
+static const struct ps_backend *
+backend_of(struct ps_graph *graph)
+{
+    return graph->device->runtime->backend;
+}
+
+static ps_status
+first_failure(ps_status status, ps_status next)
+{
+    return status != PS_SUCCESS ? status : next;
+}
+
+ps_status
+ps_graph_create(bool keeps, struct ps_graph **result)
+{
+    struct ps_graph *graph = calloc(1, sizeof(*graph));
+    if (graph == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    graph->generation = ps_generation();
+    graph->keeps = keeps;
+    pthread_mutex_init(&graph->mutex, NULL);
+    *result = graph;
+    return PS_SUCCESS;
+}
+
+/* PS_ERROR_FOREIGN for a graph of an ancestor, whose mutex may be held by a
+ * thread that is not there. */
+static ps_status
+lock(struct ps_graph *graph)
+{
+    if (graph->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    pthread_mutex_lock(&graph->mutex);
+    return PS_SUCCESS;
+}
+
+static ps_status
+unlock(struct ps_graph *graph, ps_status status)
+{
+    pthread_mutex_unlock(&graph->mutex);
+    return status;
+}
+
+ps_status
+ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
+                       enum ps_capture_mode mode)
+{
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->capture_begin == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (graph->origin != NULL || graph->native != 0 ||
+        graph->executable != 0) {
+        return unlock(graph, PS_ERROR_GRAPH_TAKEN);
+    }
+    graph->capture = (struct ps_capture){.device = device};
+    /* First, so that what joins the capture at once is kept too. */
+    ps_capture_add(&graph->capture);
+    status =
+        backend->capture_begin(backend, device->index, stream->handle, mode);
+    if (status == PS_SUCCESS) {
+        graph->device = device;
+        graph->origin = ps_stream_ref(stream);
+        return unlock(graph, status);
+    }
+    ps_capture_remove(&graph->capture);
+    struct ps_keep keep = graph->capture.keep;
+    unlock(graph, status);
+    ps_keep_drop(&keep);
+    return status;
+}
+
+/* What a graph gave up, to be dropped once it is unlocked. */
+struct leftovers {
+    struct ps_stream *origin;
+    struct ps_stream *launched;
+    struct ps_keep keep;
+};
+
+static ps_status
+drop(struct leftovers *left)
+{
+    ps_status status = PS_SUCCESS;
+    for (size_t i = 0; left->launched != NULL && i < left->keep.count; i++) {
+        struct ps_block *block = left->keep.items[i].block;
+        if (block != NULL) {
+            status = first_failure(status,
+                                   ps_block_use(block, left->launched, false));
+        }
+    }
+    status = first_failure(status, ps_keep_drop(&left->keep));
+    status = first_failure(status, ps_stream_unref(left->launched));
+    if (left->origin == NULL) {
+        return status;
+    }
+    struct ps_device *device = left->origin->device;
+    status = first_failure(status, ps_stream_unref(left->origin));
+    return first_failure(status, ps_device_give_up_captured(device));
+}
+
+/* Whatever the status, the capture is over unless the stream says that it is
+ * not. */
+static ps_status
+end_locked(struct ps_graph *graph, struct leftovers *left, size_t *operations)
+{
+    const struct ps_backend *backend = backend_of(graph);
+    ps_status status = backend->capture_end(backend, graph->device->index,
+                                            graph->origin->handle,
+                                            &graph->native, operations);
+    if (status != PS_SUCCESS && ps_stream_in_capture(graph->origin)) {
+        return status;
+    }
+    ps_capture_remove(&graph->capture);
+    graph->keep = graph->capture.keep;
+    left->origin = graph->origin;
+    graph->origin = NULL;
+    return status;
+}
+
+static ps_status
+drop_native_locked(struct ps_graph *graph)
+{
+    const struct ps_backend *backend = backend_of(graph);
+    ps_handle native = graph->native;
+    graph->native = 0;
+    return native == 0
+               ? PS_SUCCESS
+               : backend->graph_destroy(backend, graph->device->index, native);
+}
+
+static ps_status
+drop_executable_locked(struct ps_graph *graph)
+{
+    const struct ps_backend *backend = backend_of(graph);
+    ps_handle executable = graph->executable;
+    graph->executable = 0;
+    return executable == 0 ? PS_SUCCESS
+                           : backend->executable_destroy(
+                                 backend, graph->device->index, executable);
+}
+
+static ps_status
+instantiate_locked(struct ps_graph *graph)
+{
+    const struct ps_backend *backend = backend_of(graph);
+    /* Some graphs cannot have two executables at a time. */
+    ps_status status = drop_executable_locked(graph);
+    graph->fresh = true;
+    return status != PS_SUCCESS
+               ? status
+               : backend->graph_instantiate(backend, graph->device->index,
+                                            graph->native, &graph->executable);
+}
+
+ps_status
+ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
+                     bool keep_native, size_t *operations)
+{
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (graph->origin == NULL) {
+        return unlock(graph, PS_ERROR_GRAPH_IDLE);
+    }
+    if (graph->origin->device != stream->device ||
+        graph->origin->handle != stream->handle) {
+        return unlock(graph, PS_ERROR_GRAPH_STREAM);
+    }
+    struct leftovers left = {NULL};
+    status = end_locked(graph, &left, operations);
+    if (status == PS_SUCCESS && !graph->keeps) {
+        status = instantiate_locked(graph);
+        if (status != PS_SUCCESS || !keep_native) {
+            status = first_failure(status, drop_native_locked(graph));
+        }
+    }
+    if (status != PS_SUCCESS) {
+        left.keep = graph->keep;
+        graph->keep = (struct ps_keep){NULL};
+    }
+    unlock(graph, status);
+    return first_failure(status, drop(&left));
+}
+
+static ps_status
+check_instantiate_locked(struct ps_graph *graph)
+{
+    if (graph->executable != 0 && !graph->keeps) {
+        return PS_ERROR_GRAPH_FINAL;
+    }
+    return graph->native == 0 ? PS_ERROR_GRAPH_EMPTY : PS_SUCCESS;
+}
+
+ps_status
+ps_graph_instantiate(struct ps_graph *graph)
+{
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = check_instantiate_locked(graph);
+    return unlock(graph,
+                  status != PS_SUCCESS ? status : instantiate_locked(graph));
+}
+
+/* A launch that is captured becomes part of another graph. */
+static ps_status
+keep_for_captures_locked(struct ps_graph *graph)
+{
+    ps_status status = PS_SUCCESS;
+    for (size_t i = 0; i < graph->keep.count; i++) {
+        struct ps_kept item = graph->keep.items[i];
+        status = first_failure(
+            status, item.block != NULL ? ps_capture_keep_block(item.block)
+                                       : ps_capture_keep_event(item.event));
+    }
+    return status;
+}
+
+static ps_status
+launch_locked(struct ps_graph *graph, struct ps_stream *stream)
+{
+    const struct ps_backend *backend = backend_of(graph);
+    ps_status status = PS_SUCCESS;
+    if (graph->executable == 0) {
+        status = instantiate_locked(graph);
+    }
+    if (status == PS_SUCCESS && ps_stream_is_captured(stream)) {
+        status = keep_for_captures_locked(graph);
+    }
+    /* The executable knows its own launches only. */
+    if (status == PS_SUCCESS && graph->fresh && graph->launched != NULL &&
+        graph->launched != stream) {
+        status = ps_stream_wait_stream(stream, graph->launched);
+    }
+    if (status == PS_SUCCESS) {
+        status = backend->graph_launch(backend, graph->device->index,
+                                       graph->executable, stream->handle);
+    }
+    return status;
+}
+
+ps_status
+ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream)
+{
+    *stream = NULL;
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (graph->native == 0 && graph->executable == 0) {
+        return unlock(graph, PS_ERROR_GRAPH_EMPTY);
+    }
+    *stream = ps_stream_ref(ps_current_stream(graph->device));
+    atomic_store_explicit(&(*stream)->used, true, memory_order_relaxed);
+    status = launch_locked(graph, *stream);
+    struct ps_stream *before = NULL;
+    if (status == PS_SUCCESS) {
+        graph->fresh = false;
+        before = graph->launched;
+        graph->launched = ps_stream_ref(*stream);
+    }
+    unlock(graph, status);
+    return first_failure(status, ps_stream_unref(before));
+}
+
+ps_status
+ps_graph_reset(struct ps_graph *graph)
+{
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct leftovers left = {NULL};
+    size_t operations;
+    if (graph->origin != NULL) {
+        status = end_locked(graph, &left, &operations);
+    }
+    if (graph->origin != NULL) {
+        return unlock(graph, status);
+    }
+    status = first_failure(status, drop_native_locked(graph));
+    status = first_failure(status, drop_executable_locked(graph));
+    left.keep = graph->keep;
+    left.launched = graph->launched;
+    graph->keep = (struct ps_keep){NULL};
+    graph->launched = NULL;
+    unlock(graph, status);
+    return first_failure(status, drop(&left));
+}
+
+ps_status
+ps_graph_destroy(struct ps_graph *graph)
+{
+    ps_status status = ps_graph_reset(graph);
+    if (graph->generation != ps_generation() || graph->origin != NULL) {
+        /* Of an ancestor, or a capture that another thread must end: its list
+         * still names the graph. */
+        return status == PS_ERROR_FOREIGN ? PS_SUCCESS : status;
+    }
+    pthread_mutex_destroy(&graph->mutex);
+    free(graph);
+    return status;
+}
+
+void
+ps_graph_handles(struct ps_graph *graph, ps_handle *native,
+                 ps_handle *executable)
+{
+    *native = *executable = 0;
+    if (lock(graph) == PS_SUCCESS) {
+        *native = graph->native;
+        *executable = graph->executable;
+        unlock(graph, PS_SUCCESS);
+    }
+}
+
+ps_status
+ps_graph_print(struct ps_graph *graph, const char *path)
+{
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (graph->native == 0) {
+        return unlock(graph, PS_ERROR_GRAPH_EMPTY);
+    }
+    const struct ps_backend *backend = backend_of(graph);
+    status = backend->graph_print == NULL
+                 ? PS_ERROR_NOT_SUPPORTED
+                 : backend->graph_print(backend, graph->device->index,
+                                        graph->native, path);
+    return unlock(graph, status);
+}

@@ -1,0 +1,88 @@
+/* Graphs: work that was captured once and is launched as a whole, as often as
+ * wanted.  A graph has one owner, and several threads may use it at once.
+ *
+ * It keeps the memory and the external events that its work uses, until it is
+ * reset and its last launch is done. */
+#ifndef PYSTREAMS_CORE_GRAPH_H
+#define PYSTREAMS_CORE_GRAPH_H
+
+#include <pystreams/backend.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "capture.h"
+
+/* Statuses of core's own: the graph is not in the state for the call. */
+enum {
+    PS_ERROR_GRAPH_TAKEN = 1010,  /* it holds a graph, or captures one */
+    PS_ERROR_GRAPH_IDLE = 1011,   /* it captures nothing */
+    PS_ERROR_GRAPH_STREAM = 1012, /* the capture is another stream's */
+    PS_ERROR_GRAPH_EMPTY = 1013,  /* it holds nothing */
+    PS_ERROR_GRAPH_FINAL = 1014,  /* it was instantiated, and not kept */
+};
+
+struct ps_graph {
+    unsigned generation;
+    /* Whether the native graph is kept once it was instantiated. */
+    bool keeps;
+    /* Guards what follows, also across calls of the backend. */
+    pthread_mutex_t mutex;
+    /* Of the latest capture. */
+    struct ps_device *device;
+    /* What is captured from; NULL but during a capture. */
+    struct ps_stream *origin;
+    struct ps_capture capture;
+    /* 0 while there is none. */
+    ps_handle native;
+    ps_handle executable;
+    /* Whether the executable was never launched. */
+    bool fresh;
+    /* What the captured work uses. */
+    struct ps_keep keep;
+    /* The stream of the latest launch: what it gets from here on comes after
+     * every launch. */
+    struct ps_stream *launched;
+};
+
+/* keeps: as torch's keep_graph. */
+ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
+
+/* Reset it and free it. */
+ps_status ps_graph_destroy(struct ps_graph *graph);
+
+/* PS_ERROR_GRAPH_TAKEN; PS_ERROR_NOT_SUPPORTED where the backend has no
+ * graphs. */
+ps_status
+ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
+                       enum ps_capture_mode mode);
+
+/* End the capture that began on the stream, and instantiate the graph unless
+ * it is kept (keep_native: keep the native one in any case).  *operations
+ * says how many were captured.  May block.  PS_ERROR_GRAPH_IDLE,
+ * PS_ERROR_GRAPH_STREAM. */
+ps_status
+ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
+                     bool keep_native, size_t *operations);
+
+/* May block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL. */
+ps_status ps_graph_instantiate(struct ps_graph *graph);
+
+/* Queue the work on the current stream of the device that it was captured on,
+ * instantiating it first where it is not yet.  *stream, with a reference, is
+ * that stream, also where its queue is full; NULL where there is none.  May
+ * block.  PS_ERROR_GRAPH_EMPTY. */
+ps_status ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream);
+
+/* Give up what it holds, and end its capture.  Launches that were queued still
+ * run.  May block; the status is that of the clean-up. */
+ps_status ps_graph_reset(struct ps_graph *graph);
+
+/* The native graph and the executable, each 0 where there is none. */
+void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
+                      ps_handle *executable);
+
+/* Write the native graph to a file.  May block.  PS_ERROR_GRAPH_EMPTY. */
+ps_status ps_graph_print(struct ps_graph *graph, const char *path);
+
+#endif
