@@ -136,23 +136,26 @@ end_locked(struct ps_graph *graph, struct leftovers *left, size_t *operations)
 static ps_status
 drop_native_locked(struct ps_graph *graph)
 {
-    const struct ps_backend *backend = backend_of(graph);
     ps_handle native = graph->native;
     graph->native = 0;
-    return native == 0
-               ? PS_SUCCESS
-               : backend->graph_destroy(backend, graph->device->index, native);
+    if (native == 0) {
+        return PS_SUCCESS;
+    }
+    const struct ps_backend *backend = backend_of(graph);
+    return backend->graph_destroy(backend, graph->device->index, native);
 }
 
 static ps_status
 drop_executable_locked(struct ps_graph *graph)
 {
-    const struct ps_backend *backend = backend_of(graph);
     ps_handle executable = graph->executable;
     graph->executable = 0;
-    return executable == 0 ? PS_SUCCESS
-                           : backend->executable_destroy(
-                                 backend, graph->device->index, executable);
+    if (executable == 0) {
+        return PS_SUCCESS;
+    }
+    const struct ps_backend *backend = backend_of(graph);
+    return backend->executable_destroy(backend, graph->device->index,
+                                       executable);
 }
 
 static ps_status
