@@ -1,0 +1,426 @@
+"""Captures on a GPU: what may go on beside one, in each capture mode and on
+each thread, and the kernels of other libraries in graphs of ours and ours in
+theirs."""
+
+import gc
+import importlib
+import threading
+import warnings
+
+import pytest
+
+import pystreams
+from pystreams import _C, AcceleratorError
+from pystreams import cuda as api
+
+SIZE = 1 << 16
+MODES = ["global", "thread_local", "relaxed"]
+
+# What other libraries warn of is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def gpu(cuda):
+    if cuda.on_engine:
+        pytest.skip(f"{cuda}: needs a GPU")
+    return cuda
+
+
+def library(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            pytest.skip(f"needs {name}: {error}")
+
+
+@pytest.fixture
+def buffer(gpu):
+    return filled(gpu, 1)
+
+
+def filled(gpu, byte):
+    buffer = gpu.empty(SIZE)
+    buffer.fill_(byte)
+    gpu.synchronize()
+    return buffer
+
+
+def value(gpu, buffer):
+    gpu.synchronize()
+    (byte,) = set(buffer.tobytes())
+    return byte
+
+
+def on_thread(where, call):
+    """Call on this thread, or on another that is waited for."""
+    if where == "this":
+        return call()
+    results, failures = [], []
+
+    def run():
+        try:
+            results.append(call())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+class Beside:
+    """What was there before the capture."""
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+        self.stream = gpu.stream()
+        self.done = gpu.event()
+        self.done.record(self.stream)
+        self.done.synchronize()
+        self.pending = gpu.event()
+        gpu.sleep(self.stream, 20)
+        self.pending.record(self.stream)
+        self.source = filled_later(gpu, self.stream)
+        self.lent = filled_later(gpu, self.stream)
+        self.lent.record_stream(gpu.stream())
+        self.pinned = gpu.host(SIZE)
+        self.garbage = [gpu.stream(), gpu.event()]
+        self.garbage[1].record(self.garbage[0])
+        self.garbage.append(self.garbage)
+
+
+def filled_later(gpu, stream):
+    buffer = gpu.empty(SIZE, stream=stream)
+    buffer.fill_(3, stream)
+    return buffer
+
+
+def drop_garbage(beside):
+    del beside.garbage
+    gc.collect()
+
+
+def drop_memory(beside):
+    del beside.lent
+    beside.gpu.empty(SIZE, stream=beside.stream)
+
+
+def drop_a_busy_stream(beside):
+    stream = beside.gpu.stream()
+    beside.gpu.sleep(stream, 5)
+    del stream
+
+
+def drop_streams(beside):
+    for stream in [beside.gpu.stream() for _ in range(40)]:
+        stream.record_event()
+
+
+def drop_events(beside):
+    for _ in range(40):
+        beside.gpu.event(enable_timing=True).record(beside.stream)
+
+
+def read_pinned(beside):
+    beside.pinned.copy_(beside.source, non_blocking=True, stream=beside.stream)
+
+
+# What users and what pystreams itself do beside a capture: no mode forbids it.
+HARMLESS = {
+    "make and drop streams": drop_streams,
+    "drop a busy stream": drop_a_busy_stream,
+    "make, record and drop events": drop_events,
+    "wait for events": lambda b: b.gpu.stream().wait_event(b.pending),
+    "wait for streams": lambda b: b.gpu.stream().wait_stream(b.stream),
+    "allocate and free": lambda b: b.gpu.empty(SIZE, stream=b.stream),
+    "allocate on a new stream": lambda b: b.gpu.empty(
+        1 << 26, stream=b.gpu.stream()
+    ),
+    "allocate pinned memory": lambda b: b.gpu.host(1 << 22),
+    "fill": lambda b: b.source.fill_(4, b.stream),
+    "copy to pinned memory": read_pinned,
+    "drop memory in use": drop_memory,
+    "drop garbage": drop_garbage,
+    "sleep": lambda b: b.gpu.sleep(b.stream, 1),
+    "ask what is known": lambda b: b.done.query(),
+    "ask whether it is captured": lambda b: b.stream.is_capturing(),
+    "count memory": lambda b: api.memory_stats(),
+    "a replay": lambda b: b.graph.replay(),
+}
+
+
+@pytest.mark.parametrize("where", ["this", "another"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", HARMLESS)
+def test_beside_a_capture(gpu, buffer, name, mode, where):
+    beside = Beside(gpu)
+    beside.graph = api.CUDAGraph()
+    side = gpu.stream()
+    with api.graph(beside.graph, stream=gpu.stream()):
+        beside.source.fill_(4)
+    graph, stream = api.CUDAGraph(), gpu.stream()
+    with api.graph(graph, stream=stream, capture_error_mode=mode):
+        buffer.fill_(2)
+
+        def run():
+            with side:
+                HARMLESS[name](beside)
+
+        on_thread(where, run)
+        assert stream.is_capturing()
+    assert value(gpu, buffer) == 1
+    graph.replay()
+    assert value(gpu, buffer) == 2
+
+
+# What the driver may forbid, as it is told to.
+UNSAFE = {
+    "Stream.query": lambda b: b.stream.query(),
+    "Stream.synchronize": lambda b: b.stream.synchronize(),
+    "Event.query": lambda b: b.pending.query(),
+    "Event.synchronize": lambda b: b.pending.synchronize(),
+}
+
+
+@pytest.mark.parametrize("where", ["this", "another"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_waits_beside_a_capture(gpu, buffer, name, mode, where):
+    beside, graph, stream = Beside(gpu), api.CUDAGraph(), gpu.stream()
+    gpu.sleep(beside.stream, 5)
+    beside.pending.record(beside.stream)
+    allowed = mode == "relaxed" or (
+        mode == "thread_local" and where == "another"
+    )
+    failure = ended = None
+    with stream:
+        graph.capture_begin(capture_error_mode=mode)
+        buffer.fill_(2)
+        try:
+            on_thread(where, lambda: UNSAFE[name](beside))
+        except AcceleratorError as error:
+            failure = error
+        try:
+            graph.capture_end()
+        except AcceleratorError as error:
+            ended = error
+    if allowed:
+        assert failure is None
+    if failure is None:
+        assert ended is None
+        graph.replay()
+        assert value(gpu, buffer) == 2
+    else:
+        assert 900 <= failure.error_code <= 908
+    assert not stream.is_capturing()
+    buffer.fill_(5, stream)
+    stream.synchronize()
+    assert value(gpu, buffer) == 5
+
+
+REFUSED = {
+    "Stream.query": (lambda stream, event: stream.query(), 900),
+    "Stream.synchronize": (lambda stream, event: stream.synchronize(), 900),
+    "Event.query": (lambda stream, event: event.query(), 907),
+    "Event.synchronize": (lambda stream, event: event.synchronize(), 907),
+    "cuda.synchronize": (lambda stream, event: api.synchronize(), 900),
+}
+
+
+@pytest.mark.parametrize("where", ["this", "another"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_waits_for_a_capture(gpu, buffer, name, mode, where):
+    """It is refused before the driver hears of it: the capture goes on."""
+    graph, stream = api.CUDAGraph(), gpu.stream()
+    call, code = REFUSED[name]
+    with api.graph(graph, stream=stream, capture_error_mode=mode):
+        buffer.fill_(2)
+        event = gpu.event()
+        event.record(stream)
+        with pytest.raises(AcceleratorError) as caught:
+            on_thread(where, lambda: call(stream, event))
+        assert caught.value.error_code == code
+    graph.replay()
+    assert value(gpu, buffer) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_traffic_on_eight_threads(gpu, buffer, mode):
+    """Threads that wait would end a global capture, as they are told."""
+    stop, failures = threading.Event(), []
+
+    def traffic():
+        try:
+            while not stop.is_set():
+                with gpu.stream() as stream:
+                    other = gpu.stream()
+                    memory = gpu.empty(SIZE)
+                    memory.fill_(1)
+                    event = stream.record_event()
+                    other.wait_event(event)
+                    target = gpu.empty(SIZE, stream=other)
+                    target.copy_(memory, non_blocking=True, stream=other)
+                    memory.record_stream(other)
+                    if mode != "global":
+                        event.query()
+                        other.synchronize()
+                    del memory, target, event, other
+                gc.collect()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=traffic) for _ in range(8)]
+    graphs = []
+    for thread in threads:
+        thread.start()
+    try:
+        for byte in range(20):
+            graph, stream = api.CUDAGraph(), gpu.stream()
+            with stream:
+                graph.capture_begin(capture_error_mode=mode)
+                for _ in range(50):
+                    buffer.fill_(byte)
+                graph.capture_end()
+            graphs.append(graph)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    for byte, graph in enumerate(graphs):
+        graph.replay()
+        assert value(gpu, buffer) == byte
+
+
+def test_timing_across_replays(gpu):
+    graph, stream = api.CUDAGraph(), gpu.stream()
+    start, end = (
+        api.Event(enable_timing=True, external=True) for _ in range(2)
+    )
+    with api.graph(graph, stream=stream):
+        start.record()
+        gpu.sleep(stream, 10)
+        end.record()
+    for _ in range(3):
+        graph.replay()
+        end.synchronize()
+        assert start.elapsed_time(end) > 1
+
+
+def test_a_dump(gpu, buffer, tmp_path):
+    graph = api.CUDAGraph(keep_graph=True)
+    with api.graph(graph):
+        buffer.fill_(2)
+    graph.debug_dump(tmp_path / "graph.dot")
+    assert "digraph" in (tmp_path / "graph.dot").read_text()
+
+
+def test_two_devices_in_one_graph(gpu, buffer):
+    if gpu.count < 2:
+        pytest.skip(f"{gpu}: needs two devices, has {gpu.count}")
+    graph, stream, far = api.CUDAGraph(), gpu.stream(), gpu.stream(1)
+    there = gpu.empty(SIZE, 1)
+    there.fill_(7)
+    gpu.synchronize(1)
+    with api.graph(graph, stream=stream):
+        far.wait_stream(stream)
+        there.fill_(8, far)
+        stream.wait_stream(far)
+        buffer.fill_(2)
+    graph.replay()
+    assert value(gpu, buffer) == 2
+    gpu.synchronize(1)
+    assert set(there.tobytes()) == {8}
+
+
+def test_cupy_in_a_graph(gpu):
+    cupy = library("cupy")
+    stream = gpu.stream()
+    array = cupy.zeros(SIZE, dtype=cupy.int32)
+    with cupy.cuda.ExternalStream(stream.native_handle):
+        cupy.add(array, 1, out=array)
+    gpu.synchronize()
+    graph = api.CUDAGraph()
+    with (
+        api.graph(graph, stream=stream),
+        cupy.cuda.ExternalStream(stream.native_handle),
+    ):
+        cupy.add(array, 1, out=array)
+    for _ in range(3):
+        graph.replay()
+    gpu.synchronize()
+    assert int(array.min()) == int(array.max()) == 4
+
+
+def torch_with_cuda():
+    torch = library("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a torch with CUDA")
+    return torch
+
+
+def test_torch_in_a_graph(gpu):
+    torch = torch_with_cuda()
+    stream = gpu.stream()
+    theirs = torch.cuda.ExternalStream(stream.native_handle)
+    tensor = torch.zeros(SIZE, dtype=torch.int32, device="cuda:0")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(theirs):
+        tensor.add_(1)
+    gpu.synchronize()
+    graph = api.CUDAGraph()
+    with api.graph(graph, stream=stream), torch.cuda.stream(theirs):
+        tensor.add_(1)
+    for _ in range(3):
+        graph.replay()
+    gpu.synchronize()
+    assert int(tensor.min()) == int(tensor.max()) == 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ours_in_a_graph_of_torch(gpu, buffer, mode):
+    """Streams and memory of ours come and go while torch captures."""
+    torch = torch_with_cuda()
+    graph = torch.cuda.CUDAGraph()
+    torch.zeros(1, device="cuda:0")
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        handle = torch.cuda.current_stream().cuda_stream
+        stream = pystreams.ExternalStream(handle, "cuda:0")
+        side = gpu.stream()
+        side.wait_stream(stream)
+        buffer.fill_(2, side)
+        stream.wait_stream(side)
+        made = gpu.empty(SIZE, stream=side)
+        assert side.is_capturing()
+        del side
+        gc.collect()
+        made_and_dropped = [gpu.stream() for _ in range(40)]
+        del made_and_dropped
+    graph.replay()
+    assert value(gpu, buffer) == 2
+    made.fill_(3)
+    assert value(gpu, made) == 3
+
+
+def test_no_memory_is_left(gpu, buffer):
+    free, _ = api.mem_get_info()
+    before = _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]
+    for byte in range(50):
+        graph = api.CUDAGraph()
+        with api.graph(graph):
+            made = gpu.empty(1 << 20)
+            made.fill_(byte)
+            buffer.copy_(made[:SIZE], non_blocking=True)
+        graph.replay()
+        del made, graph
+    gpu.synchronize()
+    after = _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]
+    assert after == before
+    assert free - api.mem_get_info()[0] < 64 << 20
