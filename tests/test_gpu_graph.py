@@ -340,6 +340,21 @@ def test_two_devices_in_one_graph(gpu, buffer):
     assert set(there.tobytes()) == {8}
 
 
+def test_a_copy_between_devices_in_a_graph(gpu, buffer):
+    if gpu.count < 2:
+        pytest.skip(f"{gpu}: needs two devices, has {gpu.count}")
+    graph, stream = api.CUDAGraph(), gpu.stream()
+    there = gpu.empty(SIZE, 1)
+    there.fill_(7)
+    gpu.synchronize(1)
+    with api.graph(graph, stream=stream):
+        there.copy_(buffer, non_blocking=True, stream=stream)
+        there.record_stream(stream)
+    graph.replay()
+    gpu.synchronize()
+    assert set(there.tobytes()) == {1}
+
+
 def test_cupy_in_a_graph(gpu):
     cupy = library("cupy")
     stream = gpu.stream()

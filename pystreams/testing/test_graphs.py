@@ -41,9 +41,18 @@ def filled(device: Device, stream: Stream, byte: int) -> Buffer:
 def filling(device: Device, buffer: Buffer, byte: int) -> Graph:
     """A graph that fills the buffer."""
     graph = Graph(device.type)
-    with captured(graph, device.stream()):
+    stream = device.stream()
+    with captured(graph, stream):
         buffer.fill_(byte)
+    launch_once(graph, stream)
     return graph
+
+
+def launch_once(graph: Graph, stream: Stream) -> None:
+    """The first launch may wait for all work."""
+    with stream:
+        graph.replay()
+    stream.synchronize()
 
 
 def read(buffer: Buffer, stream: Stream) -> int:
@@ -145,6 +154,7 @@ def test_a_launch_records_an_event(device: Device, busy: Busy) -> None:
         buffer.fill_(2)
         event.record()
     assert event.query()
+    launch_once(graph, stream)
     gate = busy(stream)
     with stream:
         graph.replay()
@@ -163,6 +173,9 @@ def test_a_launch_waits_for_an_event(device: Device, busy: Busy) -> None:
     with captured(graph, stream):
         event.wait()
         buffer.fill_(2)
+    launch_once(graph, stream)
+    buffer.fill_(1, stream)
+    stream.synchronize()
     gate = busy(other)
     event.record(other)
     with stream:
@@ -211,6 +224,7 @@ def test_launch_after_earlier_launches(device: Device, busy: Busy) -> None:
     stream, other = device.stream(), device.stream()
     buffer = filled(device, stream, 1)
     graph = filling(device, buffer, 2)
+    buffer.fill_(1, stream)
     gate = busy(stream)
     for one in (stream, other):
         with one:
@@ -227,6 +241,7 @@ def test_reset_while_a_launch_is_queued(device: Device, busy: Busy) -> None:
     stream = device.stream()
     buffer = filled(device, stream, 1)
     graph = filling(device, buffer, 2)
+    buffer.fill_(1, stream)
     gate = busy(stream)
     with stream:
         graph.replay()

@@ -1,0 +1,63 @@
+"""What tests of captures and graphs share."""
+
+import pytest
+
+from pystreams import _C, AcceleratorError
+
+SIZE = 4096
+
+UNSUPPORTED = 900
+MERGE = 902
+UNJOINED = 904
+ISOLATION = 905
+CAPTURED_EVENT = 907
+WRONG_THREAD = 908
+
+
+class Capture:
+    """Capture what a with block queues on a stream."""
+
+    def __init__(self, graph, stream, mode="relaxed"):
+        self.graph, self.stream, self.mode = graph, stream, mode
+
+    def __enter__(self):
+        self.stream.__enter__()
+        self.graph.capture_begin(capture_error_mode=self.mode)
+
+    def __exit__(self, *exc_info):
+        try:
+            self.graph.capture_end()
+        finally:
+            self.stream.__exit__(*exc_info)
+
+
+def filled(backend, stream, byte):
+    buffer = backend.empty(SIZE, stream=stream)
+    buffer.fill_(byte, stream)
+    stream.synchronize()
+    return buffer
+
+
+def filling(backend, buffer, byte):
+    graph = _C.Graph(backend.type)
+    with Capture(graph, backend.stream()):
+        buffer.fill_(byte)
+    return graph
+
+
+def replay(graph, stream):
+    with stream:
+        graph.replay()
+
+
+def byte_of(buffer, stream):
+    stream.synchronize()
+    (byte,) = set(buffer.tobytes())
+    return byte
+
+
+def code(call, *arguments, **options):
+    """The status of a call that fails."""
+    with pytest.raises(AcceleratorError) as caught:
+        call(*arguments, **options)
+    return caught.value.error_code

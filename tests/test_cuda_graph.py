@@ -1,0 +1,411 @@
+"""Graphs under torch's names and with torch's words, events that replays
+record, and the end of a process that has graphs."""
+
+import threading
+import weakref
+
+import pytest
+from captures import (
+    SIZE,
+    WRONG_THREAD,
+    Capture,
+    byte_of,
+    filled,
+    filling,
+    replay,
+)
+
+import pystreams
+from pystreams import _C, AcceleratorError
+from pystreams import cuda as api
+
+
+@pytest.fixture
+def stream(backend):
+    return backend.stream()
+
+
+@pytest.fixture
+def graph(backend):
+    return _C.Graph(backend.type)
+
+
+@pytest.fixture
+def buffer(backend, stream):
+    return filled(backend, stream, 1)
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_capture_that_another_thread_ends(stream, graph, buffer, mode):
+    failures = []
+
+    def end():
+        with stream:
+            try:
+                graph.capture_end()
+            except AcceleratorError as error:
+                failures.append(error.error_code)
+
+    with stream:
+        graph.capture_begin(capture_error_mode=mode)
+        buffer.fill_(2)
+        thread = threading.Thread(target=end)
+        thread.start()
+        thread.join()
+        if mode != "relaxed":
+            assert failures == [WRONG_THREAD]
+            graph.capture_end()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+RULES = {
+    "an end before the begin": (
+        lambda graph, stream: graph.capture_end(),
+        "capture_end() called before capture_begin().",
+    ),
+    "a replay of nothing": (
+        lambda graph, stream: graph.replay(),
+        "Called CUDAGraph::replay without a preceding successful capture.",
+    ),
+    "the pool of nothing": (
+        lambda graph, stream: graph.pool(),
+        "Called CUDAGraph::pool() without a preceding successful capture.",
+    ),
+    "nothing to instantiate": (
+        lambda graph, stream: graph.instantiate(),
+        "capture_end() must have been called before calling instantiate",
+    ),
+    "a graph that is not kept": (
+        lambda graph, stream: graph.raw_cuda_graph(),
+        "You cannot access the raw cudaGraph_t instance unless CUDAGraph was "
+        "initialized with keep_graph=true",
+    ),
+    "no executable": (
+        lambda graph, stream: graph.raw_cuda_graph_exec(),
+        "You cannot access the raw cudaGraphExec_t instance until "
+        "instantiate() has been called",
+    ),
+    "a mode that is none": (
+        lambda graph, stream: graph.capture_begin(capture_error_mode="strict"),
+        "Unknown capture error mode. Expected `global`, `thread_local`, or "
+        "`relaxed`, got strict",
+    ),
+    "a default stream": (
+        lambda graph, stream: graph.capture_begin(),
+        "CUDA graphs must be captured on a non-default stream. (However, "
+        "after capture, it's ok to replay them on the default stream.)",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_refused(stream, graph, rule):
+    call, message = RULES[rule]
+    with pytest.raises(RuntimeError) as caught:
+        call(graph, stream)
+    assert str(caught.value) == message
+
+
+def test_a_second_capture_is_refused(backend, stream, buffer):
+    graph = filling(backend, buffer, 2)
+    with stream, pytest.raises(RuntimeError, match="already owns a captured"):
+        graph.capture_begin()
+    with pytest.raises(RuntimeError, match="only when keep_graph=true"):
+        graph.instantiate()
+    assert not stream.is_capturing()
+
+
+def test_the_end_on_another_stream(backend, stream, graph, buffer):
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        with (
+            backend.stream(),
+            pytest.raises(RuntimeError, match="the same stream it began on"),
+        ):
+            graph.capture_end()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+@pytest.mark.parametrize("pool", ["", 1, (1,), ("a", "b")], ids=repr)
+def test_what_is_no_pool(stream, graph, pool):
+    with stream, pytest.raises(TypeError, match="pool must be None or"):
+        graph.capture_begin(pool)
+    assert not stream.is_capturing()
+
+
+def test_a_kept_graph(backend, stream, buffer):
+    graph = _C.Graph(backend.type, True)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    native = graph.raw_cuda_graph()
+    assert native != 0
+    with pytest.raises(RuntimeError, match="cudaGraphExec_t"):
+        graph.raw_cuda_graph_exec()
+    replay(graph, stream)
+    assert graph.raw_cuda_graph_exec() != 0
+    assert graph.raw_cuda_graph() == native
+    graph.instantiate()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+def test_pools_are_told_apart(backend, stream, buffer):
+    first, second = (filling(backend, buffer, 2) for _ in range(2))
+    assert first.pool() != second.pool()
+    token = api.graph_pool_handle()
+    assert token != api.graph_pool_handle()
+    for pool in (token, first.pool()):
+        graph = _C.Graph(backend.type)
+        with stream:
+            graph.capture_begin(pool)
+            buffer.fill_(2)
+            graph.capture_end()
+        assert graph.pool() == pool
+
+
+def test_an_empty_capture_is_warned_of(stream, graph):
+    with (
+        pytest.warns(UserWarning, match="The CUDA Graph is empty"),
+        Capture(graph, stream),
+    ):
+        pass
+    replay(graph, stream)
+    stream.synchronize()
+
+
+def test_a_dump_without_debug_mode(run_python, cuda):
+    done = run_python(
+        "import warnings; warnings.simplefilter('default')\n"
+        "from pystreams import cuda\n"
+        "cuda.CUDAGraph().debug_dump('graph.dot')"
+    )
+    assert done.returncode == 0
+    assert "CUDA Graphs debug not enabled" in done.stderr
+
+
+# ---- torch's context ----
+
+
+def test_the_context(cuda):
+    buffer = filled(cuda, cuda.default_stream(), 1)
+    graph = api.CUDAGraph()
+    before = cuda.currents()
+    with api.graph(graph) as entered:
+        assert entered is None
+        assert api.is_current_stream_capturing()
+        buffer.fill_(2)
+    assert not api.is_current_stream_capturing()
+    assert cuda.currents() == before
+    graph.replay()
+    assert byte_of(buffer, cuda.default_stream()) == 2
+    assert isinstance(graph, _C.Graph)
+    assert weakref.ref(graph)() is graph
+
+
+def test_the_context_on_a_given_stream(cuda):
+    stream = cuda.stream()
+    buffer = filled(cuda, stream, 1)
+    graph = api.CUDAGraph()
+    pool = api.graph_pool_handle()
+    with api.graph(
+        graph, pool=pool, stream=stream, capture_error_mode="relaxed"
+    ):
+        assert api.current_stream() == stream
+        buffer.fill_(2)
+    assert graph.pool() == pool
+
+
+def test_a_body_that_raises(cuda):
+    stream = cuda.stream()
+    buffer = filled(cuda, stream, 1)
+    before = cuda.currents()
+    with (
+        pytest.raises(ZeroDivisionError),
+        api.graph(api.CUDAGraph(), stream=stream),
+    ):
+        buffer.fill_(2)
+        1 / 0  # noqa: B018
+    assert cuda.currents() == before
+    assert not stream.is_capturing()
+    buffer.fill_(3, stream)
+    assert byte_of(buffer, stream) == 3
+
+
+def test_a_body_that_raises_where_the_capture_fails(cuda):
+    stream, side = cuda.stream(), cuda.stream()
+    with (
+        pytest.raises(ZeroDivisionError),
+        api.graph(api.CUDAGraph(), stream=stream),
+    ):
+        side.wait_stream(stream)
+        cuda.empty(SIZE).fill_(1, side)
+        1 / 0  # noqa: B018
+    assert not stream.is_capturing()
+    assert not side.is_capturing()
+
+
+def test_a_capture_that_cannot_begin(cuda):
+    buffer = filled(cuda, cuda.default_stream(), 1)
+    graph = api.CUDAGraph()
+    with api.graph(graph):
+        buffer.fill_(2)
+    before = cuda.currents()
+    with pytest.raises(RuntimeError, match="already owns"):
+        api.graph(graph).__enter__()
+    assert cuda.currents() == before
+
+
+# ---- Events that replays record ----
+
+
+def external(backend, timing=True):
+    return pystreams.Event(backend.name, enable_timing=timing, external=True)
+
+
+def test_timing_across_replays(backend, stream, graph):
+    start, end = external(backend), external(backend)
+    with Capture(graph, stream):
+        start.record()
+        backend.sleep(stream, 5)
+        end.record()
+    for _ in range(2):
+        replay(graph, stream)
+        end.synchronize()
+        assert start.elapsed_time(end) >= 4
+
+
+def test_an_external_event_says_nothing_from_before(backend, stream, graph):
+    event = external(backend, timing=False)
+    event.record(stream)
+    event.synchronize()
+    with Capture(graph, stream):
+        event.record()
+    replay(graph, stream)
+    stream.synchronize()
+    for _ in range(2):
+        with backend.hold(stream):
+            replay(graph, stream)
+            assert not event.query()
+        event.synchronize()
+        assert event.query()
+
+
+def test_an_external_event_lives_as_long_as_the_graph(
+    backend, stream, graph, buffer
+):
+    event = external(backend, timing=False)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        event.record()
+    del event
+    replay(graph, stream)
+    others = [backend.event() for _ in range(8)]
+    with backend.hold(stream):
+        for other in others:
+            other.record(backend.stream())
+        replay(graph, stream)
+        for other in others:
+            other.synchronize()
+    assert byte_of(buffer, stream) == 2
+
+
+def test_the_flag_is_one_of_cuda_events(cuda):
+    assert api.Event(False, False, False, True).query()
+    assert api.Event(external=True).query()
+
+
+# ---- The end of the process ----
+
+PROLOGUE = """
+import os, signal
+import pystreams
+from pystreams import _C, cuda
+buffer = pystreams.empty(4096, device="cuda")
+graph = cuda.CUDAGraph()
+stream = cuda.Stream()
+def capture():
+    with cuda.graph(graph):
+        buffer.fill_(2)
+def begin():
+    stream.__enter__()
+    graph.capture_begin(capture_error_mode="relaxed")
+    buffer.fill_(2)
+"""
+
+ENDS = {
+    "a live graph": "capture()",
+    "a replay in flight": "capture(); cuda._sleep(100_000_000); "
+    "graph.replay()",
+    "a capture under way": "begin()",
+    "a graph that keeps the last of a buffer": "capture(); del buffer",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_exit(cuda, run_python, end):
+    done = run_python(PROLOGUE + ENDS[end])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_fork(cuda, run_python):
+    done = run_python(
+        PROLOGUE
+        + """
+capture()
+begin_graph, graph = graph, cuda.CUDAGraph()
+begin()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(10)
+    for call in (begin_graph.replay, begin_graph.reset, graph.capture_end):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "fork" in str(error), error
+        else:
+            os._exit(3)
+    del graph, begin_graph
+    if cuda.is_emulated():
+        other = pystreams.empty(4096, device="cuda")
+        new = cuda.CUDAGraph()
+        with cuda.graph(new, stream=cuda.Stream()):
+            other.fill_(3)
+        new.replay()
+        cuda.synchronize()
+        assert set(other.tobytes()) == {3}
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+graph.capture_end()
+"""
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_gpu_no_graph(run_python):
+    done = run_python(
+        """
+from pystreams import _C, cuda
+try:
+    cuda.CUDAGraph()
+except RuntimeError as error:
+    print(error)
+""",
+        env={"PYSTREAMS_EMULATE_CUDA": None, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.stdout.startswith("No CUDA GPUs are available")
+
+
+def test_a_backend_without_graphs(run_with_device):
+    done = run_with_device(
+        """
+import fake_device
+from pystreams import _C
+try:
+    _C.Graph(dict(_C.backends())["mtia"])
+except NotImplementedError as error:
+    print(error)
+"""
+    )
+    assert done.stdout == "the mtia backend does not support graphs\n"
