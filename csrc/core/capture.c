@@ -185,7 +185,7 @@ ps_keep_drop(struct ps_keep *keep)
         status = status != PS_SUCCESS ? status : next;
     }
     free(keep->items);
-    *keep = (struct ps_keep){NULL};
+    *keep = (struct ps_keep){0};
     return status;
 }
 

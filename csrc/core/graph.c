@@ -186,7 +186,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         graph->origin->handle != stream->handle) {
         return unlock(graph, PS_ERROR_GRAPH_STREAM);
     }
-    struct leftovers left = {NULL};
+    struct leftovers left = {0};
     status = end_locked(graph, &left, operations);
     if (status == PS_SUCCESS && !graph->keeps) {
         status = instantiate_locked(graph);
@@ -196,7 +196,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
     }
     if (status != PS_SUCCESS) {
         left.keep = graph->keep;
-        graph->keep = (struct ps_keep){NULL};
+        graph->keep = (struct ps_keep){0};
     }
     unlock(graph, status);
     return first_failure(status, drop(&left));
@@ -291,7 +291,7 @@ ps_graph_reset(struct ps_graph *graph)
     if (status != PS_SUCCESS) {
         return status;
     }
-    struct leftovers left = {NULL};
+    struct leftovers left = {0};
     size_t operations;
     if (graph->origin != NULL) {
         status = end_locked(graph, &left, &operations);
@@ -303,7 +303,7 @@ ps_graph_reset(struct ps_graph *graph)
     status = first_failure(status, drop_executable_locked(graph));
     left.keep = graph->keep;
     left.launched = graph->launched;
-    graph->keep = (struct ps_keep){NULL};
+    graph->keep = (struct ps_keep){0};
     graph->launched = NULL;
     unlock(graph, status);
     return first_failure(status, drop(&left));

@@ -288,7 +288,8 @@ ps_status cpu_capture_record_locked(struct cpu_stream *stream,
  * capture.  Statuses: PS_ERROR_CAPTURE_ISOLATION, _MERGE, _INVALIDATED. */
 ps_status
 cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record);
-/* A stream is destroyed: any capture that it is in comes to nothing. */
+/* A stream is destroyed: the capture that it is in comes to nothing, and is
+ * over where it began on that stream, which may be gone then. */
 void cpu_capture_lose_locked(struct cpu_stream *stream);
 
 /* ---- Items ---- */

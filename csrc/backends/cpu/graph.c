@@ -145,14 +145,6 @@ cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
     return theirs->status;
 }
 
-void
-cpu_capture_lose_locked(struct cpu_stream *stream)
-{
-    if (stream->capture != NULL) {
-        invalidate(stream->capture, PS_SUCCESS);
-    }
-}
-
 static ps_status
 begin_locked(struct cpu_stream *stream, enum ps_capture_mode mode)
 {
@@ -229,12 +221,18 @@ check_end(const struct cpu_stream *stream)
     return PS_SUCCESS;
 }
 
-/* Let the streams go.  A stream is joined once another has waited for all that
- * it got; as whoever waits gets something, too, all end in the origin. */
+/* End the capture and let its streams go.  A stream is joined once another has
+ * waited for all that it got; as whoever waits gets something, too, all end in
+ * the origin. */
 static ps_status
-leave_locked(struct cpu_capture *capture)
+close_locked(struct cpu_engine *engine, struct cpu_capture *capture)
 {
+    struct cpu_capture **link = &engine->captures;
     ps_status status = capture->status;
+    while (*link != capture) {
+        link = &(*link)->next;
+    }
+    *link = capture->next;
     while (capture->streams != NULL) {
         struct cpu_stream *stream = capture->streams;
         capture->streams = stream->peer;
@@ -245,7 +243,23 @@ leave_locked(struct cpu_capture *capture)
         stream->capture = NULL;
         cpu_stream_reap_locked(stream);
     }
+    free(capture);
     return status;
+}
+
+void
+cpu_capture_lose_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_capture *capture = stream->capture;
+    struct cpu_plan *plan = capture->plan;
+    if (stream == capture->origin) {
+        close_locked(engine, capture);
+        plan_unref_locked(engine, plan);
+    }
+    else {
+        invalidate(capture, PS_SUCCESS);
+    }
 }
 
 /* A handle for the plan, whose reference it takes over on success. */
@@ -272,16 +286,9 @@ static ps_status
 end_locked(struct cpu_stream *stream, ps_handle *graph, size_t *operations)
 {
     struct cpu_engine *engine = stream->engine;
-    struct cpu_capture *capture = stream->capture;
-    struct cpu_capture **link = &engine->captures;
-    struct cpu_plan *plan = capture->plan;
+    struct cpu_plan *plan = stream->capture->plan;
     int device = stream->device;
-    while (*link != capture) {
-        link = &(*link)->next;
-    }
-    *link = capture->next;
-    ps_status status = leave_locked(capture);
-    free(capture);
+    ps_status status = close_locked(engine, stream->capture);
     if (status == PS_SUCCESS) {
         status = graph_add_locked(engine, device, plan, NULL, graph);
     }

@@ -127,8 +127,12 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
         struct cpu_stream *stream = slot->object;
         cpu_slot_give_locked(engine, slot);
         stream->destroyed = true;
-        cpu_capture_lose_locked(stream);
-        cpu_stream_reap_locked(stream);
+        if (stream->capture != NULL) {
+            cpu_capture_lose_locked(stream);
+        }
+        else {
+            cpu_stream_reap_locked(stream);
+        }
     }
     cpu_unlock(engine);
     return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;

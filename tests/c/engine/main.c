@@ -79,6 +79,9 @@ main(int argc, char **argv)
         test_busy_workers,
         test_shared,
         test_shared_by_the_dead,
+        test_graphs,
+        test_captures_refused,
+        test_captures_lost,
         test_stress,
         test_shutdown,
     };

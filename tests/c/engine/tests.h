@@ -31,6 +31,11 @@ void test_timed_waits(void);
 void test_interrupted_waits(void);
 void test_busy_workers(void);
 
+/* graphs.c */
+void test_graphs(void);
+void test_captures_refused(void);
+void test_captures_lost(void);
+
 /* handles.c */
 void test_handles(void);
 
