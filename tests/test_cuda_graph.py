@@ -217,7 +217,8 @@ def test_the_context_on_a_given_stream(cuda):
     assert graph.pool() == pool
 
 
-def test_a_body_that_raises(cuda):
+@pytest.mark.parametrize("fills", [0, 2])
+def test_a_body_that_raises(cuda, fills):
     stream = cuda.stream()
     buffer = filled(cuda, stream, 1)
     before = cuda.currents()
@@ -225,7 +226,8 @@ def test_a_body_that_raises(cuda):
         pytest.raises(ZeroDivisionError),
         api.graph(api.CUDAGraph(), stream=stream),
     ):
-        buffer.fill_(2)
+        for _ in range(fills):
+            buffer.fill_(2)
         1 / 0  # noqa: B018
     assert cuda.currents() == before
     assert not stream.is_capturing()

@@ -61,7 +61,7 @@ class graph:
     def __exit__(self, exc_type: object, *rest: Any) -> None:
         try:
             self.cuda_graph.capture_end()
-        except RuntimeError:
+        except Exception:
             if exc_type is None:
                 raise
         finally:
