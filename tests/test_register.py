@@ -83,6 +83,13 @@ def test_a_group_is_there_in_part(group, member):
     )
 
 
+def test_graphs_need_stream_capturing():
+    refused(
+        tables.table(**dict.fromkeys(tables.GRAPHS, True)),
+        "the mine backend has capture_begin but lacks stream_capturing",
+    )
+
+
 @pytest.mark.parametrize(
     "name",
     [
