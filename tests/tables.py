@@ -54,9 +54,7 @@ GRAPHS = [
     "graph_destroy",
 ]
 REQUIRED = [
-    m
-    for m in MEMBERS
-    if m not in {*OPTIONAL, *MEMORY, *GATES, *IPC, *GRAPHS}
+    m for m in MEMBERS if m not in {*OPTIONAL, *MEMORY, *GATES, *IPC, *GRAPHS}
 ]
 
 

@@ -49,6 +49,14 @@ def call_all(run_python, cause):
 REFUSALS = {
     "fresh.elapsed_time": "ValueError",
     "block.memoryview": "BufferError",
+    **dict.fromkeys(
+        (f"{name}.ipc_handle" for name in ("event", "timed", "fresh")),
+        "RuntimeError",
+    ),
+    **dict.fromkeys(
+        (f"{name}.from_ipc_handle" for name in ("event", "timed", "fresh")),
+        "ValueError",
+    ),
 }
 
 

@@ -178,8 +178,8 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
         if (status == PS_SUCCESS) {
-            status = check_group(backend, groups[i].kind, groups[i].name,
-                                 refusal);
+            status =
+                check_group(backend, groups[i].kind, groups[i].name, refusal);
         }
     }
     if (status == PS_SUCCESS && backend->capture_begin != NULL &&

@@ -8,7 +8,7 @@ and a negative int mean the calling thread's current device.
 from __future__ import annotations
 
 from .. import _C
-from .._C import AcceleratorError, OutOfMemoryError
+from .._C import AcceleratorError, OutOfMemoryError, graph_pool_handle
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
 from .._C import CudaGraph as CUDAGraph
@@ -17,7 +17,6 @@ from .._C import as_stream as _as_stream
 from .._C import current_stream as _current_stream
 from .._C import default_stream as _default_stream
 from .._C import device_index as _device_index
-from .._C import graph_pool_handle
 from .._C import set_stream as _set_stream
 from .._context import DeviceContext as _DeviceContext
 from .._context import StreamContext
