@@ -473,6 +473,7 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 
 const struct ps_backend ps_cuda_backend = {
     .abi_version = PS_ABI_VERSION,
+    .flags = PS_BACKEND_SHARED,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,
     .status_name = cuda_status_name,

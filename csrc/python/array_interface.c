@@ -104,10 +104,15 @@ static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {
     const struct ps_backend *backend = device->runtime->backend;
+    ps_status status;
     int owner;
-    if (address != NULL && backend->memory_device != NULL &&
-        backend->memory_device(backend, device->index, address, &owner) ==
-            PS_SUCCESS) {
+    if (address == NULL || backend->memory_device == NULL) {
+        return device;
+    }
+    CALL_BACKEND(device->runtime,
+                 status = backend->memory_device(backend, device->index,
+                                                 address, &owner));
+    if (status == PS_SUCCESS) {
         ps_runtime_device(device->runtime, owner, &device);
     }
     return device;

@@ -64,8 +64,10 @@ check_place(struct module_state *state, const struct claim *claim,
     if (backend->memory_device == NULL) {
         return 0;
     }
-    ps_status status =
-        backend->memory_device(backend, device->index, address, &owner);
+    ps_status status;
+    CALL_BACKEND(device->runtime,
+                 status = backend->memory_device(backend, device->index,
+                                                 address, &owner));
     struct handle_text text = handle_text((ps_handle)address);
     if (status == PS_ERROR_INVALID_VALUE) {
         PyErr_Format(PyExc_ValueError,

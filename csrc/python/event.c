@@ -209,7 +209,12 @@ event_wait_on(struct module_state *state, struct ps_event *event,
     if (check_types(event, stream, "blocking") < 0) {
         return -1;
     }
-    ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
+    if (ps_event_known_done(event)) {
+        status = ps_stream_wait_event(stream, event);
+    }
+    else {
+        ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
+    }
     if (status != PS_SUCCESS) {
         raise_status(state, event->runtime, "Event.wait", status);
         return -1;
@@ -259,7 +264,7 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    ps_status status = ps_event_query(event_of(self));
+    ps_status status = event_query(event_of(self));
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
@@ -338,8 +343,8 @@ check_timed(PyObject *self, PyObject *other)
 static ps_status
 query_both(struct ps_event *start, struct ps_event *end)
 {
-    ps_status status = ps_event_query(start);
-    return status == PS_SUCCESS ? ps_event_query(end) : status;
+    ps_status status = event_query(start);
+    return status == PS_SUCCESS ? event_query(end) : status;
 }
 
 static PyObject *
@@ -364,7 +369,8 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     float milliseconds;
     ps_status status = query_both(start, end);
     if (status == PS_SUCCESS) {
-        status = ps_event_elapsed(start, end, &milliseconds);
+        CALL_BACKEND(start->runtime,
+                     status = ps_event_elapsed(start, end, &milliseconds));
     }
     if (status == PS_ERROR_NOT_READY) {
         PyErr_SetString(PyExc_RuntimeError,

@@ -31,7 +31,8 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
         status = PS_ERROR_INVALID_HANDLE;
     }
     else if (backend->stream_device != NULL) {
-        status = backend->stream_device(backend, handle, &actual);
+        CALL_BACKEND(device->runtime, status = backend->stream_device(
+                                          backend, handle, &actual));
     }
     if (status == PS_SUCCESS && strict && actual != device->index) {
         struct handle_text text = handle_text(handle);

@@ -57,6 +57,18 @@ struct module_state {
         Py_END_ALLOW_THREADS   \
     } while (0)
 
+/* Run a statement that calls a backend and does not block, unless another
+ * library makes it. */
+#define CALL_BACKEND(runtime, statement)                     \
+    do {                                                     \
+        if ((runtime)->backend->flags & PS_BACKEND_SHARED) { \
+            WITHOUT_GIL(statement);                          \
+        }                                                    \
+        else {                                               \
+            statement;                                       \
+        }                                                    \
+    } while (0)
+
 extern struct PyModuleDef pystreams_module;
 
 static inline struct module_state *
@@ -251,6 +263,9 @@ PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
 /* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
 struct ps_stream *stream_of(PyObject *self);
 
+/* What Stream.query asks; of a stream that nobody may hold meanwhile. */
+ps_status stream_query(struct module_state *state, struct ps_stream *stream);
+
 /* Drop a reference, or none, from Python code, reporting a failure. */
 void stream_release(struct module_state *state, struct ps_stream *stream);
 
@@ -263,29 +278,11 @@ int stream_wait_stream(struct module_state *state, struct ps_stream *stream,
  * PS_SUCCESS: try again; else a status to raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
-/* How many submitted callables are not done. */
-extern atomic_int callables_pending;
-
-/* Whether a call that enqueues must not keep the GIL.  CUDA says of no queue
- * that it is full: it blocks, until a callable that needs the GIL is done. */
-static inline bool
-enqueues_without_gil(struct ps_stream *stream)
-{
-    return atomic_load_explicit(&callables_pending, memory_order_relaxed) !=
-               0 &&
-           stream->device->runtime->backend->stream_wait_room == NULL;
-}
-
 /* status = call, an enqueueing function of core, tried until there is room in
  * the stream's queue. */
-#define ENQUEUE(status, stream, call)       \
-    do {                                    \
-        if (enqueues_without_gil(stream)) { \
-            WITHOUT_GIL(status = (call));   \
-        }                                   \
-        else {                              \
-            status = (call);                \
-        }                                   \
+#define ENQUEUE(status, stream, call)                             \
+    do {                                                          \
+        CALL_BACKEND((stream)->device->runtime, status = (call)); \
     } while (has_room_again(stream, &status))
 
 /* Likewise, for a call that may block. */
@@ -339,6 +336,18 @@ int cuda_stream_protocol(struct module_state *state, PyObject *object,
                          ps_handle *handle);
 
 /* ---- event.c, event_ipc.c, cuda_event.c ---- */
+
+/* What Event.query asks.  The backend is not, where it is known. */
+static inline ps_status
+event_query(struct ps_event *event)
+{
+    ps_status status;
+    if (ps_event_known_done(event)) {
+        return ps_event_query(event);
+    }
+    CALL_BACKEND(event->runtime, status = ps_event_query(event));
+    return status;
+}
 
 typedef struct {
     PyObject ob_base;

@@ -136,6 +136,16 @@ Stream_hash(PyObject *self)
     return hash != -1 ? hash : -2;
 }
 
+ps_status
+stream_query(struct module_state *state, struct ps_stream *stream)
+{
+    ps_status status;
+    ps_stream_ref(stream);
+    CALL_BACKEND(stream->device->runtime, status = ps_stream_query(stream));
+    stream_release(state, stream);
+    return status;
+}
+
 static PyObject *
 Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
@@ -143,14 +153,14 @@ Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (stream == NULL) {
         return NULL;
     }
-    ps_status status = ps_stream_query(stream);
+    ps_status status = stream_query(state_of(self), stream);
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
     if (status == PS_ERROR_NOT_READY) {
         Py_RETURN_FALSE;
     }
-    return raise_status(state_of(self), stream->device->runtime,
+    return raise_status(state_of(self), as_stream(self)->device->runtime,
                         "Stream.query", status);
 }
 
@@ -283,9 +293,13 @@ Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (stream == NULL) {
         return NULL;
     }
-    ps_status status = ps_stream_capturing(stream, &capturing);
+    ps_status status;
+    ps_stream_ref(stream);
+    CALL_BACKEND(stream->device->runtime,
+                 status = ps_stream_capturing(stream, &capturing));
+    stream_release(state_of(self), stream);
     if (status != PS_SUCCESS) {
-        return raise_status(state_of(self), stream->device->runtime,
+        return raise_status(state_of(self), as_stream(self)->device->runtime,
                             "Stream.is_capturing", status);
     }
     return PyBool_FromLong(capturing);

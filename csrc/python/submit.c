@@ -61,8 +61,6 @@ static struct {
     unsigned generation;
 } queue = {.generation = UINT_MAX};
 
-atomic_int callables_pending;
-
 /* What the calling thread runs, or NULL. */
 static _Thread_local struct job *current;
 
@@ -78,7 +76,6 @@ ensure_queue(void)
         return;
     }
     memset(&queue, 0, sizeof(queue));
-    atomic_store(&callables_pending, 0);
     queue.generation = ps_generation();
     queue.tail = &queue.first;
     pthread_mutex_init(&queue.mutex, NULL);
@@ -237,7 +234,6 @@ count_locked(struct ps_stream *stream, int change)
     unsigned before = stream->jobs;
     stream->jobs += (unsigned)change;
     queue.wanted += (stream->jobs != 0) - (before != 0);
-    atomic_fetch_add(&callables_pending, change);
 }
 
 /* End a process that was forked in a callable or a callback, which returned:
@@ -399,7 +395,10 @@ static bool
 is_capturing(struct ps_stream *stream)
 {
     int capturing;
-    return ps_stream_capturing(stream, &capturing) == PS_SUCCESS && capturing;
+    ps_status status;
+    CALL_BACKEND(stream->device->runtime,
+                 status = ps_stream_capturing(stream, &capturing));
+    return status == PS_SUCCESS && capturing;
 }
 
 static ps_status
@@ -513,7 +512,7 @@ check_may_wait(const struct work *work)
     }
     else if (work->event != NULL) {
         cyclic = atomic_load(&work->event->source) == mine->handle &&
-                 ps_event_query(work->event) == PS_ERROR_NOT_READY;
+                 event_query(work->event) == PS_ERROR_NOT_READY;
     }
     if (cyclic) {
         PyErr_Format(PyExc_RuntimeError,

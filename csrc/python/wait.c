@@ -263,7 +263,8 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     };
     struct ps_letter *letter = NULL;
     bool is_device = work->stream == NULL && work->event == NULL;
-    ps_status status = ask(&vigil);
+    ps_status status;
+    CALL_BACKEND(work->device->runtime, status = ask(&vigil));
     if (status == PS_ERROR_NOT_READY) {
         status = ps_mailbox_create(&vigil.mailbox);
     }
@@ -285,7 +286,7 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     ps_mailbox_unref(vigil.mailbox);
     if (status == PS_SUCCESS && work->event != NULL) {
         /* So that it is known. */
-        ps_event_query(work->event);
+        event_query(work->event);
     }
     return status;
 }

@@ -293,15 +293,15 @@ PyObject *
 Event_await(PyObject *self)
 {
     struct ps_event *event = ((EventObject *)self)->event;
-    return await(state_of(self), self, event->runtime, ps_event_query(event));
+    return await(state_of(self), self, event->runtime, event_query(event));
 }
 
 PyObject *
 Stream_await(PyObject *self)
 {
     struct ps_stream *stream = stream_of(self);
-    return stream != NULL
-               ? await(state_of(self), self, stream->device->runtime,
-                       ps_stream_query(stream))
-               : NULL;
+    return stream != NULL ? await(state_of(self), self,
+                                  ((StreamObject *)self)->device->runtime,
+                                  stream_query(state_of(self), stream))
+                          : NULL;
 }

@@ -168,7 +168,8 @@ raw_stream_destroy(PyObject *module, PyObject *args)
     const struct ps_backend *backend = device->runtime->backend;
     index = device->index;
     if (backend->stream_device != NULL) {
-        status = backend->stream_device(backend, handle, &index);
+        CALL_BACKEND(device->runtime,
+                     status = backend->stream_device(backend, handle, &index));
     }
     if (status == PS_SUCCESS) {
         WITHOUT_GIL(status = backend->stream_destroy(backend, index, handle));

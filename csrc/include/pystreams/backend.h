@@ -116,6 +116,11 @@ enum {
     PS_BACKEND_FORKABLE = 1,
     /* The devices only stand in for those of this device type. */
     PS_BACKEND_EMULATED = 2,
+    /* Other libraries of the process use the devices too, and may keep any
+     * call waiting for a callback of theirs that needs the GIL: the thread
+     * state is detached in all members but device_current, device_restore and
+     * gate_open. */
+    PS_BACKEND_SHARED = 4,
 };
 
 /* How long a timed wait lasts. */
