@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future
 from itertools import count
 from threading import Condition, Thread
 from typing import Any
 
 from . import _C
-
-# Where one thread spins another must be able to run.
-_LINGER = len(os.sched_getaffinity(0)) > 1
 
 _PARTS = {"_condition": Condition, "_waiters": list, "_done_callbacks": list}
 
@@ -31,7 +27,7 @@ class StreamFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """Return what the callable gave, waiting for it if need be."""
-        if _LINGER and _C.linger(self) and self._exception is None:
+        if _C.linger(self) and self._exception is None:
             return self._result
         return super().result(timeout)
 

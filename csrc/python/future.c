@@ -3,6 +3,8 @@
  * then no lock is made, nor taken. */
 #include "module.h"
 
+#include <sched.h>
+
 enum {
     /* How long a result is spun for: about what going to sleep and waking up
      * cost. */
@@ -92,12 +94,14 @@ future_mark_settled(void)
     atomic_fetch_add(&settled, 1);
 }
 
-/* Spin, with the GIL released, until a Future was settled. */
+/* Spin, with the GIL released, until a Future was settled; on one core with
+ * whoever settles it, too. */
 static void
 spin(unsigned long long seen, int64_t end)
 {
     while (atomic_load_explicit(&settled, memory_order_acquire) == seen &&
            monotonic_ns() < end) {
+        sched_yield();
     }
 }
 
