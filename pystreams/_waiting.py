@@ -53,11 +53,18 @@ def _failed(obj: _Waitable) -> bool:
     return False
 
 
+# What is captured is never done: cudaErrorStreamCaptureUnsupported to
+# cudaErrorStreamCaptureWrongThread.
+_CAPTURED = range(900, 909)
+
+
 def _is_done(obj: _C.Stream | _C.Event) -> bool:
     """Whether there is nothing to wait for, without waiting to be told."""
     try:
         return obj.query()
-    except _C.AcceleratorError:
+    except _C.AcceleratorError as error:
+        if error.error_code in _CAPTURED:
+            raise
         return True
 
 

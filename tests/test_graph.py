@@ -2,6 +2,7 @@
 and what a graph keeps.  What the contract says of them is in the conformance
 suite."""
 
+import asyncio
 import contextlib
 import gc
 import threading
@@ -22,6 +23,7 @@ from captures import (
     replay,
 )
 
+import pystreams
 from pystreams import _C, AcceleratorError
 
 
@@ -132,7 +134,15 @@ def test_an_event_that_is_done_orders_nothing(backend, stream, graph, buffer):
     assert byte_of(buffer, stream) == 2
 
 
+async def awaiting(work):
+    await work
+
+
 WAITS = {
+    "Stream, awaited": lambda stream, event: asyncio.run(awaiting(stream)),
+    "Event, awaited": lambda stream, event: asyncio.run(awaiting(event)),
+    "Stream, among others": lambda stream, event: pystreams.wait([stream]),
+    "Event, among others": lambda stream, event: pystreams.wait([event]),
     "Stream.query": lambda stream, event: stream.query(),
     "Stream.synchronize": lambda stream, event: stream.synchronize(),
     "Stream.synchronize, timed": lambda stream, event: stream.synchronize(1),

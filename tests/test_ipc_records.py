@@ -197,6 +197,27 @@ def test_await_and_wait(backend, peer):
     assert done == {event, other}
 
 
+def test_records_of_several_processes_are_told_of_apart(engine, peer):
+    event = shared(engine)
+    peer.open(event)
+    hold_there(peer)
+
+    async def main():
+        first = asyncio.ensure_future(event)
+        await asyncio.sleep(0.01)
+        with engine.hold(stream := engine.stream()) as gate:
+            event.record(stream)
+            second = asyncio.ensure_future(event)
+            await asyncio.sleep(0.01)
+            gate.open()
+            await second
+        assert not first.done()
+        peer.do("gate.open()")
+        await first
+
+    asyncio.run(main())
+
+
 def test_a_remote_record_holds_up_no_notification(backend, peer):
     """Not even of an event with the same history here."""
     event, stream = shared(backend), backend.stream()

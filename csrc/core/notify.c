@@ -118,9 +118,10 @@ add_watch_locked(struct ps_device *device, struct ps_watch **result)
     return PS_SUCCESS;
 }
 
-/* The watch for events that the source recorded. */
+/* The watch for events that the source recorded.  The records that processes
+ * make of an event they share are in no order. */
 static ps_status
-find_watch_locked(struct ps_device *device, ps_handle source,
+find_watch_locked(struct ps_device *device, ps_handle source, bool shared,
                   struct ps_watch **result)
 {
     const struct ps_backend *backend = device->runtime->backend;
@@ -134,7 +135,7 @@ find_watch_locked(struct ps_device *device, ps_handle source,
                         ? w
                         : found;
         }
-        else if (w->source == source && pending < MOST_PENDING) {
+        else if (!shared && w->source == source && pending < MOST_PENDING) {
             found = w;
             break;
         }
@@ -156,7 +157,7 @@ watch_locked(struct ps_event *event, struct ps_device *device,
     ps_status status = trim_locked(device);
     if (status == PS_SUCCESS) {
         status = find_watch_locked(device, atomic_load(&event->source),
-                                   &news->watch);
+                                   ps_event_is_shared(event), &news->watch);
     }
     if (status != PS_SUCCESS) {
         return status;
