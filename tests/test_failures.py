@@ -222,6 +222,7 @@ def test_failed_while_dropped(engine):
         del stream
         gc.collect()
     raises(engine.synchronize)
+    engine.synchronize()
     for _ in range(20):
         engine.stream().synchronize()
 

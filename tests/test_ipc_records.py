@@ -210,7 +210,7 @@ def test_records_of_several_processes_are_told_of_apart(engine, peer):
             second = asyncio.ensure_future(event)
             await asyncio.sleep(0.01)
             gate.open()
-            await second
+            await asyncio.wait_for(second, 30)
         assert not first.done()
         peer.do("gate.open()")
         await first

@@ -472,6 +472,19 @@ def test_recycled_handle_is_idle(backend):
     backend.synchronize()
 
 
+def test_a_busy_handle_is_recycled_once_it_is_idle(backend):
+    """So that the driver need not destroy it, nor make another."""
+    stream = backend.stream()
+    handle = stream.native_handle
+    with backend.hold(stream):
+        del stream
+        assert handle not in [backend.stream().native_handle for _ in range(9)]
+    backend.synchronize()
+    assert handle in {
+        s.native_handle for s in [backend.stream() for _ in range(50)]
+    }
+
+
 def test_dir_has_torchs_names():
     names = set(dir(Stream))
     assert names >= {

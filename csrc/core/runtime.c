@@ -24,7 +24,7 @@ reset_device_in_child(struct ps_device *device)
     device->streams = NULL;
     atomic_store(&device->captured, NULL);
     device->beside = NULL;
-    device->idle_stream_count = 0;
+    device->pooled_stream_count = 0;
     for (int i = 0; i < PS_EVENT_POOLS; i++) {
         device->idle_events[i].count = 0;
     }
@@ -232,6 +232,14 @@ ps_runtime_current_device(struct ps_runtime *runtime,
     return ps_runtime_device(runtime, index, device);
 }
 
+/* What nobody holds must not have its failure told of again and again. */
+static ps_status
+forget_hidden(struct ps_device *device)
+{
+    ps_status status = ps_device_forget_watches(device);
+    return status != PS_SUCCESS ? status : ps_device_forget_failed(device);
+}
+
 ps_status
 ps_device_synchronize(struct ps_device *device)
 {
@@ -241,7 +249,7 @@ ps_device_synchronize(struct ps_device *device)
         return status;
     }
     ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
-    status = ps_device_forget_watches(device);
+    status = forget_hidden(device);
     return status == PS_SUCCESS
                ? backend->device_synchronize(backend, device->index)
                : status;
@@ -257,7 +265,7 @@ ps_device_synchronize_for(struct ps_device *device,
     }
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
-        status = ps_device_forget_watches(device);
+        status = forget_hidden(device);
     }
     return status == PS_SUCCESS
                ? backend->device_synchronize_for(backend, device->index, limit)

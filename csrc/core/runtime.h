@@ -22,7 +22,7 @@ enum {
     PS_MAX_RUNTIMES = 8,
     /* How many idle native streams of a device are kept for reuse.  A stream
      * holds device memory, so few. */
-    PS_IDLE_STREAMS = 32,
+    PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
     /* PS_EVENT_TIMING and PS_EVENT_BLOCKING: the flags of pooled events. */
     PS_EVENT_POOLS = 4,
@@ -50,12 +50,13 @@ struct ps_device {
     /* What memory is allocated on for work that is captured; made when it is
      * first needed, and never freed. */
     struct ps_stream *beside;
-    /* Idle native streams. */
-    int idle_stream_count;
-    struct {
+    /* Native streams that nobody holds. */
+    int pooled_stream_count;
+    struct ps_pooled_stream {
         ps_handle handle;
         int priority;
-    } idle_streams[PS_IDLE_STREAMS];
+        bool unused; /* since it was last idle */
+    } pooled_streams[PS_POOLED_STREAMS];
     /* Idle native events by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;

@@ -1,5 +1,5 @@
-/* Streams and the pool of idle native streams.  Only an idle native stream
- * enters the pool, so that a new stream never waits for a former owner's work
+/* Streams and the pool of native streams that nobody holds.  Only an idle one
+ * leaves the pool, so that a new stream never waits for a former owner's work
  * and never meets its failure. */
 #include "stream.h"
 
@@ -36,32 +36,105 @@ unlink_locked(struct ps_stream *stream)
     }
 }
 
-static bool
-pool_take_locked(struct ps_device *device, int priority, ps_handle *handle)
+/* ---- The pool ---- */
+
+static int
+pool_count(struct ps_device *device)
 {
-    for (int i = device->idle_stream_count; i-- > 0;) {
-        if (device->idle_streams[i].priority == priority) {
-            *handle = device->idle_streams[i].handle;
-            device->idle_streams[i] =
-                device->idle_streams[--device->idle_stream_count];
-            return true;
-        }
-    }
-    return false;
+    pthread_mutex_lock(&device->mutex);
+    int count = device->pooled_stream_count;
+    pthread_mutex_unlock(&device->mutex);
+    return count;
 }
 
+/* What is at a place in the pool, if it has the priority; NULL for any. */
 static bool
-pool_give_locked(struct ps_device *device, int priority, ps_handle handle)
+pool_take(struct ps_device *device, int place, const int *priority,
+          struct ps_pooled_stream *taken)
 {
-    int count = device->idle_stream_count;
-    if (count == PS_IDLE_STREAMS) {
-        return false;
+    struct ps_pooled_stream *pool = device->pooled_streams;
+    pthread_mutex_lock(&device->mutex);
+    bool found = place < device->pooled_stream_count &&
+                 (priority == NULL || pool[place].priority == *priority);
+    if (found) {
+        *taken = pool[place];
+        pool[place] = pool[--device->pooled_stream_count];
     }
-    device->idle_streams[count].handle = handle;
-    device->idle_streams[count].priority = priority;
-    device->idle_stream_count++;
-    return true;
+    pthread_mutex_unlock(&device->mutex);
+    return found;
 }
+
+/* Into the pool while there is room; else destroyed, with whatever work or
+ * failure it still has. */
+static ps_status
+pool_give(struct ps_device *device, const struct ps_pooled_stream *given)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    pthread_mutex_lock(&device->mutex);
+    bool room = device->pooled_stream_count < PS_POOLED_STREAMS;
+    if (room) {
+        device->pooled_streams[device->pooled_stream_count++] = *given;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return room ? PS_SUCCESS
+                : backend->stream_destroy(backend, device->index,
+                                          given->handle);
+}
+
+/* Make what was taken the stream's if it is idle.  If busy it goes back, and
+ * is destroyed if it has failed. */
+static ps_status
+pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
+{
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    stream->handle = taken->handle;
+    ps_status found =
+        taken->unused ? PS_SUCCESS : ps_stream_query_quietly(stream);
+    if (found == PS_SUCCESS) {
+        return PS_SUCCESS;
+    }
+    stream->handle = 0;
+    return found == PS_ERROR_NOT_READY
+               ? pool_give(device, taken)
+               : backend->stream_destroy(backend, device->index,
+                                         taken->handle);
+}
+
+/* Give the stream an idle native stream of its priority, if there is one. */
+static ps_status
+recycle(struct ps_stream *stream)
+{
+    struct ps_pooled_stream taken;
+    ps_status status = PS_SUCCESS;
+    for (int i = pool_count(stream->device);
+         i-- > 0 && stream->handle == 0 && status == PS_SUCCESS;) {
+        if (pool_take(stream->device, i, &stream->priority, &taken)) {
+            status = pool_examine(stream, &taken);
+        }
+    }
+    return status;
+}
+
+ps_status
+ps_device_forget_failed(struct ps_device *device)
+{
+    struct ps_pooled_stream taken;
+    ps_status status = PS_SUCCESS;
+    for (int i = pool_count(device); i-- > 0 && status == PS_SUCCESS;) {
+        struct ps_stream stream = {.generation = ps_generation(),
+                                   .device = device};
+        if (pool_take(device, i, NULL, &taken)) {
+            status = pool_examine(&stream, &taken);
+        }
+        if (stream.handle != 0) {
+            status = pool_give(device, &taken);
+        }
+    }
+    return status;
+}
+
+/* ---- Lives ---- */
 
 /* A stream that is being captured may be neither asked nor destroyed: keep it
  * until the capture is over. */
@@ -97,23 +170,19 @@ ps_device_give_up_captured(struct ps_device *device)
     return status;
 }
 
-/* Idle, back to the pool while there is room; else destroyed, with whatever
- * work or failure it still has. */
 static ps_status
 give_up_native(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    bool idle = !atomic_load(&stream->used) ||
-                ps_stream_query_quietly(stream) == PS_SUCCESS;
+    struct ps_pooled_stream given = {
+        .handle = stream->handle,
+        .priority = stream->priority,
+        .unused = !atomic_load(&stream->used),
+    };
     pthread_mutex_lock(&device->mutex);
     unlink_locked(stream);
-    bool kept =
-        idle && pool_give_locked(device, stream->priority, stream->handle);
     pthread_mutex_unlock(&device->mutex);
-    return kept ? PS_SUCCESS
-                : backend->stream_destroy(backend, device->index,
-                                          stream->handle);
+    return pool_give(device, &given);
 }
 
 static ps_status
@@ -168,10 +237,8 @@ ps_stream_create(struct ps_device *device, int priority,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     stream->priority = priority;
-    pthread_mutex_lock(&device->mutex);
-    bool recycled = pool_take_locked(device, priority, &stream->handle);
-    pthread_mutex_unlock(&device->mutex);
-    if (!recycled) {
+    status = recycle(stream);
+    if (status == PS_SUCCESS && stream->handle == 0) {
         status = backend->stream_create(backend, device->index, priority,
                                         &stream->handle);
     }
@@ -239,8 +306,8 @@ ps_stream_is_pooled(struct ps_device *device, ps_handle handle)
 {
     bool found = false;
     pthread_mutex_lock(&device->mutex);
-    for (int i = 0; i < device->idle_stream_count; i++) {
-        found = found || device->idle_streams[i].handle == handle;
+    for (int i = 0; i < device->pooled_stream_count; i++) {
+        found = found || device->pooled_streams[i].handle == handle;
     }
     pthread_mutex_unlock(&device->mutex);
     return found;

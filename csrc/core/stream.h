@@ -65,6 +65,10 @@ struct ps_stream *ps_stream_ref(struct ps_stream *stream);
  * the clean-up, and the stream is gone in any case. */
 ps_status ps_stream_unref(struct ps_stream *stream);
 
+/* Destroy those that failed of the native streams that nobody holds.  The
+ * status is that of the clean-up. */
+ps_status ps_device_forget_failed(struct ps_device *device);
+
 /* Give up the streams that were dropped while they were captured, but for
  * those that still are.  The status is that of the clean-up. */
 ps_status ps_device_give_up_captured(struct ps_device *device);
