@@ -30,7 +30,7 @@ class DeviceContext:
         self._entered: dict[int, tuple[int, Any]] = {}
 
     def __enter__(self) -> None:
-        idx = -1 if self.idx is None else self.idx
+        idx = -1 if self.idx is None else max(self.idx, -1)
         self.prev_idx = previous = exchange_device(self._type, idx)
         entered = self._entered
         thread = get_ident()

@@ -298,16 +298,6 @@ def test_device_of(two):
     assert api.current_device() == 0
 
 
-def test_negative_index_is_the_current_device(two):
-    with api.device(1):
-        assert api.Stream(-1).device == two.device(1)
-        assert api.current_stream(-1).device == two.device(1)
-        assert api.default_stream(-5).device == two.device(1)
-        assert api.synchronize(-(2**63)) is None
-        assert api.get_device_name(-1) == api.get_device_name(1)
-    assert api.Stream(-1).device == two.device(0)
-
-
 def test_device_of_what_is_not_on_a_device(two):
     """As torch's, get_device is not asked then."""
 
