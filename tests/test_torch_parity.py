@@ -8,7 +8,14 @@ import json
 
 import pytest
 from parity import facts, reasons
-from torch_parity import RECORD, Comparison, differences, matches
+from torch_parity import (
+    RECORD,
+    Comparison,
+    code,
+    differences,
+    matches,
+    page,
+)
 
 from pystreams import cuda
 
@@ -46,6 +53,13 @@ def test_no_reason_is_left_over(comparison):
         forked if cuda.is_emulated() else set()
     )
     assert left_over == set()
+
+
+def test_the_page_has_every_difference(comparison):
+    text = "\n".join(page(comparison, "About."))
+    assert comparison.summary() in text
+    for rows in comparison.meant.values():
+        assert [key for key, *_ in rows if code(key) not in text] == []
 
 
 def test_programs_say_what_they_mean(ours):

@@ -49,7 +49,6 @@ class Comparison:
         self.torch, self.ours = torch, ours
         self.meant = {why: [] for why in reasons.REASONS}
         self.faults = []
-        self.to_come = []
         used = set()
         for difference in differences(torch, ours):
             for why, row in self.rows():
@@ -58,9 +57,7 @@ class Comparison:
                     used.add(row)
                     break
             else:
-                key = difference[0]
-                coming = any(matches(p, key) for p in reasons.TO_COME)
-                (self.to_come if coming else self.faults).append(difference)
+                self.faults.append(difference)
         self.unused = [row for _, row in self.rows() if row not in used]
 
     @staticmethod
@@ -74,7 +71,7 @@ class Comparison:
         meant = sum(map(len, self.meant.values()))
         return (
             f"{len(compared)} facts compared; {meant} differences are meant, "
-            f"{len(self.to_come)} are to come, {len(self.faults)} are faults; "
+            f"{len(self.faults)} are faults; "
             f"{len(self.unused)} reasons match nothing."
         )
 
@@ -103,7 +100,6 @@ def page(comparison, about):
     for title, rows in (
         ("Faults", comparison.faults),
         ("Reasons that match nothing", comparison.unused),
-        ("To come", comparison.to_come),
     ):
         if rows:
             yield from ("", f"## {title}", "", *table(rows))

@@ -20,7 +20,7 @@ from .._C import device_index as _device_index
 from .._C import set_stream as _set_stream
 from .._context import DeviceContext as _DeviceContext
 from .._context import StreamContext
-from .graphs import graph
+from ._graphs import graph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

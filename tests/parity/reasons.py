@@ -26,6 +26,7 @@ LEFT_OUT = {
         torch.cuda.*rng_state_all torch.cuda.initial_seed
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.cuda.random
         torch.cuda.seed torch.cuda.seed_all
+        torch.cuda.CUDAGraph.register_generator_state
     """,
     "Settings and statistics of torch's caching allocators; a Buffer's memory "
     "is the driver's pool's.": """
@@ -66,6 +67,8 @@ LEFT_OUT = {
     "Nothing is deferred to the initialization that could fail there.": (
         "torch.cuda.DeferredCudaCallError"
     ),
+    "A capture has a stream of its own; torch's have one, of the device that "
+    "was current at the first.": "torch.cuda.graph.default_capture_stream",
     "pystreams.trace tells of each synchronization as it is made.": (
         "torch.cuda.get_sync_debug_mode torch.cuda.set_sync_debug_mode"
     ),
@@ -121,6 +124,9 @@ ADDED = {
         torch.cuda.device.prev_idx torch.cuda.device_of.idx
         torch.cuda.device_of.prev_idx torch.accelerator.device_index.idx
         torch.accelerator.device_index.prev_idx
+        torch.cuda.graph.capture_error_mode torch.cuda.graph.capture_stream
+        torch.cuda.graph.cuda_graph torch.cuda.graph.pool
+        torch.cuda.graph.stream_ctx
     """,
 }
 
@@ -242,6 +248,7 @@ CHANGED = {
         ("torch.*set_device*(*)", "ValueError: *", "TypeError: *"),
         ("torch.cuda.set_stream(1)", "AttributeError: *", "TypeError: *"),
         ("torch.cuda.stream(1)*", "AttributeError: *", "TypeError: *"),
+        ("*graph(*stream=1)*", "AttributeError: *", "TypeError: *"),
         ("torch.cuda.*(1.5)", "<*Stream *>", "TypeError: *"),
         ("! *", "undefined behaviour, not run", "TypeError: *"),
     ),
@@ -268,6 +275,7 @@ CHANGED = {
             "TypeError: *",
             "True",
         ),
+        ('torch.cuda.CUDAGraph("yes").reset()', "TypeError: *", "None"),
     ),
     "The ids of a stream are given by keyword.": (
         ("torch.Stream(0, 0, 1).device", "device(*)", "TypeError: *"),
@@ -308,6 +316,43 @@ CHANGED = {
             "RuntimeError: Event device index 0 does not match other's *",
         ),
     ),
+    "Interprocess events are of every class, and of every device type.": (
+        ("*torch.Event(*).ipc_handle()*", "NotImplementedError: *", "64"),
+        (
+            "torch.Event.from_ipc_handle(*)",
+            "NotImplementedError: *",
+            "ValueError: from_ipc_handle: *",
+        ),
+    ),
+    "A handle and a device that cannot be are ValueErrors.": (
+        (
+            "torch.cuda.Event.from_ipc_handle(*)",
+            "RuntimeError: *",
+            "ValueError: *",
+        ),
+    ),
+    "What cannot be shared is said before the driver is asked.": (
+        (
+            "torch.cuda.Event().ipc_handle()",
+            "AcceleratorError: CUDA error: *",
+            "RuntimeError: ipc_handle() needs an interprocess event: *",
+        ),
+        (
+            "*from_ipc_handle(0, e.ipc_handle())",
+            "*",
+            "RuntimeError: from_ipc_handle: the event of this handle was *",
+        ),
+    ),
+    "The end of no capture is told before the driver is asked.": (
+        (
+            "torch.cuda.CUDAGraph().capture_end()",
+            "AcceleratorError: CUDA error: *",
+            "RuntimeError: capture_end() called before capture_begin().",
+        ),
+    ),
+    "A capture without a stream is on the device that is current.": (
+        ("torch.cuda.set_device(1); inside(*graph(*", "(0, 1)", "(1, 1)"),
+    ),
     "A repr names the class, the device and the handle.": (
         ("repr(torch.Stream(*))", "'torch.Stream *", "'<torch.Stream*"),
         ("repr(torch.Event())", "'torch.Event *", "'<torch.Event*"),
@@ -347,15 +392,6 @@ CHANGED = {
         ),
     ),
 }
-
-# No faults yet, because pystreams is only about to have them.
-TO_COME = (
-    "torch.cuda.CUDAGraph*",
-    "torch.cuda.graph*",
-    "torch.cuda.Event",
-    "*external=True*",
-    "*ipc_handle*",
-)
 
 
 def left_out_or_added(groups, torch, ours):

@@ -58,11 +58,11 @@ class graph:
             self.stream_ctx.__exit__()
             raise
 
-    def __exit__(self, exc_type: object, *rest: Any) -> None:
+    def __exit__(self, *args: Any) -> None:
         try:
             self.cuda_graph.capture_end()
         except Exception:
-            if exc_type is None:
+            if not any(args):
                 raise
         finally:
-            self.stream_ctx.__exit__(exc_type, *rest)
+            self.stream_ctx.__exit__(*args)
