@@ -193,31 +193,16 @@ gate_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
     return status;
 }
 
-ps_status
-cuda_stream_gate(const struct ps_backend *backend, int device,
-                 ps_handle stream, ps_notification reached, void *argument,
-                 ps_handle *gate)
+/* The member, with the device's context current. */
+static ps_status
+gate_make(int device, ps_handle stream, ps_notification reached,
+          void *argument, ps_handle *gate, bool *idle)
 {
-    /* What other threads capture must not see what is asked and allocated. */
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     enum cudaStreamCaptureStatus capturing;
-    struct cuda_scope scope;
     struct cuda_post post;
     struct slot *slot = NULL;
-    bool idle = false;
-    ps_status status;
+    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
 
-    (void)backend;
-    if (cuda_driver.stream_wait_value == NULL ||
-        cuda_driver.stream_write_value == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
-    status = cuda_scope_enter(&scope, device);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    cudaThreadExchangeStreamCaptureMode(&mode);
-    status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
     if (status == PS_SUCCESS && capturing != cudaStreamCaptureStatusNone) {
         status = PS_ERROR_NOT_SUPPORTED;
     }
@@ -229,14 +214,29 @@ cuda_stream_gate(const struct ps_backend *backend, int device,
         status = cuda_post_enter(&post, device, stream);
     }
     if (status == PS_SUCCESS) {
-        status = gate_queue(&post, stream, slot, reached, argument, &idle);
+        status = gate_queue(&post, stream, slot, reached, argument, idle);
         cuda_post_leave(&post);
     }
     if (status != PS_SUCCESS && slot != NULL) {
         slot_give(slot);
     }
-    cudaThreadExchangeStreamCaptureMode(&mode);
-    cuda_scope_leave(&scope, status);
+    return status;
+}
+
+ps_status
+cuda_stream_gate(const struct ps_backend *backend, int device,
+                 ps_handle stream, ps_notification reached, void *argument,
+                 ps_handle *gate)
+{
+    bool idle = false;
+    ps_status status = PS_ERROR_NOT_SUPPORTED;
+
+    (void)backend;
+    if (cuda_driver.stream_wait_value != NULL &&
+        cuda_driver.stream_write_value != NULL) {
+        status = ON_DEVICE(
+            device, gate_make(device, stream, reached, argument, gate, &idle));
+    }
     if (status == PS_SUCCESS && idle) {
         reached(argument, PS_SUCCESS);
     }

@@ -1,12 +1,12 @@
 /* Threads that ask; cuda_poll.h says when. */
 #include "cuda_poll.h"
 
-#include <cuda_runtime_api.h>
-
 #include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
+
+#include "cuda_driver.h"
 
 enum { SECOND = 1000 * CUDA_MILLISECOND };
 
@@ -53,11 +53,11 @@ static void *
 poller_main(void *argument)
 {
     struct cuda_poller *poller = argument;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     unsigned long long over = 0;
 
     /* Whatever other threads capture, asking does not disturb it. */
-    cudaThreadExchangeStreamCaptureMode(&mode);
+    cuda_driver.capture_mode(&mode);
     /* Otherwise the kernel may wake it 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1);
     while (!atomic_load(&poller->stopping)) {

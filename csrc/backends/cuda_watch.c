@@ -403,6 +403,10 @@ cuda_stream_drain(int device, ps_handle stream)
     if (status != PS_SUCCESS || capturing != cudaStreamCaptureStatusNone) {
         return status;
     }
+    status = cuda_driver.stream_query((CUstream)stream);
+    if (status != PS_ERROR_NOT_READY) {
+        return status;
+    }
     status = notice_find(device, &notice);
     if (status == PS_SUCCESS) {
         status = cuda_driver.event_record(notice->event, (CUstream)stream);
@@ -414,32 +418,39 @@ cuda_stream_drain(int device, ps_handle stream)
     return status;
 }
 
+static ps_status
+device_mark(int device, struct cuda_notice **mark)
+{
+    CUcontext context;
+    ps_status status = cuda_context_retain(device, &context);
+
+    if (status == PS_SUCCESS) {
+        status = notice_find(device, mark);
+    }
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.context_record(context, (*mark)->event);
+        if (status != PS_SUCCESS) {
+            cuda_notice_destroy(*mark);
+        }
+    }
+    return status;
+}
+
 ps_status
 cuda_device_synchronize_for(const struct ps_backend *backend, int device,
                             const struct ps_limit *limit)
 {
-    struct cuda_notice *notice;
-    struct cuda_scope scope;
-    CUcontext context;
-    ps_status status = cuda_context_retain(device, &context);
+    struct cuda_notice *mark;
+    ps_status status;
 
     (void)backend;
     if (cuda_driver.context_record == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
+    status = ON_DEVICE(device, device_mark(device, &mark));
     if (status == PS_SUCCESS) {
-        status = cuda_scope_enter(&scope, device);
+        status = event_wait_for(mark->event, limit);
+        cuda_notice_destroy(mark);
     }
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    status = notice_find(device, &notice);
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.context_record(context, notice->event);
-        if (status == PS_SUCCESS) {
-            status = event_wait_for(notice->event, limit);
-        }
-        cuda_notice_destroy(notice);
-    }
-    return cuda_scope_leave(&scope, status);
+    return status;
 }
