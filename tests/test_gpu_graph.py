@@ -148,6 +148,9 @@ HARMLESS = {
     "drop memory in use": drop_memory,
     "drop garbage": drop_garbage,
     "sleep": lambda b: b.gpu.sleep(b.stream, 1),
+    "wait for several": lambda b: [
+        pystreams.wait([b.pending]) for _ in range(2)
+    ],
     "ask what is known": lambda b: b.done.query(),
     "ask whether it is captured": lambda b: b.stream.is_capturing(),
     "count memory": lambda b: api.memory_stats(),

@@ -494,10 +494,11 @@ def test_may_make_another_stream_current(cuda, taken):
     block = cuda.empty(64)
     block.fill_(3)
     target = cuda.empty(64)
+    theirs = cuda.stream()
     producer = SimpleNamespace(
         __cuda_array_interface__={
             **block.__cuda_array_interface__,
-            "stream": cuda.stream().native_handle,
+            "stream": theirs.native_handle,
         }
     )
     changed = []

@@ -1,4 +1,4 @@
-/* The table over cudart, and the only file that names cuda*.
+/* The table over cudart; no files but the cuda*.c name cuda*.
  *
  * One rule: a call of cudart's is made with the primary context of its device
  * current, and leaves the thread as it was, so that cudart never meets a

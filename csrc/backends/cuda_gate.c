@@ -17,14 +17,15 @@
 /* What a gate waits at, in pinned memory.  A slot numbers its gates; each
  * waits until opened is no less than its own number, which opening writes.
  * As opened only grows, a wait that the device looks at after the slot went
- * on to other gates still finds what it waits for, so that opening frees the
- * slot and the device need not be asked.  The device compares by the sign of
- * the difference: numbers stay below 2^31, and a slot that used them up is
- * left alone for good. */
+ * on to other gates still finds what it waits for, so that a gate that was
+ * reached and opened frees its slot, and the device need not be asked.  The
+ * device compares by the sign of the difference: numbers stay below 2^31, and
+ * a slot that used them up is left alone for good. */
 struct slot {
     _Atomic uint32_t opened;
     _Atomic uint32_t reached; /* written by the device */
     uint32_t number;          /* of the latest gate */
+    atomic_int holders;       /* the gate, and its passage until it came */
     struct slot *next;
 };
 
@@ -43,6 +44,14 @@ slot_give(struct slot *slot)
     slot->next = slots;
     slots = slot;
     pthread_mutex_unlock(&slots_lock);
+}
+
+static void
+slot_release(struct slot *slot)
+{
+    if (atomic_fetch_sub(&slot->holders, 1) == 1) {
+        slot_give(slot);
+    }
 }
 
 /* Allocate slots, one of which is the caller's. */
@@ -81,6 +90,7 @@ slot_take(struct slot **slot)
     }
     if (error == cudaSuccess) {
         (*slot)->number++;
+        atomic_store(&(*slot)->holders, 1);
     }
     return error;
 }
@@ -98,9 +108,9 @@ slot_wait(const struct slot *slot, ps_handle stream)
 
 /* A stream's coming to a gate.  The word says so at once, whoever has the
  * driver's locks.  An event says it too, as nothing is written once the work
- * has failed, nor perhaps seen, where a slot's earlier gate was opened before
- * it was reached: the first of the two is told. */
+ * has failed: the first of the two is told. */
 struct passage {
+    struct slot *slot;
     ps_notification reached;
     void *argument;
     atomic_bool told;
@@ -120,6 +130,13 @@ passage_arrive(void *memory, ps_status status)
     }
 }
 
+static void
+word_arrive(void *memory, ps_status status)
+{
+    slot_release(((struct passage *)memory)->slot);
+    passage_arrive(memory, status);
+}
+
 /* Queue a gate on a stream with work.  The passage is used up on success. */
 static ps_status
 passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
@@ -127,7 +144,7 @@ passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
 {
     struct cuda_notice *word, *event;
     ps_status status = cuda_word_notice_create(&slot->reached, slot->number,
-                                               passage_arrive, passage, &word);
+                                               word_arrive, passage, &word);
 
     if (status != PS_SUCCESS) {
         return status;
@@ -147,6 +164,7 @@ passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
         cuda_notice_destroy(event);
         return status;
     }
+    atomic_fetch_add(&slot->holders, 1);
     cuda_notice_send(post, word);
     cuda_notice_send(post, event);
     return PS_SUCCESS;
@@ -182,6 +200,7 @@ gate_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
     if (passage == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
+    passage->slot = slot;
     passage->reached = reached;
     passage->argument = argument;
     atomic_init(&passage->told, false);
@@ -218,7 +237,7 @@ gate_make(int device, ps_handle stream, ps_notification reached,
         cuda_post_leave(&post);
     }
     if (status != PS_SUCCESS && slot != NULL) {
-        slot_give(slot);
+        slot_release(slot);
     }
     return status;
 }
@@ -251,6 +270,6 @@ cuda_gate_open(const struct ps_backend *backend, int device, ps_handle gate)
     (void)backend;
     (void)device;
     atomic_store_explicit(&slot->opened, slot->number, memory_order_release);
-    slot_give(slot);
+    slot_release(slot);
     return PS_SUCCESS;
 }

@@ -14,19 +14,15 @@ ps_status
 cuda_event_export(const struct ps_backend *backend, int device,
                   ps_handle event, unsigned char handle[PS_IPC_HANDLE_BYTES])
 {
-    struct cuda_scope scope;
     cudaIpcEventHandle_t exported;
+    ps_status status = ON_DEVICE(
+        device, cudaIpcGetEventHandle(&exported, (cudaEvent_t)event));
 
     (void)backend;
-    ps_status status = cuda_scope_enter(&scope, device);
-    if (status == PS_SUCCESS) {
-        status =
-            (ps_status)cudaIpcGetEventHandle(&exported, (cudaEvent_t)event);
-    }
     if (status == PS_SUCCESS) {
         memcpy(handle, &exported, sizeof(exported));
     }
-    return cuda_scope_leave(&scope, status);
+    return status;
 }
 
 ps_status
@@ -34,18 +30,15 @@ cuda_event_open(const struct ps_backend *backend, int device,
                 const unsigned char handle[PS_IPC_HANDLE_BYTES],
                 ps_handle *event)
 {
-    struct cuda_scope scope;
     cudaIpcEventHandle_t exported;
     cudaEvent_t opened;
+    ps_status status;
 
     (void)backend;
     memcpy(&exported, handle, sizeof(exported));
-    ps_status status = cuda_scope_enter(&scope, device);
-    if (status == PS_SUCCESS) {
-        status = (ps_status)cudaIpcOpenEventHandle(&opened, exported);
-    }
+    status = ON_DEVICE(device, cudaIpcOpenEventHandle(&opened, exported));
     if (status == PS_SUCCESS) {
         *event = (ps_handle)opened;
     }
-    return cuda_scope_leave(&scope, status);
+    return status;
 }

@@ -56,12 +56,6 @@ ps_status
 cuda_sleep(const struct ps_backend *backend, int device, ps_handle stream,
            uint64_t cycles)
 {
-    struct cuda_scope scope;
-    ps_status status = cuda_scope_enter(&scope, device);
-
     (void)backend;
-    if (status == PS_SUCCESS) {
-        status = sleep_queue(stream, cycles);
-    }
-    return cuda_scope_leave(&scope, status);
+    return ON_DEVICE(device, sleep_queue(stream, cycles));
 }

@@ -260,6 +260,15 @@ ps_event_query(struct ps_event *event)
 }
 
 ps_status
+ps_event_query_known(struct ps_event *event)
+{
+    ps_status status = check(event);
+    return status == PS_SUCCESS && !ps_event_known_done(event)
+               ? PS_ERROR_NOT_READY
+               : status;
+}
+
+ps_status
 ps_event_synchronize_known(struct ps_event *event)
 {
     if (event->generation != ps_generation()) {

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "capture.h"
 #include "event.h"
 #include "runtime.h"
 #include "stream.h"
@@ -92,9 +93,11 @@ trim_locked(struct ps_device *device)
 ps_status
 ps_device_forget_watches(struct ps_device *device)
 {
+    enum ps_capture_mode mode = ps_capture_relax(device->runtime);
     pthread_mutex_lock(&device->watch_mutex);
     ps_status status = trim_locked(device);
     pthread_mutex_unlock(&device->watch_mutex);
+    ps_capture_restore(device->runtime, mode);
     return status;
 }
 
@@ -195,9 +198,11 @@ ps_event_notify(struct ps_event *event, ps_notification notify, void *argument)
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *news = (struct news){NULL, notify, argument};
+    enum ps_capture_mode mode = ps_capture_relax(device->runtime);
     pthread_mutex_lock(&device->watch_mutex);
     ps_status status = watch_locked(event, device, news);
     pthread_mutex_unlock(&device->watch_mutex);
+    ps_capture_restore(device->runtime, mode);
     if (status != PS_SUCCESS) {
         free(news);
     }

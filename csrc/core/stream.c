@@ -419,9 +419,8 @@ ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns)
 }
 
 ps_status
-ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
+ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
     unsigned generation = ps_generation();
     if (stream->generation != generation || event->generation != generation) {
         return PS_ERROR_FOREIGN;
@@ -430,24 +429,38 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
         !ps_event_is_shared(event)) {
         return PS_SUCCESS;
     }
+    if (event->external || !ps_event_known_done(event)) {
+        return PS_ERROR_NOT_READY;
+    }
+    ps_trace(PS_TRACE_EVENT_WAIT, stream->device, atomic_load(&event->handle),
+             stream->handle);
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    ps_status status = ps_stream_wait_known(stream, event);
+    if (status != PS_ERROR_NOT_READY) {
+        return status;
+    }
     ps_handle handle = atomic_load(&event->handle);
-    ps_status status = PS_SUCCESS;
-    if (ps_event_is_external_on(event, stream)) {
+    if (!ps_event_is_external_on(event, stream)) {
+        status = backend->stream_wait_event(backend, stream->device->index,
+                                            stream->handle, handle);
+    }
+    else {
         status = ps_capture_keep_event(event);
         if (status == PS_SUCCESS) {
             status = backend->stream_wait_external(
                 backend, stream->device->index, stream->handle, handle);
         }
     }
-    else if (!ps_event_known_done(event)) {
-        status = backend->stream_wait_event(backend, stream->device->index,
-                                            stream->handle, handle);
+    if (status == PS_SUCCESS) {
+        ps_trace(PS_TRACE_EVENT_WAIT, stream->device, handle, stream->handle);
     }
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    ps_trace(PS_TRACE_EVENT_WAIT, stream->device, handle, stream->handle);
-    return PS_SUCCESS;
+    return status;
 }
 
 ps_status

@@ -91,6 +91,11 @@ ps_status ps_stream_synchronize_for(struct ps_stream *stream,
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
+/* As ps_stream_wait_event, where nothing needs to be queued; else
+ * PS_ERROR_NOT_READY.  Calls no backend. */
+ps_status
+ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
+
 /* Wait for the event's record in effect; asks nothing of the device where
  * there is nothing to wait for.  Enqueues. */
 ps_status

@@ -209,10 +209,8 @@ event_wait_on(struct module_state *state, struct ps_event *event,
     if (check_types(event, stream, "blocking") < 0) {
         return -1;
     }
-    if (ps_event_known_done(event)) {
-        status = ps_stream_wait_event(stream, event);
-    }
-    else {
+    status = ps_stream_wait_known(stream, event);
+    if (status == PS_ERROR_NOT_READY) {
         ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
     }
     if (status != PS_SUCCESS) {

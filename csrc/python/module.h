@@ -341,11 +341,10 @@ int cuda_stream_protocol(struct module_state *state, PyObject *object,
 static inline ps_status
 event_query(struct ps_event *event)
 {
-    ps_status status;
-    if (ps_event_known_done(event)) {
-        return ps_event_query(event);
+    ps_status status = ps_event_query_known(event);
+    if (status == PS_ERROR_NOT_READY) {
+        CALL_BACKEND(event->runtime, status = ps_event_query(event));
     }
-    CALL_BACKEND(event->runtime, status = ps_event_query(event));
     return status;
 }
 

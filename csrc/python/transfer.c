@@ -70,7 +70,10 @@ run_copy(struct module_state *state, struct transfer *transfer,
     if (wait && check_may_wait(&work) < 0) {
         return -1;
     }
-    if (wait && ps_stream_is_captured(transfer->stream)) {
+    bool captured;
+    CALL_BACKEND(transfer->stream->device->runtime,
+                 captured = wait && ps_stream_is_captured(transfer->stream));
+    if (captured) {
         raise_status(state, transfer->stream->device->runtime,
                      "a copy that is waited for (non_blocking=True and pinned "
                      "memory need no wait)",

@@ -118,8 +118,8 @@ enum {
     PS_BACKEND_EMULATED = 2,
     /* Other libraries of the process use the devices too, and may keep any
      * call waiting for a callback of theirs that needs the GIL: the thread
-     * state is detached in all members but device_current, device_restore and
-     * gate_open. */
+     * state is detached in all members but status_name, status_text,
+     * device_current, device_restore and gate_open. */
     PS_BACKEND_SHARED = 4,
 };
 
@@ -147,7 +147,7 @@ struct ps_device_properties {
 struct ps_backend {
     /* PS_ABI_VERSION of the header the table was compiled with. */
     uint32_t abi_version;
-    /* PS_BACKEND_FORKABLE, PS_BACKEND_EMULATED. */
+    /* PS_BACKEND_FORKABLE, PS_BACKEND_EMULATED, PS_BACKEND_SHARED. */
     uint32_t flags;
     /* The device type as users write it: "cuda" in "cuda:1".  Lower-case
      * letters, digits and _, starting with a letter; at most 31 of them. */
