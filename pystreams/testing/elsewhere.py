@@ -10,13 +10,21 @@ from functools import partial
 
 import pystreams
 
+from .busy import find_way
+from .device import Device
+
 
 class Elsewhere:
     """A process with the device, and what is said to it and heard of it."""
 
     def __init__(self, device: str, plugin: str | None) -> None:
+        # -m would prefer what lies in the current folder.
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"from {__name__} import serve; serve(*sys.argv[1:])"
+        )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, device, plugin or ""],
+            [sys.executable, "-c", program, device, plugin or ""],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -38,21 +46,28 @@ class Elsewhere:
         self._process.communicate()
 
 
-def serve(device: str, plugin: str) -> None:
+def serve(name: str, module: str) -> None:
     """Do what is said on standard input."""
-    if plugin:
-        importlib.import_module(plugin)
-    stream = pystreams.Stream(device)
+    plugin = importlib.import_module(module) if module else None
+    device = Device(name)
+    stream = device.stream()
+    way = find_way(device, plugin)
+
+    def hold() -> None:
+        assert way is not None
+        actions["release"] = way(stream).open
+
     actions: dict[str, Callable[[], object]] = {
         "waiting": lambda: not stream.query(),
         "finish": stream.synchronize,
+        "hold": hold,
     }
     for line in sys.stdin:
         action, *arguments = line.split()
         try:
             if action == "open":
                 handle = bytes.fromhex(arguments[0])
-                event = pystreams.Event.from_ipc_handle(device, handle)
+                event = pystreams.Event.from_ipc_handle(name, handle)
                 actions |= {
                     "query": event.query,
                     "synchronize": event.synchronize,
@@ -64,7 +79,3 @@ def serve(device: str, plugin: str) -> None:
                 print(actions[action](), flush=True)
         except Exception as error:
             print(f"Error: {type(error).__name__}", flush=True)
-
-
-if __name__ == "__main__":
-    serve(*sys.argv[1:])

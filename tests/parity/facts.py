@@ -265,7 +265,8 @@ def elsewhere(name, what):
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment.pop("PYSTREAMS_EMULATE_CUDA", None)
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "parity.facts", name, what],
+        # Not -m, which would prefer what lies in the current folder.
+        [sys.executable, "-W", "ignore", __file__, name, what],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
