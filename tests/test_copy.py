@@ -391,13 +391,15 @@ def test_copies_that_raise_leave_no_trace(backend):
 
 
 class InNameAlone:
-    """As CuPy's arrays: with the buffer protocol, but not for its memory."""
+    """As the arrays of CuPy and of JAX: with the buffer protocol, but not for
+    its memory."""
 
-    def __init__(self, block):
+    def __init__(self, block, refusal):
         self.block = block
+        self.refusal = refusal
 
     def __buffer__(self, flags):
-        raise TypeError("the host must not look at this")
+        raise self.refusal("the host must not look at this")
 
     def __dlpack__(self, **options):
         return self.block.__dlpack__(**options)
@@ -406,13 +408,14 @@ class InNameAlone:
         return self.block.__dlpack_device__()
 
 
-def test_buffer_protocol_in_name_alone(backend):
+@pytest.mark.parametrize("refusal", [TypeError, BufferError])
+def test_buffer_protocol_in_name_alone(backend, refusal):
     if sys.version_info < (3, 12):
         pytest.skip("classes have no __buffer__ before Python 3.12")
     source, target = backend.empty(48).copy_(DATA), backend.empty(48)
-    target.copy_(InNameAlone(source))
+    target.copy_(InNameAlone(source, refusal))
     assert target.tobytes() == DATA
-    source.zero_().copy_to(InNameAlone(target))
+    source.zero_().copy_to(InNameAlone(target, refusal))
     assert target.tobytes() == bytes(48)
 
 

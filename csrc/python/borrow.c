@@ -252,8 +252,10 @@ view_hold(struct module_state *state, PyObject *object,
     }
     if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) < 0) {
         PyMem_Free(view);
-        /* CuPy's arrays have the protocol, but only for memory of the host. */
-        if (other_way && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        /* The arrays of CuPy and of JAX have the protocol, but only for memory
+         * of the host. */
+        if (other_way && (PyErr_ExceptionMatches(PyExc_TypeError) ||
+                          PyErr_ExceptionMatches(PyExc_BufferError))) {
             PyErr_Clear();
             return 0;
         }
