@@ -25,6 +25,21 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
+/* cudart has many words for bytes that name no event, or one that is gone, and
+ * does not tell the two apart. */
+static ps_status
+open_status(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorDeviceUninitialized:
+    case cudaErrorMapBufferObjectFailed:
+    case cudaErrorInvalidResourceHandle:
+        return PS_ERROR_INVALID_VALUE;
+    default:
+        return (ps_status)error;
+    }
+}
+
 ps_status
 cuda_event_open(const struct ps_backend *backend, int device,
                 const unsigned char handle[PS_IPC_HANDLE_BYTES],
@@ -36,7 +51,8 @@ cuda_event_open(const struct ps_backend *backend, int device,
 
     (void)backend;
     memcpy(&exported, handle, sizeof(exported));
-    status = ON_DEVICE(device, cudaIpcOpenEventHandle(&opened, exported));
+    status = ON_DEVICE(device,
+                       open_status(cudaIpcOpenEventHandle(&opened, exported)));
     if (status == PS_SUCCESS) {
         *event = (ps_handle)opened;
     }

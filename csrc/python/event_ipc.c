@@ -63,8 +63,8 @@ raise_not_opened(struct module_state *state, struct ps_device *device,
     case PS_ERROR_INVALID_VALUE:
         return PyErr_Format(PyExc_ValueError,
                             "from_ipc_handle: expected the handle of a %s "
-                            "event, whole and as ipc_handle() gave it; got "
-                            "%d bytes that are none",
+                            "event that lives, whole and as ipc_handle() "
+                            "gave it; got %d bytes that name none",
                             name, PS_IPC_HANDLE_BYTES);
     case PS_ERROR_INVALID_DEVICE:
         return PyErr_Format(PyExc_ValueError,
