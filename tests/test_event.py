@@ -429,7 +429,7 @@ def test_subclass_and_weak_reference(backend):
 
     event = Mine(backend.device(), enable_timing=False)
     event.note = "anything"
-    event.record(backend.stream())
+    assert backend.stream().record_event(event) is event
     event.synchronize()
     reference = weakref.ref(event)
     del event

@@ -329,6 +329,6 @@ def classes_of_ones_own(torch):
         pass
 
     stream, mark = Named(), Mark(enable_timing=False)
-    assert stream.record_event(mark) is mark
+    mark.record(stream)
     assert (stream.name, isinstance(stream, torch.Stream)) == ("side", True)
     mark.synchronize()
