@@ -176,7 +176,7 @@ def test_the_example_holds(conform):
     for group in ("status", "devices", "streams", "events", "faults"):
         assert " hold" in rows[group]
     assert rows["timing"] == "3 absent: event_elapsed is NULL"
-    assert rows["ipc"] == "5 absent: event_export, event_open are NULL"
+    assert rows["ipc"] == "6 absent: event_export, event_open are NULL"
     assert rows["work"] == "3 absent: host_function, sleep are NULL"
     assert rows["gates"] == "13 absent: gate_open, stream_gate are NULL"
     assert re.match(r"6 absent: .*_synchronize_for", rows["waits"])

@@ -55,22 +55,39 @@ def test_a_record_made_here(
     "Each process may record the event, and every member that takes one "
     "means the latest record, whoever made it.",
 )
-def test_a_record_made_elsewhere(
+@pytest.mark.usefixtures("busy")
+def test_a_record_made_elsewhere(device: Device, elsewhere: Elsewhere) -> None:
+    event, stream = shared(device), device.stream()
+    event.record(stream)
+    event.synchronize()
+    elsewhere.send("open", event.ipc_handle().hex())
+    elsewhere.send("hold")
+    elsewhere.send("record")
+    assert not event.query()
+    event.wait(stream)
+    assert not stream.query()
+    elsewhere.send("release")
+    event.synchronize()
+    stream.synchronize()
+    assert event.query()
+
+
+@contract(
+    "event_open",
+    "A record may be done only once all earlier ones of the event are.",
+)
+def test_a_record_behind_an_earlier_one(
     device: Device, busy: Busy, elsewhere: Elsewhere
 ) -> None:
-    event, stream, other = shared(device), device.stream(), device.stream()
+    event, stream = shared(device), device.stream()
     gate = busy(stream)
     event.record(stream)
     elsewhere.send("open", event.ipc_handle().hex())
-    assert not event.query()
-    assert elsewhere.ask("record") == "None"
-    event.synchronize()
-    event.wait(other)
-    other.synchronize()
-    assert event.query()
-    assert not stream.query()
+    elsewhere.send("record")
     gate.open()
-    stream.synchronize()
+    event.synchronize()
+    elsewhere.send("synchronize")
+    assert event.query()
 
 
 @pytest.mark.parametrize("byte", [0, 255])

@@ -310,12 +310,14 @@ struct ps_backend {
     /* Open what another process exported; core knows what this one did.
      * The handle may be any bytes.  Each process may record the event, and
      * every member that takes one means the latest record, whoever made it.
-     * One whose process ended before its work has failed, where the backend
+     * A record may be done only once all earlier ones of the event are.  One
+     * whose process ended before its work has failed, where the backend
      * can tell.  event_destroy ends this process's use of the event.
      * May block.
      * Statuses: PS_ERROR_INVALID_VALUE where no event_export of a backend of
      * this device type wrote it, PS_ERROR_INVALID_DEVICE for an event of
-     * another device, PS_ERROR_INVALID_HANDLE for one that is gone. */
+     * another device, PS_ERROR_INVALID_HANDLE for one that is gone, where the
+     * backend can tell. */
     ps_status (*event_open)(const struct ps_backend *backend, int device,
                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
                             ps_handle *event);
