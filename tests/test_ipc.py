@@ -140,6 +140,11 @@ def test_not_in_the_process_that_made_it(backend):
     event.synchronize()
 
 
+def test_bytes_that_are_no_handle(backend):
+    with pytest.raises(ValueError, match="whole and as ipc_handle"):
+        Event.from_ipc_handle(backend.device(), bytes(64))
+
+
 @pytest.mark.parametrize("byte", range(64))
 def test_any_bit_of_a_handle(engine, byte):
     handle = shared(engine).ipc_handle()
