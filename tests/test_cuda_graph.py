@@ -10,13 +10,14 @@ from captures import (
     WRONG_THREAD,
     Capture,
     byte_of,
+    code,
     filled,
     filling,
     replay,
 )
 
 import pystreams
-from pystreams import _C, AcceleratorError
+from pystreams import _C
 from pystreams import cuda as api
 
 
@@ -35,16 +36,16 @@ def buffer(backend, stream):
     return filled(backend, stream, 1)
 
 
-@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-def test_a_capture_that_another_thread_ends(stream, graph, buffer, mode):
+@pytest.mark.parametrize("way", ["capture_end", "reset"])
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_a_capture_that_another_thread_cannot_end(
+    stream, graph, buffer, mode, way
+):
     failures = []
 
     def end():
         with stream:
-            try:
-                graph.capture_end()
-            except AcceleratorError as error:
-                failures.append(error.error_code)
+            failures.append(code(getattr(graph, way)))
 
     with stream:
         graph.capture_begin(capture_error_mode=mode)
@@ -52,9 +53,25 @@ def test_a_capture_that_another_thread_ends(stream, graph, buffer, mode):
         thread = threading.Thread(target=end)
         thread.start()
         thread.join()
-        if mode != "relaxed":
-            assert failures == [WRONG_THREAD]
+        assert failures == [WRONG_THREAD]
+        assert stream.is_capturing()
+        graph.capture_end()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+def test_a_relaxed_capture_that_another_thread_ends(stream, graph, buffer):
+    def end():
+        with stream:
             graph.capture_end()
+
+    with stream:
+        graph.capture_begin(capture_error_mode="relaxed")
+        buffer.fill_(2)
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+    assert not stream.is_capturing()
     replay(graph, stream)
     assert byte_of(buffer, stream) == 2
 

@@ -309,6 +309,18 @@ def test_a_graph_that_is_dropped_in_its_capture(backend, stream, buffer):
     assert byte_of(buffer, stream) == 1
 
 
+def test_a_graph_that_is_dropped_on_another_thread(engine):
+    """Where the driver is a GPU's, it ends the capture and says so."""
+    stream, graphs = engine.stream(), [_C.Graph(engine.type)]
+    with stream:
+        graphs[0].capture_begin()
+    thread = threading.Thread(target=graphs.clear)
+    thread.start()
+    thread.join()
+    assert not stream.is_capturing()
+    stream.synchronize()
+
+
 def test_collections_disturb_no_capture(backend, stream, graph, buffer):
     with Capture(graph, stream, "global"):
         for byte in range(50):
@@ -326,15 +338,20 @@ def test_collections_disturb_no_capture(backend, stream, graph, buffer):
     assert byte_of(buffer, stream) == 49
 
 
-def test_a_replay_that_is_captured(backend, stream, graph, buffer):
-    inner = filling(backend, buffer, 2)
+@pytest.mark.parametrize("keep", [False, True], ids=["ready", "kept"])
+def test_a_replay_cannot_be_captured(backend, stream, graph, buffer, keep):
+    inner = _C.Graph(backend.type, keep)
+    with Capture(inner, backend.stream()):
+        buffer.fill_(3)
     with Capture(graph, stream):
-        inner.replay()
-    del inner
-    gc.collect()
+        buffer.fill_(2)
+        with pytest.raises(RuntimeError, match="replay after the capture"):
+            inner.replay()
     assert byte_of(buffer, stream) == 1
     replay(graph, stream)
     assert byte_of(buffer, stream) == 2
+    replay(inner, stream)
+    assert byte_of(buffer, stream) == 3
 
 
 def test_replays_from_several_threads(backend, buffer):

@@ -77,6 +77,8 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         graph->device = device;
         graph->origin = ps_stream_ref(stream);
+        graph->thread = pthread_self();
+        graph->relaxed = mode == PS_CAPTURE_RELAXED;
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
@@ -112,6 +114,15 @@ drop(struct leftovers *left)
     struct ps_device *device = left->origin->device;
     status = first_failure(status, ps_stream_unref(left->origin));
     return first_failure(status, ps_device_give_up_captured(device));
+}
+
+/* Whether another thread must end the capture.  A driver that is told to end
+ * it here fails, and yet ends it. */
+static bool
+is_other_threads(const struct ps_graph *graph)
+{
+    return graph->origin != NULL && !graph->relaxed &&
+           !pthread_equal(graph->thread, pthread_self());
 }
 
 /* Whatever the status, the capture is over unless the stream says that it is
@@ -186,6 +197,9 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         graph->origin->handle != stream->handle) {
         return unlock(graph, PS_ERROR_GRAPH_STREAM);
     }
+    if (is_other_threads(graph)) {
+        return unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD);
+    }
     struct leftovers left = {0};
     status = end_locked(graph, &left, operations);
     if (status == PS_SUCCESS && !graph->keeps) {
@@ -223,30 +237,16 @@ ps_graph_instantiate(struct ps_graph *graph)
                   status != PS_SUCCESS ? status : instantiate_locked(graph));
 }
 
-/* A launch that is captured becomes part of another graph. */
-static ps_status
-keep_for_captures_locked(struct ps_graph *graph)
-{
-    ps_status status = PS_SUCCESS;
-    for (size_t i = 0; i < graph->keep.count; i++) {
-        struct ps_kept item = graph->keep.items[i];
-        status = first_failure(
-            status, item.block != NULL ? ps_capture_keep_block(item.block)
-                                       : ps_capture_keep_event(item.event));
-    }
-    return status;
-}
-
 static ps_status
 launch_locked(struct ps_graph *graph, struct ps_stream *stream)
 {
     const struct ps_backend *backend = backend_of(graph);
     ps_status status = PS_SUCCESS;
+    if (ps_stream_in_capture(stream)) {
+        return PS_ERROR_GRAPH_INNER;
+    }
     if (graph->executable == 0) {
         status = instantiate_locked(graph);
-    }
-    if (status == PS_SUCCESS && ps_stream_is_captured(stream)) {
-        status = keep_for_captures_locked(graph);
     }
     /* The executable knows its own launches only. */
     if (status == PS_SUCCESS && graph->fresh && graph->launched != NULL &&
@@ -284,13 +284,10 @@ ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream)
     return first_failure(status, ps_stream_unref(before));
 }
 
-ps_status
-ps_graph_reset(struct ps_graph *graph)
+static ps_status
+reset_and_unlock(struct ps_graph *graph)
 {
-    ps_status status = lock(graph);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
+    ps_status status = PS_SUCCESS;
     struct leftovers left = {0};
     size_t operations;
     if (graph->origin != NULL) {
@@ -310,13 +307,27 @@ ps_graph_reset(struct ps_graph *graph)
 }
 
 ps_status
+ps_graph_reset(struct ps_graph *graph)
+{
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    return is_other_threads(graph)
+               ? unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD)
+               : reset_and_unlock(graph);
+}
+
+ps_status
 ps_graph_destroy(struct ps_graph *graph)
 {
-    ps_status status = ps_graph_reset(graph);
-    if (graph->generation != ps_generation() || graph->origin != NULL) {
-        /* Of an ancestor, or a capture that another thread must end: its list
-         * still names the graph. */
-        return status == PS_ERROR_FOREIGN ? PS_SUCCESS : status;
+    if (lock(graph) != PS_SUCCESS) {
+        return PS_SUCCESS;
+    }
+    ps_status status = reset_and_unlock(graph);
+    if (graph->origin != NULL) {
+        /* A capture that did not end still names the graph. */
+        return status;
     }
     pthread_mutex_destroy(&graph->mutex);
     free(graph);

@@ -20,6 +20,7 @@ enum {
     PS_ERROR_GRAPH_STREAM = 1012, /* the capture is another stream's */
     PS_ERROR_GRAPH_EMPTY = 1013,  /* it holds nothing */
     PS_ERROR_GRAPH_FINAL = 1014,  /* it was instantiated, and not kept */
+    PS_ERROR_GRAPH_INNER = 1015,  /* it would be launched in a capture */
 };
 
 struct ps_graph {
@@ -32,6 +33,9 @@ struct ps_graph {
     struct ps_device *device;
     /* What is captured from; NULL but during a capture. */
     struct ps_stream *origin;
+    /* The thread that must end it, unless any may. */
+    pthread_t thread;
+    bool relaxed;
     struct ps_capture capture;
     /* 0 while there is none. */
     ps_handle native;
@@ -48,7 +52,7 @@ struct ps_graph {
 /* keeps: as torch's keep_graph. */
 ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
-/* Reset it and free it. */
+/* Free it, and end its capture on whichever thread: nobody else can. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
 /* PS_ERROR_GRAPH_TAKEN; PS_ERROR_NOT_SUPPORTED where the backend has no
@@ -60,7 +64,7 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
 /* End the capture that began on the stream, and instantiate the graph unless
  * it is kept (keep_native: keep the native one in any case).  *operations
  * says how many were captured.  May block.  PS_ERROR_GRAPH_IDLE,
- * PS_ERROR_GRAPH_STREAM. */
+ * PS_ERROR_GRAPH_STREAM, PS_ERROR_CAPTURE_WRONG_THREAD. */
 ps_status
 ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
                      bool keep_native, size_t *operations);
@@ -71,11 +75,12 @@ ps_status ps_graph_instantiate(struct ps_graph *graph);
 /* Queue the work on the current stream of the device that it was captured on,
  * instantiating it first where it is not yet.  *stream, with a reference, is
  * that stream, also where its queue is full; NULL where there is none.  May
- * block.  PS_ERROR_GRAPH_EMPTY. */
+ * block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream);
 
 /* Give up what it holds, and end its capture.  Launches that were queued still
- * run.  May block; the status is that of the clean-up. */
+ * run.  May block; the status is that of the clean-up.
+ * PS_ERROR_CAPTURE_WRONG_THREAD, with nothing given up. */
 ps_status ps_graph_reset(struct ps_graph *graph);
 
 /* The native graph and the executable, each 0 where there is none. */

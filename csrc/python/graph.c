@@ -124,6 +124,10 @@ finish(PyObject *self, const char *operation, const char *empty,
         fault = "instantiate() is intended to be called by the user only when "
                 "keep_graph=true";
         break;
+    case PS_ERROR_GRAPH_INNER:
+        fault = "a replay cannot be captured into a graph; replay after the "
+                "capture ends, or capture the same work again";
+        break;
     case PS_ERROR_GRAPH_EMPTY:
         fault = empty;
         break;
@@ -431,12 +435,14 @@ static PyMethodDef graph_methods[] = {
            "(cudaGraphLaunch).\n\n"
            "It comes after what the stream has and after the graph's earlier "
            "replays.  Does not\nwait for it.  Raises RuntimeError where "
-           "nothing was captured."),
+           "nothing was captured, and on a stream that is\nbeing captured, "
+           "whose capture goes on."),
     METHOD("reset", Graph_reset, METH_NOARGS, ", /",
            "Give up the graph, and what it keeps once its replays are "
            "done.\n\n"
-           "Ends a capture that is under way.  Another one can begin "
-           "afterwards.  May block."),
+           "Ends a capture that is under way, on the thread that "
+           "capture_end() needs.  Another\none can begin afterwards.  "
+           "May block."),
     METHOD("pool", Graph_pool, METH_NOARGS, ", /",
            "Return the token of the graph's memory pool, for another's "
            "capture_begin().\n\n"

@@ -13,8 +13,8 @@ from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 
 RESTORED = (
-    "Whatever the status, but for PS_ERROR_CAPTURE_WRONG_THREAD and "
-    "_UNMATCHED, its streams are as they were before."
+    "Whatever the status, but for PS_ERROR_CAPTURE_UNMATCHED, its streams are "
+    "as they were before."
 )
 EXTERNAL = "but to be done by each launch, of the event itself"
 LAUNCH = (

@@ -16,8 +16,6 @@ struct cpu_plan {
 struct cpu_capture {
     uint64_t number;
     ps_status status; /* what keeps it from becoming a graph */
-    enum ps_capture_mode mode;
-    pthread_t thread; /* that began it */
     struct cpu_stream *origin;
     struct cpu_stream *streams; /* by their `peer` */
     struct cpu_plan *plan;
@@ -146,7 +144,7 @@ cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
 }
 
 static ps_status
-begin_locked(struct cpu_stream *stream, enum ps_capture_mode mode)
+begin_locked(struct cpu_stream *stream)
 {
     struct cpu_engine *engine = stream->engine;
     if (stream == &engine->devices[stream->device].standard) {
@@ -164,8 +162,6 @@ begin_locked(struct cpu_stream *stream, enum ps_capture_mode mode)
     }
     *capture = (struct cpu_capture){
         .number = ++engine->captured,
-        .mode = mode,
-        .thread = pthread_self(),
         .origin = stream,
         .plan = plan,
         .next = engine->captures,
@@ -179,12 +175,14 @@ static ps_status
 cpu_capture_begin(const struct ps_backend *backend, int device,
                   ps_handle handle, enum ps_capture_mode mode)
 {
+    /* No call here disturbs a capture, whichever thread's it is. */
+    (void)mode;
     struct cpu_engine *engine = cpu_engine_of(backend);
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream != NULL) {
-        status = begin_locked(stream, mode);
+        status = begin_locked(stream);
     }
     cpu_unlock(engine);
     return status;
@@ -213,10 +211,6 @@ check_end(const struct cpu_stream *stream)
     }
     if (capture->origin != stream) {
         return PS_ERROR_CAPTURE_UNMATCHED;
-    }
-    if (capture->mode != PS_CAPTURE_RELAXED &&
-        !pthread_equal(capture->thread, pthread_self())) {
-        return PS_ERROR_CAPTURE_WRONG_THREAD;
     }
     return PS_SUCCESS;
 }
@@ -428,25 +422,20 @@ static ps_status
 launch_locked(struct cpu_stream *stream, struct graph *graph)
 {
     struct cpu_engine *engine = stream->engine;
-    const struct cpu_operation *operation = graph->plan->first;
     bool idle = stream->first == NULL;
-    ps_status status = PS_SUCCESS;
     if (stream->capture != NULL) {
-        for (; operation != NULL && status == PS_SUCCESS;
-             operation = operation->next) {
-            status = cpu_capture_add_locked(stream, operation);
-        }
-        return status;
+        return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
     if (stream->pending >= CPU_QUEUE_LIMIT) {
         return PS_ERROR_NOT_READY;
     }
-    status = prepare_locked(engine, graph->plan);
+    ps_status status = prepare_locked(engine, graph->plan);
     if (status != PS_SUCCESS) {
         return status;
     }
     push_wait_locked(stream, graph->done);
-    for (; operation != NULL; operation = operation->next) {
+    for (const struct cpu_operation *operation = graph->plan->first;
+         operation != NULL; operation = operation->next) {
         push_planned_locked(stream, operation);
     }
     graph->done = push_record_locked(stream, graph->done);

@@ -445,12 +445,12 @@ struct ps_backend {
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 
-    /* End the capture that began on the stream.  Unless the mode was
-     * PS_CAPTURE_RELAXED, on the thread that began it.  *operations says how
-     * many were captured.  Whatever the status, but for
-     * PS_ERROR_CAPTURE_WRONG_THREAD and _UNMATCHED, its streams are as they
-     * were before.  May block.
-     * Statuses: PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED. */
+    /* End the capture that began on the stream: on the thread that began it,
+     * unless the mode was PS_CAPTURE_RELAXED or the graph was dropped.
+     * *operations says how many were captured.  Whatever the status, but for
+     * PS_ERROR_CAPTURE_UNMATCHED, its streams are as they were before.
+     * May block.
+     * Statuses: PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
     ps_status (*capture_end)(const struct ps_backend *backend, int device,
                              ps_handle stream, ps_handle *graph,
                              size_t *operations);
@@ -478,7 +478,8 @@ struct ps_backend {
                                    ps_handle *executable);
 
     /* Queue the graph's work as one operation of the stream, after what it
-     * has now and after the executable's earlier launches.  May block.
+     * has now and after the executable's earlier launches.  Never on a stream
+     * that is being captured.  May block.
      * A full queue: PS_ERROR_NOT_READY. */
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);

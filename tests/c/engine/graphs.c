@@ -20,6 +20,7 @@ test_graphs(void)
 {
     ps_handle stream = stream_new(0), event = event_new(), executable = 0;
     int counted = 0;
+    size_t operations;
     ps_handle graph = captured_count(stream, &counted);
     CHECK(counted == 0);
     CHECK_STATUS(cpu->graph_launch(cpu, 0, graph, stream),
@@ -29,6 +30,11 @@ test_graphs(void)
     OK(cpu->graph_instantiate(cpu, 0, graph, &executable));
     OK(cpu->graph_destroy(cpu, 0, graph));
     CHECK_STATUS(cpu->graph_destroy(cpu, 0, graph), PS_ERROR_INVALID_HANDLE);
+    OK(cpu->capture_begin(cpu, 0, stream, PS_CAPTURE_GLOBAL));
+    CHECK_STATUS(cpu->graph_launch(cpu, 0, executable, stream),
+                 PS_ERROR_CAPTURE_UNSUPPORTED);
+    OK(cpu->capture_end(cpu, 0, stream, &graph, &operations));
+    OK(cpu->graph_destroy(cpu, 0, graph));
     for (int i = 0; i < 100; i++) {
         OK(cpu->graph_launch(cpu, 0, executable, i % 2 ? stream : 0));
     }
