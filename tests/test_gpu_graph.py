@@ -427,6 +427,27 @@ def test_ours_in_a_graph_of_torch(gpu, buffer, mode):
     assert value(gpu, made) == 3
 
 
+def test_a_replay_cannot_be_captured_by_torch(gpu, buffer):
+    torch = torch_with_cuda()
+    inner, graph = api.CUDAGraph(), torch.cuda.CUDAGraph()
+    with api.graph(inner):
+        buffer.fill_(2)
+    tensor = torch.zeros(SIZE, dtype=torch.int32, device="cuda:0")
+    with torch.cuda.graph(graph):
+        tensor.add_(1)
+        handle = torch.cuda.current_stream().cuda_stream
+        with (
+            pystreams.ExternalStream(handle, "cuda:0"),
+            pytest.raises(RuntimeError, match="cannot be captured"),
+        ):
+            inner.replay()
+    graph.replay()
+    gpu.synchronize()
+    assert int(tensor.min()) == int(tensor.max()) == 1
+    inner.replay()
+    assert value(gpu, buffer) == 2
+
+
 def test_no_memory_is_left(gpu, buffer):
     free, _ = api.mem_get_info()
     before = _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]
