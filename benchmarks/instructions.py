@@ -1,0 +1,188 @@
+"""How many instructions a hot call takes on the CPU engine.
+
+    python benchmarks/instructions.py [--check | --record] [--plant]
+
+Counted by valgrind, so that a busy machine changes nothing: the difference of
+two loops, less what an empty loop takes, with the engine's workers idle.
+Prints each count beside the one recorded for this Python in
+instructions.json.  --check exits with 1 where one is more than 10% above its
+record, and tells why it checks nothing where it can't; --record writes the
+record; --plant makes each call slower by a glance at an attribute.
+"""
+
+import argparse
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import repeat
+from pathlib import Path
+
+RECORDS = Path(__file__).with_suffix(".json")
+BUILD = f"{sys.implementation.cache_tag}-{platform.machine()}"
+ALLOWED = 1.10
+CALLS = 300
+REPEATS = 3
+# What asks about finished work comes before what records anew.
+STATEMENTS = {
+    "nothing": "pass",
+    "event.query(), done": "done.query()",
+    "event.query(), not done": "pending.query()",
+    "event.synchronize(), done": "done.synchronize()",
+    "event.elapsed_time(other)": "start.elapsed_time(end)",
+    "stream.query()": "stream.query()",
+    "stream.synchronize(), idle": "stream.synchronize()",
+    "stream.wait_event(done)": "stream.wait_event(done)",
+    "stream.wait_event(not done)": "waiting.wait_event(pending)",
+    "stream.wait_stream(idle)": "other.wait_stream(stream)",
+    "event.record(idle)": "done.record(stream)",
+    "event.record(busy)": "pending.record(busy)",
+    "event.record(), current stream": "done.record()",
+    "Event()": "Event()",
+    "Event().record(stream)": "Event().record(stream)",
+    "Stream()": "Stream()",
+    "current_stream()": "current_stream()",
+    "with stream": "with stream: pass",
+    "with device(current)": "with device(0): pass",
+    "with device(other)": "with device(1): pass",
+    "stream == other": "stream == other",
+    "hash(stream)": "hash(stream)",
+    "stream.submit(fn)": "busy.submit(nothing)",
+}
+
+
+def names():
+    """What the statements speak of."""
+    from pystreams import cuda
+
+    stream, busy = cuda.Stream(), cuda.Stream()
+    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    done, pending = cuda.Event(), cuda.Event()
+    for event in (start, end, done):
+        event.record(stream)
+        event.synchronize()
+    with busy:
+        cuda._sleep(3_600_000_000_000)
+    pending.record(busy)
+    return {
+        "repeat": repeat,
+        "stream": stream,
+        "other": cuda.Stream(),
+        "busy": busy,
+        "waiting": cuda.Stream(),
+        "start": start,
+        "end": end,
+        "done": done,
+        "pending": pending,
+        "nothing": lambda: None,
+        "Event": cuda.Event,
+        "Stream": cuda.Stream,
+        "current_stream": cuda.current_stream,
+        "device": cuda.device,
+    }
+
+
+def run_loops(plant):
+    """The loops, with os.getppid() where the counts are cut."""
+    import gc
+
+    known = names()
+    loops = []
+    for name, statement in STATEMENTS.items():
+        if plant and name != "nothing":
+            statement += "; stream.device_index"
+        source = f"def loop(n):\n for _ in repeat(None, n):\n  {statement}"
+        exec(source, known)
+        loops.append(known["loop"])
+    gc.disable()
+    for loop in loops:
+        loop(CALLS)
+    for loop in loops:
+        for _ in range(REPEATS):
+            os.getppid()
+            loop(CALLS)
+            os.getppid()
+            loop(2 * CALLS)
+    os.getppid()
+    os._exit(0)
+
+
+def counted(plant):
+    """Instructions for a call, by the name of the row."""
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "0",
+        "PYSTREAMS_EMULATE_CUDA": "2",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/counts"
+        command = ["setarch", "-R", "valgrind", "--tool=callgrind"]
+        command += [f"--callgrind-out-file={out}", "--dump-before=getppid"]
+        command += [sys.executable, __file__, "--loops"]
+        subprocess.run(
+            command + ["--plant"] * plant,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        totals = []
+        # The first part is what came before the loops.
+        for part in range(2, len(glob.glob(f"{out}.*")) + 1):
+            text = Path(f"{out}.{part}").read_text()
+            totals.append(int(re.search(r"^totals: (\d+)", text, re.M)[1]))
+    pairs = zip(totals[::2], totals[1::2], strict=True)
+    costs = [(double - single) / CALLS for single, double in pairs]
+    rows = {
+        name: statistics.median(costs[REPEATS * i : REPEATS * (i + 1)])
+        for i, name in enumerate(STATEMENTS)
+    }
+    nothing = rows.pop("nothing")
+    return {name: round(row - nothing) for name, row in rows.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--check", action="store_true")
+    action.add_argument("--record", action="store_true")
+    parser.add_argument("--plant", action="store_true")
+    parser.add_argument("--loops", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.loops:
+        run_loops(options.plant)
+
+    records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    record = records.get(BUILD, {})
+    reason = None
+    if options.check and not record:
+        reason = f"{RECORDS.name} has no record for {BUILD}"
+    for tool in ("valgrind", "setarch"):
+        if shutil.which(tool) is None:
+            reason = f"there is no {tool}"
+    if reason is not None:
+        print(f"instructions are not counted: {reason}")
+        return not options.check
+
+    rows = counted(options.plant)
+    for name, row in rows.items():
+        print(f"{name:32} {row:>8} {record.get(name, '-'):>8}")
+    if options.record:
+        records[BUILD] = rows
+        RECORDS.write_text(json.dumps(records, indent=2) + "\n")
+    if not options.check:
+        return False
+    # A row without a record has nothing to be held to.
+    above = [n for n in rows if rows[n] > ALLOWED * record.get(n, rows[n])]
+    for name in above:
+        print(f"{name}: more than {ALLOWED - 1:.0%} above its record")
+    return bool(above)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
