@@ -10,8 +10,8 @@ thread's current device.
 from __future__ import annotations
 
 from . import _C
+from ._C import DeviceContext as _DeviceContext
 from ._C import default_type as _default_type
-from ._context import DeviceContext as _DeviceContext
 from ._context import StreamContext as _StreamContext
 
 TYPE_CHECKING = False

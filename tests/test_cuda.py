@@ -243,6 +243,44 @@ def test_device_context_attributes(two):
     assert api.device(-1).idx == -1
 
 
+def test_device_context_in_a_subclass(two):
+    class Last(api.device):
+        def __init__(self):
+            super().__init__(two.count - 1)
+
+    with Last() as nothing:
+        assert nothing is None
+        assert api.current_device() == two.count - 1
+    assert api.current_device() == 0
+    # Made without __init__, it names no device.
+    with api.device.__new__(api.device):
+        assert api.current_device() == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "error"),
+    [
+        (1 << 31, OverflowError),
+        (1 << 80, OverflowError),
+        (True, TypeError),
+        (1.0, TypeError),
+        ("cpu", ValueError),
+    ],
+    ids=str,
+)
+def test_device_context_refuses_the_rest(two, argument, error):
+    with pytest.raises(error):
+        api.device(argument)
+    assert api.current_device() == 0
+
+
+def test_device_context_left_without_being_entered(two):
+    context = api.device(1)
+    with pytest.raises(RuntimeError, match="did not enter"):
+        context.__exit__(None, None, None)
+    assert api.current_device() == 0
+
+
 def test_device_context_entered_again(two):
     context, other = api.device(1), api.device(0)
     with context:

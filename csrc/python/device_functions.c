@@ -145,29 +145,11 @@ device_index(PyObject *module, PyObject *args)
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
-/* Make the device current; its index before, or -1 with an exception. */
-static int
-switch_device(struct module_state *state, struct ps_device *device)
-{
-    struct ps_runtime *runtime = device->runtime;
-    struct ps_device *previous;
-    ps_status status = ps_runtime_current_device(runtime, &previous);
-    if (status == PS_SUCCESS && previous != device) {
-        WITHOUT_GIL(status = runtime->backend->device_set(runtime->backend,
-                                                          device->index));
-    }
-    if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "setting the device", status);
-        return -1;
-    }
-    return previous->index;
-}
-
 static PyObject *
 set_device(PyObject *module, PyObject *args)
 {
     struct ps_device *device = parse_device(module, args, "iO:set_device");
-    if (device == NULL || switch_device(state_of_module(module), device) < 0) {
+    if (device == NULL || device_switch(state_of_module(module), device) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -182,15 +164,10 @@ exchange_device(PyObject *module, PyObject *args)
                           &name.index)) {
         return NULL;
     }
-    if (name.index < 0) {
-        return PyLong_FromLong(-1);
-    }
-    struct ps_device *device = device_at(state, name);
-    if (device == NULL) {
-        return NULL;
-    }
-    int previous = switch_device(state, device);
-    return previous >= 0 ? PyLong_FromLong(previous) : NULL;
+    int previous;
+    return device_exchange(state, name, &previous) == 0
+               ? PyLong_FromLong(previous)
+               : NULL;
 }
 
 static PyObject *
@@ -202,16 +179,7 @@ restore_device(PyObject *module, PyObject *args)
                           &name.index)) {
         return NULL;
     }
-    if (name.index < 0) {
-        Py_RETURN_NONE;
-    }
-    struct ps_device *device = device_at(state, name);
-    if (device == NULL) {
-        return NULL;
-    }
-    ps_status status = ps_runtime_restore_device(device->runtime, name.index);
-    return none_or_raise(state, device->runtime, "restoring the device",
-                         status);
+    return device_restore(state, name);
 }
 
 static PyObject *

@@ -38,6 +38,10 @@ add_types(PyObject *module, struct module_state *state)
         {&state->graph_type, &graph_spec, NULL, "Graph"},
         {&state->cuda_graph_type, &cuda_graph_spec, &state->graph_type,
          "CudaGraph"},
+        {&state->device_context_type, &device_context_spec, NULL,
+         "DeviceContext"},
+        {&state->cuda_device_type, &cuda_device_spec,
+         &state->device_context_type, "CudaDevice"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
         *types[i].type =
@@ -129,6 +133,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->waiter_type);
     Py_VISIT(state->graph_type);
     Py_VISIT(state->cuda_graph_type);
+    Py_VISIT(state->device_context_type);
+    Py_VISIT(state->cuda_device_type);
     Py_VISIT(state->future_type);
     Py_VISIT(state->accelerator_error);
     Py_VISIT(state->out_of_memory_error);
@@ -150,6 +156,8 @@ module_clear(PyObject *module)
     Py_CLEAR(state->waiter_type);
     Py_CLEAR(state->graph_type);
     Py_CLEAR(state->cuda_graph_type);
+    Py_CLEAR(state->device_context_type);
+    Py_CLEAR(state->cuda_device_type);
     Py_CLEAR(state->future_type);
     Py_CLEAR(state->empty_tuple);
     Py_CLEAR(state->str_finished);

@@ -30,6 +30,8 @@ struct module_state {
     PyTypeObject *waiter_type;
     PyTypeObject *graph_type;
     PyTypeObject *cuda_graph_type;
+    PyTypeObject *device_context_type;
+    PyTypeObject *cuda_device_type;
     /* The package's StreamFuture; NULL before it is needed. */
     PyObject *future_type;
     PyObject *str_finished;
@@ -124,6 +126,22 @@ const char *device_type_name(int type);
 
 /* -1 with RuntimeError unless text is a device string such as "cuda:1". */
 int device_name_parse(PyObject *text, struct device_name *name);
+
+/* ---- device_context.c ---- */
+
+extern PyType_Spec device_context_spec;
+extern PyType_Spec cuda_device_spec;
+
+/* Make the device current; its index before, or -1 with an exception. */
+int device_switch(struct module_state *state, struct ps_device *device);
+
+/* Likewise, by its name: a negative index does nothing, and is what was
+ * before.  -1 with an exception. */
+int device_exchange(struct module_state *state, struct device_name name,
+                    int *previous);
+
+/* Undo device_exchange: None, or NULL with an exception. */
+PyObject *device_restore(struct module_state *state, struct device_name name);
 
 /* ---- errors.c ---- */
 

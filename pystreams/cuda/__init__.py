@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .. import _C
 from .._C import AcceleratorError, OutOfMemoryError, graph_pool_handle
+from .._C import CudaDevice as device
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
 from .._C import CudaGraph as CUDAGraph
@@ -16,9 +17,7 @@ from .._C import CudaStream as Stream
 from .._C import as_stream as _as_stream
 from .._C import current_stream as _current_stream
 from .._C import default_stream as _default_stream
-from .._C import device_index as _device_index
 from .._C import set_stream as _set_stream
-from .._context import DeviceContext as _DeviceContext
 from .._context import StreamContext
 from ._graphs import graph
 
@@ -123,7 +122,7 @@ def set_device(device: _Device) -> None:
     argument names no index, AcceleratorError where it is out of range.
     """
     if not (isinstance(device, int) and device < 0):
-        _C.set_device(_CUDA, _device_index(_CUDA, device, True))
+        _C.set_device(_CUDA, _C.device_index(_CUDA, device, True))
 
 
 def synchronize(device: _Device = None, timeout: float | None = None) -> None:
@@ -134,22 +133,6 @@ def synchronize(device: _Device = None, timeout: float | None = None) -> None:
     Raises AcceleratorError where any of the work failed.
     """
     _C.synchronize(_CUDA, device, timeout)
-
-
-class device(_DeviceContext):
-    """Make a device the calling thread's current one within a with block.
-
-    On exit the device that was current is so again.  None means the device
-    that is current now; a negative index does nothing.  The object can be
-    entered again while it is entered, and by several threads at once.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, device: _Device) -> None:
-        if not isinstance(device, int) or isinstance(device, bool):
-            device = _device_index(_CUDA, device)
-        super().__init__(_CUDA, device)
 
 
 class device_of(device):

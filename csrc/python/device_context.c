@@ -1,0 +1,268 @@
+/* The types `DeviceContext` and `cuda.device`: a device that is current within
+ * a with block.
+ *
+ * What to restore is kept per object and per thread, under the GIL, so that
+ * one object can be entered again while it is entered, and by several threads
+ * at once. */
+#include "module.h"
+
+#include <structmember.h>
+
+#include <limits.h>
+
+/* One __enter__ that has not been left. */
+struct entry {
+    struct entry *earlier;
+    unsigned long thread;
+    int previous;
+};
+
+typedef struct {
+    PyObject ob_base;
+    int type;
+    /* As `idx`: an int that fits, None, or NULL. */
+    PyObject *idx;
+    int prev_idx;
+    /* The latest. */
+    struct entry *entries;
+} ContextObject;
+
+static ContextObject *
+as_context(PyObject *self)
+{
+    return (ContextObject *)self;
+}
+
+int
+device_switch(struct module_state *state, struct ps_device *device)
+{
+    struct ps_runtime *runtime = device->runtime;
+    struct ps_device *previous;
+    ps_status status = ps_runtime_current_device(runtime, &previous);
+    if (status == PS_SUCCESS && previous != device) {
+        WITHOUT_GIL(status = runtime->backend->device_set(runtime->backend,
+                                                          device->index));
+    }
+    if (status != PS_SUCCESS) {
+        raise_status(state, runtime, "setting the device", status);
+        return -1;
+    }
+    return previous->index;
+}
+
+int
+device_exchange(struct module_state *state, struct device_name name,
+                int *previous)
+{
+    *previous = -1;
+    if (name.index < 0) {
+        return 0;
+    }
+    struct ps_device *device = device_at(state, name);
+    if (device == NULL) {
+        return -1;
+    }
+    *previous = device_switch(state, device);
+    return *previous < 0 ? -1 : 0;
+}
+
+PyObject *
+device_restore(struct module_state *state, struct device_name name)
+{
+    if (name.index < 0) {
+        Py_RETURN_NONE;
+    }
+    struct ps_device *device = device_at(state, name);
+    if (device == NULL) {
+        return NULL;
+    }
+    ps_status status = ps_runtime_restore_device(device->runtime, name.index);
+    return none_or_raise(state, device->runtime, "restoring the device",
+                         status);
+}
+
+/* Takes over the reference to idx, also on failure. */
+static int
+fill(PyObject *op, int type, PyObject *idx)
+{
+    ContextObject *self = as_context(op);
+    if (idx == NULL) {
+        return -1;
+    }
+    long index = idx != Py_None ? PyLong_AsLong(idx) : -1;
+    if (index > INT_MAX || index < INT_MIN) {
+        PyErr_Format(PyExc_OverflowError,
+                     "Device index must be at most %d, got %ld", INT_MAX,
+                     index);
+    }
+    if (PyErr_Occurred()) {
+        Py_DECREF(idx);
+        return -1;
+    }
+    self->type = type;
+    self->prev_idx = -1;
+    Py_XSETREF(self->idx, idx);
+    return 0;
+}
+
+static int
+DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"", "", NULL};
+    int type;
+    PyObject *idx;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO:DeviceContext",
+                                     keywords, &type, &idx)) {
+        return -1;
+    }
+    return fill(self, type, Py_NewRef(idx));
+}
+
+/* The index that any device argument but an int stands for. */
+static PyObject *
+index_of(struct module_state *state, PyObject *argument)
+{
+    struct device_name name;
+    if (find_runtime(PS_DEVICE_CUDA) == NULL ||
+        device_name_argument(state, PS_DEVICE_CUDA, argument, &name) < 0) {
+        return NULL;
+    }
+    struct ps_device *device = device_at(state, name);
+    return device != NULL ? PyLong_FromLong(device->index) : NULL;
+}
+
+static int
+CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"device", NULL};
+    PyObject *argument;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:device", keywords,
+                                     &argument)) {
+        return -1;
+    }
+    bool is_index = PyLong_Check(argument) && !PyBool_Check(argument);
+    return fill(self, PS_DEVICE_CUDA,
+                is_index ? Py_NewRef(argument)
+                         : index_of(state_of(self), argument));
+}
+
+static void
+DeviceContext_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    struct entry *entry = as_context(op)->entries;
+    while (entry != NULL) {
+        struct entry *earlier = entry->earlier;
+        PyMem_Free(entry);
+        entry = earlier;
+    }
+    Py_XDECREF(as_context(op)->idx);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *
+DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    ContextObject *self = as_context(op);
+    bool named = self->idx != NULL && self->idx != Py_None;
+    struct device_name name = {self->type,
+                               named ? (int)PyLong_AsLong(self->idx) : -1};
+    struct entry *entry = PyMem_Malloc(sizeof(*entry));
+    if (entry == NULL) {
+        return PyErr_NoMemory();
+    }
+    entry->thread = PyThread_get_thread_ident();
+    if (device_exchange(state_of(op), name, &entry->previous) < 0) {
+        PyMem_Free(entry);
+        return NULL;
+    }
+    self->prev_idx = entry->previous;
+    entry->earlier = self->entries;
+    self->entries = entry;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+DeviceContext_exit(PyObject *op, PyObject *const *Py_UNUSED(args),
+                   Py_ssize_t Py_UNUSED(nargs))
+{
+    unsigned long thread = PyThread_get_thread_ident();
+    struct entry **place = &as_context(op)->entries;
+    while (*place != NULL && (*place)->thread != thread) {
+        place = &(*place)->earlier;
+    }
+    struct entry *entry = *place;
+    if (entry == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "This thread did not enter the device context");
+        return NULL;
+    }
+    struct device_name name = {as_context(op)->type, entry->previous};
+    *place = entry->earlier;
+    PyMem_Free(entry);
+    return device_restore(state_of(op), name);
+}
+
+static PyMethodDef context_methods[] = {
+    {"__enter__", DeviceContext_enter, METH_NOARGS,
+     PyDoc_STR("__enter__($self, /)\n--\n\n"
+               "Make the device current.  May block.")},
+    {"__exit__", (PyCFunction)(void (*)(void))DeviceContext_exit,
+     METH_FASTCALL,
+     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n"
+               "Make current again the device that was so before.\n\n"
+               "Raises RuntimeError where this thread has not entered.")},
+    {NULL},
+};
+
+static PyMemberDef context_members[] = {
+    {"idx", T_OBJECT, offsetof(ContextObject, idx), READONLY,
+     PyDoc_STR("The index of the device; None or negative: none.")},
+    {"prev_idx", T_INT, offsetof(ContextObject, prev_idx), READONLY,
+     PyDoc_STR("The index that the latest entry found; -1 before any.")},
+    {NULL},
+};
+
+PyDoc_STRVAR(context_doc,
+             "DeviceContext(type, idx, /)\n--\n\n"
+             "Make a device of one type current within a with block.");
+
+static PyType_Slot context_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, DeviceContext_init},
+    {Py_tp_dealloc, DeviceContext_dealloc},
+    {Py_tp_methods, context_methods},
+    {Py_tp_members, context_members},
+    {Py_tp_doc, (void *)context_doc},
+    {0, NULL},
+};
+
+PyType_Spec device_context_spec = {
+    .name = "pystreams._C.DeviceContext",
+    .basicsize = sizeof(ContextObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = context_slots,
+};
+
+PyDoc_STRVAR(cuda_device_doc,
+             "device(device)\n--\n\n"
+             "Make a device the calling thread's current one within a with "
+             "block.\n\n"
+             "On exit the device that was current is so again.  None means "
+             "the device that is\ncurrent now; a negative index does nothing. "
+             " The object can be entered again while\nit is entered, and by "
+             "several threads at once.  Entering may block.");
+
+static PyType_Slot cuda_device_slots[] = {
+    {Py_tp_init, CudaDevice_init},
+    {Py_tp_doc, (void *)cuda_device_doc},
+    {0, NULL},
+};
+
+PyType_Spec cuda_device_spec = {
+    .name = "pystreams.cuda.device",
+    .basicsize = sizeof(ContextObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = cuda_device_slots,
+};
