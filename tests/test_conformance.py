@@ -26,6 +26,11 @@ FAULTS = {
             "stream_query",
             "PS_SUCCESS when all work queued so far is done,",
         ),
+        # Which believes it.
+        "test_synchronize_waits": (
+            "stream_synchronize",
+            "Wait until all work queued before the call is done.",
+        ),
     },
     "flag": {
         "test_the_earlier_record_is_done": (

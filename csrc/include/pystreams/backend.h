@@ -226,7 +226,8 @@ struct ps_backend {
     ps_status (*stream_query)(const struct ps_backend *backend, int device,
                               ps_handle stream);
 
-    /* Wait until all work queued before the call is done.  May block.
+    /* Wait until all work queued before the call is done.  May block.  Not
+     * always called where stream_query says PS_SUCCESS.
      * Statuses: the first failure of the stream's work, at every call. */
     ps_status (*stream_synchronize)(const struct ps_backend *backend,
                                     int device, ps_handle stream);
