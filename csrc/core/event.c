@@ -51,49 +51,63 @@ ps_event_ref(struct ps_event *event)
     return event;
 }
 
-static ps_status
-give_up_native(struct ps_event *event)
+static bool
+pool_give(struct ps_event *event)
 {
     struct ps_device *device = atomic_load(&event->device);
-    const struct ps_backend *backend = event->runtime->backend;
-    ps_handle handle = atomic_load(&event->handle);
     struct ps_idle_events *pool = pool_of(device, event);
-
-    if (pool != NULL) {
-        pthread_mutex_lock(&device->mutex);
-        bool kept = pool->count < PS_IDLE_EVENTS;
-        if (kept) {
-            pool->handles[pool->count++] = handle;
-        }
-        pthread_mutex_unlock(&device->mutex);
-        if (kept) {
-            return PS_SUCCESS;
-        }
+    if (pool == NULL) {
+        return false;
     }
-    return backend->event_destroy(backend, device->index, handle);
+    pthread_mutex_lock(&device->mutex);
+    bool kept = pool->count < PS_IDLE_EVENTS;
+    if (kept) {
+        pool->handles[pool->count++] = atomic_load(&event->handle);
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return kept;
 }
 
-ps_status
-ps_event_unref(struct ps_event *event)
+bool
+ps_event_let_go(struct ps_event *event)
 {
     if (event == NULL || atomic_fetch_sub_explicit(
                              &event->refs, 1, memory_order_acq_rel) != 1) {
-        return PS_SUCCESS;
+        return true;
     }
-    ps_status status = PS_SUCCESS;
     if (atomic_load(&event->handle) != 0 &&
         event->generation == ps_generation()) {
         trace(PS_TRACE_EVENT_DELETION, event, 0);
-        status = give_up_native(event);
+        if (!pool_give(event)) {
+            return false;
+        }
     }
+    ps_ipc_forget(event);
+    free(event);
+    return true;
+}
+
+ps_status
+ps_event_finish(struct ps_event *event)
+{
+    const struct ps_backend *backend = event->runtime->backend;
+    ps_status status =
+        backend->event_destroy(backend, atomic_load(&event->device)->index,
+                               atomic_load(&event->handle));
     ps_ipc_forget(event);
     free(event);
     return status;
 }
 
-bool
-ps_event_adopt(struct ps_event *event, struct ps_device *device,
-               ps_handle handle)
+ps_status
+ps_event_unref(struct ps_event *event)
+{
+    return ps_event_let_go(event) ? PS_SUCCESS : ps_event_finish(event);
+}
+
+/* ps_event_adopt, which no trace point tells of. */
+static bool
+claim(struct ps_event *event, struct ps_device *device, ps_handle handle)
 {
     struct ps_device *unbound = NULL;
     if (!atomic_compare_exchange_strong(&event->device, &unbound, device)) {
@@ -103,8 +117,45 @@ ps_event_adopt(struct ps_event *event, struct ps_device *device,
         atomic_store(&event->source, (ps_handle)event);
     }
     atomic_store_explicit(&event->handle, handle, memory_order_release);
+    return true;
+}
+
+bool
+ps_event_adopt(struct ps_event *event, struct ps_device *device,
+               ps_handle handle)
+{
+    if (!claim(event, device, handle)) {
+        return false;
+    }
     trace(PS_TRACE_EVENT_CREATION, event, 0);
     return true;
+}
+
+static bool
+bind_pooled(struct ps_event *event, struct ps_device *device)
+{
+    struct ps_idle_events *pool = pool_of(device, event);
+    if (pool == NULL) {
+        return false;
+    }
+    pthread_mutex_lock(&device->mutex);
+    bool bound = pool->count > 0 &&
+                 claim(event, device, pool->handles[pool->count - 1]);
+    pool->count -= bound;
+    pthread_mutex_unlock(&device->mutex);
+    if (bound) {
+        trace(PS_TRACE_EVENT_CREATION, event, 0);
+    }
+    return bound;
+}
+
+bool
+ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream)
+{
+    unsigned generation = ps_generation();
+    return event->generation == generation &&
+           stream->generation == generation &&
+           bind_pooled(event, stream->device);
 }
 
 /* Give the event its native event on the device, unless another thread did
@@ -113,26 +164,19 @@ static ps_status
 bind_once(struct ps_event *event, struct ps_device *device)
 {
     const struct ps_backend *backend = event->runtime->backend;
-    struct ps_idle_events *pool = pool_of(device, event);
-    ps_handle handle = 0;
+    ps_handle handle;
 
     if (atomic_load(&event->device) != NULL) {
         sched_yield();
         return PS_SUCCESS;
     }
-    if (pool != NULL) {
-        pthread_mutex_lock(&device->mutex);
-        if (pool->count > 0) {
-            handle = pool->handles[--pool->count];
-        }
-        pthread_mutex_unlock(&device->mutex);
+    if (bind_pooled(event, device)) {
+        return PS_SUCCESS;
     }
-    if (handle == 0) {
-        ps_status status = backend->event_create(backend, device->index,
-                                                 event->flags, &handle);
-        if (status != PS_SUCCESS) {
-            return status;
-        }
+    ps_status status =
+        backend->event_create(backend, device->index, event->flags, &handle);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     return ps_event_adopt(event, device, handle)
                ? PS_SUCCESS

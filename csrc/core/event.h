@@ -52,9 +52,18 @@ struct ps_event *ps_event_ref(struct ps_event *event);
 /* Accepts NULL.  As ps_stream_unref. */
 ps_status ps_event_unref(struct ps_event *event);
 
+/* Its two halves.  The first answers: false where the native event has to be
+ * given up, and with it the last reference, by the second, which may block. */
+bool ps_event_let_go(struct ps_event *event);
+ps_status ps_event_finish(struct ps_event *event);
+
 /* Give the event its native event on the device, unless it has one.  May
  * block. */
 ps_status ps_event_bind(struct ps_event *event, struct ps_device *device);
+
+/* Likewise, on the stream's device, where the pool has one: false, with
+ * nothing done, where it has none and where the event is bound.  Answers. */
+bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
 /* Take over a native event, as that of an event that has none.  False where it
  * has one by now. */

@@ -46,13 +46,11 @@ release(struct module_state *state, struct ps_event *event)
 {
     struct ps_runtime *runtime = event->runtime;
     ps_status status;
-    if (atomic_load(&event->handle) == 0) {
-        status = ps_event_unref(event);
+    /* The pool needs no backend, and so it takes most with the GIL held. */
+    if (!ps_event_let_go(event)) {
+        WITHOUT_GIL(status = ps_event_finish(event));
+        report_cleanup(state, runtime, "giving up an event", status);
     }
-    else {
-        WITHOUT_GIL(status = ps_event_unref(event));
-    }
-    report_cleanup(state, runtime, "giving up an event", status);
 }
 
 PyObject *
@@ -173,8 +171,9 @@ event_record_on(struct module_state *state, struct ps_event *event,
     if (check_types(event, stream, "recording") < 0) {
         return -1;
     }
-    if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
-        /* The first record may make a native event. */
+    if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0 &&
+        !ps_event_bind_pooled(event, stream)) {
+        /* The first record makes a native event. */
         ENQUEUE_WITHOUT_GIL(status, stream, ps_event_record(event, stream));
     }
     else {
