@@ -157,6 +157,25 @@ current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                        ps_stream_ref(ps_current_stream(device)));
 }
 
+/* cuda.current_stream, which programs call before every launch. */
+static PyObject *
+cuda_current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *kwnames)
+{
+    struct module_state *state = state_of_module(module);
+    PyObject *argument;
+    if (parse_optional("current_stream", "device", args, nargs, kwnames,
+                       &argument) < 0) {
+        return NULL;
+    }
+    struct ps_device *device =
+        device_argument(state, PS_DEVICE_CUDA, argument);
+    return device != NULL
+               ? stream_wrap(state, state->cuda_stream_type,
+                             ps_stream_ref(ps_current_stream(device)))
+               : NULL;
+}
+
 static PyObject *
 default_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -206,6 +225,9 @@ PyMethodDef current_functions[] = {
         "type, device=None, cls=None, /",
         "Return this thread's current stream of the device, as a Stream or "
         "the class given."),
+    FUNCTION("cuda_current_stream", cuda_current_stream,
+             METH_FASTCALL | METH_KEYWORDS, "device=None",
+             "Return the calling thread's current stream of a device."),
     FUNCTION(
         "default_stream", default_stream, METH_FASTCALL,
         "type, device=None, cls=None, /",

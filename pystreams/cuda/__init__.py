@@ -15,7 +15,7 @@ from .._C import CudaExternalStream as ExternalStream
 from .._C import CudaGraph as CUDAGraph
 from .._C import CudaStream as Stream
 from .._C import as_stream as _as_stream
-from .._C import current_stream as _current_stream
+from .._C import cuda_current_stream as current_stream
 from .._C import default_stream as _default_stream
 from .._C import set_stream as _set_stream
 from .._context import StreamContext
@@ -158,11 +158,6 @@ class device_of(device):
             else:
                 place = getattr(place, "id", -1)
         super().__init__(place)
-
-
-def current_stream(device: _Device = None) -> Stream:
-    """Return the calling thread's current stream of a device."""
-    return _current_stream(_CUDA, device, Stream)
 
 
 def default_stream(device: _Device = None) -> Stream:
