@@ -31,15 +31,18 @@ ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,
                 struct ps_event **result)
 {
-    struct ps_event *event = calloc(1, sizeof(*event));
+    /* Not calloc: a thread's own free memory serves malloc alone. */
+    struct ps_event *event = malloc(sizeof(*event));
     if (event == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    atomic_init(&event->refs, 1);
-    event->generation = ps_generation();
-    event->flags = flags & ~(unsigned)PS_EVENT_EXTERNAL;
-    event->external = flags & PS_EVENT_EXTERNAL;
-    event->runtime = runtime;
+    *event = (struct ps_event){
+        .refs = 1,
+        .generation = ps_generation(),
+        .flags = flags & ~(unsigned)PS_EVENT_EXTERNAL,
+        .external = flags & PS_EVENT_EXTERNAL,
+        .runtime = runtime,
+    };
     *result = event;
     return PS_SUCCESS;
 }

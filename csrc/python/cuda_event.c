@@ -9,9 +9,11 @@ CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                "external", NULL};
     struct module_state *state = state_of_type(type);
     int timing = 0, blocking = 0, interprocess = 0, external = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pppp:Event", keywords,
-                                     &timing, &blocking, &interprocess,
-                                     &external)) {
+    /* Most events are made with nothing to parse, which takes a while too. */
+    bool plain = PyTuple_GET_SIZE(args) == 0 && kwargs == NULL;
+    if (!plain && !PyArg_ParseTupleAndKeywords(args, kwargs, "|pppp:Event",
+                                               keywords, &timing, &blocking,
+                                               &interprocess, &external)) {
         return NULL;
     }
     /* As torch's, it may be made where there is no GPU. */
