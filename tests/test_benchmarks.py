@@ -1,13 +1,120 @@
-"""The benchmark that the README quotes for trace points: that it runs, not
-what it measures."""
+"""The benchmarks: that they run, not what they measure."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+import pystreams
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+OURS = {
+    "calls": {"pystreams", "raw"},
+    "scaling": {"1"},
+    "memory": {"host"},
+    "startup": {"pystreams"},
+    "engine": {"engine"},
+}
+
+
+@pytest.fixture
+def benchmarks(sanitized):
+    """run(*arguments) -> CompletedProcess of python -m benchmarks."""
+    if sanitized:
+        pytest.skip("the compiler runs without sanitizers")
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    if Path(pystreams.__file__).resolve().parent.parent != ROOT:
+        pytest.skip("what is installed is not the checkout")
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "benchmarks", "--quick", *arguments],
+            cwd=ROOT,
+            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("group", OURS)
+def test_group_of_benchmarks(benchmarks, tmp_path, group):
+    written = tmp_path / "figures.json"
+    done = benchmarks("--device", "cpu", "--only", group, "--json", written)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(written.read_text())
+    assert result["machine"]["device"] == "cpu"
+    for table in result["tables"]:
+        assert table["title"] in done.stdout
+        measured = {
+            column
+            for row in table["rows"]
+            for column, cell in row["cells"].items()
+            if cell["median"] is not None
+        }
+        assert measured >= OURS[group]
+        whys = [c["why"] for r in table["rows"] for c in r["cells"].values()]
+        assert set(whys) == {None}
+
+
+FAULTY = """
+import os
+
+def fail():
+    raise ValueError("no such thing")
+
+def calls():
+    return {"record": fail, "event_query": lambda: os._exit(7)}, int
+"""
+WITH_FAULTY = """
+from benchmarks import calls, peers, show
+
+peers.CPU |= {"absent": "no_such_peer", "faulty": "faulty_peer"}
+print(show.markdown(calls.tables("cpu", quick=True)))
+"""
+
+
+def test_benchmarks_go_on_without_a_peer(benchmarks, run_python, tmp_path):
+    (tmp_path / "faulty_peer.py").write_text(FAULTY)
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    done = run_python(WITH_FAULTY, env={"PYTHONPATH": path})
+    assert (done.returncode, done.stderr) == (0, "")
+    reasons = [line for line in done.stdout.splitlines() if line[:2] == "- "]
+    assert reasons == [
+        "- absent: ModuleNotFoundError: No module named 'no_such_peer'",
+        "- faulty event.record(stream): ValueError: no such thing",
+        "- faulty event.query(), done: the process ended with 7",
+    ]
+
+
+def test_no_gpu_for_benchmarks(benchmarks):
+    if pystreams.cuda.is_available() and not pystreams.cuda.is_emulated():
+        pytest.skip("there is a GPU")
+    done = benchmarks("--device", "cuda")
+    assert done.returncode == 2
+    assert "no usable GPU" in done.stderr
+
+
+def test_unknown_group_of_benchmarks(benchmarks):
+    done = benchmarks("--only", "calls,speed")
+    assert done.returncode == 2
+    assert "got speed" in done.stderr
+
+
+def test_chart(benchmarks, tmp_path):
+    pytest.importorskip("matplotlib", reason="no matplotlib")
+    chart = tmp_path / "chart.png"
+    done = benchmarks("--device", "cpu", "--only", "calls", "--chart", chart)
+    assert done.returncode == 0, done.stderr
+    assert chart.read_bytes().startswith(b"\x89PNG")
 
 
 def test_trace_cost(run_python, sanitized):

@@ -1,0 +1,63 @@
+/* What the calls cost one level below cudart: the driver's functions on
+ * handles that cudart made, which are the driver's. */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <dlfcn.h>
+
+#include "rows.h"
+
+static cudaStream_t first, second;
+static cudaEvent_t plain, done, timed;
+
+static CUresult (*event_record_)(CUevent, CUstream);
+static CUresult (*event_query_)(CUevent);
+static CUresult (*event_synchronize_)(CUevent);
+static CUresult (*stream_query_)(CUstream);
+static CUresult (*stream_synchronize_)(CUstream);
+static CUresult (*stream_wait_)(CUstream, CUevent, unsigned);
+
+static int
+look_up(void *function, void *library, const char *name)
+{
+    return (*(void **)function = dlsym(library, name)) == NULL;
+}
+
+int
+prepare(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return driver == NULL ||
+           look_up(&event_record_, driver, "cuEventRecord") ||
+           look_up(&event_query_, driver, "cuEventQuery") ||
+           look_up(&event_synchronize_, driver, "cuEventSynchronize") ||
+           look_up(&stream_query_, driver, "cuStreamQuery") ||
+           look_up(&stream_synchronize_, driver, "cuStreamSynchronize") ||
+           look_up(&stream_wait_, driver, "cuStreamWaitEvent") ||
+           cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) ||
+           cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) ||
+           cudaEventCreateWithFlags(&plain, cudaEventDisableTiming) ||
+           cudaEventCreateWithFlags(&done, cudaEventDisableTiming) ||
+           cudaEventCreate(&timed) || cudaEventRecord(done, first) ||
+           cudaStreamSynchronize(first);
+}
+
+static int
+settle(void)
+{
+    return stream_synchronize_(first) || stream_synchronize_(second);
+}
+
+ROW(record, failed |= event_record_(plain, first))
+ROW(record_timed, failed |= event_record_(timed, first))
+ROW(record_query, failed |= event_record_(plain, first);
+    CUresult status = event_query_(plain);
+    failed |= status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY)
+ROW(event_query, failed |= event_query_(done))
+ROW(event_synchronize, failed |= event_synchronize_(done))
+ROW(stream_query, failed |= stream_query_(first))
+ROW(stream_synchronize, failed |= stream_synchronize_(first))
+ROW(record_wait, failed |= event_record_(plain, first);
+    failed |= stream_wait_(second, plain, 0))
+ROW(wait_stream, failed |= event_record_(plain, first);
+    failed |= stream_wait_(second, plain, 0))

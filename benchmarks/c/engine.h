@@ -1,0 +1,28 @@
+/* An engine of one device, for engine.c and threads.c: two streams and the
+ * table to call. */
+#ifndef BENCHMARKS_ENGINE_H
+#define BENCHMARKS_ENGINE_H
+
+#include "../../csrc/backends/backends.h"
+
+static const struct ps_backend *cpu;
+static ps_handle first, second;
+
+/* 0, or the status of what failed. */
+static int
+engine_start(void)
+{
+    cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1);
+    return cpu == NULL ? PS_ERROR_OUT_OF_MEMORY
+                       : cpu->stream_create(cpu, 0, 0, &first) ||
+                             cpu->stream_create(cpu, 0, 0, &second);
+}
+
+static int
+settle(void)
+{
+    return cpu->stream_synchronize(cpu, 0, first) ||
+           cpu->stream_synchronize(cpu, 0, second);
+}
+
+#endif

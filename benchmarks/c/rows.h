@@ -1,0 +1,34 @@
+/* How the C programs measure.  ROW(name, statements) defines a function that
+ * runs the statements count times and returns nanoseconds per time, or a
+ * negative number when one of them set `failed`.  The file that includes this
+ * defines settle(), which waits for what they queued and returns its status.
+ */
+#ifndef BENCHMARKS_ROWS_H
+#define BENCHMARKS_ROWS_H
+
+#include <time.h>
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
+}
+
+static int settle(void);
+
+#define ROW(name, ...)                      \
+    double name(int count)                  \
+    {                                       \
+        int failed = 0;                     \
+        double start = now();               \
+        for (int i = 0; i < count; i++) {   \
+            __VA_ARGS__;                    \
+        }                                   \
+        double spent = now() - start;       \
+        failed |= settle();                 \
+        return failed ? -1 : spent / count; \
+    }
+
+#endif

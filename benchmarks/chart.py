@@ -1,0 +1,66 @@
+"""A bar chart of the calls: how many times the raw call each library takes.
+A bar begins at the raw call, and goes left where less is taken."""
+
+from benchmarks.peers import FLOORS, OURS
+from benchmarks.tables import figure as text
+
+
+def draw(tables, machine, path):
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    bars, ticks = lay_out(next(t for t in tables if t.name == "calls"))
+    end = ticks[-1][0] + 1.5
+    figure, axes = pyplot.subplots(
+        figsize=(9, 1 + 0.17 * end), layout="constrained"
+    )
+    colours = iter(pyplot.cm.tab10.colors)
+    for library, found in bars.items():
+        places, ratios = zip(*found, strict=True)
+        drawn = axes.barh(
+            places,
+            [ratio - 1 for ratio in ratios],
+            left=1,
+            height=0.85,
+            label=library,
+            color=(*next(colours), 1 if library == OURS else 0.45),
+        )
+        axes.bar_label(drawn, map(text, ratios), padding=2, fontsize=7)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log")
+    axes.margins(x=0.08)
+    axes.xaxis.set_major_formatter("{x:g}")
+    where = machine.get("gpu", machine["cpu"])
+    axes.set_xlabel(f"times the raw call in C, on {where}; less is better")
+    axes.set_yticks(*zip(*ticks, strict=True))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(end, -1)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=6, frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def lay_out(table):
+    """The place and ratio of each library's bars, and the place and title of
+    each row, from the top."""
+    bars, ticks, place = {}, [], 0
+    for row in table.rows:
+        medians = {name: cell.median for name, cell in row.cells.items()}
+        raw = medians.get("raw")
+        shown = [
+            name
+            for name in table.columns
+            if name not in FLOORS and medians.get(name)
+        ]
+        if not raw or not shown:
+            continue
+        ticks.append((place + (len(shown) - 1) / 2, row.title))
+        for name in shown:
+            bars.setdefault(name, []).append((place, medians[name] / raw))
+            place += 1
+        place += 1
+    return bars, ticks

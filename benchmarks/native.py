@@ -1,0 +1,77 @@
+"""Builds the C programs of benchmarks/c as libraries, and calls them.
+
+Each has `int prepare(void)`, 0 when it can measure, and functions
+`double name(int count)`: nanoseconds per operation, negative after a failure.
+"""
+
+import ctypes
+import os
+import re
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-D_GNU_SOURCE"]
+
+
+def engine():
+    """What a program over the CPU engine is built with."""
+    sources = sorted((ROOT / "csrc/backends/cpu").glob("*.c"))
+    return [*sources, f"-I{ROOT / 'csrc/include'}"]
+
+
+def toolkit():
+    """What a program over cudart is built with."""
+    roots = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
+    wheels = find_spec("nvidia")
+    for folder in wheels.submodule_search_locations if wheels else []:
+        roots += sorted(Path(folder).glob("cu[0-9]*"), reverse=True)
+    for root in roots:
+        for home in (root, *root.glob("targets/*-linux")):
+            for libraries in (home / "lib64", home / "lib"):
+                if (libraries / "libcudart_static.a").exists():
+                    found = [f"-I{home / 'include'}", f"-L{libraries}"]
+                    return [*found, "-lcudart_static", "-ldl", "-lrt"]
+    raise FileNotFoundError("no libcudart_static.a: set CUDA_HOME")
+
+
+def build(source, *options):
+    """Load the library; its file is gone at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "rows.so")
+        command = [os.environ.get("CC", "cc"), *FLAGS, HERE / "c" / source]
+        done = subprocess.run(
+            [*command, "-o", library, *options], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"{source} is not built: {done.stderr[-60:]}")
+        loaded = ctypes.CDLL(str(library))
+    status = loaded.prepare()
+    if status:
+        raise RuntimeError(f"{source} can't measure here: status {status}")
+    return loaded
+
+
+def rows(source, *options):
+    """The functions that the source defines by ROW."""
+    loaded = build(source, *options)
+    text = (HERE / "c" / source).read_text()
+    return {
+        name: checked(getattr(loaded, name))
+        for name in re.findall(r"^ROW\((\w+)", text, re.M)
+    }
+
+
+def checked(function):
+    function.restype = ctypes.c_double
+
+    def batch(count):
+        took = function(count)
+        if took < 0:
+            raise RuntimeError(f"{function.__name__} failed")
+        return took
+
+    return batch

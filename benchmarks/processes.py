@@ -1,0 +1,129 @@
+"""Other processes: nothing is measured in the one that asks.
+
+A peer that is missing, raises, crashes or hangs is a Missing with the reason,
+and what else is measured goes on.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 120
+
+
+class Missing(Exception):
+    """Why there is no figure."""
+
+
+def environment(**more):
+    path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return dict(
+        os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)), **more
+    )
+
+
+def reason(error):
+    """One line, as short as it can be."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:120]
+
+
+def fresh(module, function, *arguments, **more):
+    """What a function of ours returns in a process of its own."""
+    code = (
+        "import json, sys; from importlib import import_module; "
+        "module, function, arguments = json.loads(sys.argv[1]); "
+        "result = getattr(import_module(module), function)(*arguments); "
+        "print(json.dumps(result))"
+    )
+    call = json.dumps([module, function, arguments])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, call],
+            env=environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        raise Missing(f"no answer in {PATIENCE} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Missing(f"exit {done.returncode}: {last}"[:120])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class Worker:
+    """A process that holds one library ready, and is asked for batches."""
+
+    def __init__(self, peer):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.processes", peer],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            self.rows = self._answer()
+        except Missing:
+            self.close()
+            raise
+
+    def batch(self, row, calls):
+        """Nanoseconds per call."""
+        try:
+            question = json.dumps([row, calls]).encode() + b"\n"
+            self._process.stdin.write(question)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Missing("the process is gone") from None
+        return self._answer()
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _answer(self):
+        out = self._process.stdout
+        if not select.select([out], [], [], PATIENCE)[0]:
+            self._process.kill()
+            raise Missing(f"no answer in {PATIENCE} s")
+        line = out.readline()
+        if not line:
+            raise Missing(f"the process ended with {self._process.wait()}")
+        answer = json.loads(line)
+        if "why" in answer:
+            raise Missing(answer["why"])
+        return answer["is"]
+
+
+def serve(peer):
+    """Answer on what was stdout; libraries that print do it to stderr."""
+    from benchmarks.peers import load
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(function, *arguments):
+        try:
+            result = {"is": function(*arguments)}
+        except Exception as error:
+            result = {"why": reason(error)}
+        print(json.dumps(result), file=answers, flush=True)
+
+    rows = {}
+    answer(lambda: (rows.update(load(peer)), list(rows))[1])
+    for line in sys.stdin:
+        row, calls = json.loads(line)
+        answer(rows[row], calls)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,84 @@
+"""How long a program takes to its first stream and record, and how large what
+it imports is; each in processes of their own, less a bare interpreter."""
+
+import importlib
+import subprocess
+import sys
+import time
+
+from benchmarks.peers import FLOORS, OURS, of
+from benchmarks.processes import PATIENCE, environment
+from benchmarks.tables import Cell, Row, Table
+
+LIMIT_MS = 20
+ROUNDS = 3
+STEPS = ("import", "first stream", "first record, waited for")
+CLOCK = "import time; print(time.perf_counter())\n"
+SIZE = """
+from importlib import import_module
+from pathlib import Path
+files = Path(import_module({!r}).__file__).parent.rglob("*")
+print(sum(f.stat().st_size for f in files
+          if f.is_file() and "__pycache__" not in f.parts))
+"""
+
+
+def tables(device, quick):
+    peers = {
+        library: importlib.import_module(module)
+        for library, module in of(device).items()
+        if library not in FLOORS
+    }
+    rounds = 1 if quick else ROUNDS
+    rows = [Row(f"{step}, ms", {}) for step in STEPS]
+    size = Row("its own folder, MB", {})
+    for library, peer in peers.items():
+        code = "".join(f"{step}\n{CLOCK}" for step in peer.START)
+        try:
+            clocks(code)  # what is read from the disk, once
+            found = [less_bare(code) for _ in range(rounds)]
+            for row, samples in zip(
+                rows, zip(*found, strict=True), strict=True
+            ):
+                row.cells[library] = Cell.of(samples)
+            if hasattr(peer, "PACKAGE"):
+                (nbytes,) = output(SIZE.format(peer.PACKAGE))
+                size.cells[library] = Cell.of([nbytes / 1e6])
+        except subprocess.SubprocessError as error:
+            lines = (getattr(error, "stderr", None) or str(error)).strip()
+            cell = Cell(why=lines.splitlines()[-1][:120])
+            rows[0].cells[library] = cell
+    ours = rows[0].cells[OURS].median
+    rows[0].target = f"≤ {LIMIT_MS}"
+    rows[0].met = None if ours is None else ours <= LIMIT_MS
+    yield Table(
+        "startup",
+        "since the process began, less a bare interpreter",
+        list(peers),
+        [*rows, size],
+    )
+
+
+def output(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return [float(word) for word in done.stdout.split()]
+
+
+def clocks(code):
+    """Milliseconds from here to each clock in the code; all processes have
+    the same."""
+    start = time.perf_counter()
+    return [(clock - start) * 1e3 for clock in output(code)]
+
+
+def less_bare(code):
+    """The same, less what a bare interpreter takes to its first clock."""
+    (bare,) = clocks(CLOCK)
+    return [clock - bare for clock in clocks(code)]
