@@ -3,6 +3,7 @@ threads and devices as with one."""
 
 import threading
 import time
+from collections import deque
 
 from benchmarks.processes import Missing, fresh
 from benchmarks.tables import Cell, Row, Table
@@ -14,7 +15,7 @@ SIZES = {
     "devices": [1, 2, 3, 4],
 }
 ROUNDS = 5
-LEAST = 5000  # calls, that a figure is the mean of
+LEAST = 5000  # calls, in a figure
 
 
 def tables(device, quick):
@@ -72,66 +73,78 @@ def sample(name, device, size, rounds):
     return found
 
 
-def timed(function, size):
-    """A call that returns what each of so many calls in the function takes,
-    in nanoseconds."""
-    times = max(LEAST // size, 1)
+def timed(function, calls):
+    """A call that returns how long each call in the function takes, in
+    nanoseconds."""
 
     def call():
         start = time.perf_counter()
-        for _ in range(times):
-            function()
-        return (time.perf_counter() - start) / times / size * 1e9
+        function()
+        return (time.perf_counter() - start) / calls * 1e9
 
     return call
+
+
+def spread(items):
+    """The items, in turn, often enough for a figure."""
+    return list(items) * max(LEAST // len(items), 1)
 
 
 def streams(device, size):
     import pystreams
 
-    made = [pystreams.Stream(device) for _ in range(size)]
-    pairs = [(stream, stream.record_event()) for stream in made]
-
-    def create():
-        kept = [pystreams.Stream(device) for _ in range(size)]
-        kept.clear()
+    live = deque((pystreams.Stream(device) for _ in range(size)), size)
+    event = live[0].record_event()
+    calls = len(spread(live))
 
     def record():
-        for stream, event in pairs:
+        for stream in spread(live):
             event.record(stream)
 
+    def replace():
+        for _ in range(LEAST):
+            live.append(pystreams.Stream(device))
+
     def settle():
-        for stream in made:
+        for stream in live:
             stream.synchronize()
 
-    calls = {"record on each": record, "create, drop": create}
-    return {t: timed(c, size) for t, c in calls.items()}, settle
+    return {
+        "record on each": timed(record, calls),
+        "create one, drop one": timed(replace, LEAST),
+    }, settle
 
 
 def events(device, size):
     import pystreams
 
     stream = pystreams.Stream(device)
-    made = [pystreams.Event(device, enable_timing=False) for _ in range(size)]
+
+    def recorded():
+        event = pystreams.Event(device, enable_timing=False)
+        event.record(stream)
+        return event
+
+    live = deque((recorded() for _ in range(size)), size)
+    calls = len(spread(live))
 
     def record():
-        for event in made:
+        for event in spread(live):
             event.record(stream)
 
     def query():
-        for event in made:
+        for event in spread(live):
             event.query()
 
-    def life():
-        kept = []
-        for _ in range(size):
-            event = pystreams.Event(device, enable_timing=False)
-            event.record(stream)
-            kept.append(event)
+    def replace():
+        for _ in range(LEAST):
+            live.append(recorded())
 
-    calls = {"record": record, "query, done": query}
-    calls["create, record, drop"] = life
-    return {t: timed(c, size) for t, c in calls.items()}, stream.synchronize
+    return {
+        "record each": timed(record, calls),
+        "query each, done": timed(query, calls),
+        "create and record one, drop one": timed(replace, LEAST),
+    }, stream.synchronize
 
 
 def threads(device, size):
@@ -143,12 +156,11 @@ def threads(device, size):
     def record():
         ready = threading.Barrier(size)
         begun, ended = [], []
-        each = max(10 * LEAST // size, 1)
 
         def work(stream, event):
             ready.wait()
             begun.append(time.perf_counter())
-            for _ in range(each):
+            for _ in range(LEAST):
                 event.record(stream)
             ended.append(time.perf_counter())
 
@@ -157,7 +169,7 @@ def threads(device, size):
             thread.start()
         for thread in running:
             thread.join()
-        return (max(ended) - min(begun)) / each / size * 1e9
+        return (max(ended) - min(begun)) / LEAST / size * 1e9
 
     def settle():
         for stream in made:
@@ -170,20 +182,23 @@ def devices(device, size):
     import pystreams
 
     made = [pystreams.Stream(f"{device}:{i}") for i in range(size)]
-    pairs = [(stream, stream.record_event()) for stream in made]
-    last = pairs[-1][1]
+    event_of = {stream: stream.record_event() for stream in made}
+    last = event_of[made[-1]]
+    pairs = spread(event_of.items())
 
     def record():
         for stream, event in pairs:
             event.record(stream)
 
     def wait():
-        for stream in made:
+        for stream, _ in pairs:
             stream.wait_event(last)
 
     def settle():
         for stream in made:
             stream.synchronize()
 
-    calls = {"record, in turn": record, "wait for the last": wait}
-    return {t: timed(c, size) for t, c in calls.items()}, settle
+    return {
+        "record, in turn": timed(record, len(pairs)),
+        "wait for the last": timed(wait, len(pairs)),
+    }, settle

@@ -60,9 +60,11 @@ def tables(device, quick):
 
 
 def output(code):
+    """The numbers that a program prints; what it imports is compiled once,
+    as it is for a user."""
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(),
+        env=environment(PYTHONDONTWRITEBYTECODE=""),
         check=True,
         capture_output=True,
         text=True,
