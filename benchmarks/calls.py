@@ -28,7 +28,7 @@ def tables(device, quick):
     }
     yield Table(
         "calls",
-        "ns per call",
+        "Calls: ns each",
         list(of(device)),
         [judged(device, row, rows[row], medians) for row in rows],
     )

@@ -1,61 +1,106 @@
 """What the CPU engine does on its threads, beside what the machine does."""
 
-import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from benchmarks import native
 from benchmarks.processes import Missing, fresh
 from benchmarks.tables import Cell, Row, Table
 
 
+def millions(ns):
+    return 1e3 / ns
+
+
+def microseconds(ns):
+    return ns / 1e3
+
+
+def milliseconds(ns):
+    return ns / 1e6
+
+
+@dataclass(frozen=True)
+class Held:
+    """What of the engine's is shown as what, beside what of the machine's,
+    and when both medians together are good."""
+
+    title: str
+    engine: str
+    unit: Callable[[float], float]
+    target: str
+    good: Callable[[float, float | None], bool]
+    machine: str | None = None
+
+
+HELD = [
+    Held(
+        "C operations queued and done, million/s",
+        "queued",
+        millions,
+        "≥ 5",
+        lambda ours, _: ours >= 5,
+    ),
+    Held(
+        "records from Python, million/s",
+        "records",
+        millions,
+        "≥ 2",
+        lambda ours, _: ours >= 2,
+    ),
+    Held(
+        "a parked stream runs after, µs",
+        "parked",
+        microseconds,
+        "≤ 10",
+        lambda ours, _: ours <= 10,
+    ),
+    Held(
+        "another worker takes over, µs; a futex",
+        "handed",
+        microseconds,
+        "≤ 2 x the machine",
+        lambda ours, plain: ours <= 2 * plain,
+        "futex",
+    ),
+    Held(
+        "a large copy, ms; memcpy",
+        "queued_copy",
+        milliseconds,
+        "≤ 1.11 x the machine",
+        lambda ours, plain: plain >= 0.9 * ours,
+        "plain_copy",
+    ),
+]
+
+
 def tables(device, quick):
     if device != "cpu":
         return
-    columns = ["engine", "machine"]
     try:
         found = fresh("benchmarks.engine", "measure", quick)
-        rate = fresh("benchmarks.engine", "records", 3 if quick else 15)
+        rounds = 3 if quick else 15
+        found["records"] = fresh("benchmarks.engine", "records", rounds)
     except Missing as error:
         rows = [Row("all", {"engine": Cell(why=str(error))})]
     else:
-        rows = list(judged(found, rate))
-    yield Table("engine", "the CPU engine's threads", columns, rows)
+        rows = [judged(held, found) for held in HELD]
+    columns = ["engine", "machine"]
+    yield Table("engine", "The CPU engine's threads", columns, rows)
 
 
-def judged(found, rate):
-    """Rows of what was measured, in nanoseconds, and of a rate a second."""
-    median = {name: statistics.median(times) for name, times in found.items()}
-
-    def row(title, name, scale, machine=None):
-        cells = {"engine": Cell.of([t * scale for t in found[name]])}
-        made = Row(title, cells)
-        if machine is not None:
-            plain = [t * scale for t in found[machine]]
-            made.cells["machine"] = Cell.of(plain)
-            made.ratios["of the machine"] = median[name] / median[machine]
-        return made
-
-    speeds = {"engine": Cell.of([1e3 / t for t in found["queued"]])}
-    queued = Row("C operations queued and done, million/s", speeds)
-    queued.target, queued.met = "≥ 5", 1e3 / median["queued"] >= 5
-    yield queued
-    cells = {"engine": Cell.of([r / 1e6 for r in rate])}
-    python = Row("records from Python, million/s", cells)
-    python.target, python.met = "≥ 2", statistics.median(rate) >= 2e6
-    yield python
-    parked = row("a parked stream runs after, µs", "parked", 1e-3)
-    parked.target, parked.met = "≤ 10", median["parked"] <= 1e4
-    yield parked
-    handed = row(
-        "another worker takes over, µs; a futex", "handed", 1e-3, "futex"
-    )
-    handed.target = "≤ 2 x the machine"
-    handed.met = median["handed"] <= 2 * median["futex"]
-    yield handed
-    copy = row("a large copy, ms; memcpy", "queued_copy", 1e-6, "plain_copy")
-    copy.target = "≤ 1.11 x the machine"
-    copy.met = median["queued_copy"] <= median["plain_copy"] / 0.9
-    yield copy
+def judged(held, found):
+    ours = Cell.of(list(map(held.unit, found[held.engine])))
+    row = Row(held.title, {"engine": ours}, held.target)
+    plain = None
+    if held.machine is not None:
+        machine = Cell.of(list(map(held.unit, found[held.machine])))
+        plain = machine.median
+        row.cells["machine"] = machine
+        row.ratios["of the machine"] = ours.median / plain
+    row.met = held.good(ours.median, plain)
+    return row
 
 
 def measure(quick):
@@ -79,14 +124,15 @@ def measure(quick):
 
 
 def records(rounds):
-    """Records a second that a busy stream takes from Python and does."""
+    """Nanoseconds of each record that a busy stream is given from Python,
+    and does later."""
     import pystreams
     from pystreams import _C
 
     count, sleep = 60_000, 0.02
     stream = pystreams.Stream("cpu")
     event = stream.record_event()
-    rates = []
+    times = []
     for _ in range(rounds):
         _C.sleep(0, int(sleep * 1e9), stream)
         start = time.perf_counter()
@@ -95,5 +141,5 @@ def records(rounds):
         queued = time.perf_counter() - start
         stream.synchronize()
         done = max(time.perf_counter() - start - sleep, 0)
-        rates.append(count / (queued + done))
-    return rates
+        times.append((queued + done) / count * 1e9)
+    return times

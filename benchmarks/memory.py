@@ -29,7 +29,7 @@ def tables(device, quick):
             cells = {"host": Cell(why=str(error))}
         rows.append(Row(title, cells))
     columns = ["host", "device"] if device == "cuda" else ["host"]
-    yield Table("memory", "bytes each", columns, rows)
+    yield Table("memory", "Memory of pystreams: bytes each", columns, rows)
 
 
 def resident():

@@ -7,6 +7,7 @@ Each has `int prepare(void)`, 0 when it can measure, and functions
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ def engine():
 def toolkit():
     """What a program over cudart is built with."""
     roots = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
+    if nvcc := shutil.which("nvcc"):
+        roots.append(Path(nvcc).resolve().parent.parent)
     wheels = find_spec("nvidia")
     for folder in wheels.submodule_search_locations if wheels else []:
         roots += sorted(Path(folder).glob("cu[0-9]*"), reverse=True)

@@ -6,6 +6,7 @@ and what else is measured goes on.
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -32,6 +33,13 @@ def reason(error):
     return f"{type(error).__name__}: {lines[0]}"[:120]
 
 
+def complaint(text):
+    """What a program that failed said on stderr, in one line."""
+    lines = text.strip().splitlines() or ["no message"]
+    errors = [line for line in lines if re.match(r"[\w.]+Error\b", line)]
+    return (errors or lines)[-1][:120]
+
+
 def fresh(module, function, *arguments, **more):
     """What a function of ours returns in a process of its own."""
     code = (
@@ -52,8 +60,7 @@ def fresh(module, function, *arguments, **more):
     except subprocess.TimeoutExpired:
         raise Missing(f"no answer in {PATIENCE} s") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise Missing(f"exit {done.returncode}: {last}"[:120])
+        raise Missing(f"exit {done.returncode}: {complaint(done.stderr)}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -43,7 +43,7 @@ def tables(device, quick):
             for title, samples in found.items():
                 row = rows.setdefault(title, Row(title, {}))
                 row.cells[column] = Cell.of(samples)
-        title = f"pystreams, ns per call, by the number of {name}"
+        title = f"pystreams by the number of {name}: ns per call"
         yield Table(name, title, columns, list(rows.values()))
 
 

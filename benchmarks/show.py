@@ -31,7 +31,7 @@ def markdown(tables):
 
 def lines(table):
     header = table.header()
-    yield f"### {table.title[0].upper()}{table.title[1:]}"
+    yield f"### {table.title}"
     yield ""
     yield row(header)
     yield row(["---", *["---:"] * (len(header) - 1)])

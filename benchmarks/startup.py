@@ -7,11 +7,11 @@ import sys
 import time
 
 from benchmarks.peers import FLOORS, OURS, of
-from benchmarks.processes import PATIENCE, environment
+from benchmarks.processes import PATIENCE, complaint, environment
 from benchmarks.tables import Cell, Row, Table
 
 LIMIT_MS = 20
-ROUNDS = 3
+ROUNDS = 5
 STEPS = ("import", "first stream", "first record, waited for")
 CLOCK = "import time; print(time.perf_counter())\n"
 SIZE = """
@@ -44,16 +44,15 @@ def tables(device, quick):
             if hasattr(peer, "PACKAGE"):
                 (nbytes,) = output(SIZE.format(peer.PACKAGE))
                 size.cells[library] = Cell.of([nbytes / 1e6])
-        except subprocess.SubprocessError as error:
-            lines = (getattr(error, "stderr", None) or str(error)).strip()
-            cell = Cell(why=lines.splitlines()[-1][:120])
-            rows[0].cells[library] = cell
+        except (subprocess.SubprocessError, ValueError) as error:
+            why = complaint(getattr(error, "stderr", None) or str(error))
+            rows[0].cells[library] = Cell(why=why)
     ours = rows[0].cells[OURS].median
     rows[0].target = f"≤ {LIMIT_MS}"
     rows[0].met = None if ours is None else ours <= LIMIT_MS
     yield Table(
         "startup",
-        "since the process began, less a bare interpreter",
+        "Start-up: since the process began, less a bare interpreter",
         list(peers),
         [*rows, size],
     )
