@@ -2,6 +2,7 @@
 it imports is; each in processes of their own, less a bare interpreter."""
 
 import importlib
+import statistics
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from benchmarks.processes import PATIENCE, complaint, environment
 from benchmarks.tables import Cell, Row, Table
 
 LIMIT_MS = 20
-ROUNDS = 5
+ROUNDS = 7
 STEPS = ("import", "first stream", "first record, waited for")
 CLOCK = "import time; print(time.perf_counter())\n"
 SIZE = """
@@ -30,17 +31,18 @@ def tables(device, quick):
         if library not in FLOORS
     }
     rounds = 1 if quick else ROUNDS
+    bare = statistics.median(clocks(CLOCK)[0] for _ in range(3 * rounds))
     rows = [Row(f"{step}, ms", {}) for step in STEPS]
     size = Row("its own folder, MB", {})
     for library, peer in peers.items():
         code = "".join(f"{step}\n{CLOCK}" for step in peer.START)
         try:
             clocks(code)  # what is read from the disk, once
-            found = [less_bare(code) for _ in range(rounds)]
+            found = [clocks(code) for _ in range(rounds)]
             for row, samples in zip(
                 rows, zip(*found, strict=True), strict=True
             ):
-                row.cells[library] = Cell.of(samples)
+                row.cells[library] = Cell.of([s - bare for s in samples])
             if hasattr(peer, "PACKAGE"):
                 (nbytes,) = output(SIZE.format(peer.PACKAGE))
                 size.cells[library] = Cell.of([nbytes / 1e6])
@@ -77,9 +79,3 @@ def clocks(code):
     the same."""
     start = time.perf_counter()
     return [(clock - start) * 1e3 for clock in output(code)]
-
-
-def less_bare(code):
-    """The same, less what a bare interpreter takes to its first clock."""
-    (bare,) = clocks(CLOCK)
-    return [clock - bare for clock in clocks(code)]
