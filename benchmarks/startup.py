@@ -1,8 +1,7 @@
 """How long a program takes to its first stream and record, and how large what
-it imports is; each in processes of their own, less a bare interpreter."""
+it imports is; each in processes of their own, beside a bare interpreter."""
 
 import importlib
-import statistics
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ def tables(device, quick):
         if library not in FLOORS
     }
     rounds = 1 if quick else ROUNDS
-    bare = statistics.median(clocks(CLOCK)[0] for _ in range(3 * rounds))
+    bare = Cell.of([clocks(CLOCK)[0] for _ in range(3 * rounds)])
     rows = [Row(f"{step}, ms", {}) for step in STEPS]
     size = Row("its own folder, MB", {})
     for library, peer in peers.items():
@@ -42,7 +41,7 @@ def tables(device, quick):
             for row, samples in zip(
                 rows, zip(*found, strict=True), strict=True
             ):
-                row.cells[library] = Cell.of([s - bare for s in samples])
+                row.cells[library] = Cell.of(samples)
             if hasattr(peer, "PACKAGE"):
                 (nbytes,) = output(SIZE.format(peer.PACKAGE))
                 size.cells[library] = Cell.of([nbytes / 1e6])
@@ -50,12 +49,13 @@ def tables(device, quick):
             why = complaint(getattr(error, "stderr", None) or str(error))
             rows[0].cells[library] = Cell(why=why)
     ours = rows[0].cells[OURS].median
-    rows[0].target = f"≤ {LIMIT_MS}"
-    rows[0].met = None if ours is None else ours <= LIMIT_MS
+    rows[0].cells["bare"] = bare
+    rows[0].target = f"≤ bare + {LIMIT_MS}"
+    rows[0].met = None if ours is None else ours <= bare.median + LIMIT_MS
     yield Table(
         "startup",
-        "Start-up: since the process began, less a bare interpreter",
-        list(peers),
+        "Start-up: since the process began",
+        ["bare", *peers],
         [*rows, size],
     )
 
