@@ -20,8 +20,9 @@ struct entry {
 typedef struct {
     PyObject ob_base;
     int type;
-    /* As `idx`: an int that fits, None, or NULL. */
+    /* As `idx`: an int, None, or NULL. */
     PyObject *idx;
+    int index; /* -1: leave the device as it is */
     int prev_idx;
     /* The latest. */
     struct entry *entries;
@@ -89,17 +90,19 @@ fill(PyObject *op, int type, PyObject *idx)
     if (idx == NULL) {
         return -1;
     }
-    long index = idx != Py_None ? PyLong_AsLong(idx) : -1;
-    if (index > INT_MAX || index < INT_MIN) {
+    int overflow = 0;
+    long index =
+        idx != Py_None ? PyLong_AsLongAndOverflow(idx, &overflow) : -1;
+    if (overflow > 0 || index > INT_MAX) {
         PyErr_Format(PyExc_OverflowError,
-                     "Device index must be at most %d, got %ld", INT_MAX,
-                     index);
+                     "Device index must be at most %d, got %R", INT_MAX, idx);
     }
     if (PyErr_Occurred()) {
         Py_DECREF(idx);
         return -1;
     }
     self->type = type;
+    self->index = index < 0 ? -1 : (int)index;
     self->prev_idx = -1;
     Py_XSETREF(self->idx, idx);
     return 0;
@@ -165,9 +168,8 @@ static PyObject *
 DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     ContextObject *self = as_context(op);
-    bool named = self->idx != NULL && self->idx != Py_None;
     struct device_name name = {self->type,
-                               named ? (int)PyLong_AsLong(self->idx) : -1};
+                               self->idx != NULL ? self->index : -1};
     struct entry *entry = PyMem_Malloc(sizeof(*entry));
     if (entry == NULL) {
         return PyErr_NoMemory();
