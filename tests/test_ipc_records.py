@@ -5,6 +5,7 @@ import asyncio
 import os
 
 import pytest
+from captures import CAPTURED_EVENT, Capture, code
 from peers import PeerError, hold_there, shared
 
 import pystreams
@@ -238,3 +239,20 @@ def test_a_remote_record_holds_up_no_notification(backend, peer):
         await waiting
 
     asyncio.run(main())
+
+
+def test_a_captured_record_is_not_told(engine, peer):
+    event, stream = shared(engine), engine.stream()
+    graph = _C.Graph(engine.type)
+    peer.open(event)
+    with engine.hold(stream):
+        event.record(stream)
+        with Capture(graph, engine.stream()):
+            event.record()
+            engine.empty(8).fill_(1)
+        assert peer.do("event.query()") is False
+    peer.do("event.synchronize()")
+    stream.synchronize()
+    assert code(event.query) == CAPTURED_EVENT
+    event.record(stream)
+    assert event.query() is True

@@ -165,7 +165,7 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
         }
     }
     if (status == PS_SUCCESS) {
-        if (event->shared != NULL) {
+        if (event->shared != NULL && record->capture == 0) {
             cpu_shared_publish_locked(event->shared, record);
         }
         event->object = record;

@@ -474,8 +474,8 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
     struct cpu_record *record = event->object;
     uint64_t state = atomic_load(
         &shared->page->entries[shared->serial % PAGE_RECORDS].state);
-    if (!record->done && state >> OUTCOME_BITS == shared->serial &&
-        OUTCOME(state) != 0) {
+    if (!record->done && record->capture == 0 &&
+        state >> OUTCOME_BITS == shared->serial && OUTCOME(state) != 0) {
         cpu_record_complete_locked(engine, record, OUTCOME(state) - 1);
     }
     return latest <= shared->serial ? PS_SUCCESS : PS_ERROR_UNKNOWN;
