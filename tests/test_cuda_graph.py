@@ -330,6 +330,23 @@ def test_an_external_event_lives_as_long_as_the_graph(
     assert byte_of(buffer, stream) == 2
 
 
+def test_an_external_event_of_several_processes(
+    engine, stream, graph, buffer
+):
+    event = pystreams.Event(
+        engine.name, enable_timing=False, interprocess=True, external=True
+    )
+    event.record(stream)
+    with Capture(graph, stream):
+        for call in (event.record, event.wait):
+            with pytest.raises(NotImplementedError, match="is interprocess"):
+                call()
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+    assert event.query()
+
+
 def test_the_flag_is_one_of_cuda_events(cuda):
     assert api.Event(False, False, False, True).query()
     assert api.Event(external=True).query()

@@ -163,6 +163,15 @@ check_types(struct ps_event *event, struct ps_stream *stream,
     return -1;
 }
 
+/* What failed, in words. */
+static const char *
+operation_on(struct ps_event *event, const char *operation)
+{
+    return event->external && (event->flags & PS_EVENT_INTERPROCESS)
+               ? "an external event that is interprocess"
+               : operation;
+}
+
 int
 event_record_on(struct module_state *state, struct ps_event *event,
                 struct ps_stream *stream)
@@ -191,11 +200,12 @@ event_record_on(struct module_state *state, struct ps_event *event,
                      device->index, stream->device->index);
     }
     else {
-        raise_status(state, event->runtime,
-                     event->flags & PS_EVENT_INTERPROCESS
-                         ? "recording an interprocess event"
-                         : "Event.record",
-                     status);
+        raise_status(
+            state, event->runtime,
+            operation_on(event, event->flags & PS_EVENT_INTERPROCESS
+                                    ? "recording an interprocess event"
+                                    : "Event.record"),
+            status);
     }
     return -1;
 }
@@ -213,7 +223,8 @@ event_wait_on(struct module_state *state, struct ps_event *event,
         ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
     }
     if (status != PS_SUCCESS) {
-        raise_status(state, event->runtime, "Event.wait", status);
+        raise_status(state, event->runtime, operation_on(event, "Event.wait"),
+                     status);
         return -1;
     }
     return 0;
@@ -503,7 +514,8 @@ PyDoc_STRVAR(event_doc,
              "the device of the\nfirst stream that records it.  Timed where "
              "the backend has timing, unless\nenable_timing says otherwise.  "
              "Events are equal only to themselves.  external:\nwhere a record "
-             "or a wait is captured, each replay of the graph does it.\n\n"
+             "or a wait is captured, each replay of the graph does it, which "
+             "no interprocess\nevent can on the CPU engine.\n\n"
              "Raises ValueError for an interprocess event that is timed, "
              "NotImplementedError\nfor enable_timing=True where "
              "the backend has no timing, RuntimeError where the device\ntype "

@@ -324,7 +324,13 @@ add_external(const struct ps_backend *backend, int device, ps_handle handle,
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_EVENT, CPU_ANY_DEVICE, event);
+    if (slot != NULL && slot->shared != NULL) {
+        /* A launch has nothing left that may fail, as telling others may. */
+        status = PS_ERROR_NOT_SUPPORTED;
+    }
+    else if (slot != NULL && stream != NULL) {
         status = stream->capture != NULL
                      ? cpu_capture_add_locked(stream, &operation)
                      : PS_ERROR_INVALID_VALUE;

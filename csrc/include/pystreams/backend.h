@@ -464,7 +464,8 @@ struct ps_backend {
 
     /* As event_record and stream_wait_event on a stream that is being
      * captured, but to be done by each launch, of the event itself: it must
-     * live as long as the graph.  Enqueues. */
+     * live as long as the graph.  Enqueues.
+     * Statuses: PS_ERROR_NOT_SUPPORTED, for a PS_EVENT_INTERPROCESS one. */
     ps_status (*event_record_external)(const struct ps_backend *backend,
                                        int device, ps_handle event,
                                        ps_handle stream);
