@@ -354,6 +354,17 @@ def test_a_replay_cannot_be_captured(backend, stream, graph, buffer, keep):
     assert byte_of(buffer, stream) == 3
 
 
+def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
+    failing = faulty.stream()
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    _C.fail(failing, 719)
+    replay(graph, failing)
+    assert code(failing.synchronize) == 719
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
 def test_replays_from_several_threads(backend, buffer):
     graph = filling(backend, buffer, 2)
 

@@ -256,7 +256,8 @@ struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
  * operations and waiting threads hold references to it. */
 struct cpu_record {
     unsigned refs;
-    bool timed; /* time is wanted */
+    bool timed;  /* time is wanted */
+    bool orders; /* and tells of no failure */
     bool done;
     ps_status status; /* the failure of the work before it, once done */
     int64_t time;     /* when it was done; -1 before an event's first */

@@ -20,7 +20,7 @@ cpu_record_complete_locked(struct cpu_engine *engine,
 {
     struct cpu_stream *stream;
     record->done = true;
-    record->status = status;
+    record->status = record->orders ? PS_SUCCESS : status;
     record->time = record->timed ? engine->clock->now(engine) : 0;
     while ((stream = cpu_list_take(&record->parked)) != NULL) {
         cpu_stream_ready_locked(stream);

@@ -372,7 +372,11 @@ static struct cpu_record *
 push_record_locked(struct cpu_stream *stream, struct cpu_record *latest)
 {
     struct cpu_record *record = cpu_item_take_locked(stream->engine);
-    *record = (struct cpu_record){.refs = 1, .timed = latest->timed};
+    *record = (struct cpu_record){
+        .refs = 1,
+        .timed = latest->timed,
+        .orders = latest->orders,
+    };
     push_locked(stream,
                 (struct cpu_operation){.kind = CPU_RECORD, .record = record});
     cpu_record_unref_locked(stream->engine, latest);
@@ -487,7 +491,8 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
         struct cpu_record *done = cpu_item_take_locked(engine);
         status = PS_ERROR_OUT_OF_MEMORY;
         if (done != NULL) {
-            *done = (struct cpu_record){.refs = 1, .done = true};
+            *done =
+                (struct cpu_record){.refs = 1, .orders = true, .done = true};
             status = graph_add_locked(engine, device, graph->plan, done,
                                       executable);
         }

@@ -480,8 +480,9 @@ struct ps_backend {
                                    ps_handle *executable);
 
     /* Queue the graph's work as one operation of the stream, after what it
-     * has now and after the executable's earlier launches.  Never on a stream
-     * that is being captured.  May block.
+     * has now and after the executable's earlier launches.  Their failures
+     * stay with their streams.  Never on a stream that is being captured.
+     * May block.
      * A full queue: PS_ERROR_NOT_READY. */
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
