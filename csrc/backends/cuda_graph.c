@@ -60,7 +60,7 @@ cuda_capture_end(const struct ps_backend *backend, int device,
         *operations = count;
     }
     else if (captured != NULL) {
-        cudaGraphDestroy(captured);
+        cuda_graph_destroy(backend, device, (ps_handle)captured);
     }
     return status;
 }

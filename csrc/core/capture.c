@@ -179,10 +179,10 @@ ps_keep_drop(struct ps_keep *keep)
 {
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < keep->count; i++) {
-        ps_status next = ps_block_unref(keep->items[i].block);
-        status = status != PS_SUCCESS ? status : next;
-        next = ps_event_unref(keep->items[i].event);
-        status = status != PS_SUCCESS ? status : next;
+        status =
+            ps_first_failure(status, ps_block_unref(keep->items[i].block));
+        status =
+            ps_first_failure(status, ps_event_unref(keep->items[i].event));
     }
     free(keep->items);
     *keep = (struct ps_keep){0};

@@ -13,12 +13,6 @@ backend_of(struct ps_graph *graph)
     return graph->device->runtime->backend;
 }
 
-static ps_status
-first_failure(ps_status status, ps_status next)
-{
-    return status != PS_SUCCESS ? status : next;
-}
-
 ps_status
 ps_graph_create(bool keeps, struct ps_graph **result)
 {
@@ -102,18 +96,18 @@ drop(struct leftovers *left)
     for (size_t i = 0; left->launched != NULL && i < left->keep.count; i++) {
         struct ps_block *block = left->keep.items[i].block;
         if (block != NULL) {
-            status = first_failure(status,
-                                   ps_block_use(block, left->launched, false));
+            status = ps_first_failure(
+                status, ps_block_use(block, left->launched, false));
         }
     }
-    status = first_failure(status, ps_keep_drop(&left->keep));
-    status = first_failure(status, ps_stream_unref(left->launched));
+    status = ps_first_failure(status, ps_keep_drop(&left->keep));
+    status = ps_first_failure(status, ps_stream_unref(left->launched));
     if (left->origin == NULL) {
         return status;
     }
     struct ps_device *device = left->origin->device;
-    status = first_failure(status, ps_stream_unref(left->origin));
-    return first_failure(status, ps_device_give_up_captured(device));
+    status = ps_first_failure(status, ps_stream_unref(left->origin));
+    return ps_first_failure(status, ps_device_give_up_captured(device));
 }
 
 /* Whether another thread must end the capture.  A driver that is told to end
@@ -205,7 +199,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS && !graph->keeps) {
         status = instantiate_locked(graph);
         if (status != PS_SUCCESS || !keep_native) {
-            status = first_failure(status, drop_native_locked(graph));
+            status = ps_first_failure(status, drop_native_locked(graph));
         }
     }
     if (status != PS_SUCCESS) {
@@ -213,7 +207,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         graph->keep = (struct ps_keep){0};
     }
     unlock(graph, status);
-    return first_failure(status, drop(&left));
+    return ps_first_failure(status, drop(&left));
 }
 
 static ps_status
@@ -281,7 +275,7 @@ ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream)
         graph->launched = ps_stream_ref(*stream);
     }
     unlock(graph, status);
-    return first_failure(status, ps_stream_unref(before));
+    return ps_first_failure(status, ps_stream_unref(before));
 }
 
 static ps_status
@@ -296,14 +290,14 @@ reset_and_unlock(struct ps_graph *graph)
     if (graph->origin != NULL) {
         return unlock(graph, status);
     }
-    status = first_failure(status, drop_native_locked(graph));
-    status = first_failure(status, drop_executable_locked(graph));
+    status = ps_first_failure(status, drop_native_locked(graph));
+    status = ps_first_failure(status, drop_executable_locked(graph));
     left.keep = graph->keep;
     left.launched = graph->launched;
     graph->keep = (struct ps_keep){0};
     graph->launched = NULL;
     unlock(graph, status);
-    return first_failure(status, drop(&left));
+    return ps_first_failure(status, drop(&left));
 }
 
 ps_status

@@ -12,16 +12,7 @@
 #include <stdbool.h>
 
 #include "capture.h"
-
-/* Statuses of core's own: the graph is not in the state for the call. */
-enum {
-    PS_ERROR_GRAPH_TAKEN = 1010,  /* it holds a graph, or captures one */
-    PS_ERROR_GRAPH_IDLE = 1011,   /* it captures nothing */
-    PS_ERROR_GRAPH_STREAM = 1012, /* the capture is another stream's */
-    PS_ERROR_GRAPH_EMPTY = 1013,  /* it holds nothing */
-    PS_ERROR_GRAPH_FINAL = 1014,  /* it was instantiated, and not kept */
-    PS_ERROR_GRAPH_INNER = 1015,  /* it would be launched in a capture */
-};
+#include "status.h"
 
 struct ps_graph {
     unsigned generation;

@@ -5,11 +5,10 @@
 
 #include <pystreams/backend.h>
 
+#include "status.h"
+
 struct ps_device;
 struct ps_event;
-
-/* A status of core's own: the event of the handle was made in this process. */
-enum { PS_ERROR_OWN_HANDLE = 1002 };
 
 /* The handle of an event made with PS_EVENT_INTERPROCESS, which gets its
  * native event on the device if it has none; of one that was opened, the

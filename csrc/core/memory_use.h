@@ -8,6 +8,8 @@
 
 #include <stdbool.h>
 
+#include "status.h"
+
 struct ps_block;
 struct ps_event;
 struct ps_stream;
@@ -23,13 +25,6 @@ struct ps_block_use {
     bool recorded;
     struct ps_block_use *next;
 };
-
-/* Of two steps that are both taken, what to tell. */
-static inline ps_status
-ps_first_failure(ps_status status, ps_status next)
-{
-    return status != PS_SUCCESS ? status : next;
-}
 
 ps_status ps_use_drop(struct ps_block_use *use);
 

@@ -11,12 +11,9 @@
 #include <stdbool.h>
 
 #include "memory.h"
+#include "status.h"
 #include "stream.h"
 #include "table.h"
-
-/* A status of core's own: the object, or the use of the runtime, is of a
- * process that forked this one. */
-enum { PS_ERROR_FOREIGN = 1001 };
 
 enum {
     PS_MAX_RUNTIMES = 8,

@@ -163,8 +163,7 @@ ps_device_give_up_captured(struct ps_device *device)
     pthread_mutex_unlock(&device->mutex);
     while (stream != NULL) {
         struct ps_stream *next = stream->aside;
-        ps_status one = ps_stream_unref(stream);
-        status = status != PS_SUCCESS ? status : one;
+        status = ps_first_failure(status, ps_stream_unref(stream));
         stream = next;
     }
     return status;
@@ -475,6 +474,5 @@ ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     if (status == PS_SUCCESS) {
         status = ps_stream_wait_event(stream, event);
     }
-    ps_status cleanup = ps_event_unref(event);
-    return status != PS_SUCCESS ? status : cleanup;
+    return ps_first_failure(status, ps_event_unref(event));
 }

@@ -1,0 +1,30 @@
+/* Statuses of core's own, beside the contract's, and what becomes of several.
+ * Python turns each into an exception. */
+#ifndef PYSTREAMS_CORE_STATUS_H
+#define PYSTREAMS_CORE_STATUS_H
+
+#include <pystreams/backend.h>
+
+enum {
+    /* The object, or the use of the runtime, is of a process that forked this
+     * one. */
+    PS_ERROR_FOREIGN = 1001,
+    /* The event of the handle was made in this process. */
+    PS_ERROR_OWN_HANDLE = 1002,
+    /* The graph is not in the state for the call: */
+    PS_ERROR_GRAPH_TAKEN = 1010,  /* it holds a graph, or captures one */
+    PS_ERROR_GRAPH_IDLE = 1011,   /* it captures nothing */
+    PS_ERROR_GRAPH_STREAM = 1012, /* the capture is another stream's */
+    PS_ERROR_GRAPH_EMPTY = 1013,  /* it holds nothing */
+    PS_ERROR_GRAPH_FINAL = 1014,  /* it was instantiated, and not kept */
+    PS_ERROR_GRAPH_INNER = 1015,  /* it would be launched in a capture */
+};
+
+/* Of two steps that are both taken, what to tell. */
+static inline ps_status
+ps_first_failure(ps_status status, ps_status next)
+{
+    return status != PS_SUCCESS ? status : next;
+}
+
+#endif
