@@ -518,3 +518,21 @@ def test_may_make_another_stream_current(cuda, taken):
     assert changed[0] != 0
     cuda.synchronize()
     assert target.tobytes() == b"\3" * 64
+
+
+def test_what_orders_replays_is_not_told(backend):
+    """The graph is locked then, so that a callback could not use it."""
+    graph, calls = _C.Graph(backend.type, True), []
+    buffer = backend.empty(64)
+    with backend.stream():
+        graph.capture_begin()
+        buffer.fill_(3)
+        graph.capture_end()
+    first, second = backend.stream(), backend.stream()
+    with first:
+        graph.replay()
+    graph.instantiate()
+    with trace.subscribe(calls.append), second:
+        graph.replay()
+    assert calls == []
+    second.synchronize()

@@ -245,7 +245,7 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream)
     /* The executable knows its own launches only. */
     if (status == PS_SUCCESS && graph->fresh && graph->launched != NULL &&
         graph->launched != stream) {
-        status = ps_stream_wait_stream(stream, graph->launched);
+        status = ps_stream_wait_stream_quietly(stream, graph->launched);
     }
     if (status == PS_SUCCESS) {
         status = backend->graph_launch(backend, graph->device->index,

@@ -417,6 +417,15 @@ ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns)
                                      stream->handle, timeout_ns);
 }
 
+static void
+trace_wait(struct ps_stream *stream, struct ps_event *event)
+{
+    if (!event->internal) {
+        ps_trace(PS_TRACE_EVENT_WAIT, stream->device,
+                 atomic_load(&event->handle), stream->handle);
+    }
+}
+
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
 {
@@ -431,8 +440,7 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
     if (event->external || !ps_event_known_done(event)) {
         return PS_ERROR_NOT_READY;
     }
-    ps_trace(PS_TRACE_EVENT_WAIT, stream->device, atomic_load(&event->handle),
-             stream->handle);
+    trace_wait(stream, event);
     return PS_SUCCESS;
 }
 
@@ -457,22 +465,36 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
         }
     }
     if (status == PS_SUCCESS) {
-        ps_trace(PS_TRACE_EVENT_WAIT, stream->device, handle, stream->handle);
+        trace_wait(stream, event);
     }
     return status;
 }
 
-ps_status
-ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
+static ps_status
+wait_stream(struct ps_stream *stream, struct ps_stream *other, bool internal)
 {
     struct ps_event *event;
     ps_status status = ps_event_create(other->device->runtime, 0, &event);
     if (status != PS_SUCCESS) {
         return status;
     }
+    event->internal = internal;
     status = ps_event_record(event, other);
     if (status == PS_SUCCESS) {
         status = ps_stream_wait_event(stream, event);
     }
     return ps_first_failure(status, ps_event_unref(event));
+}
+
+ps_status
+ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
+{
+    return wait_stream(stream, other, false);
+}
+
+ps_status
+ps_stream_wait_stream_quietly(struct ps_stream *stream,
+                              struct ps_stream *other)
+{
+    return wait_stream(stream, other, true);
 }

@@ -106,4 +106,9 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 ps_status
 ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
+/* Likewise, for core's own sake: untraced, so that it may stand where a lock
+ * is held. */
+ps_status ps_stream_wait_stream_quietly(struct ps_stream *stream,
+                                        struct ps_stream *other);
+
 #endif
