@@ -243,7 +243,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         status = ps_capture_wait_beside(stream);
     }
     if (status != PS_SUCCESS) {
-        drop_block(block);
+        free_block(block);
         return status;
     }
     pthread_mutex_lock(&device->mutex);
