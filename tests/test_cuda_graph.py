@@ -17,7 +17,7 @@ from captures import (
 )
 
 import pystreams
-from pystreams import _C
+from pystreams import _C, trace
 from pystreams import cuda as api
 
 
@@ -328,6 +328,26 @@ def test_an_external_event_lives_as_long_as_the_graph(
         for other in others:
             other.synchronize()
     assert byte_of(buffer, stream) == 2
+
+
+def test_an_external_event_outlives_a_reset_until_the_replay_is_done(
+    backend, stream, graph
+):
+    event, deleted = external(backend, timing=False), []
+    with Capture(graph, stream):
+        event.record()
+    del event
+    replay(graph, stream)
+    stream.synchronize()
+    with trace.subscribe(deleted.append, "event_deletion"):
+        with backend.hold(stream):
+            replay(graph, stream)
+            graph.reset()
+            backend.empty(SIZE)
+            assert not deleted
+        stream.synchronize()
+        backend.empty(SIZE)
+        assert len(deleted) == 1
 
 
 def test_an_external_event_of_several_processes(

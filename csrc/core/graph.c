@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "current.h"
+#include "event.h"
+#include "memory.h"
 #include "runtime.h"
 
 static const struct ps_backend *
@@ -89,16 +91,53 @@ struct leftovers {
     struct ps_keep keep;
 };
 
+static void
+release_event(void *event)
+{
+    ps_event_unref(event);
+}
+
+/* Keep the event until the stream's work is done: the pool of memory knows how
+ * to, of what is lent to it. */
+static ps_status
+retire_event(struct ps_event *event, struct ps_stream *stream)
+{
+    struct ps_loan loan = {.owner = event, .release = release_event};
+    struct ps_block *block;
+    ps_status status = ps_block_borrow(stream->device, &loan, &block);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    ps_event_ref(event);
+    status = ps_block_use(block, stream, false);
+    return ps_first_failure(status, ps_block_unref(block));
+}
+
+/* Launches of the graph may not be done yet. */
+static ps_status
+retire(struct ps_keep *keep, struct ps_stream *launched)
+{
+    ps_status status = PS_SUCCESS;
+    for (size_t i = 0; i < keep->count; i++) {
+        struct ps_kept *item = &keep->items[i];
+        status = ps_first_failure(
+            status, item->block != NULL
+                        ? ps_block_use(item->block, launched, false)
+                        : retire_event(item->event, launched));
+    }
+    if (status != PS_SUCCESS) {
+        /* Unmarked, the use must be over. */
+        ps_stream_synchronize(launched);
+    }
+    return status;
+}
+
 static ps_status
 drop(struct leftovers *left)
 {
     ps_status status = PS_SUCCESS;
-    for (size_t i = 0; left->launched != NULL && i < left->keep.count; i++) {
-        struct ps_block *block = left->keep.items[i].block;
-        if (block != NULL) {
-            status = ps_first_failure(
-                status, ps_block_use(block, left->launched, false));
-        }
+    if (left->launched != NULL) {
+        status = retire(&left->keep, left->launched);
     }
     status = ps_first_failure(status, ps_keep_drop(&left->keep));
     status = ps_first_failure(status, ps_stream_unref(left->launched));
@@ -120,15 +159,16 @@ is_other_threads(const struct ps_graph *graph)
 }
 
 /* Whatever the status, the capture is over unless the stream says that it is
- * not. */
+ * not.  last: nobody can end it any more, so that it is given up then. */
 static ps_status
-end_locked(struct ps_graph *graph, struct leftovers *left, size_t *operations)
+end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
+           size_t *operations)
 {
     const struct ps_backend *backend = backend_of(graph);
     ps_status status = backend->capture_end(backend, graph->device->index,
                                             graph->origin->handle,
                                             &graph->native, operations);
-    if (status != PS_SUCCESS && ps_stream_in_capture(graph->origin)) {
+    if (status != PS_SUCCESS && !last && ps_stream_in_capture(graph->origin)) {
         return status;
     }
     ps_capture_remove(&graph->capture);
@@ -195,7 +235,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD);
     }
     struct leftovers left = {0};
-    status = end_locked(graph, &left, operations);
+    status = end_locked(graph, false, &left, operations);
     if (status == PS_SUCCESS && !graph->keeps) {
         status = instantiate_locked(graph);
         if (status != PS_SUCCESS || !keep_native) {
@@ -279,13 +319,13 @@ ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream)
 }
 
 static ps_status
-reset_and_unlock(struct ps_graph *graph)
+reset_and_unlock(struct ps_graph *graph, bool last)
 {
     ps_status status = PS_SUCCESS;
     struct leftovers left = {0};
     size_t operations;
     if (graph->origin != NULL) {
-        status = end_locked(graph, &left, &operations);
+        status = end_locked(graph, last, &left, &operations);
     }
     if (graph->origin != NULL) {
         return unlock(graph, status);
@@ -309,7 +349,7 @@ ps_graph_reset(struct ps_graph *graph)
     }
     return is_other_threads(graph)
                ? unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD)
-               : reset_and_unlock(graph);
+               : reset_and_unlock(graph, false);
 }
 
 ps_status
@@ -318,11 +358,7 @@ ps_graph_destroy(struct ps_graph *graph)
     if (lock(graph) != PS_SUCCESS) {
         return PS_SUCCESS;
     }
-    ps_status status = reset_and_unlock(graph);
-    if (graph->origin != NULL) {
-        /* A capture that did not end still names the graph. */
-        return status;
-    }
+    ps_status status = reset_and_unlock(graph, true);
     pthread_mutex_destroy(&graph->mutex);
     free(graph);
     return status;
