@@ -330,6 +330,23 @@ def test_an_external_event_lives_as_long_as_the_graph(
     assert byte_of(buffer, stream) == 2
 
 
+def test_a_wait_captured_before_the_first_record(
+    backend, stream, graph, buffer
+):
+    event, recording = external(backend, timing=False), backend.stream()
+    event.wait(stream)
+    with Capture(graph, stream):
+        event.wait()
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+    with backend.hold(recording):
+        event.record(recording)
+        replay(graph, stream)
+        assert not stream.query()
+    stream.synchronize()
+
+
 def test_an_external_event_outlives_a_reset_until_the_replay_is_done(
     backend, stream, graph
 ):
@@ -350,9 +367,7 @@ def test_an_external_event_outlives_a_reset_until_the_replay_is_done(
         assert len(deleted) == 1
 
 
-def test_an_external_event_of_several_processes(
-    engine, stream, graph, buffer
-):
+def test_an_external_event_of_several_processes(engine, stream, graph, buffer):
     event = pystreams.Event(
         engine.name, enable_timing=False, interprocess=True, external=True
     )

@@ -433,15 +433,35 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
     if (stream->generation != generation || event->generation != generation) {
         return PS_ERROR_FOREIGN;
     }
+    if (event->external) {
+        return PS_ERROR_NOT_READY;
+    }
     if (atomic_load_explicit(&event->recorded, memory_order_acquire) == 0 &&
         !ps_event_is_shared(event)) {
         return PS_SUCCESS;
     }
-    if (event->external || !ps_event_known_done(event)) {
+    if (!ps_event_known_done(event)) {
         return PS_ERROR_NOT_READY;
     }
     trace_wait(stream, event);
     return PS_SUCCESS;
+}
+
+/* Have each launch of the graph wait for the event, which may be recorded for
+ * the first time after the capture. */
+static ps_status
+wait_external(struct ps_stream *stream, struct ps_event *event)
+{
+    const struct ps_backend *backend = event->runtime->backend;
+    ps_status status = ps_event_bind(event, stream->device);
+    if (status == PS_SUCCESS) {
+        status = ps_capture_keep_event(event);
+    }
+    return status != PS_SUCCESS
+               ? status
+               : backend->stream_wait_external(backend, stream->device->index,
+                                               stream->handle,
+                                               atomic_load(&event->handle));
 }
 
 ps_status
@@ -452,17 +472,16 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
     if (status != PS_ERROR_NOT_READY) {
         return status;
     }
-    ps_handle handle = atomic_load(&event->handle);
-    if (!ps_event_is_external_on(event, stream)) {
-        status = backend->stream_wait_event(backend, stream->device->index,
-                                            stream->handle, handle);
+    if (ps_event_is_external_on(event, stream)) {
+        status = wait_external(stream, event);
+    }
+    else if (atomic_load(&event->handle) == 0) {
+        return PS_SUCCESS;
     }
     else {
-        status = ps_capture_keep_event(event);
-        if (status == PS_SUCCESS) {
-            status = backend->stream_wait_external(
-                backend, stream->device->index, stream->handle, handle);
-        }
+        status = backend->stream_wait_event(backend, stream->device->index,
+                                            stream->handle,
+                                            atomic_load(&event->handle));
     }
     if (status == PS_SUCCESS) {
         trace_wait(stream, event);

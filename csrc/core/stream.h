@@ -97,7 +97,8 @@ ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 
 /* Wait for the event's record in effect; asks nothing of the device where
- * there is nothing to wait for.  Enqueues. */
+ * there is nothing to wait for.  Enqueues; may block while an external event
+ * has no handle, which it gets on the stream's device. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 

@@ -219,7 +219,13 @@ event_wait_on(struct module_state *state, struct ps_event *event,
         return -1;
     }
     status = ps_stream_wait_known(stream, event);
-    if (status == PS_ERROR_NOT_READY) {
+    if (status == PS_ERROR_NOT_READY &&
+        atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
+        /* A captured wait for an external event may make a native one. */
+        ENQUEUE_WITHOUT_GIL(status, stream,
+                            ps_stream_wait_event(stream, event));
+    }
+    else if (status == PS_ERROR_NOT_READY) {
         ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
     }
     if (status != PS_SUCCESS) {
@@ -430,7 +436,9 @@ static PyMethodDef event_methods[] = {
                "Make what the stream gets from here on wait for the record "
                "in effect now\n(cudaStreamWaitEvent).\n\n"
                "Without a stream, the current one.  Nothing to wait for "
-               "where the event was never\nrecorded.  Does not block.")},
+               "where the event was never\nrecorded; an external one, in a "
+               "capture, gets the stream's device then, and each\nreplay "
+               "waits for the record in effect.  Does not block.")},
     {"query", Event_query, METH_NOARGS,
      PyDoc_STR("query($self, /)\n--\n\n"
                "Return whether the work before the latest record is done "
