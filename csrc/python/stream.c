@@ -455,7 +455,10 @@ static PyMethodDef stream_methods[] = {
                "goes to the Future, and the stream goes on.  At most 256 "
                "callables run at once.  One\nthat waits for its own stream "
                "gets a RuntimeError.  A child that it forks ends when it\n"
-               "returns.  Does not block.  Raises NotImplementedError where "
+               "returns.  On CUDA it must not be the first to use a kernel: "
+               "the driver loads one once all\nstreams have come to rest, its "
+               "own too.\n\n"
+               "Does not block.  Raises NotImplementedError where "
                "the backend has no gates.")},
     {"wait_event", (PyCFunction)(void (*)(void))Stream_wait_event,
      METH_FASTCALL | METH_KEYWORDS,
