@@ -90,11 +90,20 @@ def spread(items):
     return list(items) * max(LEAST // len(items), 1)
 
 
+def recorded(stream):
+    """An event without timing: a timestamp takes a GPU longer than a call."""
+    import pystreams
+
+    event = pystreams.Event(stream.device.type, enable_timing=False)
+    event.record(stream)
+    return event
+
+
 def streams(device, size):
     import pystreams
 
     live = deque((pystreams.Stream(device) for _ in range(size)), size)
-    event = live[0].record_event()
+    event = recorded(live[0])
     calls = len(spread(live))
 
     def record():
@@ -119,13 +128,7 @@ def events(device, size):
     import pystreams
 
     stream = pystreams.Stream(device)
-
-    def recorded():
-        event = pystreams.Event(device, enable_timing=False)
-        event.record(stream)
-        return event
-
-    live = deque((recorded() for _ in range(size)), size)
+    live = deque((recorded(stream) for _ in range(size)), size)
     calls = len(spread(live))
 
     def record():
@@ -138,7 +141,7 @@ def events(device, size):
 
     def replace():
         for _ in range(LEAST):
-            live.append(recorded())
+            live.append(recorded(stream))
 
     return {
         "record each": timed(record, calls),
@@ -151,7 +154,7 @@ def threads(device, size):
     import pystreams
 
     made = [pystreams.Stream(device) for _ in range(size)]
-    pairs = [(stream, stream.record_event()) for stream in made]
+    pairs = [(stream, recorded(stream)) for stream in made]
 
     def record():
         ready = threading.Barrier(size)
@@ -182,7 +185,7 @@ def devices(device, size):
     import pystreams
 
     made = [pystreams.Stream(f"{device}:{i}") for i in range(size)]
-    event_of = {stream: stream.record_event() for stream in made}
+    event_of = {stream: recorded(stream) for stream in made}
     last = event_of[made[-1]]
     pairs = spread(event_of.items())
 

@@ -29,6 +29,10 @@ LONG = 60
 FULL = 65_600
 
 
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
 class Lane:
     """A stream that all threads use, and what its callables have logged."""
 
@@ -69,6 +73,7 @@ class Stress:
             with contextlib.suppress(TimeoutError):
                 getattr(self, name)(rng, given)
             _C.synchronize(self.type, self.device)
+        self.files = open_files()
 
     def run(self, seed):
         self.prepare(random.Random(seed))
@@ -263,7 +268,7 @@ class Stress:
         gc.collect()
         stats = _C.memory_stats(self.type, self.device)
         assert stats["allocated_bytes.all.current"] == 0, stats
-        assert len(os.listdir("/proc/self/fd")) < 40
+        assert open_files() < self.files + 10
 
 
 # How often each is done.

@@ -11,7 +11,8 @@ def test_stress(backend, run_python):
     done = run_python(
         [PROGRAM], backend.name, SECONDS, timeout=float(SECONDS) + 150
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     counts = dict(word.split("=") for word in done.stdout.split())
     assert all(
         int(count) > 0

@@ -362,23 +362,24 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
     if (error == cudaSuccess && copy_waits(&to, &from, nbytes)) {
         error = cuda_stream_drain(device, stream);
     }
+    if (error == cudaSuccess && to.type == cudaMemoryTypeDevice &&
+        from.type == cudaMemoryTypeDevice && to.device != from.device) {
+        error = cuda_pool_open(from.device, to.device);
+        if (error == cudaSuccess) {
+            error = cuda_pool_open(to.device, from.device);
+        }
+        if (error == cudaErrorPeerAccessUnsupported) {
+            /* A pool's memory needs this then, which no graph captures. */
+            return cudaMemcpyPeerAsync(destination, to.device, source,
+                                       from.device, nbytes,
+                                       (cudaStream_t)stream);
+        }
+    }
     if (error != cudaSuccess) {
         return error;
     }
-    if (to.type != cudaMemoryTypeDevice || from.type != cudaMemoryTypeDevice ||
-        to.device == from.device) {
-        return cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault,
-                               (cudaStream_t)stream);
-    }
-    error = cuda_pool_open(from.device, to.device);
-    if (error == cudaSuccess) {
-        error = cuda_pool_open(to.device, from.device);
-    }
-    if (error != cudaSuccess) {
-        return error;
-    }
-    return cudaMemcpyPeerAsync(destination, to.device, source, from.device,
-                               nbytes, (cudaStream_t)stream);
+    return cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault,
+                           (cudaStream_t)stream);
 }
 
 static ps_status

@@ -10,11 +10,12 @@
 cudaError_t cuda_pool_find(int device, cudaMemPool_t *pool);
 
 /* Let peer reach the memory of device's pool, or copies between the two are
- * staged, at a tenth of the rate.  Makes no context on either. */
+ * staged, at a tenth of the rate; cudaErrorPeerAccessUnsupported where it
+ * cannot.  Makes no context on either. */
 cudaError_t cuda_pool_open(int device, int peer);
 
-/* Let work on a stream of the device reach what is at an address, and tell
- * what it is. */
+/* Let work on a stream of the device reach what is at an address, where it
+ * can, and tell what it is. */
 cudaError_t cuda_pool_reach(int device, const void *address,
                             struct cudaPointerAttributes *found);
 

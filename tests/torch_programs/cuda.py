@@ -182,7 +182,7 @@ def events_between_devices(torch):
     assert torch.cuda.current_device() == 0
     if last > 0:
         message = raised(RuntimeError, event.record, there)
-        assert "does not match recording stream's device" in message
+        assert message.startswith("Event device")
 
 
 @program
