@@ -1,10 +1,13 @@
 """The hot calls of every library, in batches that take turns.
 
 Each library has a process of its own.  A batch of every library is timed
-before the next batch of any, so that all meet the machine alike.
+before the next batch of any, and on the same processor, so that all meet the
+machine alike: one processor can be slower than the next all along.
 """
 
+import os
 from contextlib import ExitStack
+from itertools import cycle, islice
 
 from benchmarks.peers import FLOORS, OURS, of
 from benchmarks.processes import Missing, Worker
@@ -52,10 +55,10 @@ def measure(workers, row, batches):
     """The cells of the libraries that can do it."""
     samples = {n: [] for n, worker in workers.items() if row in worker.rows}
     failed = {}
-    for _ in range(batches):
+    for processor in islice(cycle(os.sched_getaffinity(0)), batches):
         for library in samples.keys() - failed.keys():
             try:
-                took = workers[library].batch(row, BATCH)
+                took = workers[library].batch(row, BATCH, processor)
                 samples[library].append(took)
             except Missing as error:
                 failed[library] = Cell(why=str(error))

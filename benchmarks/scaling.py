@@ -4,7 +4,9 @@ threads and devices as with one."""
 import threading
 import time
 from collections import deque
+from importlib import import_module
 
+from benchmarks.peers import FLOORS, OURS, of
 from benchmarks.processes import Missing, fresh
 from benchmarks.tables import Cell, Row, Table
 
@@ -26,25 +28,32 @@ def tables(device, quick):
         rows = {}
         for size, column in zip(sizes, columns, strict=False):
             rounds = 1 if quick or size > 10_000 else ROUNDS
-            try:
-                found = fresh(
-                    "benchmarks.scaling",
-                    "sample",
-                    name,
-                    device,
-                    size,
-                    rounds,
-                    PYSTREAMS_CPU_DEVICES="4",
-                )
-            except Missing as error:
-                row = rows.setdefault("all", Row("all", {}))
-                row.cells[column] = Cell(why=str(error))
-                continue
-            for title, samples in found.items():
-                row = rows.setdefault(title, Row(title, {}))
-                row.cells[column] = Cell.of(samples)
+            for library in libraries(name, device):
+                call = name, device, size, rounds, library
+                for title, cell in cells(call).items():
+                    row = rows.setdefault(title, Row(title, {}))
+                    row.cells[column] = cell
         title = f"pystreams by the number of {name}: ns per call"
         yield Table(name, title, columns, list(rows.values()))
+
+
+def libraries(name, device):
+    """Peers, too, where it is the GIL that makes the curve."""
+    if name == "threads" and device == "cuda":
+        return [peer for peer in of(device) if peer not in FLOORS]
+    return [OURS]
+
+
+def cells(call):
+    """Cells by the titles of their rows, of a process of their own."""
+    library = call[-1]
+    try:
+        found = fresh(
+            "benchmarks.scaling", "sample", *call, PYSTREAMS_CPU_DEVICES="4"
+        )
+    except Missing as error:
+        return {"all" if library == OURS else library: Cell(why=str(error))}
+    return {title: Cell.of(samples) for title, samples in found.items()}
 
 
 def count(device):
@@ -53,15 +62,13 @@ def count(device):
     return cuda.device_count() if device == "cuda" else 4
 
 
-def sample(name, device, size, rounds):
+def sample(name, device, size, rounds, library):
     """Lists of nanoseconds per call."""
-    measure = {
-        "streams": streams,
-        "events": events,
-        "threads": threads,
-        "devices": devices,
-    }[name]
-    calls, settle = measure(device, size)
+    if name == "threads":
+        calls, settle = threads(device, size, library)
+    else:
+        measure = {"streams": streams, "events": events, "devices": devices}
+        calls, settle = measure[name](device, size)
     for call in calls.values():
         call()
         settle()
@@ -150,24 +157,25 @@ def events(device, size):
     }, stream.synchronize
 
 
-def threads(device, size):
-    import pystreams
-
-    made = [pystreams.Stream(device) for _ in range(size)]
-    pairs = [(stream, recorded(stream)) for stream in made]
+def threads(device, size, library):
+    peer = import_module(of(device)[library])
+    made = [peer.calls() for _ in range(size)]
 
     def record():
         ready = threading.Barrier(size)
         begun, ended = [], []
 
-        def work(stream, event):
+        def work(record_one):
             ready.wait()
             begun.append(time.perf_counter())
             for _ in range(LEAST):
-                event.record(stream)
+                record_one()
             ended.append(time.perf_counter())
 
-        running = [threading.Thread(target=work, args=pair) for pair in pairs]
+        running = [
+            threading.Thread(target=work, args=[calls["record"]])
+            for calls, _ in made
+        ]
         for thread in running:
             thread.start()
         for thread in running:
@@ -175,10 +183,13 @@ def threads(device, size):
         return (max(ended) - min(begun)) / LEAST / size * 1e9
 
     def settle():
-        for stream in made:
-            stream.synchronize()
+        for _, wait in made:
+            wait()
 
-    return {"record, all threads": record}, settle
+    title = "record, all threads"
+    if library != OURS:
+        title += f", {library}"
+    return {title: record}, settle
 
 
 def devices(device, size):
