@@ -2,6 +2,7 @@
 
 Each has `int prepare(void)`, 0 when it can measure, and functions
 `double name(int count)`: nanoseconds per operation, negative after a failure.
+But bare.c is an extension module.
 """
 
 import ctypes
@@ -9,8 +10,13 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 import tempfile
-from importlib.util import find_spec
+from importlib.util import (
+    find_spec,
+    module_from_spec,
+    spec_from_file_location,
+)
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -41,8 +47,8 @@ def toolkit():
     raise FileNotFoundError("no libcudart_static.a: set CUDA_HOME")
 
 
-def build(source, *options):
-    """Load the library; its file is gone at once."""
+def compiled(load, source, *options):
+    """What load gives for the library's path; its file is gone then."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "rows.so")
         command = [os.environ.get("CC", "cc"), *FLAGS, HERE / "c" / source]
@@ -51,11 +57,28 @@ def build(source, *options):
         )
         if done.returncode:
             raise RuntimeError(f"{source} is not built: {done.stderr[-60:]}")
-        loaded = ctypes.CDLL(str(library))
+        return load(str(library))
+
+
+def build(source, *options):
+    loaded = compiled(ctypes.CDLL, source, *options)
     status = loaded.prepare()
     if status:
         raise RuntimeError(f"{source} can't measure here: status {status}")
     return loaded
+
+
+def extension(name, *options):
+    """The module of the name, of a file of that name."""
+
+    def load(path):
+        spec = spec_from_file_location(name, path)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    headers = f"-I{sysconfig.get_path('include')}"
+    return compiled(load, f"{name}.c", headers, *options)
 
 
 def rows(source, *options):

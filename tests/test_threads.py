@@ -122,6 +122,29 @@ def test_close_races_with_use(backend):
     backend.synchronize()
 
 
+def test_closed_while_it_is_waited_for(backend):
+    """The waits go on, and the last of them gives the stream up."""
+    stream, go, waiting = backend.stream(), threading.Event(), []
+    handle, done = stream.native_handle, stream.submit(go.wait, 60)
+
+    def work(number):
+        if number:
+            waiting.append(number)
+            stream.synchronize(60)
+            assert done.done()
+            return
+        while len(waiting) < 3 or not done.running():
+            pass
+        stream.close()
+        with pytest.raises(ValueError, match="closed"):
+            stream.query()
+        other = backend.stream()
+        assert other.native_handle != handle
+        go.set()
+
+    together(work, 4)
+
+
 def test_one_event_recorded_and_waited_for_by_all(backend):
     event = backend.event()
     streams = [backend.stream() for _ in range(8)]

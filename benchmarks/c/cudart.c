@@ -22,10 +22,11 @@ prepare(void)
 static int
 settle(void)
 {
-    return cudaStreamSynchronize(first) || cudaStreamSynchronize(second);
+    return cudaDeviceSynchronize();
 }
 
 ROW(record, failed |= cudaEventRecord(plain, first))
+ROW(record_current, failed |= cudaEventRecord(plain, NULL))
 ROW(record_timed, failed |= cudaEventRecord(timed, first))
 ROW(record_query, failed |= cudaEventRecord(plain, first);
     cudaError_t status = cudaEventQuery(plain);

@@ -8,11 +8,12 @@
 #include "rows.h"
 
 static cudaStream_t first, second;
-static cudaEvent_t plain, done, timed;
+static cudaEvent_t plain, done, timed, start_, end_;
 
 static CUresult (*event_record_)(CUevent, CUstream);
 static CUresult (*event_query_)(CUevent);
 static CUresult (*event_synchronize_)(CUevent);
+static CUresult (*event_elapsed_)(float *, CUevent, CUevent);
 static CUresult (*stream_query_)(CUstream);
 static CUresult (*stream_synchronize_)(CUstream);
 static CUresult (*stream_wait_)(CUstream, CUevent, unsigned);
@@ -31,6 +32,7 @@ prepare(void)
            look_up(&event_record_, driver, "cuEventRecord") ||
            look_up(&event_query_, driver, "cuEventQuery") ||
            look_up(&event_synchronize_, driver, "cuEventSynchronize") ||
+           look_up(&event_elapsed_, driver, "cuEventElapsedTime") ||
            look_up(&stream_query_, driver, "cuStreamQuery") ||
            look_up(&stream_synchronize_, driver, "cuStreamSynchronize") ||
            look_up(&stream_wait_, driver, "cuStreamWaitEvent") ||
@@ -38,17 +40,20 @@ prepare(void)
            cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) ||
            cudaEventCreateWithFlags(&plain, cudaEventDisableTiming) ||
            cudaEventCreateWithFlags(&done, cudaEventDisableTiming) ||
-           cudaEventCreate(&timed) || cudaEventRecord(done, first) ||
+           cudaEventCreate(&timed) || cudaEventCreate(&start_) ||
+           cudaEventCreate(&end_) || cudaEventRecord(done, first) ||
+           cudaEventRecord(start_, first) || cudaEventRecord(end_, first) ||
            cudaStreamSynchronize(first);
 }
 
 static int
 settle(void)
 {
-    return stream_synchronize_(first) || stream_synchronize_(second);
+    return cudaDeviceSynchronize();
 }
 
 ROW(record, failed |= event_record_(plain, first))
+ROW(record_current, failed |= event_record_(plain, NULL))
 ROW(record_timed, failed |= event_record_(timed, first))
 ROW(record_query, failed |= event_record_(plain, first);
     CUresult status = event_query_(plain);
@@ -61,3 +66,5 @@ ROW(record_wait, failed |= event_record_(plain, first);
     failed |= stream_wait_(second, plain, 0))
 ROW(wait_stream, failed |= event_record_(plain, first);
     failed |= stream_wait_(second, plain, 0))
+ROW(elapsed, float milliseconds;
+    failed |= event_elapsed_(&milliseconds, start_, end_))

@@ -1,14 +1,14 @@
 /* How the C programs measure.  ROW(name, statements) defines a function that
  * runs the statements count times and returns nanoseconds per time, or a
- * negative number when one of them set `failed`.  The file that includes this
- * defines settle(), which waits for what they queued and returns its status.
- */
+ * negative number when one of them set `failed`; one that is defined before is
+ * kept.  The file that includes this defines settle(), which waits for what
+ * they queued and returns its status. */
 #ifndef BENCHMARKS_ROWS_H
 #define BENCHMARKS_ROWS_H
 
 #include <time.h>
 
-static double
+static inline double
 now(void)
 {
     struct timespec t;
@@ -18,6 +18,7 @@ now(void)
 
 static int settle(void);
 
+#ifndef ROW
 #define ROW(name, ...)                      \
     double name(int count)                  \
     {                                       \
@@ -30,5 +31,6 @@ static int settle(void);
         failed |= settle();                 \
         return failed ? -1 : spent / count; \
     }
+#endif
 
 #endif

@@ -14,6 +14,7 @@ from importlib import import_module
 CUDA = {
     "raw": "benchmarks.peers.raw_cudart",
     "driver": "benchmarks.peers.raw_driver",
+    "bare": "benchmarks.peers.bare",
     "pystreams": "benchmarks.peers.pystreams_cuda",
     "cuda.core": "benchmarks.peers.cuda_core",
     "CuPy": "benchmarks.peers.cupy",
@@ -28,7 +29,7 @@ CPU = {
     "asyncio": "benchmarks.peers.asyncio",
 }
 OURS = "pystreams"
-FLOORS = ("raw", "driver")
+FLOORS = ("raw", "driver", "bare")
 
 
 def nothing():

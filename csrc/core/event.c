@@ -7,6 +7,7 @@
 
 #include "capture.h"
 #include "ipc.h"
+#include "refs.h"
 #include "runtime.h"
 #include "trace.h"
 
@@ -74,8 +75,7 @@ pool_give(struct ps_event *event)
 bool
 ps_event_let_go(struct ps_event *event)
 {
-    if (event == NULL || atomic_fetch_sub_explicit(
-                             &event->refs, 1, memory_order_acq_rel) != 1) {
+    if (event == NULL || ps_refs_drop_shared(&event->refs)) {
         return true;
     }
     if (atomic_load(&event->handle) != 0 &&
@@ -187,7 +187,7 @@ bind_once(struct ps_event *event, struct ps_device *device)
 }
 
 ps_status
-ps_event_bind(struct ps_event *event, struct ps_device *device)
+ps_event_make(struct ps_event *event, struct ps_device *device)
 {
     ps_status status = PS_SUCCESS;
     while (status == PS_SUCCESS &&

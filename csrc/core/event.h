@@ -57,9 +57,18 @@ ps_status ps_event_unref(struct ps_event *event);
 bool ps_event_let_go(struct ps_event *event);
 ps_status ps_event_finish(struct ps_event *event);
 
-/* Give the event its native event on the device, unless it has one.  May
+/* Give the event its native event on the device, which it has not.  May
  * block. */
-ps_status ps_event_bind(struct ps_event *event, struct ps_device *device);
+ps_status ps_event_make(struct ps_event *event, struct ps_device *device);
+
+/* Likewise, unless it has one. */
+static inline ps_status
+ps_event_bind(struct ps_event *event, struct ps_device *device)
+{
+    return atomic_load_explicit(&event->handle, memory_order_acquire) != 0
+               ? PS_SUCCESS
+               : ps_event_make(event, device);
+}
 
 /* Likewise, on the stream's device, where the pool has one: false, with
  * nothing done, where it has none and where the event is bound.  Answers. */

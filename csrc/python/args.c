@@ -61,30 +61,12 @@ parse_arguments(const struct signature *signature, PyObject *const *args,
 }
 
 int
-parse_optional(const char *function, const char *name, PyObject *const *args,
-               Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
+parse_named(const char *function, const char *name, int required,
+            PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+            PyObject **value)
 {
     const char *names[] = {name, NULL};
-    struct signature signature = {function, 0, 1, names};
-    if (nargs == 0 && kwnames == NULL) {
-        *value = NULL;
-        return 0;
-    }
-    if (parse_arguments(&signature, args, nargs, kwnames, value) < 0) {
-        return -1;
-    }
-    if (*value == Py_None) {
-        *value = NULL;
-    }
-    return 0;
-}
-
-int
-parse_required(const char *function, const char *name, PyObject *const *args,
-               Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
-{
-    const char *names[] = {name, NULL};
-    struct signature signature = {function, 1, 1, names};
+    struct signature signature = {function, required, 1, names};
     return parse_arguments(&signature, args, nargs, kwnames, value);
 }
 
@@ -345,16 +327,45 @@ device_argument(struct module_state *state, int type, PyObject *argument)
     return device_at(state, name);
 }
 
+static int
+check_stream_given(PyObject *argument)
+{
+    if (argument != Py_None) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_TypeError, "expected a Stream or an object with "
+                                     "__cuda_stream__, but got None");
+    return -1;
+}
+
 struct ps_stream *
 required_stream_argument(struct module_state *state, int type,
                          PyObject *argument)
 {
-    if (argument == Py_None) {
-        PyErr_SetString(PyExc_TypeError, "expected a Stream or an object with "
-                                         "__cuda_stream__, but got None");
-        return NULL;
+    return check_stream_given(argument) == 0
+               ? stream_argument(state, type, argument)
+               : NULL;
+}
+
+int
+stream_use_argument(struct module_state *state, int type, PyObject *argument,
+                    struct stream_use *use)
+{
+    if (argument != NULL && PyObject_TypeCheck(argument, state->stream_type)) {
+        return stream_use(argument, use);
     }
-    return stream_argument(state, type, argument);
+    use->object = NULL;
+    use->stream = stream_argument(state, type, argument);
+    return use->stream != NULL ? 0 : -1;
+}
+
+int
+required_stream_use(struct module_state *state, PyObject *argument,
+                    struct stream_use *use)
+{
+    return check_stream_given(argument) == 0
+               ? stream_use_argument(state, -1, argument, use)
+               : -1;
 }
 
 int

@@ -147,14 +147,11 @@ Event_repr(PyObject *self)
                                 device->index, text.chars);
 }
 
-/* Raise for an event and a stream of two device types, as torch words it. */
+/* Of two device types, in the words of torch. */
 static int
-check_types(struct ps_event *event, struct ps_stream *stream,
+raise_types(struct ps_event *event, struct ps_stream *stream,
             const char *stream_role)
 {
-    if (event->runtime == stream->device->runtime) {
-        return 0;
-    }
     PyErr_Format(PyExc_RuntimeError,
                  "Event device type %s does not match %s stream's device "
                  "type %s.",
@@ -177,8 +174,8 @@ event_record_on(struct module_state *state, struct ps_event *event,
                 struct ps_stream *stream)
 {
     ps_status status;
-    if (check_types(event, stream, "recording") < 0) {
-        return -1;
+    if (event->runtime != stream->device->runtime) {
+        return raise_types(event, stream, "recording");
     }
     if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0 &&
         !ps_event_bind_pooled(event, stream)) {
@@ -215,8 +212,8 @@ event_wait_on(struct module_state *state, struct ps_event *event,
               struct ps_stream *stream)
 {
     ps_status status;
-    if (check_types(event, stream, "blocking") < 0) {
-        return -1;
+    if (event->runtime != stream->device->runtime) {
+        return raise_types(event, stream, "blocking");
     }
     status = ps_stream_wait_known(stream, event);
     if (status == PS_ERROR_NOT_READY &&
@@ -248,13 +245,13 @@ with_stream(PyObject *self, const char *name, PyObject *const *args,
     if (parse_optional(name, "stream", args, nargs, kwnames, &argument) < 0) {
         return NULL;
     }
-    struct ps_stream *stream =
-        stream_argument(state, backend_of(self)->device_type, argument);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use_argument(state, backend_of(self)->device_type, argument,
+                            &use) < 0) {
         return NULL;
     }
-    int result = operation(state, event_of(self), stream);
-    stream_release(state, stream);
+    int result = operation(state, event_of(self), use.stream);
+    stream_use_end(state, &use);
     if (result < 0) {
         return NULL;
     }

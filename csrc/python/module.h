@@ -188,16 +188,40 @@ struct signature {
 int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
 
-/* An argument that is one optional value, which may be None: borrowed, or
- * NULL where it is None or not given.  -1 with TypeError. */
-int
-parse_optional(const char *function, const char *name, PyObject *const *args,
-               Py_ssize_t nargs, PyObject *kwnames, PyObject **value);
+/* Of a function with one argument, which has the name. */
+int parse_named(const char *function, const char *name, int required,
+                PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                PyObject **value);
 
-/* An argument that is one value: borrowed.  -1 with TypeError. */
-int
+/* An argument that is one value, most often given by position: borrowed.  -1
+ * with TypeError. */
+static inline int
 parse_required(const char *function, const char *name, PyObject *const *args,
-               Py_ssize_t nargs, PyObject *kwnames, PyObject **value);
+               Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
+{
+    if (nargs == 1 && kwnames == NULL) {
+        *value = args[0];
+        return 0;
+    }
+    return parse_named(function, name, 1, args, nargs, kwnames, value);
+}
+
+/* Likewise, an optional one, which may be None: NULL where it is None or not
+ * given. */
+static inline int
+parse_optional(const char *function, const char *name, PyObject *const *args,
+               Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
+{
+    *value = nargs == 1 ? args[0] : NULL;
+    if ((nargs > 1 || kwnames != NULL) &&
+        parse_named(function, name, 0, args, nargs, kwnames, value) < 0) {
+        return -1;
+    }
+    if (*value == Py_None) {
+        *value = NULL;
+    }
+    return 0;
+}
 
 /* The runtime of a device type; NULL with an exception where no backend is
  * registered for it. */
@@ -239,6 +263,14 @@ stream_argument(struct module_state *state, int type, PyObject *argument);
 struct ps_stream *required_stream_argument(struct module_state *state,
                                            int type, PyObject *argument);
 
+struct stream_use;
+
+/* Likewise, as uses of the streams; -1 with an exception. */
+int stream_use_argument(struct module_state *state, int type,
+                        PyObject *argument, struct stream_use *use);
+int required_stream_use(struct module_state *state, PyObject *argument,
+                        struct stream_use *use);
+
 /* As stream_argument; *stream is NULL for NULL and None.  -1 with an
  * exception. */
 int optional_stream_argument(struct module_state *state, PyObject *argument,
@@ -268,6 +300,8 @@ typedef struct {
     /* Of the stream, also when closed. */
     struct ps_device *device;
     ps_handle handle;
+    /* Calls that are at work on the stream. */
+    unsigned uses;
     PyObject *weakrefs;
 } StreamObject;
 
@@ -281,8 +315,21 @@ PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
 /* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
 struct ps_stream *stream_of(PyObject *self);
 
-/* What Stream.query asks; of a stream that nobody may hold meanwhile. */
-ps_status stream_query(struct module_state *state, struct ps_stream *stream);
+/* A stream that a call works on, also while the GIL is released and another
+ * thread closes the object.  The object counts its uses, under the GIL: a
+ * reference of each call's own would be counted twice more, atomically. */
+struct stream_use {
+    struct ps_stream *stream;
+    StreamObject *object; /* NULL where the use has a reference */
+};
+
+/* Of an open Stream, which the caller keeps alive; -1 with ValueError where it
+ * is closed. */
+int stream_use(PyObject *self, struct stream_use *use);
+void stream_use_end(struct module_state *state, struct stream_use *use);
+
+/* What Stream.query asks. */
+ps_status stream_query(struct ps_stream *stream);
 
 /* Drop a reference, or none, from Python code, reporting a failure. */
 void stream_release(struct module_state *state, struct ps_stream *stream);

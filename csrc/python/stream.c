@@ -1,6 +1,5 @@
-/* The type `Stream`.  A method that may block or release the GIL holds a
- * reference to the core stream, because another thread may close the object
- * meanwhile. */
+/* The type `Stream`.  A method that may block or release the GIL uses the core
+ * stream, because another thread may close the object meanwhile. */
 #include "module.h"
 
 #include <structmember.h>
@@ -46,6 +45,28 @@ stream_release(struct module_state *state, struct ps_stream *stream)
     struct ps_runtime *runtime = stream->device->runtime;
     WITHOUT_GIL(status = ps_stream_unref(stream));
     report_cleanup(state, runtime, "giving up a stream", status);
+}
+
+int
+stream_use(PyObject *self, struct stream_use *use)
+{
+    use->object = as_stream(self);
+    use->stream = stream_of(self);
+    if (use->stream == NULL) {
+        return -1;
+    }
+    use->object->uses++;
+    return 0;
+}
+
+void
+stream_use_end(struct module_state *state, struct stream_use *use)
+{
+    StreamObject *object = use->object;
+    /* The last use of an object that was closed meanwhile gives it up. */
+    if (object == NULL || (--object->uses == 0 && object->stream == NULL)) {
+        stream_release(state, use->stream);
+    }
 }
 
 PyObject *
@@ -116,9 +137,9 @@ Stream_repr(PyObject *self)
 static PyObject *
 Stream_richcompare(PyObject *self, PyObject *other, int operation)
 {
-    struct module_state *state = state_of(self);
     if ((operation != Py_EQ && operation != Py_NE) ||
-        !PyObject_TypeCheck(other, state->stream_type)) {
+        (!Py_IS_TYPE(other, Py_TYPE(self)) &&
+         !PyObject_TypeCheck(other, state_of(self)->stream_type))) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = as_stream(self), *b = as_stream(other);
@@ -137,72 +158,64 @@ Stream_hash(PyObject *self)
 }
 
 ps_status
-stream_query(struct module_state *state, struct ps_stream *stream)
+stream_query(struct ps_stream *stream)
 {
     ps_status status;
-    ps_stream_ref(stream);
     CALL_BACKEND(stream->device->runtime, status = ps_stream_query(stream));
-    stream_release(state, stream);
     return status;
 }
 
 static PyObject *
 Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct ps_stream *stream = stream_of(self);
-    if (stream == NULL) {
+    struct module_state *state = state_of(self);
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    ps_status status = stream_query(state_of(self), stream);
+    ps_status status = stream_query(use.stream);
+    stream_use_end(state, &use);
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
     if (status == PS_ERROR_NOT_READY) {
         Py_RETURN_FALSE;
     }
-    return raise_status(state_of(self), as_stream(self)->device->runtime,
+    return raise_status(state, as_stream(self)->device->runtime,
                         "Stream.query", status);
-}
-
-/* Whether there is nothing to wait for.  Releasing the GIL and looking out for
- * signals takes longer than asking, where that needs neither. */
-static bool
-is_seen_idle(struct ps_stream *stream)
-{
-    const struct ps_backend *backend = stream->device->runtime->backend;
-    return !(backend->flags & PS_BACKEND_SHARED) &&
-           ps_stream_query(stream) == PS_SUCCESS;
 }
 
 static PyObject *
 Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    PyObject *timeout;
+    struct module_state *state = state_of(self);
+    PyObject *timeout, *result;
     int64_t timeout_ns;
+    struct stream_use use;
     if (parse_optional("synchronize", "timeout", args, nargs, kwnames,
                        &timeout) < 0 ||
-        timeout_argument(timeout, &timeout_ns) < 0) {
+        timeout_argument(timeout, &timeout_ns) < 0 ||
+        stream_use(self, &use) < 0) {
         return NULL;
     }
-    struct ps_stream *stream = stream_of(self);
-    if (stream == NULL) {
-        return NULL;
+    struct ps_device *device = use.stream->device;
+    /* To ask is faster than to wait and to look out for signals. */
+    if (stream_query(use.stream) == PS_SUCCESS) {
+        ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
+                 0);
+        memory_settle(state, device->runtime);
+        result = Py_NewRef(Py_None);
     }
-    if (is_seen_idle(stream)) {
-        struct ps_runtime *runtime = stream->device->runtime;
-        ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, stream->device,
-                 stream->handle, 0);
-        memory_settle(state_of(self), runtime);
-        Py_RETURN_NONE;
+    else {
+        struct work work = {
+            .operation = "Stream.synchronize",
+            .device = device,
+            .stream = use.stream,
+        };
+        result = waited(state, &work, timeout);
     }
-    struct work work = {
-        .operation = "Stream.synchronize",
-        .device = stream->device,
-        .stream = ps_stream_ref(stream),
-    };
-    PyObject *result = waited(state_of(self), &work, timeout);
-    stream_release(state_of(self), stream);
+    stream_use_end(state, &use);
     return result;
 }
 
@@ -221,13 +234,13 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                             "wait_event() expects an Event, but got %s",
                             Py_TYPE(event)->tp_name);
     }
-    struct ps_stream *stream = stream_of(self);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    ps_stream_ref(stream);
-    int result = event_wait_on(state, ((EventObject *)event)->event, stream);
-    stream_release(state, stream);
+    int result =
+        event_wait_on(state, ((EventObject *)event)->event, use.stream);
+    stream_use_end(state, &use);
     if (result < 0) {
         return NULL;
     }
@@ -244,18 +257,16 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        &argument) < 0) {
         return NULL;
     }
-    struct ps_stream *other = required_stream_argument(state, -1, argument);
-    if (other == NULL) {
+    struct stream_use other, use;
+    int result = -1;
+    if (required_stream_use(state, argument, &other) < 0) {
         return NULL;
     }
-    struct ps_stream *stream = stream_of(self);
-    int result = -1;
-    if (stream != NULL) {
-        ps_stream_ref(stream);
-        result = stream_wait_stream(state, stream, other);
-        stream_release(state, stream);
+    if (stream_use(self, &use) == 0) {
+        result = stream_wait_stream(state, use.stream, other.stream);
+        stream_use_end(state, &use);
     }
-    stream_release(state, other);
+    stream_use_end(state, &other);
     if (result < 0) {
         return NULL;
     }
@@ -290,36 +301,35 @@ Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                             "record_event() expects an Event, but got %s",
                             Py_TYPE(event)->tp_name);
     }
-    struct ps_stream *stream = stream_of(self);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    ps_stream_ref(stream);
     event = event != NULL ? Py_NewRef(event) : event_for(state, self);
-    if (event != NULL &&
-        event_record_on(state, ((EventObject *)event)->event, stream) < 0) {
+    if (event != NULL && event_record_on(state, ((EventObject *)event)->event,
+                                         use.stream) < 0) {
         Py_CLEAR(event);
     }
-    stream_release(state, stream);
+    stream_use_end(state, &use);
     return event;
 }
 
 static PyObject *
 Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct ps_stream *stream = stream_of(self);
+    struct module_state *state = state_of(self);
+    struct ps_runtime *runtime = as_stream(self)->device->runtime;
+    struct stream_use use;
+    ps_status status;
     int capturing;
-    if (stream == NULL) {
+    if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    ps_status status;
-    ps_stream_ref(stream);
-    CALL_BACKEND(stream->device->runtime,
-                 status = ps_stream_capturing(stream, &capturing));
-    stream_release(state_of(self), stream);
+    CALL_BACKEND(runtime,
+                 status = ps_stream_capturing(use.stream, &capturing));
+    stream_use_end(state, &use);
     if (status != PS_SUCCESS) {
-        return raise_status(state_of(self), as_stream(self)->device->runtime,
-                            "Stream.is_capturing", status);
+        return raise_status(state, runtime, "Stream.is_capturing", status);
     }
     return PyBool_FromLong(capturing);
 }
@@ -360,10 +370,10 @@ Stream_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     StreamObject *self = as_stream(op);
     struct ps_stream *stream = self->stream;
     ps_status status;
-    if (stream == NULL) {
+    self->stream = NULL;
+    if (stream == NULL || self->uses > 0) {
         Py_RETURN_NONE;
     }
-    self->stream = NULL;
     WITHOUT_GIL(status = ps_stream_unref(stream));
     return none_or_raise(state_of(op), self->device->runtime, "Stream.close",
                          status);

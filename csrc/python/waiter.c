@@ -299,9 +299,12 @@ Event_await(PyObject *self)
 PyObject *
 Stream_await(PyObject *self)
 {
-    struct ps_stream *stream = stream_of(self);
-    return stream != NULL ? await(state_of(self), self,
-                                  ((StreamObject *)self)->device->runtime,
-                                  stream_query(state_of(self), stream))
-                          : NULL;
+    struct module_state *state = state_of(self);
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
+        return NULL;
+    }
+    ps_status status = stream_query(use.stream);
+    stream_use_end(state, &use);
+    return await(state, self, ((StreamObject *)self)->device->runtime, status);
 }
