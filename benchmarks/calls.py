@@ -6,6 +6,7 @@ machine alike: one processor can be slower than the next all along.
 """
 
 import os
+import statistics
 from contextlib import ExitStack
 from itertools import cycle, islice
 
@@ -20,21 +21,15 @@ BATCH = 500
 def tables(device, quick):
     with ExitStack() as stack:
         workers, missing = start(stack, device)
-        cells = {
-            row: {**missing, **measure(workers, row, 3 if quick else 60)}
-            for row in CALLS
+        samples = {
+            row: measure(workers, row, 3 if quick else 60) for row in CALLS
         }
-    rows = {name: made for name in CALLS if (made := cells[name])}
-    medians = {
-        row: {library: cell.median for library, cell in made.items()}
-        for row, made in rows.items()
-    }
-    yield Table(
-        "calls",
-        "Calls: ns each",
-        list(of(device)),
-        [judged(device, row, rows[row], medians) for row in rows],
-    )
+    rows = [
+        judged(device, name, {**missing, **samples[name]}, samples)
+        for name in CALLS
+        if samples[name] or missing
+    ]
+    yield Table("calls", "Calls: ns each", list(of(device)), rows)
 
 
 def start(stack, device):
@@ -52,7 +47,8 @@ def start(stack, device):
 
 
 def measure(workers, row, batches):
-    """The cells of the libraries that can do it."""
+    """Nanoseconds of each batch, or a cell that says why not, of the
+    libraries that can do it."""
     samples = {n: [] for n, worker in workers.items() if row in worker.rows}
     failed = {}
     for processor in islice(cycle(os.sched_getaffinity(0)), batches):
@@ -62,30 +58,52 @@ def measure(workers, row, batches):
                 samples[library].append(took)
             except Missing as error:
                 failed[library] = Cell(why=str(error))
-    return {n: Cell.of(s) for n, s in samples.items() if n not in failed} | (
-        failed
+    return samples | failed
+
+
+def judged(device, name, found, samples):
+    call = CALLS[name]
+    made = Row(
+        call.title,
+        {
+            library: batches if isinstance(batches, Cell) else Cell.of(batches)
+            for library, batches in found.items()
+        },
     )
-
-
-def judged(device, row, cells, medians):
-    call = CALLS[row]
-    made = Row(call.title, cells)
-    ours = medians[row].get(OURS)
     target = getattr(call, device)
     made.target = str(target or "")
+    ours = batches_of(samples, name, OURS)
     if ours is None:
         return made
+    if raw := batches_of(samples, name, "raw"):
+        made.ratios["of raw"] = times(ours, raw)
     peers = [
-        median
-        for library, median in medians[row].items()
-        if median is not None and library not in (*FLOORS, OURS)
+        times(ours, batches)
+        for library in found
+        if library not in (*FLOORS, OURS)
+        and (batches := batches_of(samples, name, library))
     ]
-    raw = medians[row].get("raw")
-    if raw:
-        made.ratios["of raw"] = ours / raw
-    if peers and min(peers) > 0:
-        made.ratios["of best peer"] = ours / min(peers)
-    bound = target and target.bound(row, medians)
-    if bound is not None:
-        made.met = ours <= bound
+    if peers:
+        made.ratios["of best peer"] = max(peers)
+    if target is None:
+        return made
+    if target.of == "ns":
+        made.met = made.cells[OURS].median <= target.most
+    elif other := (
+        batches_of(samples, name, target.of)
+        or batches_of(samples, target.of, OURS)
+    ):
+        made.met = times(ours, other) <= target.most
     return made
+
+
+def batches_of(samples, row, library):
+    batches = samples.get(row, {}).get(library)
+    return None if isinstance(batches, Cell) else batches
+
+
+def times(ours, theirs):
+    """The ratio of batches that were next to each other, of which one pair in
+    two has a greater one: what slows a processor slows both."""
+    pairs = zip(ours, theirs, strict=True)
+    return statistics.median(a / max(b, 1e-3) for a, b in pairs)

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from benchmarks.peers import OURS
-
 
 @dataclass(frozen=True)
 class Target:
@@ -17,15 +15,6 @@ class Target:
         if self.of == "ns":
             return f"≤ {self.most:g} ns"
         return f"≤ {self.most:g} x {self.of}"
-
-    def bound(self, row, medians):
-        """Nanoseconds; None where what it is held against is missing."""
-        if self.of == "ns":
-            return self.most
-        other = medians[row].get(self.of)
-        if other is None:
-            other = medians.get(self.of, {}).get(OURS)
-        return None if other is None else self.most * other
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,7 @@ def events(device, size):
 def threads(device, size, library):
     peer = import_module(of(device)[library])
     made = [peer.calls() for _ in range(size)]
+    turns = max(LEAST * 4 // size, 500)
 
     def record():
         ready = threading.Barrier(size)
@@ -168,7 +169,7 @@ def threads(device, size, library):
         def work(record_one):
             ready.wait()
             begun.append(time.perf_counter())
-            for _ in range(LEAST):
+            for _ in range(turns):
                 record_one()
             ended.append(time.perf_counter())
 
@@ -180,7 +181,7 @@ def threads(device, size, library):
             thread.start()
         for thread in running:
             thread.join()
-        return (max(ended) - min(begun)) / LEAST / size * 1e9
+        return (max(ended) - min(begun)) / turns / size * 1e9
 
     def settle():
         for _, wait in made:

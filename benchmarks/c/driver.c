@@ -32,7 +32,7 @@ prepare(void)
            look_up(&event_record_, driver, "cuEventRecord") ||
            look_up(&event_query_, driver, "cuEventQuery") ||
            look_up(&event_synchronize_, driver, "cuEventSynchronize") ||
-           look_up(&event_elapsed_, driver, "cuEventElapsedTime") ||
+           look_up(&event_elapsed_, driver, "cuEventElapsedTime_v2") ||
            look_up(&stream_query_, driver, "cuStreamQuery") ||
            look_up(&stream_synchronize_, driver, "cuStreamSynchronize") ||
            look_up(&stream_wait_, driver, "cuStreamWaitEvent") ||

@@ -351,7 +351,7 @@ int
 stream_use_argument(struct module_state *state, int type, PyObject *argument,
                     struct stream_use *use)
 {
-    if (argument != NULL && PyObject_TypeCheck(argument, state->stream_type)) {
+    if (argument != NULL && is_stream(state, argument)) {
         return stream_use(argument, use);
     }
     use->object = NULL;
@@ -396,7 +396,7 @@ stream_argument(struct module_state *state, int type, PyObject *argument)
         return device != NULL ? ps_stream_ref(ps_current_stream(device))
                               : NULL;
     }
-    if (PyObject_TypeCheck(argument, state->stream_type)) {
+    if (is_stream(state, argument)) {
         struct ps_stream *stream = stream_of(argument);
         return stream != NULL ? ps_stream_ref(stream) : NULL;
     }

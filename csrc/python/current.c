@@ -212,7 +212,7 @@ as_stream(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iO:as_stream", &type, &argument)) {
         return NULL;
     }
-    if (PyObject_TypeCheck(argument, state->stream_type)) {
+    if (is_stream(state, argument)) {
         return Py_NewRef(argument);
     }
     struct ps_stream *stream = required_stream_argument(state, type, argument);

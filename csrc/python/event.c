@@ -368,7 +368,7 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        &other) < 0) {
         return NULL;
     }
-    if (!PyObject_TypeCheck(other, state->event_type)) {
+    if (!is_event(state, other)) {
         return PyErr_Format(PyExc_TypeError,
                             "elapsed_time() expects an Event, but got %s",
                             Py_TYPE(other)->tp_name);

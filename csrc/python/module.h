@@ -98,6 +98,22 @@ state_of(PyObject *self)
     return state_of_type(Py_TYPE(self));
 }
 
+/* Whether the object is a Stream or an Event.  Those of cuda are subclasses,
+ * which to find out takes longest and is asked most. */
+static inline bool
+is_stream(struct module_state *state, PyObject *object)
+{
+    return Py_IS_TYPE(object, state->cuda_stream_type) ||
+           PyObject_TypeCheck(object, state->stream_type);
+}
+
+static inline bool
+is_event(struct module_state *state, PyObject *object)
+{
+    return Py_IS_TYPE(object, state->cuda_event_type) ||
+           PyObject_TypeCheck(object, state->event_type);
+}
+
 /* Cleaning up calls no device any more: what is left is leaked. */
 static inline bool
 is_finalizing(void)

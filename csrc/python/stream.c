@@ -139,7 +139,7 @@ Stream_richcompare(PyObject *self, PyObject *other, int operation)
 {
     if ((operation != Py_EQ && operation != Py_NE) ||
         (!Py_IS_TYPE(other, Py_TYPE(self)) &&
-         !PyObject_TypeCheck(other, state_of(self)->stream_type))) {
+         !is_stream(state_of(self), other))) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = as_stream(self), *b = as_stream(other);
@@ -229,7 +229,7 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         0) {
         return NULL;
     }
-    if (!PyObject_TypeCheck(event, state->event_type)) {
+    if (!is_event(state, event)) {
         return PyErr_Format(PyExc_TypeError,
                             "wait_event() expects an Event, but got %s",
                             Py_TYPE(event)->tp_name);
@@ -296,7 +296,7 @@ Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         0) {
         return NULL;
     }
-    if (event != NULL && !PyObject_TypeCheck(event, state->event_type)) {
+    if (event != NULL && !is_event(state, event)) {
         return PyErr_Format(PyExc_TypeError,
                             "record_event() expects an Event, but got %s",
                             Py_TYPE(event)->tp_name);

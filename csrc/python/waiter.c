@@ -74,7 +74,7 @@ static int
 work_of(struct module_state *state, PyObject *object, struct work *work)
 {
     *work = (struct work){.operation = "waiting for an object"};
-    if (PyObject_TypeCheck(object, state->event_type)) {
+    if (is_event(state, object)) {
         work->event = ((EventObject *)object)->event;
         work->device = atomic_load(&work->event->device);
         return 0;
@@ -193,10 +193,10 @@ Waiter_check(PyObject *self, PyObject *args)
         return NULL;
     }
     struct ps_runtime *runtime;
-    if (PyObject_TypeCheck(object, state->event_type)) {
+    if (is_event(state, object)) {
         runtime = ((EventObject *)object)->event->runtime;
     }
-    else if (PyObject_TypeCheck(object, state->stream_type)) {
+    else if (is_stream(state, object)) {
         runtime = ((StreamObject *)object)->device->runtime;
     }
     else {
