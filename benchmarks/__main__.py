@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import (
@@ -49,7 +50,13 @@ def arguments():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", type=groups, default=list(GROUPS))
+    parser.add_argument(
+        "--only",
+        type=groups,
+        default=list(GROUPS),
+        metavar="GROUPS",
+        help=f"some of {','.join(GROUPS)}; all without it",
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"])
     parser.add_argument(
         "--quick", action="store_true", help="few rounds: does it run?"
@@ -61,6 +68,8 @@ def arguments():
     usable = cuda.is_available() and not cuda.is_emulated()
     if options.device == "cuda" and not usable:
         parser.error("--device cuda: there is no usable GPU")
+    if options.chart and find_spec("matplotlib") is None:
+        parser.error("--chart needs matplotlib: pip install -e '.[bench]'")
     options.device = options.device or ("cuda" if usable else "cpu")
     return options
 

@@ -79,7 +79,9 @@ def run(library, nbytes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=1 << 30)
+    parser.add_argument(
+        "--bytes", type=int, default=1 << 30, help="of each copy"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--library", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -195,13 +195,15 @@ def table(device, rows):
         if target is not None:
             bound = f"{'<=' if target > 0 else '>='} {abs(target):,g}"
         mark = "  missed" if misses(value, target) else ""
-        figure = f"{value:,.{2 if value < 10 else 0}f}"
+        figure = f"{value:,.{3 if value < 10 else 0}f}"
         yield f"{ROWS[row]:{width}} {figure:>10} {bound:>12}{mark}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument(
+        "--rounds", type=int, default=200, help="of which the median is taken"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 

@@ -81,7 +81,12 @@ async def ask(port, count):
 
 async def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=CLIENTS * 64,
+        help="how many, rounded up to as many from each client",
+    )
     each = -(-parser.parse_args().requests // CLIENTS)
 
     server = await asyncio.start_server(

@@ -270,6 +270,11 @@ def meet(nccl, rank, size, address):
 
 def open_group():
     count = 0 if cuda.is_emulated() else cuda.device_count()
+    if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
+        raise SystemExit(
+            "collectives.py is one of several processes where both RANK and "
+            "WORLD_SIZE are set, and alone where neither is"
+        )
     if "RANK" not in os.environ:
         if count < 2:
             raise SystemExit(
@@ -354,7 +359,9 @@ def run(group, nbytes):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bytes", type=int, default=64 << 20)
+    parser.add_argument(
+        "--bytes", type=int, default=64 << 20, help="on each GPU"
+    )
     nbytes = parser.parse_args().bytes
     group = open_group()
     run(group, nbytes)

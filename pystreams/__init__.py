@@ -8,7 +8,18 @@ from __future__ import annotations
 
 import atexit
 
-from . import _C, accelerator, cuda, trace
+try:
+    from . import _C, accelerator, cuda, trace
+except ImportError:
+    from importlib.util import find_spec
+
+    if find_spec(f"{__name__}._C") is not None:
+        raise
+    raise ImportError(
+        f"{__path__[0]} is a checkout that has not been built: run `sh "
+        "bootstrap.sh` there and use its .venv/bin/python, or `pip install` "
+        "it and start Python in another folder"
+    ) from None
 from ._C import (
     AcceleratorError,
     Buffer,

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import sysconfig
 import time
 
 from . import _C, report
@@ -80,7 +81,8 @@ def parser() -> Parser:
         "file",
         nargs="?",
         metavar="FILE",
-        help="any regular file; the Python interpreter's own without one",
+        help="any regular file; a large one shows most (default: the Python "
+        "interpreter's own)",
     )
     demo.add_argument(
         "--device",
@@ -123,6 +125,15 @@ def show_report(options: argparse.Namespace) -> None:
         raise RuntimeError(found["accelerator"]["why"])
 
 
+def interpreter() -> str:
+    """The larger file of the interpreter: its program is a stub where the
+    rest of it is a library."""
+    folder, name = map(sysconfig.get_config_var, ("LIBDIR", "INSTSONAME"))
+    library = os.path.join(folder or "", name or "")
+    files = filter(os.path.isfile, (sys.executable, library))
+    return max(files, key=os.path.getsize)
+
+
 def show_demo(options: argparse.Namespace) -> None:
     """Run the demo and print what it measured."""
     from . import demo, timetable
@@ -130,7 +141,7 @@ def show_demo(options: argparse.Namespace) -> None:
     names = [name for text in options.device for name in text.split(",")]
     path, title = options.file, options.file
     if path is None:
-        path = sys.executable
+        path = interpreter()
         title = f"{path} (the Python interpreter's, as no FILE was given)"
     devices = demo.find_devices(names)
     with Bars() as bars:

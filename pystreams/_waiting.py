@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from time import monotonic
 
 from . import _C
@@ -11,24 +10,40 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from concurrent.futures import Future
-    from typing import Any
+    from typing import Any, Generic, TypeVar
 
     _Waitable = _C.Stream | _C.Event | Future[Any]
+    _W = TypeVar("_W", bound=_Waitable)
+else:
+    _W = None
+
+    class Generic:
+        """For typing's, which takes longer to import than this package."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, item):
+            return cls
 
 
-class DoneAndNotDone(tuple["set[_Waitable]", "set[_Waitable]"]):
+class DoneAndNotDone(tuple["set[_W]", "set[_W]"], Generic[_W]):
     """What wait() returns: the sets done and not_done."""
 
     __slots__ = ()
 
-    done = property(itemgetter(0))
-    not_done = property(itemgetter(1))
+    @property
+    def done(self) -> set[_W]:
+        return self[0]
+
+    @property
+    def not_done(self) -> set[_W]:
+        return self[1]
 
     def __repr__(self) -> str:
         return f"DoneAndNotDone(done={self.done}, not_done={self.not_done})"
 
 
-def _check(objects: Iterable[_Waitable]) -> list[_Waitable]:
+def _check(objects: Iterable[_W]) -> list[_W]:
     """The objects, each once, after a look at what they are."""
     from concurrent.futures import Future
 
@@ -68,10 +83,10 @@ def _is_done(obj: _C.Stream | _C.Event) -> bool:
         return True
 
 
-class _Box:
+class _Box(Generic[_W]):
     """Objects, and who of them is done."""
 
-    def __init__(self, objects: list[_Waitable]) -> None:
+    def __init__(self, objects: list[_W]) -> None:
         self._waiter = _C.Waiter()
         self._objects = objects
         for token, obj in enumerate(objects):
@@ -86,7 +101,7 @@ class _Box:
         post = self._waiter.post
         future.add_done_callback(lambda _: post(token))
 
-    def wait(self, deadline: float | None) -> list[_Waitable]:
+    def wait(self, deadline: float | None) -> list[_W]:
         """Those that are done since the last call; none at the deadline."""
         left = None if deadline is None else deadline - monotonic()
         return [self._objects[i] for i, _ in self._waiter.wait(left)]
@@ -97,10 +112,10 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 def wait(
-    objects: Iterable[_Waitable],
+    objects: Iterable[_W],
     timeout: float | None = None,
     return_when: str = "ALL_COMPLETED",
-) -> DoneAndNotDone:
+) -> DoneAndNotDone[_W]:
     """Wait until work is done, as concurrent.futures.wait does.
 
     objects are Streams (the work they have now), Events (their latest
@@ -117,7 +132,7 @@ def wait(
     found = _check(objects)
     deadline = _deadline(timeout)
     box = _Box(found)
-    done: set[_Waitable] = set()
+    done: set[_W] = set()
     while len(done) < len(found):
         ended = box.wait(deadline)
         done.update(ended)
@@ -130,7 +145,7 @@ def wait(
     return DoneAndNotDone((done, set(found) - done))
 
 
-class as_completed:
+class as_completed(Generic[_W]):
     """Iterate over objects in the order in which their work is done.
 
     objects are as wait() takes them.  With `for`, waiting blocks as wait()
@@ -139,7 +154,7 @@ class as_completed:
     """
 
     def __init__(
-        self, objects: Iterable[_Waitable], timeout: float | None = None
+        self, objects: Iterable[_W], timeout: float | None = None
     ) -> None:
         self._objects = _check(objects)
         self._deadline = _deadline(timeout)
@@ -149,7 +164,7 @@ class as_completed:
             f"{left} (of {len(self._objects)}) objects unfinished"
         )
 
-    def __iter__(self) -> Iterator[_Waitable]:
+    def __iter__(self) -> Iterator[_W]:
         box = _Box(self._objects)
         left = len(self._objects)
         while left:
@@ -159,7 +174,7 @@ class as_completed:
             left -= len(ended)
             yield from ended
 
-    async def __aiter__(self) -> AsyncIterator[_Waitable]:
+    async def __aiter__(self) -> AsyncIterator[_W]:
         import asyncio
 
         from ._asyncio import watch

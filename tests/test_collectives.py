@@ -138,6 +138,14 @@ def test_it_says_what_it_needs(run_python, variables):
     )
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_half_of_a_rank(run_python, name):
+    nothing = {"RANK": None, "WORLD_SIZE": None}
+    done = run_python([PROGRAM], env={**nothing, name: "1"})
+    assert done.returncode == 1
+    assert "where both RANK and WORLD_SIZE are set" in done.stderr
+
+
 @pytest.fixture
 def nccl(gpu, example):
     try:

@@ -39,6 +39,11 @@ def test_flags_are_keywords(backend):
         Event(backend.device(), True)
 
 
+def test_interprocess_is_not_timed_unless_asked(backend):
+    event = Event(backend.device(), interprocess=True)
+    assert event.interprocess and not event.enable_timing
+
+
 def test_interprocess_is_not_timed(backend):
     with pytest.raises((RuntimeError, ValueError), match="interprocess"):
         Event(backend.device(), enable_timing=True, interprocess=True)

@@ -24,6 +24,8 @@ def test_example(run_python):
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))
-def test_other_examples(run_with_device, number):
-    done = run_with_device(OTHERS[number])
+def test_other_examples(run_with_device, tmp_path, number):
+    program = tmp_path / "program.py"
+    program.write_text(OTHERS[number])
+    done = run_with_device([program])
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,8 +2,12 @@
 and what their environment says."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
+
+import pystreams
 
 BOTH = {
     "PYSTREAMS_CPU_DEVICES": "2",
@@ -196,6 +200,18 @@ def test_import_starts_no_thread_and_no_driver(run_python):
         env={"PYSTREAMS_EMULATE_CUDA": None},
     )
     assert (done.stdout, done.stderr) == ("1 False\n", "")
+
+
+def test_import_of_a_checkout_that_is_not_built(run_python, tmp_path):
+    package = Path(pystreams.__file__).parent
+    copied = tmp_path / "pystreams"
+    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("_C.*"))
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    done = run_python(code + "import pystreams")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {copied} is a checkout that has not")
+    assert "bootstrap.sh" in last
 
 
 def test_import_is_lean(run_python):

@@ -133,7 +133,10 @@ def main():
     folder = parser.parse_args().to
     # The filename in its traceback is the program that brought it about.
     faulthandler.enable()
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"torch_parity.py: torch is what is compared with: {error}")
 
     import pystreams
 

@@ -104,8 +104,9 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         (name.index >= 0 && device_at(state, name) == NULL)) {
         return NULL;
     }
-    int timing = timed == Py_None ? runtime->backend->event_elapsed != NULL
-                                  : PyObject_IsTrue(timed);
+    int timing = timed == Py_None
+                     ? runtime->backend->event_elapsed != NULL && !interprocess
+                     : PyObject_IsTrue(timed);
     if (timing < 0) {
         return NULL;
     }
@@ -511,20 +512,25 @@ static PyMemberDef event_members[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(event_doc,
-             "Event(device=None, *, enable_timing=True, blocking=False, "
-             "interprocess=False, external=False)\n--\n\n"
-             "A point in a stream's work that can be waited for and timed.\n\n"
-             "Without a device, of the default accelerator's type.  Bound to "
-             "the device of the\nfirst stream that records it.  Timed where "
-             "the backend has timing, unless\nenable_timing says otherwise.  "
-             "Events are equal only to themselves.  external:\nwhere a record "
-             "or a wait is captured, each replay of the graph does it, which "
-             "no interprocess\nevent can on the CPU engine.\n\n"
-             "Raises ValueError for an interprocess event that is timed, "
-             "NotImplementedError\nfor enable_timing=True where "
-             "the backend has no timing, RuntimeError where the device\ntype "
-             "is not available.  Safe to use from several threads.");
+PyDoc_STRVAR(
+    event_doc,
+    "Event(device=None, *, enable_timing=True, blocking=False, "
+    "interprocess=False, external=False)\n--\n\n"
+    "A point in a stream's work that can be waited for and timed.\n\n"
+    "Without a device, of the default accelerator's type.  Bound to "
+    "the device of the\nfirst stream that records it.  Timed where "
+    "the backend has timing and the\nevent is not interprocess, "
+    "unless enable_timing says otherwise.  Events are equal only\nto "
+    "themselves.\n\n"
+    "blocking: synchronize() on CUDA sleeps instead of spinning, "
+    "which leaves the core to\nothers and ends later.  interprocess: "
+    "other processes can open it.  external: where a\nrecord or a "
+    "wait is captured, each replay of the graph does it anew; not "
+    "together with\ninterprocess on the CPU engine.\n\n"
+    "Raises ValueError for enable_timing=True with interprocess=True, "
+    "NotImplementedError\nfor enable_timing=True where "
+    "the backend has no timing, RuntimeError where the device\ntype "
+    "is not available.  Safe to use from several threads.");
 
 static PyType_Slot event_slots[] = {
     {Py_tp_new, Event_new},
