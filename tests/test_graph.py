@@ -354,6 +354,26 @@ def test_a_replay_cannot_be_captured(backend, stream, graph, buffer, keep):
     assert byte_of(buffer, stream) == 3
 
 
+def test_a_replay_cannot_follow_one_whose_stream_is_captured(
+    backend, stream, graph, buffer
+):
+    """It would wait for that stream, and so join the capture."""
+    kept, other = _C.Graph(backend.type, True), backend.stream()
+    with Capture(kept, backend.stream()):
+        buffer.fill_(3)
+    replay(kept, stream)
+    kept.instantiate()
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        with pytest.raises(RuntimeError, match="replay after the capture"):
+            replay(kept, other)
+        assert not other.is_capturing()
+    replay(kept, other)
+    assert byte_of(buffer, other) == 3
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
 def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
     failing = faulty.stream()
     with Capture(graph, stream):

@@ -276,15 +276,18 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream)
 {
     const struct ps_backend *backend = backend_of(graph);
     ps_status status = PS_SUCCESS;
-    if (ps_stream_in_capture(stream)) {
+    /* The executable knows its own launches only. */
+    bool waits =
+        graph->fresh && graph->launched != NULL && graph->launched != stream;
+    /* What waits for a captured stream is captured itself. */
+    if (ps_stream_in_capture(stream) ||
+        (waits && ps_stream_in_capture(graph->launched))) {
         return PS_ERROR_GRAPH_INNER;
     }
     if (graph->executable == 0) {
         status = instantiate_locked(graph);
     }
-    /* The executable knows its own launches only. */
-    if (status == PS_SUCCESS && graph->fresh && graph->launched != NULL &&
-        graph->launched != stream) {
+    if (status == PS_SUCCESS && waits) {
         status = ps_stream_wait_stream_quietly(stream, graph->launched);
     }
     if (status == PS_SUCCESS) {
