@@ -91,10 +91,10 @@ struct leftovers {
     struct ps_keep keep;
 };
 
-static void
+static ps_status
 release_event(void *event)
 {
-    ps_event_unref(event);
+    return ps_event_unref(event);
 }
 
 /* Keep the event until the stream's work is done: the pool of memory knows how

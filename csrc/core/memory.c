@@ -56,8 +56,7 @@ free_native(struct ps_block *block)
     struct ps_device *device = block->device;
     const struct ps_backend *backend = device->runtime->backend;
     if (block->release != NULL) {
-        block->release(block->owner);
-        return PS_SUCCESS;
+        return block->release(block->owner);
     }
     if (block->data == NULL) {
         return PS_SUCCESS;

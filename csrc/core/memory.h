@@ -48,10 +48,10 @@ struct ps_loan {
     bool host;
     bool pinned;
     bool read_only;
-    /* Given to release when nothing uses the memory any more, on any thread.
-     */
+    /* Given to release when nothing uses the memory any more, on any thread;
+     * the status is that of the clean-up. */
     void *owner;
-    void (*release)(void *owner);
+    ps_status (*release)(void *owner);
 };
 
 struct ps_block {
@@ -70,7 +70,7 @@ struct ps_block {
     struct ps_stream *stream;
     /* Of a borrowed block; release is NULL in others. */
     void *owner;
-    void (*release)(void *owner);
+    ps_status (*release)(void *owner);
     /* The other streams whose work uses the block; the device's mutex guards
      * the list while the block is held. */
     struct ps_block_use *uses;

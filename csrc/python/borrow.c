@@ -123,13 +123,13 @@ struct debt {
 
 /* On any thread, which need not hold the GIL.  The owner's function may run
  * Python, which no exception may be on its way through. */
-static void
+static ps_status
 release_debt(void *memory)
 {
     struct debt *debt = memory;
     PyObject *type, *value, *traceback;
     if (is_finalizing()) {
-        return;
+        return PS_SUCCESS;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
     PyErr_Fetch(&type, &value, &traceback);
@@ -137,6 +137,7 @@ release_debt(void *memory)
     PyMem_Free(debt);
     PyErr_Restore(type, value, traceback);
     PyGILState_Release(gil);
+    return PS_SUCCESS;
 }
 
 int
