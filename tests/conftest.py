@@ -52,6 +52,7 @@ os.environ.setdefault("PYSTREAMS_CPU_DEVICES", "2")
 if "PYSTREAMS_EMULATE_CUDA" not in os.environ and not has_gpu():
     os.environ["PYSTREAMS_EMULATE_CUDA"] = "2"
 
+from captures import filled  # noqa: E402
 from peers import Peer  # noqa: E402
 
 import pystreams  # noqa: E402
@@ -285,6 +286,23 @@ def faulty(engine):
         with contextlib.suppress(pystreams.AcceleratorError):
             engine.synchronize(index)
         engine.synchronize(index)
+
+
+@pytest.fixture
+def stream(backend):
+    return backend.stream()
+
+
+@pytest.fixture
+def graph(backend):
+    """One that nothing was captured into."""
+    return _C.Graph(backend.type)
+
+
+@pytest.fixture
+def buffer(backend, stream):
+    """One that is full of ones."""
+    return filled(backend, stream, 1)
 
 
 @pytest.fixture

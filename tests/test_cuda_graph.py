@@ -21,21 +21,6 @@ from pystreams import _C, trace
 from pystreams import cuda as api
 
 
-@pytest.fixture
-def stream(backend):
-    return backend.stream()
-
-
-@pytest.fixture
-def graph(backend):
-    return _C.Graph(backend.type)
-
-
-@pytest.fixture
-def buffer(backend, stream):
-    return filled(backend, stream, 1)
-
-
 @pytest.mark.parametrize("way", ["capture_end", "reset"])
 @pytest.mark.parametrize("mode", ["global", "thread_local"])
 def test_a_capture_that_another_thread_cannot_end(

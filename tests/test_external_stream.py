@@ -40,11 +40,6 @@ class Answers:
         return self.answer
 
 
-@pytest.fixture
-def stream(backend):
-    return backend.stream()
-
-
 def wrap(backend, handle, index=0):
     return ExternalStream(handle, device=backend.device(index))
 

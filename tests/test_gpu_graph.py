@@ -3,9 +3,7 @@ each thread, and the kernels of other libraries in graphs of ours and ours in
 theirs."""
 
 import gc
-import importlib
 import threading
-import warnings
 
 import pytest
 
@@ -18,22 +16,6 @@ MODES = ["global", "thread_local", "relaxed"]
 
 # What other libraries warn of is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture
-def gpu(cuda):
-    if cuda.on_engine:
-        pytest.skip(f"{cuda}: needs a GPU")
-    return cuda
-
-
-def library(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            pytest.skip(f"needs {name}: {error}")
 
 
 @pytest.fixture
@@ -323,9 +305,8 @@ def test_a_dump(gpu, buffer, tmp_path):
     assert "digraph" in (tmp_path / "graph.dot").read_text()
 
 
-def test_two_devices_in_one_graph(gpu, buffer):
-    if gpu.count < 2:
-        pytest.skip(f"{gpu}: needs two devices, has {gpu.count}")
+def test_two_devices_in_one_graph(two_gpus, buffer):
+    gpu = two_gpus
     graph, stream, far = api.CUDAGraph(), gpu.stream(), gpu.stream(1)
     there = gpu.empty(SIZE, 1)
     there.fill_(7)
@@ -341,9 +322,8 @@ def test_two_devices_in_one_graph(gpu, buffer):
     assert set(there.tobytes()) == {8}
 
 
-def test_a_copy_between_devices_in_a_graph(gpu, buffer):
-    if gpu.count < 2:
-        pytest.skip(f"{gpu}: needs two devices, has {gpu.count}")
+def test_a_copy_between_devices_in_a_graph(two_gpus, buffer):
+    gpu = two_gpus
     graph, stream = api.CUDAGraph(), gpu.stream()
     there = gpu.empty(SIZE, 1)
     there.fill_(7)
@@ -356,8 +336,7 @@ def test_a_copy_between_devices_in_a_graph(gpu, buffer):
     assert set(there.tobytes()) == {1}
 
 
-def test_cupy_in_a_graph(gpu):
-    cupy = library("cupy")
+def test_cupy_in_a_graph(gpu, cupy):
     stream = gpu.stream()
     array = cupy.zeros(SIZE, dtype=cupy.int32)
     with cupy.cuda.ExternalStream(stream.native_handle):
@@ -375,15 +354,7 @@ def test_cupy_in_a_graph(gpu):
     assert int(array.min()) == int(array.max()) == 4
 
 
-def torch_with_cuda():
-    torch = library("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("needs a torch with CUDA")
-    return torch
-
-
-def test_torch_in_a_graph(gpu):
-    torch = torch_with_cuda()
+def test_torch_in_a_graph(gpu, torch):
     stream = gpu.stream()
     theirs = torch.cuda.ExternalStream(stream.native_handle)
     tensor = torch.zeros(SIZE, dtype=torch.int32, device="cuda:0")
@@ -401,9 +372,8 @@ def test_torch_in_a_graph(gpu):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_ours_in_a_graph_of_torch(gpu, buffer, mode):
+def test_ours_in_a_graph_of_torch(gpu, torch, buffer, mode):
     """Streams and memory of ours come and go while torch captures."""
-    torch = torch_with_cuda()
     graph = torch.cuda.CUDAGraph()
     torch.zeros(1, device="cuda:0")
     with torch.cuda.graph(graph, capture_error_mode=mode):
@@ -425,8 +395,7 @@ def test_ours_in_a_graph_of_torch(gpu, buffer, mode):
     assert value(gpu, made) == 3
 
 
-def test_a_replay_cannot_be_captured_by_torch(gpu, buffer):
-    torch = torch_with_cuda()
+def test_a_replay_cannot_be_captured_by_torch(gpu, torch, buffer):
     inner, graph = api.CUDAGraph(), torch.cuda.CUDAGraph()
     with api.graph(inner):
         buffer.fill_(2)

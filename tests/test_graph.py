@@ -27,21 +27,6 @@ import pystreams
 from pystreams import _C, AcceleratorError
 
 
-@pytest.fixture
-def stream(backend):
-    return backend.stream()
-
-
-@pytest.fixture
-def graph(backend):
-    return _C.Graph(backend.type)
-
-
-@pytest.fixture
-def buffer(backend, stream):
-    return filled(backend, stream, 1)
-
-
 def test_replays_do_the_work_again(backend, stream, graph, buffer):
     other = filled(backend, stream, 2)
     with Capture(graph, stream):

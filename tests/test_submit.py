@@ -27,11 +27,6 @@ def wait_until(condition):
 
 
 @pytest.fixture
-def stream(backend):
-    return backend.stream()
-
-
-@pytest.fixture
 def block(stream):
     """A callable that keeps its stream until the test, or it, ends."""
     go = threading.Event()
