@@ -35,9 +35,16 @@ def test_stream_class(cuda):
 
 
 def test_names_say_where_they_live():
-    for kind in (api.Stream, api.Event, api.ExternalStream):
-        assert kind.__module__ == "pystreams.cuda"
-        assert getattr(api, kind.__qualname__) is kind
+    for one in (
+        api.Stream,
+        api.Event,
+        api.ExternalStream,
+        api.CUDAGraph,
+        api.device,
+        api.current_stream,
+    ):
+        assert one.__module__ == "pystreams.cuda"
+        assert getattr(api, one.__qualname__) is one
 
 
 def test_stream_arguments(two):

@@ -219,15 +219,16 @@ as_stream(PyObject *module, PyObject *args)
     return stream != NULL ? stream_wrap(state, NULL, stream) : NULL;
 }
 
+PyMethodDef cuda_current_stream_function = FUNCTION(
+    "current_stream", cuda_current_stream, METH_FASTCALL | METH_KEYWORDS,
+    "device=None", "Return the calling thread's current stream of a device.");
+
 PyMethodDef current_functions[] = {
     FUNCTION(
         "current_stream", current_stream, METH_FASTCALL,
         "type, device=None, cls=None, /",
         "Return this thread's current stream of the device, as a Stream or "
         "the class given."),
-    FUNCTION("cuda_current_stream", cuda_current_stream,
-             METH_FASTCALL | METH_KEYWORDS, "device=None",
-             "Return the calling thread's current stream of a device."),
     FUNCTION(
         "default_stream", default_stream, METH_FASTCALL,
         "type, device=None, cls=None, /",

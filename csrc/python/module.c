@@ -85,6 +85,19 @@ add_exceptions(PyObject *module, struct module_state *state)
                                  state->out_of_memory_error);
 }
 
+/* A function of the package's cuda module, with another name here. */
+static int
+add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
+{
+    PyObject *home = PyUnicode_FromString("pystreams.cuda");
+    PyObject *function =
+        home != NULL ? PyCFunction_NewEx(method, module, home) : NULL;
+    int result = PyModule_AddObjectRef(module, name, function);
+    Py_XDECREF(function);
+    Py_XDECREF(home);
+    return result;
+}
+
 static int
 module_exec(PyObject *module)
 {
@@ -99,13 +112,16 @@ module_exec(PyObject *module)
     state->str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     state->str_array_interface =
         PyUnicode_InternFromString("__cuda_array_interface__");
-    if (state->empty_tuple == NULL || state->str_cuda_stream == NULL ||
+    if (state->empty_tuple == NULL || state->str_finished == NULL ||
+        state->str_running == NULL || state->str_cuda_stream == NULL ||
         state->str_idx == NULL || state->str_dlpack == NULL ||
         state->str_dlpack_device == NULL ||
         state->str_array_interface == NULL || add_types(module, state) < 0 ||
         add_exceptions(module, state) < 0 ||
         PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
+        add_cuda_function(module, &cuda_current_stream_function,
+                          "cuda_current_stream") < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, future_functions) < 0 ||
         PyModule_AddFunctions(module, graph_functions) < 0 ||

@@ -575,7 +575,7 @@ int register_backends(void);
 
 extern PyMethodDef backend_functions[];
 extern PyMethodDef device_functions[];
-extern PyMethodDef current_functions[];
+extern PyMethodDef current_functions[], cuda_current_stream_function;
 extern PyMethodDef work_functions[];
 
 /* The device of arguments that are a type and optionally a device; NULL with
