@@ -57,6 +57,9 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
     if (backend->capture_begin == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
+    if (stream->handle == 0) {
+        return PS_ERROR_GRAPH_DEFAULT;
+    }
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
         return status;

@@ -46,8 +46,8 @@ ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 /* Free it, and end its capture on whichever thread: nobody else can. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
-/* PS_ERROR_GRAPH_TAKEN; PS_ERROR_NOT_SUPPORTED where the backend has no
- * graphs. */
+/* PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED where
+ * the backend has no graphs. */
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode);

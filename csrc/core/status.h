@@ -12,12 +12,13 @@ enum {
     /* The event of the handle was made in this process. */
     PS_ERROR_OWN_HANDLE = 1002,
     /* The graph is not in the state for the call: */
-    PS_ERROR_GRAPH_TAKEN = 1010,  /* it holds a graph, or captures one */
-    PS_ERROR_GRAPH_IDLE = 1011,   /* it captures nothing */
-    PS_ERROR_GRAPH_STREAM = 1012, /* the capture is another stream's */
-    PS_ERROR_GRAPH_EMPTY = 1013,  /* it holds nothing */
-    PS_ERROR_GRAPH_FINAL = 1014,  /* it was instantiated, and not kept */
-    PS_ERROR_GRAPH_INNER = 1015,  /* it would be launched in a capture */
+    PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds a graph, or captures one */
+    PS_ERROR_GRAPH_IDLE = 1011,    /* it captures nothing */
+    PS_ERROR_GRAPH_STREAM = 1012,  /* the capture is another stream's */
+    PS_ERROR_GRAPH_EMPTY = 1013,   /* it holds nothing */
+    PS_ERROR_GRAPH_FINAL = 1014,   /* it was instantiated, and not kept */
+    PS_ERROR_GRAPH_INNER = 1015,   /* it would be launched in a capture */
+    PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
 };
 
 /* Of two steps that are both taken, what to tell. */

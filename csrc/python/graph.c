@@ -114,6 +114,11 @@ finish(PyObject *self, const char *operation, const char *empty,
         fault = "This CUDAGraph instance already owns a captured graph. To "
                 "capture a new graph, create a new instance.";
         break;
+    case PS_ERROR_GRAPH_DEFAULT:
+        fault = "CUDA graphs must be captured on a non-default stream. "
+                "(However, after capture, it's ok to replay them on the "
+                "default stream.)";
+        break;
     case PS_ERROR_GRAPH_IDLE:
         fault = "capture_end() called before capture_begin().";
         break;
@@ -202,14 +207,6 @@ Graph_capture_begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     struct ps_stream *stream =
         stream_argument(state, runtime_of(self)->backend->device_type, NULL);
     if (stream == NULL) {
-        return NULL;
-    }
-    if (stream->handle == 0) {
-        stream_release(state, stream);
-        PyErr_SetString(PyExc_RuntimeError,
-                        "CUDA graphs must be captured on a non-default "
-                        "stream. (However, after capture, it's ok to replay "
-                        "them on the default stream.)");
         return NULL;
     }
     WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream, mode));
