@@ -57,6 +57,23 @@ fill(struct transfer *transfer, void *destination, uint8_t value,
     return status == PS_SUCCESS ? mark_used(transfer) : status;
 }
 
+/* -1 with an exception where a copy on the stream cannot be waited for. */
+static int
+check_may_wait_for_copy(struct module_state *state, const struct work *work)
+{
+    struct ps_runtime *runtime = work->device->runtime;
+    ps_status status;
+    if (check_may_wait(work) < 0) {
+        return -1;
+    }
+    CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
+    raise_status(state, runtime,
+                 "a copy that is waited for (non_blocking=True and pinned "
+                 "memory need no wait)",
+                 status);
+    return status == PS_SUCCESS ? 0 : -1;
+}
+
 static int
 run_copy(struct module_state *state, struct transfer *transfer,
          struct span *to, struct span *from, bool wait)
@@ -67,17 +84,7 @@ run_copy(struct module_state *state, struct transfer *transfer,
         .stream = transfer->stream,
     };
     ps_status status;
-    if (wait && check_may_wait(&work) < 0) {
-        return -1;
-    }
-    bool captured;
-    CALL_BACKEND(transfer->stream->device->runtime,
-                 captured = wait && ps_stream_is_captured(transfer->stream));
-    if (captured) {
-        raise_status(state, transfer->stream->device->runtime,
-                     "a copy that is waited for (non_blocking=True and pinned "
-                     "memory need no wait)",
-                     PS_ERROR_CAPTURE_UNSUPPORTED);
+    if (wait && check_may_wait_for_copy(state, &work) < 0) {
         return -1;
     }
     ENQUEUE_WITHOUT_GIL(
