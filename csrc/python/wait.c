@@ -120,14 +120,16 @@ wait_watchfully(const struct work *work, int64_t timeout_ns)
     return watchman.status != PS_SUCCESS ? watchman.status : status;
 }
 
-/* How long to sleep at a time after so long a wait.  A core that has slept for
- * long takes a tenth of a millisecond to wake up, and one that does every now
- * and then is busy for less than a hundredth of the time. */
-static int64_t
-nap_ns(int64_t waited)
+/* Wait for a letter a while, until `end` at most: the longer, the longer it
+ * has been since `start`.  A core that has slept for long takes a tenth of a
+ * millisecond to wake up, and one that does every now and then is busy for
+ * less than a hundredth of the time. */
+static ps_status
+doze(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
 {
     enum { LEAST = 20 * 1000, PART = 250 };
-    return waited / PART > LEAST ? waited / PART : LEAST;
+    int64_t nap = (now - start) / PART > LEAST ? (now - start) / PART : LEAST;
+    return ps_mailbox_wait(mailbox, nap < end - now ? nap : end - now);
 }
 
 /* Of which slices are made. */
@@ -145,9 +147,7 @@ slice_of_lookout(const void *context, int64_t timeout_ns)
     int64_t now = monotonic_ns(), end = now + timeout_ns;
     ps_status status;
     do {
-        int64_t nap = nap_ns(now - lookout->start);
-        status = ps_mailbox_wait(lookout->mailbox,
-                                 nap < end - now ? nap : end - now);
+        status = doze(lookout->mailbox, lookout->start, now, end);
         now = monotonic_ns();
     } while (status == PS_ERROR_NOT_READY && now < end);
     return status;
@@ -235,10 +235,8 @@ slice_of_vigil(const void *context, int64_t timeout_ns)
     struct vigil *vigil = (struct vigil *)context;
     int64_t now = monotonic_ns(), end = now + timeout_ns;
     do {
-        int64_t passed = now - vigil->start, nap = nap_ns(passed);
-        if (passed > EAGER_NS &&
-            ps_mailbox_wait(vigil->mailbox,
-                            nap < end - now ? nap : end - now) == PS_SUCCESS) {
+        if (now - vigil->start > EAGER_NS &&
+            doze(vigil->mailbox, vigil->start, now, end) == PS_SUCCESS) {
             struct ps_letter *letter = ps_mailbox_take(vigil->mailbox);
             vigil->status = letter->status;
             ps_letter_destroy(letter);
