@@ -1,7 +1,6 @@
 /* Threads that ask; cuda_poll.h says when. */
 #include "cuda_poll.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -16,7 +15,7 @@ cuda_now_ns(void)
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
 }
 
 int64_t

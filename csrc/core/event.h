@@ -104,6 +104,7 @@ ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
 
 /* Whether a record on the stream, or a wait of it, is each launch's to do. */
 bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);
+
 /* Whether other processes may record the event, so that the counts here do not
  * tell. */
 static inline bool
