@@ -1,28 +1,11 @@
 /* What the calls cost without Python: cudart's functions, in a loop. */
-#include <cuda_runtime_api.h>
-
+#include "handles.h"
 #include "rows.h"
-
-static cudaStream_t first, second;
-static cudaEvent_t plain, done, timed, start_, end_;
 
 int
 prepare(void)
 {
-    return cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) ||
-           cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) ||
-           cudaEventCreateWithFlags(&plain, cudaEventDisableTiming) ||
-           cudaEventCreateWithFlags(&done, cudaEventDisableTiming) ||
-           cudaEventCreate(&timed) || cudaEventCreate(&start_) ||
-           cudaEventCreate(&end_) || cudaEventRecord(done, first) ||
-           cudaEventRecord(start_, first) || cudaEventRecord(end_, first) ||
-           cudaStreamSynchronize(first);
-}
-
-static int
-settle(void)
-{
-    return cudaDeviceSynchronize();
+    return handles_make();
 }
 
 ROW(record, failed |= cudaEventRecord(plain, first))

@@ -1,14 +1,11 @@
 /* What the calls cost one level below cudart: the driver's functions on
  * handles that cudart made, which are the driver's. */
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <dlfcn.h>
 
+#include "handles.h"
 #include "rows.h"
-
-static cudaStream_t first, second;
-static cudaEvent_t plain, done, timed, start_, end_;
 
 static CUresult (*event_record_)(CUevent, CUstream);
 static CUresult (*event_query_)(CUevent);
@@ -36,20 +33,7 @@ prepare(void)
            look_up(&stream_query_, driver, "cuStreamQuery") ||
            look_up(&stream_synchronize_, driver, "cuStreamSynchronize") ||
            look_up(&stream_wait_, driver, "cuStreamWaitEvent") ||
-           cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) ||
-           cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) ||
-           cudaEventCreateWithFlags(&plain, cudaEventDisableTiming) ||
-           cudaEventCreateWithFlags(&done, cudaEventDisableTiming) ||
-           cudaEventCreate(&timed) || cudaEventCreate(&start_) ||
-           cudaEventCreate(&end_) || cudaEventRecord(done, first) ||
-           cudaEventRecord(start_, first) || cudaEventRecord(end_, first) ||
-           cudaStreamSynchronize(first);
-}
-
-static int
-settle(void)
-{
-    return cudaDeviceSynchronize();
+           handles_make();
 }
 
 ROW(record, failed |= event_record_(plain, first))

@@ -1,0 +1,31 @@
+/* What cudart.c and driver.c call their functions with: two streams, and
+ * events, of which done, start_ and end_ are recorded and done. */
+#ifndef BENCHMARKS_HANDLES_H
+#define BENCHMARKS_HANDLES_H
+
+#include <cuda_runtime_api.h>
+
+static cudaStream_t first, second;
+static cudaEvent_t plain, done, timed, start_, end_;
+
+/* 0, or not where something failed. */
+static int
+handles_make(void)
+{
+    return cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) ||
+           cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) ||
+           cudaEventCreateWithFlags(&plain, cudaEventDisableTiming) ||
+           cudaEventCreateWithFlags(&done, cudaEventDisableTiming) ||
+           cudaEventCreate(&timed) || cudaEventCreate(&start_) ||
+           cudaEventCreate(&end_) || cudaEventRecord(done, first) ||
+           cudaEventRecord(start_, first) || cudaEventRecord(end_, first) ||
+           cudaStreamSynchronize(first);
+}
+
+static int
+settle(void)
+{
+    return cudaDeviceSynchronize();
+}
+
+#endif
