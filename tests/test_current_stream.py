@@ -368,15 +368,13 @@ def test_two_types_are_apart(cuda):
     assert cuda.current_stream().native_handle == 0
 
 
-def test_exchange_and_restore(two_devices):
+def test_device_contexts_of_each_type(two_devices):
     kind = two_devices.type
-    assert _C.exchange_device(kind, 1) == 0
-    assert two_devices.current_device() == 1
-    assert _C.exchange_device(kind, -1) == -1
-    assert two_devices.current_device() == 1
-    _C.restore_device(kind, -1)
-    assert two_devices.current_device() == 1
-    _C.restore_device(kind, 0)
+    with _C.DeviceContext(kind, 1):
+        assert two_devices.current_device() == 1
+        with _C.DeviceContext(kind, -1):
+            assert two_devices.current_device() == 1
+        assert two_devices.current_device() == 1
     assert two_devices.current_device() == 0
 
 
@@ -384,7 +382,7 @@ def test_failed_switch_changes_nothing(backend):
     before = backend.currents()
     for use in (
         lambda: _C.set_device(backend.type, backend.count),
-        lambda: _C.exchange_device(backend.type, backend.count),
+        _C.DeviceContext(backend.type, backend.count).__enter__,
         lambda: _C.current_stream(backend.type, backend.count),
         lambda: backend.stream(backend.count),
     ):

@@ -51,9 +51,10 @@ device_switch(struct module_state *state, struct ps_device *device)
     return previous->index;
 }
 
-int
-device_exchange(struct module_state *state, struct device_name name,
-                int *previous)
+/* Likewise, by its name: a negative index does nothing, and is what was
+ * before.  -1 with an exception. */
+static int
+exchange(struct module_state *state, struct device_name name, int *previous)
 {
     *previous = -1;
     if (name.index < 0) {
@@ -67,8 +68,9 @@ device_exchange(struct module_state *state, struct device_name name,
     return *previous < 0 ? -1 : 0;
 }
 
-PyObject *
-device_restore(struct module_state *state, struct device_name name)
+/* Undo exchange: None, or NULL with an exception. */
+static PyObject *
+restore(struct module_state *state, struct device_name name)
 {
     if (name.index < 0) {
         Py_RETURN_NONE;
@@ -175,7 +177,7 @@ DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
         return PyErr_NoMemory();
     }
     entry->thread = PyThread_get_thread_ident();
-    if (device_exchange(state_of(op), name, &entry->previous) < 0) {
+    if (exchange(state_of(op), name, &entry->previous) < 0) {
         PyMem_Free(entry);
         return NULL;
     }
@@ -203,7 +205,7 @@ DeviceContext_exit(PyObject *op, PyObject *const *Py_UNUSED(args),
     struct device_name name = {as_context(op)->type, entry->previous};
     *place = entry->earlier;
     PyMem_Free(entry);
-    return device_restore(state_of(op), name);
+    return restore(state_of(op), name);
 }
 
 static PyMethodDef context_methods[] = {

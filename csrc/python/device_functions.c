@@ -156,33 +156,6 @@ set_device(PyObject *module, PyObject *args)
 }
 
 static PyObject *
-exchange_device(PyObject *module, PyObject *args)
-{
-    struct module_state *state = state_of_module(module);
-    struct device_name name;
-    if (!PyArg_ParseTuple(args, "ii:exchange_device", &name.type,
-                          &name.index)) {
-        return NULL;
-    }
-    int previous;
-    return device_exchange(state, name, &previous) == 0
-               ? PyLong_FromLong(previous)
-               : NULL;
-}
-
-static PyObject *
-restore_device(PyObject *module, PyObject *args)
-{
-    struct module_state *state = state_of_module(module);
-    struct device_name name;
-    if (!PyArg_ParseTuple(args, "ii:restore_device", &name.type,
-                          &name.index)) {
-        return NULL;
-    }
-    return device_restore(state, name);
-}
-
-static PyObject *
 synchronize(PyObject *module, PyObject *args)
 {
     struct module_state *state = state_of_module(module);
@@ -441,13 +414,6 @@ PyMethodDef device_functions[] = {
              "current device's."),
     FUNCTION("set_device", set_device, METH_VARARGS, "type, device, /",
              "Make the device current in this thread.  May block."),
-    FUNCTION("exchange_device", exchange_device, METH_VARARGS,
-             "type, index, /",
-             "Make the device current and return the index before; a "
-             "negative index does\nnothing and returns -1."),
-    FUNCTION("restore_device", restore_device, METH_VARARGS,
-             "type, previous, /",
-             "Undo an exchange_device; a negative index does nothing."),
     FUNCTION("synchronize", synchronize, METH_VARARGS,
              "type, device=None, timeout=None, /",
              "Wait until all work queued on the device before the call is "

@@ -151,14 +151,6 @@ extern PyType_Spec cuda_device_spec;
 /* Make the device current; its index before, or -1 with an exception. */
 int device_switch(struct module_state *state, struct ps_device *device);
 
-/* Likewise, by its name: a negative index does nothing, and is what was
- * before.  -1 with an exception. */
-int device_exchange(struct module_state *state, struct device_name name,
-                    int *previous);
-
-/* Undo device_exchange: None, or NULL with an exception. */
-PyObject *device_restore(struct module_state *state, struct device_name name);
-
 /* ---- errors.c ---- */
 
 /* A status of ours: a Python exception is set already. */

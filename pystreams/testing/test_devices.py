@@ -70,9 +70,8 @@ def test_with_a_stream_of_another_device(two_devices: Device) -> None:
 )
 def test_restore(two_devices: Device) -> None:
     device = two_devices
-    previous = _C.exchange_device(device.type, 1)
-    assert (previous, device.current) == (0, 1)
-    _C.restore_device(device.type, previous)
+    with _C.DeviceContext(device.type, 1):
+        assert device.current == 1
     assert device.current == 0
 
 
