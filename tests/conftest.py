@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import ClassVar
@@ -213,6 +214,11 @@ def library(name):
 
 
 @pytest.fixture
+def numpy():
+    return pytest.importorskip("numpy", reason="needs NumPy")
+
+
+@pytest.fixture
 def cupy(gpu):
     return library("cupy")
 
@@ -303,6 +309,21 @@ def graph(backend):
 def buffer(backend, stream):
     """One that is full of ones."""
     return filled(backend, stream, 1)
+
+
+@pytest.fixture
+def trio(backend):
+    """A stream, an event of another and a Future of a third's, none of which
+    is done, and what lets each of them go on."""
+    streams = [backend.stream() for _ in range(3)]
+    gates = [threading.Event() for _ in streams]
+    for stream, gate in zip(streams, gates, strict=True):
+        stream.submit(gate.wait, 30)
+    event = streams[1].record_event()
+    future = streams[2].submit(divmod, 7, 2)
+    yield [streams[0], event, future], gates
+    for gate in gates:
+        gate.set()
 
 
 @pytest.fixture

@@ -368,17 +368,8 @@ def test_a_task_that_nobody_keeps(backend, run, gate):
 # ---- as_completed ----
 
 
-def trio(backend):
-    streams = [backend.stream() for _ in range(3)]
-    gates = [threading.Event() for _ in streams]
-    for stream, gate in zip(streams, gates, strict=True):
-        stream.submit(gate.wait, LONG)
-    event = streams[1].record_event()
-    return [streams[0], event, streams[2].submit(divmod, 7, 2)], gates
-
-
-def test_as_completed(backend, run):
-    objects, gates = trio(backend)
+def test_as_completed(trio, run):
+    objects, gates = trio
 
     async def main():
         order, found = [2, 0, 1], []
@@ -392,20 +383,17 @@ def test_as_completed(backend, run):
     assert run(main()) == [2, 0, 1]
 
 
-def test_as_completed_is_late(backend, run):
-    objects, gates = trio(backend)
+def test_as_completed_is_late(trio, run):
+    objects, gates = trio
 
     async def main():
         async for _ in pystreams.as_completed(objects, 0.02):
             raise AssertionError
 
-    try:
-        with pytest.raises(TimeoutError, match=r"3 \(of 3\) objects unfinis"):
-            run(main())
-        assert not objects[2].cancelled()
-    finally:
-        for gate in gates:
-            gate.set()
+    with pytest.raises(TimeoutError, match=r"3 \(of 3\) objects unfinished"):
+        run(main())
+    assert not objects[2].cancelled()
+    gates[2].set()
     assert objects[2].result(LONG) == (3, 1)
 
 
@@ -433,9 +421,9 @@ def test_as_completed_with_failures(faulty, run, caplog):
     assert caplog.records == []
 
 
-def test_as_completed_cancelled(backend, run):
+def test_as_completed_cancelled(trio, run):
     """It leaves the work alone, and the callables."""
-    objects, gates = trio(backend)
+    objects, gates = trio
 
     async def waits():
         async for _ in pystreams.as_completed(objects):
@@ -447,6 +435,5 @@ def test_as_completed_cancelled(backend, run):
 
     run(main())
     assert not objects[2].cancelled()
-    for gate in gates:
-        gate.set()
+    gates[2].set()
     assert objects[2].result(LONG) == (3, 1)

@@ -43,11 +43,6 @@ WRITABLE = {
 }
 
 
-@pytest.fixture
-def numpy():
-    return pytest.importorskip("numpy", reason="needs NumPy")
-
-
 @pytest.mark.parametrize("non_blocking", [False, True], ids=["wait", "queue"])
 @pytest.mark.parametrize("kind", WRITABLE)
 def test_host_objects(backend, kind, non_blocking):

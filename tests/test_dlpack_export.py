@@ -407,11 +407,6 @@ def test_many_owners_in_a_row(backend):
     assert in_use(backend) == before
 
 
-@pytest.fixture
-def numpy():
-    return pytest.importorskip("numpy", reason="needs NumPy")
-
-
 def test_numpy_takes_host_memory(backend, numpy):
     block = backend.host(64).fill_(1)
     array = numpy.from_dlpack(block)

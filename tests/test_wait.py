@@ -16,21 +16,6 @@ def listed(objects):
     return sorted(map(id, objects))
 
 
-@pytest.fixture
-def trio(backend):
-    """A stream, an event of another and a Future of a third's, none of which
-    is done, and what lets each of them go on."""
-    streams = [backend.stream() for _ in range(3)]
-    gates = [threading.Event() for _ in streams]
-    for stream, gate in zip(streams, gates, strict=True):
-        stream.submit(gate.wait, LONG)
-    event = streams[1].record_event()
-    future = streams[2].submit(divmod, 7, 2)
-    yield [streams[0], event, future], gates
-    for gate in gates:
-        gate.set()
-
-
 def test_all(trio):
     objects, gates = trio
     for gate in gates:
