@@ -480,6 +480,26 @@ cpu_graph_launch(const struct ps_backend *backend, int device,
 }
 
 static ps_status
+instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
+                   ps_handle *executable)
+{
+    struct cpu_record *done = cpu_item_take_locked(engine);
+    if (done == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *done = (struct cpu_record){.refs = 1, .orders = true, .done = true};
+    ps_status status =
+        graph_add_locked(engine, device, graph->plan, done, executable);
+    if (status == PS_SUCCESS) {
+        graph->plan->refs++;
+    }
+    else {
+        cpu_item_give_locked(engine, done);
+    }
+    return status;
+}
+
+static ps_status
 cpu_graph_instantiate(const struct ps_backend *backend, int device,
                       ps_handle handle, ps_handle *executable)
 {
@@ -488,20 +508,7 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
     cpu_lock(engine);
     struct graph *graph = graph_find_locked(engine, device, handle);
     if (graph != NULL) {
-        struct cpu_record *done = cpu_item_take_locked(engine);
-        status = PS_ERROR_OUT_OF_MEMORY;
-        if (done != NULL) {
-            *done =
-                (struct cpu_record){.refs = 1, .orders = true, .done = true};
-            status = graph_add_locked(engine, device, graph->plan, done,
-                                      executable);
-        }
-        if (status == PS_SUCCESS) {
-            graph->plan->refs++;
-        }
-        else if (done != NULL) {
-            cpu_item_give_locked(engine, done);
-        }
+        status = instantiate_locked(engine, device, graph, executable);
     }
     cpu_unlock(engine);
     return status;
