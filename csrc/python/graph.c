@@ -432,8 +432,8 @@ static PyMethodDef graph_methods[] = {
            "(cudaGraphLaunch).\n\n"
            "It comes after what the stream has and after the graph's earlier "
            "replays.  Does not\nwait for it.  Raises RuntimeError where "
-           "nothing was captured, and on a stream that is\nbeing captured, "
-           "whose capture goes on."),
+           "nothing was captured, and on a stream that is\nbeing captured, or "
+           "would have to wait for one that is; the capture goes on."),
     METHOD("reset", Graph_reset, METH_NOARGS, ", /",
            "Give up the graph, and what it keeps once its replays are "
            "done.\n\n"
