@@ -391,6 +391,49 @@ def test_failed_switch_changes_nothing(backend):
     assert backend.currents() == before
 
 
+def test_closed_by_the_collector_while_it_is_entered(engine):
+    """What a thread makes for its first current stream may set it off."""
+    entered = []
+
+    def work(allocations):
+        stream = engine.stream()
+        handle = stream.native_handle
+
+        class Garbage:
+            def __del__(self):
+                stream.close()
+
+        spare = [{} for _ in range(200)]
+        garbage = Garbage()
+        garbage.itself = garbage
+        del garbage
+        gc.enable()
+        gc.set_threshold(gc.get_count()[0] + allocations)
+        try:
+            with stream:
+                gc.disable()
+                current = engine.current_stream()
+                entered.append(current.native_handle == handle)
+        except ValueError as error:
+            entered.append("closed" in str(error))
+        finally:
+            gc.disable()
+            gc.set_threshold(*thresholds)
+        del spare
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        for allocations in range(10):
+            thread = threading.Thread(target=work, args=(allocations,))
+            thread.start()
+            thread.join()
+    finally:
+        gc.enable()
+    assert entered == [True] * 10
+
+
 def test_current_stream_of_a_class(backend):
     current = _C.current_stream(backend.type, None, _C.Stream)
     assert type(current) is _C.Stream

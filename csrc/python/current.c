@@ -46,8 +46,8 @@ ensure_thread(struct module_state *state)
     return result;
 }
 
-/* Call ps_current_set or ps_current_enter; without the GIL where that has to
- * switch the device, which may take long. */
+/* Call ps_current_set or ps_current_enter for a stream that the caller holds;
+ * without the GIL where that has to switch the device, which may take long. */
 static ps_status
 make_current(struct module_state *state, struct ps_stream *stream,
              ps_status (*operation)(struct ps_stream *stream,
@@ -64,9 +64,7 @@ make_current(struct module_state *state, struct ps_stream *stream,
         status = operation(stream, &replaced);
     }
     else if (status == PS_SUCCESS) {
-        ps_stream_ref(stream);
         WITHOUT_GIL(status = operation(stream, &replaced));
-        stream_release(state, stream);
     }
     stream_release(state, replaced);
     return status;
@@ -75,15 +73,16 @@ make_current(struct module_state *state, struct ps_stream *stream,
 PyObject *
 Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct ps_stream *stream = stream_of(self);
-    if (stream == NULL) {
+    struct module_state *state = state_of(self);
+    struct ps_runtime *runtime = ((StreamObject *)self)->device->runtime;
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    struct ps_runtime *runtime = stream->device->runtime;
-    ps_status status = make_current(state_of(self), stream, ps_current_enter);
+    ps_status status = make_current(state, use.stream, ps_current_enter);
+    stream_use_end(state, &use);
     if (status != PS_SUCCESS) {
-        return raise_status(state_of(self), runtime, "entering a stream",
-                            status);
+        return raise_status(state, runtime, "entering a stream", status);
     }
     return Py_NewRef(self);
 }
