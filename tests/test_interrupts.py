@@ -261,7 +261,9 @@ children = []
 signal.signal(signal.SIGALRM, handler)
 pid = os.getpid()
 for wait in (stream.synchronize, event.synchronize,
-             lambda: _C.synchronize(stream.device_type)):
+             lambda: _C.synchronize(stream.device_type),
+             lambda: pystreams.wait([stream]),
+             lambda: [event.record(stream) for _ in range(70_000)]):
     go.clear()
     hold()
     threading.Timer(0.2, go.set).start()
@@ -277,4 +279,4 @@ print([os.waitpid(child, 0)[1] for child in children])
 """
     )
     done = run_python(code, timeout=60)
-    assert (done.stdout, done.stderr) == ("[0, 0, 0]\n", "")
+    assert (done.stdout, done.stderr) == ("[0, 0, 0, 0, 0]\n", "")

@@ -157,11 +157,16 @@ static ps_status
 wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
 {
     ps_status status;
+    unsigned generation = ps_generation();
     int64_t start = monotonic_ns(), left = timeout_ns;
     do {
         WITHOUT_GIL(status = slice(what, left < SLICE_NS ? left : SLICE_NS));
         if (PyErr_CheckSignals() < 0) {
             return PS_RAISED;
+        }
+        if (generation != ps_generation()) {
+            /* A handler forked: here nobody will tell. */
+            return PS_ERROR_FOREIGN;
         }
         if (timeout_ns != NO_TIMEOUT) {
             left = timeout_ns - (monotonic_ns() - start);

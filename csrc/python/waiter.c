@@ -180,7 +180,7 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         wait_for_mailbox(as_waiter(self)->mailbox, timeout_ns) == PS_RAISED) {
         return NULL;
     }
-    return take(self);
+    return Waiter_take(self, NULL);
 }
 
 static PyObject *

@@ -20,6 +20,9 @@ wait_for_room(struct ps_stream *stream)
             (status == PS_ERROR_NOT_READY && check_may_wait(&work) < 0)) {
             return PS_RAISED;
         }
+        if (stream->generation != ps_generation()) {
+            return PS_ERROR_FOREIGN;
+        }
     } while (status == PS_ERROR_NOT_READY);
     return status;
 }
