@@ -119,6 +119,7 @@ linger(PyObject *module, PyObject *future)
             Py_DECREF(dict);
             return PyBool_FromLong(finished);
         }
+        let_others_run();
         WITHOUT_GIL(spin(seen, end));
     }
     return NULL;

@@ -272,7 +272,6 @@ struct ps_stream *required_stream_argument(struct module_state *state,
                                            int type, PyObject *argument);
 
 struct stream_use;
-
 /* Likewise, as uses of the streams; -1 with an exception. */
 int stream_use_argument(struct module_state *state, int type,
                         PyObject *argument, struct stream_use *use);
@@ -498,7 +497,6 @@ waited(struct module_state *state, const struct work *work, PyObject *timeout);
 
 struct ps_letter;
 struct ps_mailbox;
-
 /* Have the letter posted when the work is done. */
 ps_status notify_of_work(const struct work *work, struct ps_letter *letter);
 
@@ -547,7 +545,9 @@ PyObject *Stream_submit(PyObject *self, PyObject *const *args,
 /* Whether the caller is a callable that the stream now waits for. */
 bool is_own_stream(struct ps_stream *stream);
 
-/* -1 with RuntimeError where a callable waits for work that waits for it. */
+/* Before a wait, which after a callable's end lets another thread run those
+ * behind it.  -1 with RuntimeError in one that would wait for itself. */
+void let_others_run(void);
 int check_may_wait(const struct work *work);
 
 /* Start no more callables, and wait for those that run: whether all ended. */

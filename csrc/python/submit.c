@@ -64,6 +64,10 @@ static struct {
 /* What the calling thread runs, or NULL. */
 static _Thread_local struct job *current;
 
+/* Whether the calling thread is one that runs callables, and whether another
+ * does so in its place until it is back. */
+static _Thread_local bool serving, replaced;
+
 /* Whether the calling thread is about to look for a callable anyway. */
 static _Thread_local bool coming;
 
@@ -236,7 +240,7 @@ count_locked(struct ps_stream *stream, int change)
     queue.wanted += (stream->jobs != 0) - (before != 0);
 }
 
-/* End a process that was forked in a callable or a callback, which returned:
+/* End a process that was forked in a callable, or in what follows it:
  * what this thread was doing is its parent's. */
 static void
 end_child(PyObject *exception)
@@ -248,29 +252,32 @@ end_child(PyObject *exception)
     Py_Exit(exception != NULL);
 }
 
+void
+let_others_run(void)
+{
+    if (!serving || current != NULL || replaced) {
+        return;
+    }
+    replaced = true;
+    want_threads(1);
+    if (hire() < 0) {
+        PyErr_WriteUnraisable(NULL);
+    }
+    sem_post(&queue.hints);
+}
+
 /* Tell the Future, whose callbacks may take long and may wait for callables,
- * those behind this one too: another thread takes over meanwhile. */
+ * those behind this one too. */
 static void
 settle(struct job *job, PyObject *outcome, bool failed)
 {
     if (!failed && future_settle_unseen(job->state, job->future, outcome)) {
         return;
     }
-    bool kept = future_has_callbacks(job->future);
-    if (kept) {
-        want_threads(1);
-        if (hire() < 0) {
-            PyErr_WriteUnraisable(job->future);
-        }
-        sem_post(&queue.hints);
+    if (future_has_callbacks(job->future)) {
+        let_others_run();
     }
     future_settle(job->future, outcome, failed);
-    if (job->generation != ps_generation()) {
-        end_child(NULL);
-    }
-    if (kept) {
-        want_threads(-1);
-    }
 }
 
 static void
@@ -310,6 +317,7 @@ take_exception(void)
 static void
 run(struct job *job)
 {
+    unsigned generation = job->generation;
     PyObject *outcome = NULL;
     bool failed = false;
     if (future_start(job->state, job->future)) {
@@ -319,7 +327,7 @@ run(struct job *job)
         failed = outcome == NULL;
         outcome = failed ? take_exception() : outcome;
     }
-    if (job->generation != ps_generation()) {
+    if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
     open_gate(job);
@@ -328,15 +336,24 @@ run(struct job *job)
         Py_DECREF(outcome);
     }
     job_destroy(job);
+    if (generation != ps_generation()) {
+        end_child(NULL);
+    }
+    if (replaced) {
+        replaced = false;
+        want_threads(-1);
+    }
 }
 
 static PyObject *
 run_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     struct job *job;
+    serving = true;
     while ((job = take()) != NULL) {
         run(job);
     }
+    serving = false;
     Py_RETURN_NONE;
 }
 
@@ -503,6 +520,7 @@ int
 check_may_wait(const struct work *work)
 {
     struct ps_stream *mine = own_stream();
+    let_others_run();
     if (mine == NULL || work->device != mine->device) {
         return 0;
     }

@@ -1,0 +1,67 @@
+"""What a callable is given and leaves dies on the package's thread: a
+finalizer may wait there for what comes behind the callable."""
+
+import threading
+import time
+
+import pytest
+
+import pystreams
+
+LONG = 30
+
+
+def synchronize(stream, behind):
+    stream.synchronize(timeout=LONG)
+
+
+def wait(stream, behind):
+    assert pystreams.wait([stream], timeout=LONG).done
+
+
+def result(stream, behind):
+    assert behind[0].result(LONG) == 5
+
+
+class Dying:
+    """Waits when it dies, and then says so."""
+
+    def __init__(self, how, *arguments):
+        self.how, self.arguments, self.died = how, arguments, []
+
+    def __del__(self):
+        self.how(*self.arguments)
+        self.died.append(True)
+
+
+def keep(argument):
+    pass
+
+
+def give(argument):
+    return [argument]
+
+
+def fail(argument):
+    raise ValueError
+
+
+@pytest.mark.parametrize("how", [synchronize, wait, result])
+@pytest.mark.parametrize("function", [keep, give, fail])
+def test_a_finalizer_may_wait_for_its_stream(backend, function, how):
+    stream, go, behind = backend.stream(), threading.Event(), []
+    held = stream.submit(go.wait, LONG)
+    dying = Dying(how, stream, behind)
+    died = dying.died
+    stream.submit(function, dying)
+    del dying
+    behind.append(stream.submit(lambda: 5))
+    last = stream.submit(lambda: 6)
+    go.set()
+    assert held.result(LONG)
+    assert behind[0].result(LONG) == 5
+    assert last.result(LONG) == 6
+    deadline = time.monotonic() + LONG
+    while not died:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
