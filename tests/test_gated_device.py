@@ -46,6 +46,16 @@ for wait in WAITS:
     wait(timeout=0.5)
     wait()
 """,
+    "asking again and again": """
+import os
+threads = len(os.listdir("/proc/self/task"))
+for _ in range(100):
+    raises(TimeoutError, "0 s", stream.synchronize, timeout=0)
+    raises(TimeoutError, "-1 s", event.synchronize, timeout=-1)
+    assert not pystreams.wait([stream, event], timeout=0).done
+assert len(os.listdir("/proc/self/task")) == threads
+complete(work)
+""",
     "work that ends in time": """
 for wait in WAITS:
     soon(complete, work)

@@ -56,6 +56,15 @@ def test_timeout(trio, timeout):
     assert wait(objects, timeout=LONG).not_done == set()
 
 
+def test_polling_leaves_nothing_behind(trio):
+    """More often than a stream's queue has places."""
+    objects, _ = trio
+    for _ in range(70_000):
+        assert not wait(objects, 0).done
+    assert not objects[2]._done_callbacks
+    assert objects[0].record_event()
+
+
 def test_nothing():
     assert wait([]) == (set(), set())
     assert list(as_completed([])) == []
@@ -98,8 +107,11 @@ def test_bad_arguments(backend):
     closed.close()
     with pytest.raises(ValueError, match="closed"):
         wait([closed])
-    with pytest.raises(TypeError):
-        wait([backend.stream()], timeout="1")
+    for use in (wait, as_completed):
+        with pytest.raises(TypeError, match="seconds or None, got str"):
+            use([backend.stream()], timeout="1")
+        with pytest.raises(ValueError, match="seconds, got nan"):
+            use([backend.stream()], timeout=float("nan"))
 
 
 def test_first_exception(backend, trio):

@@ -268,7 +268,8 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     bool is_device = work->stream == NULL && work->event == NULL;
     ps_status status;
     CALL_BACKEND(work->device->runtime, status = ask(&vigil));
-    if (status == PS_ERROR_NOT_READY) {
+    /* Who only asks, and again, must not leave a letter to come each time. */
+    if (status == PS_ERROR_NOT_READY && (is_device || timeout_ns > 0)) {
         status = ps_mailbox_create(&vigil.mailbox);
     }
     if (vigil.mailbox == NULL) {
