@@ -131,7 +131,7 @@ def test_closed_while_it_is_waited_for(backend):
         if number:
             waiting.append(number)
             stream.synchronize(60)
-            assert done.done()
+            assert done.result(60)
             return
         while len(waiting) < 3 or not done.running():
             pass
