@@ -8,6 +8,7 @@ own.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Generator
 from itertools import count
 from weakref import WeakKeyDictionary, ref
@@ -24,6 +25,7 @@ class _Desk:
         self._waiter = _C.Waiter()
         self._tokens = count()
         self._pending: dict[int, tuple[asyncio.Future[None], _Awaitable]] = {}
+        self._letters: deque[tuple[int, int]] = deque()
         loop.add_reader(self._waiter.fileno(), self._deliver)
 
     def watch(
@@ -40,16 +42,26 @@ class _Desk:
         return future
 
     def _deliver(self) -> None:
-        for token, status in self._waiter.take():
-            future, obj = self._pending.pop(token)
-            if future.done():
-                continue
-            try:
-                self._waiter.check(obj, status)
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
+        self._letters.extend(self._waiter.take())
+        try:
+            while self._letters:
+                self._settle(*self._letters.popleft())
+        finally:
+            # Ctrl-C ends the loop, which may be run again.
+            if self._letters:
+                asyncio.get_running_loop().call_soon(self._deliver)
+
+    def _settle(self, token: int, status: int) -> None:
+        # Ctrl-C may have ended watch() once the letter was on its way.
+        future, obj = self._pending.pop(token, (None, None))
+        if future is None or obj is None or future.done():
+            return
+        try:
+            self._waiter.check(obj, status)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
 
 
 # A desk is kept by its loop, which forgets it when it is closed, and its

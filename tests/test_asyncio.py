@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import pystreams
-from pystreams import _C
+from pystreams import _C, _asyncio
 
 LONG = 30
 
@@ -437,3 +437,76 @@ def test_as_completed_cancelled(trio, run):
     assert not objects[2].cancelled()
     gates[2].set()
     assert objects[2].result(LONG) == (3, 1)
+
+
+class Interrupting(asyncio.Future):
+    """Ctrl-C comes when the first of these is told."""
+
+    come = False
+
+    def set_result(self, result):
+        if not Interrupting.come:
+            Interrupting.come = True
+            raise KeyboardInterrupt
+        super().set_result(result)
+
+
+def test_ctrl_c_loses_no_other_wait(backend, gate, monkeypatch):
+    """The loop may be run again, and then tells the others."""
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(Interrupting, "come", False)
+    monkeypatch.setattr(loop, "create_future", lambda: Interrupting(loop=loop))
+    streams = [backend.stream() for _ in range(5)]
+    for stream in streams:
+        gate.hold(stream)
+
+    waits = []
+
+    async def main():
+        waits.extend(map(_asyncio.watch, streams))
+        gate.open()
+        for stream in streams:
+            stream.synchronize()
+        await told()
+
+    async def told():
+        while sum(map(asyncio.Future.done, waits)) < 4:
+            await asyncio.sleep(0)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main())
+        loop.run_until_complete(asyncio.wait_for(told(), LONG))
+    finally:
+        loop.close()
+
+
+def test_a_letter_for_nobody(backend, gate):
+    """As Ctrl-C leaves one that comes in the middle of watch()."""
+    stream = backend.stream()
+    gate.hold(stream)
+
+    async def main():
+        wait = _asyncio.watch(stream)
+        _asyncio._desks[asyncio.get_running_loop()]()._waiter.post(10**6)
+        gate.open()
+        stream.synchronize()
+        await wait
+
+    asyncio.run(asyncio.wait_for(main(), LONG))
+
+
+def test_a_loop_that_is_gone_keeps_no_descriptor(backend, gate):
+    """Although the news that it waited for is still to come."""
+    stream = backend.stream()
+    gate.hold(stream)
+
+    async def main():
+        _asyncio.watch(stream)
+
+    gc.collect()
+    before = count("fd")
+    for _ in range(5):
+        asyncio.run(main())
+    gc.collect()
+    assert count("fd") == before

@@ -60,9 +60,7 @@ ps_mailbox_unref(struct ps_mailbox *mailbox)
         mailbox->first = letter->next;
         free(letter);
     }
-    if (mailbox->fd >= 0) {
-        close(mailbox->fd);
-    }
+    ps_mailbox_close_fd(mailbox);
     pthread_cond_destroy(&mailbox->posted);
     pthread_mutex_destroy(&mailbox->mutex);
     free(mailbox);
@@ -167,4 +165,16 @@ ps_mailbox_fd(struct ps_mailbox *mailbox)
     int fd = mailbox->fd;
     pthread_mutex_unlock(&mailbox->mutex);
     return fd;
+}
+
+void
+ps_mailbox_close_fd(struct ps_mailbox *mailbox)
+{
+    pthread_mutex_lock(&mailbox->mutex);
+    int fd = mailbox->fd;
+    mailbox->fd = -1;
+    pthread_mutex_unlock(&mailbox->mutex);
+    if (fd >= 0) {
+        close(fd);
+    }
 }

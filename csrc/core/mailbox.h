@@ -46,4 +46,8 @@ ps_status ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns);
  * own; -1 with errno. */
 int ps_mailbox_fd(struct ps_mailbox *mailbox);
 
+/* Close the descriptor, which nobody reads any more, while letters may still
+ * be on their way. */
+void ps_mailbox_close_fd(struct ps_mailbox *mailbox);
+
 #endif

@@ -49,7 +49,8 @@ Waiter_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     /* A backend's thread may have held the lock at the fork. */
-    if (self->generation == ps_generation()) {
+    if (self->mailbox != NULL && self->generation == ps_generation()) {
+        ps_mailbox_close_fd(self->mailbox);
         ps_mailbox_unref(self->mailbox);
     }
     type->tp_free(op);
