@@ -158,6 +158,10 @@ passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
         (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
     if (status == PS_SUCCESS) {
         status = slot_wait(slot, stream);
+        if (status != PS_SUCCESS) {
+            /* The device may write late, so nobody else gets the slot. */
+            atomic_fetch_add(&slot->holders, 1);
+        }
     }
     if (status != PS_SUCCESS) {
         cuda_notice_destroy(word);
