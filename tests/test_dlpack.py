@@ -373,9 +373,10 @@ def test_no_such_capsule():
         from_dlpack(datetime.datetime_CAPI)
 
 
-def test_device_that_raises():
+@pytest.mark.parametrize("raising", [fail, property(fail)], ids=type)
+def test_device_that_raises(raising):
     class Raising(Producer):
-        __dlpack_device__ = fail
+        __dlpack_device__ = raising
 
     with pytest.raises(Failure):
         from_dlpack(Raising(Loan(), (CPU, 0)))

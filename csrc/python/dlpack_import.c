@@ -320,6 +320,19 @@ producer_hold(struct module_state *state, PyObject *object,
     return result;
 }
 
+/* 1 where the object has the attribute, 0 where not, -1. */
+static int
+has_attribute(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    Py_XDECREF(value);
+    return value != NULL;
+}
+
 int
 dlpack_hold(struct module_state *state, PyObject *object,
             struct ps_device *host_device, struct ps_stream *stream,
@@ -328,9 +341,12 @@ dlpack_hold(struct module_state *state, PyObject *object,
     if (PyCapsule_CheckExact(object)) {
         return capsule_hold(state, object, host_device, span) < 0 ? -1 : 1;
     }
-    if (!PyObject_HasAttr(object, state->str_dlpack) ||
-        !PyObject_HasAttr(object, state->str_dlpack_device)) {
-        return 0;
+    int found = has_attribute(object, state->str_dlpack);
+    if (found == 1) {
+        found = has_attribute(object, state->str_dlpack_device);
+    }
+    if (found != 1) {
+        return found;
     }
     return producer_hold(state, object, host_device, stream, span) < 0 ? -1
                                                                        : 1;
