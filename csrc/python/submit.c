@@ -323,9 +323,9 @@ run(struct job *job)
     if (future_start(job->state, job->future)) {
         current = job;
         outcome = call(job);
-        current = NULL;
         failed = outcome == NULL;
         outcome = failed ? take_exception() : outcome;
+        current = NULL;
     }
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
