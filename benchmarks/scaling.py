@@ -160,7 +160,7 @@ def events(device, size):
 def threads(device, size, library):
     peer = import_module(of(device)[library])
     made = [peer.calls() for _ in range(size)]
-    turns = max(LEAST * 4 // size, 500)
+    turns = LEAST // 2
 
     def record():
         ready = threading.Barrier(size)

@@ -4,6 +4,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -114,30 +115,47 @@ handed(int count)
 
 static _Atomic int word;
 
-static void *
-sleeper(void *unused)
+/* Leave the caller's processor to it, where there is another. */
+static void
+move_away_from(int processor)
 {
+    cpu_set_t others;
+    if (sched_getaffinity(0, sizeof(others), &others) == 0 &&
+        CPU_COUNT(&others) > 1) {
+        CPU_CLR((size_t)processor, &others);
+        sched_setaffinity(0, sizeof(others), &others);
+    }
+}
+
+static void *
+sleeper(void *processor)
+{
+    move_away_from(*(int *)processor);
     while (atomic_load(&word) == 0) {
         syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
     }
     stamp((void *)&taken);
-    return unused;
+    return NULL;
 }
 
-/* From before a futex is woken to its sleeper running. */
+/* From before a futex is woken to its sleeper running, on another processor
+ * than the waker's, which stays busy there too. */
 double
 futex(int count)
 {
     pthread_t thread;
+    int processor = sched_getcpu();
     (void)count;
     atomic_store(&word, 0);
-    if (pthread_create(&thread, NULL, sleeper, NULL)) {
+    taken = 0;
+    if (pthread_create(&thread, NULL, sleeper, &processor)) {
         return -1;
     }
     usleep(500);
     stamp((void *)&given);
     atomic_store(&word, 1);
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    stay_busy(NULL);
     pthread_join(thread, NULL);
     return taken - given;
 }
