@@ -6,6 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+int
+optional_attribute(PyObject *object, PyObject *name, PyObject **value)
+{
+    *value = PyObject_GetAttr(object, name);
+    if (*value != NULL) {
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
 static int
 find_name(const struct signature *signature, PyObject *name)
 {
@@ -194,13 +208,10 @@ default_runtime(struct module_state *state)
 static int
 indexed_object(struct module_state *state, PyObject *object, int *index)
 {
-    PyObject *idx = PyObject_GetAttr(object, state->str_idx);
-    if (idx == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        return 0;
+    PyObject *idx;
+    int found = optional_attribute(object, state->str_idx, &idx);
+    if (found != 1) {
+        return found;
     }
     long value = PyLong_Check(idx) ? PyLong_AsLong(idx) : -1;
     Py_DECREF(idx);

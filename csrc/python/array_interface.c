@@ -197,13 +197,11 @@ array_interface_hold(struct module_state *state, PyObject *object,
                      struct ps_device *device, struct ps_stream *stream,
                      struct span *span)
 {
-    PyObject *interface = PyObject_GetAttr(object, state->str_array_interface);
-    if (interface == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        return 0;
+    PyObject *interface;
+    int found =
+        optional_attribute(object, state->str_array_interface, &interface);
+    if (found != 1) {
+        return found;
     }
     int result = -1;
     if (device->runtime->backend->device_type != PS_DEVICE_CUDA) {

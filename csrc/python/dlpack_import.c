@@ -324,13 +324,10 @@ producer_hold(struct module_state *state, PyObject *object,
 static int
 has_attribute(PyObject *object, PyObject *name)
 {
-    PyObject *value = PyObject_GetAttr(object, name);
-    if (value == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        return -1;
-    }
-    PyErr_Clear();
+    PyObject *value;
+    int found = optional_attribute(object, name, &value);
     Py_XDECREF(value);
-    return value != NULL;
+    return found;
 }
 
 int

@@ -87,13 +87,10 @@ int
 cuda_stream_protocol(struct module_state *state, PyObject *object,
                      ps_handle *handle)
 {
-    PyObject *result = PyObject_GetAttr(object, state->str_cuda_stream);
-    if (result == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        return 0;
+    PyObject *result;
+    int found = optional_attribute(object, state->str_cuda_stream, &result);
+    if (found != 1) {
+        return found;
     }
     /* The protocol's first form was an attribute. */
     if (PyCallable_Check(result)) {

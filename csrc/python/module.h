@@ -184,6 +184,10 @@ void report_cleanup(struct module_state *state, struct ps_runtime *runtime,
 
 /* ---- args.c ---- */
 
+/* A new reference to an attribute that an object may have: 1, 0 with NULL
+ * where it has none, -1 with NULL and an exception. */
+int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
+
 /* Arguments of a METH_FASTCALL | METH_KEYWORDS function: fill values[i] for
  * names[i], NULL where not given.  The first `positional` may be given by
  * position and the first `required` must be given.  -1 with TypeError. */
@@ -272,6 +276,7 @@ struct ps_stream *required_stream_argument(struct module_state *state,
                                            int type, PyObject *argument);
 
 struct stream_use;
+
 /* Likewise, as uses of the streams; -1 with an exception. */
 int stream_use_argument(struct module_state *state, int type,
                         PyObject *argument, struct stream_use *use);
