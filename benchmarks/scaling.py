@@ -4,6 +4,7 @@ threads and devices as with one."""
 import threading
 import time
 from collections import deque
+from functools import partial
 from importlib import import_module
 
 from benchmarks.peers import FLOORS, OURS, of
@@ -64,11 +65,13 @@ def count(device):
 
 def sample(name, device, size, rounds, library):
     """Lists of nanoseconds per call."""
-    if name == "threads":
-        calls, settle = threads(device, size, library)
-    else:
-        measure = {"streams": streams, "events": events, "devices": devices}
-        calls, settle = measure[name](device, size)
+    measure = {
+        "streams": streams,
+        "events": events,
+        "threads": partial(threads, library),
+        "devices": devices,
+    }[name]
+    calls, settle = measure(device, size)
     for call in calls.values():
         call()
         settle()
@@ -157,7 +160,7 @@ def events(device, size):
     }, stream.synchronize
 
 
-def threads(device, size, library):
+def threads(library, device, size):
     peer = import_module(of(device)[library])
     made = [peer.calls() for _ in range(size)]
     turns = LEAST // 2

@@ -53,9 +53,10 @@ class _Desk:
 
     def _settle(self, token: int, status: int) -> None:
         # Ctrl-C may have ended watch() once the letter was on its way.
-        future, obj = self._pending.pop(token, (None, None))
-        if future is None or obj is None or future.done():
+        watched = self._pending.pop(token, None)
+        if watched is None or watched[0].done():
             return
+        future, obj = watched
         try:
             self._waiter.check(obj, status)
         except Exception as error:

@@ -1,18 +1,7 @@
 """The driver's functions called by bare methods, which release the GIL."""
 
 from benchmarks import native
-
-ROWS = (
-    "record",
-    "record_current",
-    "record_timed",
-    "event_query",
-    "event_synchronize",
-    "stream_query",
-    "stream_synchronize",
-    "wait_stream",
-    "elapsed",
-)
+from benchmarks.rows import CALLS
 
 
 def calls():
@@ -22,4 +11,5 @@ def calls():
         method = getattr(bare, name)
         return lambda: method()
 
-    return {name: call(name) for name in ROWS}, bare.all_done
+    rows = {name: call(name) for name in CALLS if hasattr(bare, name)}
+    return rows, bare.all_done
