@@ -414,6 +414,28 @@ def test_buffer_protocol_in_name_alone(backend, refusal):
     assert target.tobytes() == bytes(48)
 
 
+@pytest.mark.parametrize("refusal", [TypeError, MemoryError])
+def test_no_view_and_no_other_way(backend, refusal):
+    """The refusal is told; what looking for another way raises, too."""
+    if sys.version_info < (3, 12):
+        pytest.skip("classes have no __buffer__ before Python 3.12")
+
+    class Viewless:
+        def __buffer__(self, flags):
+            raise refusal("the host must not look at this")
+
+    class Broken(Viewless):
+        @property
+        def __dlpack__(self):
+            raise LookupError
+
+    block = backend.empty(48)
+    with pytest.raises(refusal, match="must not look"):
+        block.copy_(Viewless())
+    with pytest.raises(LookupError if refusal is TypeError else refusal):
+        block.copy_to(Broken())
+
+
 def test_a_copy_behind_a_callable_keeps_nobody_out(backend):
     """Not those who make things, nor the callable that it waits for."""
     stream, source = backend.stream(), backend.empty(1000)

@@ -237,6 +237,30 @@ has_objects(const char *format)
     return *format != '\0';
 }
 
+/* After the object gave no view: 0, with no exception any more, where DLPack
+ * is to be tried, as for the arrays of CuPy and of JAX, which have the buffer
+ * protocol but only for memory of the host; else -1. */
+static int
+try_dlpack_instead(struct module_state *state, PyObject *object)
+{
+    PyObject *type, *value, *traceback, *method;
+    if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_BufferError)) {
+        return -1;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    int found = optional_attribute(object, state->str_dlpack, &method);
+    if (found == 0) {
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(method);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return found > 0 ? 0 : -1;
+}
+
 /* Objects with the buffer protocol: 1, 0 where it has none, -1. */
 static int
 view_hold(struct module_state *state, PyObject *object,
@@ -245,7 +269,6 @@ view_hold(struct module_state *state, PyObject *object,
     if (!PyObject_CheckBuffer(object)) {
         return 0;
     }
-    bool other_way = PyObject_HasAttr(object, state->str_dlpack);
     Py_buffer *view = PyMem_Malloc(sizeof(*view));
     if (view == NULL) {
         PyErr_NoMemory();
@@ -253,14 +276,7 @@ view_hold(struct module_state *state, PyObject *object,
     }
     if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) < 0) {
         PyMem_Free(view);
-        /* The arrays of CuPy and of JAX have the protocol, but only for memory
-         * of the host. */
-        if (other_way && (PyErr_ExceptionMatches(PyExc_TypeError) ||
-                          PyErr_ExceptionMatches(PyExc_BufferError))) {
-            PyErr_Clear();
-            return 0;
-        }
-        return -1;
+        return try_dlpack_instead(state, object);
     }
     int64_t extent = view->len;
     struct claim claim = {
