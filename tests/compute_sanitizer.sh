@@ -20,6 +20,7 @@ if [ ! -x "$tool" ]; then
 fi
 reported=66
 failed=0
+export SANITIZER=compute-sanitizer
 
 sanitized() {
     # Tests of what is refused make the API errors.

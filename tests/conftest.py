@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import ClassVar
@@ -63,6 +64,9 @@ TYPES = dict(_C.backends())
 EMULATED = _C.is_emulated(TYPES["cuda"])
 IDS = {"cpu": "cpu", "cuda": "cuda-emulated" if EMULATED else "cuda"}
 
+# Said by compute_sanitizer.sh.
+COMPUTE_SANITIZER = os.environ.get("SANITIZER") == "compute-sanitizer"
+
 libc = ctypes.CDLL(None)
 
 
@@ -75,10 +79,12 @@ class Gate:
 
     # The backend's thread may still be inside sem_wait after open().
     _kept: ClassVar[list] = []
+    closed: ClassVar[set] = set()
 
     def __init__(self, stream):
         self._semaphore = (ctypes.c_long * 4)()
         self._kept.append(self._semaphore)
+        self.closed.add(id(self._semaphore))
         assert libc.sem_init(self._semaphore, 0, 0) == 0
         wait = ctypes.cast(libc.sem_wait, ctypes.c_void_p).value
         _C.launch_host_function(
@@ -87,6 +93,7 @@ class Gate:
 
     def open(self):
         assert libc.sem_post(self._semaphore) == 0
+        self.closed.discard(id(self._semaphore))
 
 
 class Backend:
@@ -114,7 +121,19 @@ class Backend:
         return pystreams.Event(self.name, **options)
 
     def empty(self, nbytes, index=0, **options):
-        return pystreams.empty(nbytes, device=self.device(index), **options)
+        block = pystreams.empty(nbytes, device=self.device(index), **options)
+        if COMPUTE_SANITIZER:
+            stream = options.get("stream") or self.current_stream(index)
+            self.show_done(stream)
+        return block
+
+    def show_done(self, stream):
+        """Have compute-sanitizer see that what was allocated is there: it
+        does not, where the whole device is waited for.  A stream that is
+        held is not waited for."""
+        end = time.monotonic() + 0.1
+        while not stream.query() and time.monotonic() < end:
+            pass
 
     def host(self, nbytes):
         """Host memory that the backend copies without waiting."""
@@ -134,6 +153,11 @@ class Backend:
 
     def sleep(self, stream, milliseconds):
         """Queue work that takes about so long; never less on the engine."""
+        if COMPUTE_SANITIZER and Gate.closed:
+            pytest.skip(
+                "compute-sanitizer starts no kernel beside work that waits "
+                "for the host"
+            )
         per_millisecond = 1_000_000 if self.on_engine else 1_900_000
         _C.sleep(self.type, int(milliseconds * per_millisecond), stream)
 
@@ -365,7 +389,12 @@ def sanitized():
     """Whether this process runs with a sanitizer, which keeps what was freed
     and has memory, symbols and locks of its own."""
     maps = Path("/proc/self/maps").read_text()
-    return "libasan" in maps or "libtsan" in maps
+    return COMPUTE_SANITIZER or "libasan" in maps or "libtsan" in maps
+
+
+@pytest.fixture
+def compute_sanitized():
+    return COMPUTE_SANITIZER
 
 
 @pytest.fixture
