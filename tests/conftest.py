@@ -405,6 +405,8 @@ def run_python(tmp_path):
 
     def run(code, *arguments, env=None, timeout=60):
         environment = dict(os.environ, **(env or {}))
+        # A pytest in there is no worker of this one's.
+        environment.pop("PYTEST_XDIST_WORKER", None)
         package = Path(pystreams.__file__).resolve().parent
         if package.parent == ROOT:
             environment.setdefault("PYTHONPATH", str(ROOT))
