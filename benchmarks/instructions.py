@@ -45,6 +45,7 @@ STATEMENTS = {
     "event.record(busy)": "pending.record(busy)",
     "event.record(), current stream": "done.record()",
     "Event()": "Event()",
+    "Event(enable_timing=True)": "Event(enable_timing=True)",
     "Event().record(stream)": "Event().record(stream)",
     "Stream()": "Stream()",
     "current_stream()": "current_stream()",

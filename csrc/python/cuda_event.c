@@ -2,28 +2,47 @@
  * names and with torch's defaults. */
 #include "module.h"
 
+/* Of the constructor. */
+static char *keywords[] = {"enable_timing", "blocking", "interprocess",
+                           "external", NULL};
+
 static PyObject *
-CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+construct(PyTypeObject *type, PyObject *const *values)
 {
-    static char *keywords[] = {"enable_timing", "blocking", "interprocess",
-                               "external", NULL};
-    struct module_state *state = state_of_type(type);
-    int timing = 0, blocking = 0, interprocess = 0, external = 0;
-    /* Most events are made with nothing to parse, which takes a while too. */
-    bool plain = PyTuple_GET_SIZE(args) == 0 && kwargs == NULL;
-    if (!plain && !PyArg_ParseTupleAndKeywords(args, kwargs, "|pppp:Event",
-                                               keywords, &timing, &blocking,
-                                               &interprocess, &external)) {
+    unsigned flags;
+    if (event_flags(values, &flags) < 0) {
         return NULL;
     }
     /* As torch's, it may be made where there is no GPU. */
     struct ps_runtime *runtime = find_runtime(PS_DEVICE_CUDA);
-    if (runtime == NULL) {
-        return NULL;
-    }
-    return event_new(state, type, runtime,
-                     event_flags(timing, blocking, interprocess, external));
+    return runtime != NULL
+               ? event_new(state_of_type(type), type, runtime, flags)
+               : NULL;
 }
+
+static PyObject *
+CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *v[Py_ARRAY_LENGTH(keywords)] = {NULL};
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "|OOOO:Event", keywords,
+                                       &v[0], &v[1], &v[2], &v[3])
+               ? construct(type, v)
+               : NULL;
+}
+
+static PyObject *
+call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
+{
+    static const struct signature signature = {"Event", 0, 4,
+                                               (const char *const *)keywords};
+    PyObject *values[Py_ARRAY_LENGTH(keywords)];
+    return parse_arguments(&signature, args, PyVectorcall_NARGS(nargs),
+                           kwnames, values) == 0
+               ? construct((PyTypeObject *)type, values)
+               : NULL;
+}
+
+const vectorcallfunc cuda_event_call = call;
 
 static PyObject *
 CudaEvent_get_device(PyObject *self, void *Py_UNUSED(closure))

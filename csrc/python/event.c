@@ -81,22 +81,40 @@ event_new(struct module_state *state, PyTypeObject *type,
     return event_wrap(type, event);
 }
 
-static PyObject *
-Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+int
+event_flags(PyObject *const *switches, unsigned *flags)
 {
-    static char *keywords[] = {"device",       "enable_timing", "blocking",
-                               "interprocess", "external",      NULL};
-    struct module_state *state = state_of_type(type);
-    PyObject *argument = Py_None, *timed = Py_None;
-    int blocking = 0, interprocess = 0, external = 0;
-    struct device_name name;
-
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$Oppp:Event", keywords,
-                                     &argument, &timed, &blocking,
-                                     &interprocess, &external)) {
-        return NULL;
+    static const unsigned meant[] = {PS_EVENT_TIMING, PS_EVENT_BLOCKING,
+                                     PS_EVENT_INTERPROCESS, PS_EVENT_EXTERNAL};
+    *flags = 0;
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(meant); i++) {
+        int on = switches[i] != NULL ? PyObject_IsTrue(switches[i]) : 0;
+        if (on < 0) {
+            return -1;
+        }
+        *flags |= on ? meant[i] : 0;
     }
-    if (device_name_argument(state, -1, argument, &name) < 0) {
+    return 0;
+}
+
+/* Of the constructor; all but the first are switches. */
+static char *keywords[] = {"device",       "enable_timing", "blocking",
+                           "interprocess", "external",      NULL};
+
+static PyObject *
+construct(PyTypeObject *type, PyObject **values)
+{
+    struct module_state *state = state_of_type(type);
+    struct device_name name;
+    unsigned flags;
+
+    bool decide = values[1] == NULL || values[1] == Py_None;
+    if (decide) {
+        values[1] = NULL;
+    }
+    if (event_flags(values + 1, &flags) < 0 ||
+        device_name_argument(state, -1, values[0] ? values[0] : Py_None,
+                             &name) < 0) {
         return NULL;
     }
     struct ps_runtime *runtime = use_runtime(state, name.type);
@@ -104,20 +122,40 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         (name.index >= 0 && device_at(state, name) == NULL)) {
         return NULL;
     }
-    int timing = timed == Py_None
-                     ? runtime->backend->event_elapsed != NULL && !interprocess
-                     : PyObject_IsTrue(timed);
-    if (timing < 0) {
-        return NULL;
+    if (decide && runtime->backend->event_elapsed != NULL &&
+        !(flags & PS_EVENT_INTERPROCESS)) {
+        flags |= PS_EVENT_TIMING;
     }
-    PyObject *self =
-        event_new(state, type, runtime,
-                  event_flags(timing, blocking, interprocess, external));
+    PyObject *self = event_new(state, type, runtime, flags);
     if (self != NULL) {
         ((EventObject *)self)->index = name.index;
     }
     return self;
 }
+
+static PyObject *
+Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *v[Py_ARRAY_LENGTH(keywords)] = {NULL};
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOO:Event", keywords,
+                                       &v[0], &v[1], &v[2], &v[3], &v[4])
+               ? construct(type, v)
+               : NULL;
+}
+
+static PyObject *
+call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
+{
+    static const struct signature signature = {"Event", 0, 1,
+                                               (const char *const *)keywords};
+    PyObject *values[Py_ARRAY_LENGTH(keywords)];
+    return parse_arguments(&signature, args, PyVectorcall_NARGS(nargs),
+                           kwnames, values) == 0
+               ? construct((PyTypeObject *)type, values)
+               : NULL;
+}
+
+const vectorcallfunc event_call = call;
 
 static void
 Event_dealloc(PyObject *op)

@@ -51,6 +51,9 @@ add_types(PyObject *module, struct module_state *state)
             return -1;
         }
     }
+    /* There is no slot for it before Python 3.14. */
+    state->event_type->tp_vectorcall = event_call;
+    state->cuda_event_type->tp_vectorcall = cuda_event_call;
     return 0;
 }
 

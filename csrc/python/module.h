@@ -436,15 +436,12 @@ typedef struct {
 extern PyType_Spec event_spec;
 extern PyType_Spec cuda_event_spec;
 
-/* The flags that a constructor's four switches ask for. */
-static inline unsigned
-event_flags(int timing, int blocking, int interprocess, int external)
-{
-    return (timing ? PS_EVENT_TIMING : 0) |
-           (blocking ? PS_EVENT_BLOCKING : 0) |
-           (interprocess ? PS_EVENT_INTERPROCESS : 0) |
-           (external ? PS_EVENT_EXTERNAL : 0);
-}
+/* What a call of the types does, without a tuple and a dict of arguments. */
+extern const vectorcallfunc event_call, cuda_event_call;
+
+/* The flags that a constructor's four switches ask for, NULL for one that was
+ * not given.  -1 with what their truth raises. */
+int event_flags(PyObject *const *switches, unsigned *flags);
 
 /* An event of the type for the runtime that was never recorded. */
 PyObject *event_new(struct module_state *state, PyTypeObject *type,
