@@ -35,11 +35,29 @@ class _Desk:
         token = next(self._tokens)
         self._pending[token] = future, obj
         try:
-            self._waiter.watch(obj, token)
+            self._ask(token)
         except BaseException:
             del self._pending[token]
             raise
         return future
+
+    def _ask(self, token: int, nap: float = 0.001) -> None:
+        """Have a letter sent; later where the stream's queue is full."""
+        future, obj = self._pending[token]
+        if not self._waiter.watch(obj, token):
+            longer = min(2 * nap, 0.1)
+            future.get_loop().call_later(nap, self._ask_again, token, longer)
+
+    def _ask_again(self, token: int, nap: float) -> None:
+        future, _ = self._pending[token]
+        if future.done():
+            del self._pending[token]
+            return
+        try:
+            self._ask(token, nap)
+        except Exception as error:
+            del self._pending[token]
+            future.set_exception(error)
 
     def _deliver(self) -> None:
         self._letters.extend(self._waiter.take())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import inf, isnan
 from time import monotonic
 
 from . import _C
@@ -86,28 +86,43 @@ def _is_done(obj: _Waitable) -> bool:
         return True
 
 
+# How long a full queue is left alone.
+_NAP = 0.005
+
+
 class _Box(Generic[_W]):
     """Objects, and who of them is done."""
 
     def __init__(self, objects: list[_W]) -> None:
         self._waiter = _C.Waiter()
         self._objects = objects
-        for token, obj in enumerate(objects):
-            if _is_done(obj):
-                self._waiter.post(token)
-            elif isinstance(obj, (_C.Stream, _C.Event)):
-                self._waiter.watch(obj, token)
-            else:
-                self._add(obj, token)
+        self._unwatched = list(range(len(objects)))
+        self._watch_all()
 
-    def _add(self, future: Future[Any], token: int) -> None:
-        post = self._waiter.post
-        future.add_done_callback(lambda _: post(token))
+    def _watch_all(self) -> None:
+        self._unwatched = [i for i in self._unwatched if not self._watch(i)]
+
+    def _watch(self, token: int) -> bool:
+        """False where a stream's queue has no room for the letter."""
+        obj = self._objects[token]
+        if _is_done(obj):
+            self._waiter.post(token)
+        elif isinstance(obj, (_C.Stream, _C.Event)):
+            return self._waiter.watch(obj, token)
+        else:
+            post = self._waiter.post
+            obj.add_done_callback(lambda _: post(token))
+        return True
 
     def wait(self, deadline: float | None) -> list[_W]:
         """Those that are done since the last call; none at the deadline."""
-        left = None if deadline is None else deadline - monotonic()
-        return [self._objects[i] for i, _ in self._waiter.wait(left)]
+        while True:
+            left = inf if deadline is None else deadline - monotonic()
+            nap = min(left, _NAP) if self._unwatched else left
+            told = self._waiter.wait(nap)
+            if told or nap == left:
+                return [self._objects[i] for i, _ in told]
+            self._watch_all()
 
 
 def _deadline(timeout: float | None) -> float | None:

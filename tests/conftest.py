@@ -165,6 +165,12 @@ class Backend:
         """Keep the stream busy until the gate is opened."""
         return Gate(stream)
 
+    def fill(self, stream):
+        """Leave no room in the queue of a busy stream of the engine's."""
+        waiter = _C.Waiter()
+        while waiter.watch(stream, 0):
+            pass
+
     def call(self, stream):
         """Queue something that a thread of the backend must do."""
         getpid = ctypes.cast(libc.getpid, ctypes.c_void_p).value
@@ -316,6 +322,23 @@ def faulty(engine):
         with contextlib.suppress(pystreams.AcceleratorError):
             engine.synchronize(index)
         engine.synchronize(index)
+
+
+@pytest.fixture
+def full(engine):
+    """A stream whose queue is full, an event that it recorded, and the gate
+    that both wait for."""
+    stream = engine.stream()
+    gate = engine.gate(stream)
+    event = stream.record_event()
+    engine.fill(stream)
+    # What waits for room is to fail, not to hang.
+    rescue = threading.Timer(10, gate.open)
+    rescue.start()
+    yield stream, event, gate
+    rescue.cancel()
+    gate.open()
+    stream.synchronize()
 
 
 @pytest.fixture

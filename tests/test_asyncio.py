@@ -251,6 +251,45 @@ def test_cancelled(backend, run, gate):
     run(main())
 
 
+def test_a_full_queue(full, run):
+    """It has no room for a letter, and the loop goes on."""
+    stream, event, gate = full
+    run(left_pending(stream))
+
+    async def main():
+        for work in (stream, event):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(work, 0.01)
+        with pytest.raises(TimeoutError):
+            async for _ in pystreams.as_completed([stream, event], 0.01):
+                raise AssertionError
+        tasks = [
+            asyncio.ensure_future(waiting(work))
+            for work in (stream, event, stream)
+        ]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks) and not stream.query()
+        gate.open()
+        await asyncio.gather(*tasks)
+        assert event.query()
+
+    run(main())
+
+
+def test_a_stream_that_is_closed_while_its_queue_is_full(full, run):
+    stream, _, _ = full
+    other = pystreams.ExternalStream(stream.native_handle, stream.device)
+
+    async def main():
+        task = asyncio.ensure_future(waiting(other))
+        await asyncio.sleep(0)
+        other.close()
+        with pytest.raises(ValueError, match="closed"):
+            await task
+
+    run(main())
+
+
 def test_gather_of_two_types(cuda, run):
     streams = [pystreams.Stream("cpu"), pystreams.Stream("cuda")]
 

@@ -56,6 +56,17 @@ for _ in range(100):
 assert len(os.listdir("/proc/self/task")) == threads
 complete(work)
 """,
+    "a full queue": """
+rest = [work] + [launch(stream) for _ in range(99)]
+for timeout in (0.0001, 0.02):
+    raises(TimeoutError, f"was not done after {timeout} s; it goes on",
+           stream.synchronize, timeout=timeout)
+    assert pystreams.wait([stream], timeout).not_done == {stream}
+assert not _C.Waiter().watch(stream, 0)
+soon(list, map(complete, rest))
+stream.synchronize(timeout=30)
+assert stream.query()
+""",
     "work that ends in time": """
 for wait in WAITS:
     soon(complete, work)

@@ -111,6 +111,16 @@ def test_bad_timeouts(backend, stream, wait, timeout, error, words, busy):
     wait(backend, stream, LONG)
 
 
+def test_a_full_queue(engine, full, wait):
+    stream, engine.event_of_stream, gate = full
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            wait(engine, stream, 0.01)
+    assert not stream.query()
+    gate.open()
+    wait(engine, stream, LONG)
+
+
 def test_an_event_that_was_never_recorded(backend):
     event = backend.event()
     for timeout in (None, 0, LONG):

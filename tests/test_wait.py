@@ -222,13 +222,44 @@ def test_more_events_than_a_queue_holds(engine):
     assert sorted(told) == [(token, 0) for token in range(40_000)]
 
 
+def test_a_full_queue(full, trio):
+    """It has no room for a letter: neither limits nor others wait for it."""
+    stream, event, gate = full
+    objects, gates = trio
+    for timeout in (0, 0.001, 0.01, 0.01):
+        done, not_done = wait([stream, event], timeout)
+        assert (done, not_done) == (set(), {stream, event})
+    with pytest.raises(TimeoutError):
+        list(as_completed([stream], 0.01))
+    gates[2].set()
+    done, not_done = wait([stream, *objects], LONG, "FIRST_COMPLETED")
+    assert done == {objects[2]} and stream in not_done
+    assert not stream.query()
+    opener = threading.Timer(0.05, gate.open)
+    opener.start()
+    assert wait([stream, event], LONG).not_done == set()
+    opener.join()
+    assert event.query()
+    assert set(as_completed([stream, event], LONG)) == {stream, event}
+
+
+def test_a_stream_that_is_closed_while_its_queue_is_full(full):
+    stream, _, _ = full
+    other = pystreams.ExternalStream(stream.native_handle, stream.device)
+    closer = threading.Timer(0.05, other.close)
+    closer.start()
+    with pytest.raises(ValueError, match="closed"):
+        wait([other], LONG)
+    closer.join()
+
+
 # ---- The box below ----
 
 
 def test_waiter(backend):
     waiter, stream = _C.Waiter(), backend.stream()
     assert waiter.take() == [] == waiter.wait(0) == waiter.wait(timeout=0.01)
-    waiter.watch(stream, 7)
+    assert waiter.watch(stream, 7) is True
     waiter.post(2**64 - 1)
     letters = waiter.wait(LONG)
     if len(letters) == 1:
@@ -241,6 +272,17 @@ def test_waiter(backend):
             waiter.post(wrong)
     with pytest.raises(TypeError):
         waiter.watch(3, 1)
+
+
+def test_a_waiter_that_there_is_no_room_for(full):
+    stream, event, gate = full
+    waiter = _C.Waiter()
+    assert waiter.watch(stream, 1) is False
+    assert waiter.watch(event, 2) is True
+    gate.open()
+    assert waiter.wait(LONG) == [(2, 0)]
+    stream.synchronize()
+    assert waiter.take() == []
 
 
 def test_a_waiters_descriptor(backend):

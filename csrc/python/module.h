@@ -499,7 +499,8 @@ waited(struct module_state *state, const struct work *work, PyObject *timeout);
 
 struct ps_letter;
 struct ps_mailbox;
-/* Have the letter posted when the work is done. */
+/* Have the letter posted when the work is done.  With the GIL released;
+ * PS_ERROR_NOT_READY: the stream's queue is full. */
 ps_status notify_of_work(const struct work *work, struct ps_letter *letter);
 
 /* ps_mailbox_wait with the GIL released, and open to signals. */

@@ -185,27 +185,20 @@ wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 ps_status
 notify_of_work(const struct work *work, struct ps_letter *letter)
 {
-    ps_status status;
     if (work->stream != NULL) {
-        ENQUEUE_WITHOUT_GIL(
-            status, work->stream,
-            ps_stream_notify(work->stream, ps_letter_post, letter));
+        return ps_stream_notify(work->stream, ps_letter_post, letter);
     }
-    else if (work->event != NULL) {
-        WITHOUT_GIL(status =
-                        ps_event_notify(work->event, ps_letter_post, letter));
-    }
-    else {
-        WITHOUT_GIL(
-            status = ps_device_notify(work->device, ps_letter_post, letter));
-    }
-    return status;
+    return work->event != NULL
+               ? ps_event_notify(work->event, ps_letter_post, letter)
+               : ps_device_notify(work->device, ps_letter_post, letter);
 }
 
 /* A wait for news of work, and what is needed to ask for it meanwhile. */
 struct vigil {
     const struct work *work;
     struct ps_mailbox *mailbox;
+    /* NULL once it is on its way, for which the queue needs room. */
+    struct ps_letter *letter;
     int64_t start;
     /* The record of the event that is waited for. */
     unsigned long long record;
@@ -232,6 +225,19 @@ ask(const struct vigil *vigil)
     return latest_record(work) == vigil->record ? status : PS_ERROR_NOT_READY;
 }
 
+static ps_status
+send_letter(struct vigil *vigil)
+{
+    if (vigil->letter == NULL) {
+        return PS_SUCCESS;
+    }
+    ps_status status = notify_of_work(vigil->work, vigil->letter);
+    if (status == PS_SUCCESS) {
+        vigil->letter = NULL;
+    }
+    return status;
+}
+
 /* News of a device may be late, so it is asked too; all the time at first. */
 static ps_status
 slice_of_vigil(const void *context, int64_t timeout_ns)
@@ -246,7 +252,7 @@ slice_of_vigil(const void *context, int64_t timeout_ns)
             vigil->status = letter->status;
             ps_letter_destroy(letter);
         }
-        else {
+        else if ((vigil->status = send_letter(vigil)) == PS_SUCCESS) {
             vigil->status = ask(vigil);
         }
         now = monotonic_ns();
@@ -264,7 +270,6 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
         .record = latest_record(work),
         .status = PS_ERROR_NOT_READY,
     };
-    struct ps_letter *letter = NULL;
     bool is_device = work->stream == NULL && work->event == NULL;
     ps_status status;
     CALL_BACKEND(work->device->runtime, status = ask(&vigil));
@@ -275,17 +280,14 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     if (vigil.mailbox == NULL) {
         return status;
     }
-    status = ps_letter_create(vigil.mailbox, 0, &letter);
-    if (status == PS_SUCCESS) {
-        status = notify_of_work(work, letter);
-        if (status != PS_SUCCESS) {
-            ps_letter_destroy(letter);
-        }
-    }
+    status = ps_letter_create(vigil.mailbox, 0, &vigil.letter);
     if (status == PS_SUCCESS) {
         status = wait_in_slices(
             slice_of_vigil, &vigil,
             is_device && timeout_ns < LEAST_NS ? LEAST_NS : timeout_ns);
+    }
+    if (vigil.letter != NULL) {
+        ps_letter_destroy(vigil.letter);
     }
     ps_mailbox_unref(vigil.mailbox);
     if (status == PS_SUCCESS && work->event != NULL) {

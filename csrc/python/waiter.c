@@ -111,7 +111,7 @@ Waiter_watch(PyObject *self, PyObject *args)
     ps_status status =
         ps_letter_create(as_waiter(self)->mailbox, token, &letter);
     if (status == PS_SUCCESS) {
-        status = notify_of_work(&work, letter);
+        WITHOUT_GIL(status = notify_of_work(&work, letter));
         if (status != PS_SUCCESS) {
             ps_letter_destroy(letter);
         }
@@ -119,8 +119,11 @@ Waiter_watch(PyObject *self, PyObject *args)
     struct ps_runtime *runtime =
         work.event != NULL ? work.event->runtime : work.device->runtime;
     stream_release(state, work.stream);
-    return none_or_raise(state, runtime, "being told of the end of work",
-                         status);
+    if (status != PS_SUCCESS && status != PS_ERROR_NOT_READY) {
+        return raise_status(state, runtime, "being told of the end of work",
+                            status);
+    }
+    return PyBool_FromLong(status == PS_SUCCESS);
 }
 
 static PyObject *
@@ -223,7 +226,9 @@ static PyMethodDef waiter_methods[] = {
      PyDoc_STR("watch($self, obj, token, /)\n--\n\n"
                "Have (token, status) put into the box when the work is done "
                "that a Stream, an Event's\nlatest record or a device has "
-               "now.\n\nDoes not block for work.")},
+               "now.\n\nReturns False, and has none put there, where a "
+               "stream's queue is full.  Does not\nblock for work, nor for "
+               "room.")},
     {"post", Waiter_post, METH_O,
      PyDoc_STR("post($self, token, /)\n--\n\n"
                "Put (token, 0) into the box.")},

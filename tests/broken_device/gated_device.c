@@ -20,6 +20,21 @@ give_notice(void *memory)
     return NULL;
 }
 
+/* Whether a stream has too much work for one more notification. */
+static bool
+is_full(int device, ps_handle handle)
+{
+    int room = 100;
+    pthread_mutex_lock(&mutex);
+    const struct stream *stream = find_locked(device, handle);
+    const struct operation *work = stream != NULL ? stream->first : NULL;
+    for (; work != NULL && room > 0; work = work->next) {
+        room--;
+    }
+    pthread_mutex_unlock(&mutex);
+    return room == 0;
+}
+
 /* A gate is an operation that runs until it is opened, and its number. */
 static ps_status
 gated_gate_open(const struct ps_backend *self, int device, ps_handle gate)
@@ -34,6 +49,9 @@ gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
 {
     struct operation work = {.running = gate != NULL};
     pthread_t thread;
+    if (gate == NULL && is_full(device, handle)) {
+        return PS_ERROR_NOT_READY;
+    }
     struct notice *notice = malloc(sizeof(*notice));
     if (notice == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
