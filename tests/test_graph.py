@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import threading
+import time
 
 import pytest
 from captures import (
@@ -368,6 +369,27 @@ def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
     assert code(failing.synchronize) == 719
     replay(graph, stream)
     assert byte_of(buffer, stream) == 2
+
+
+@pytest.mark.parametrize("full", [0, 1], ids=["the earlier's", "its own"])
+def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
+    """In the queue that is full, and not by trying all the time."""
+    kept = _C.Graph(engine.type, True)
+    with Capture(kept, engine.stream()):
+        buffer.fill_(2)
+    streams = [engine.stream() for _ in range(2)]
+    with engine.hold(streams[0]) as first, engine.hold(streams[1]) as second:
+        replay(kept, streams[0])
+        kept.instantiate()
+        engine.fill(streams[full])
+        opener = threading.Timer(0.3, [first, second][full].open)
+        opener.start()
+        before = time.thread_time()
+        replay(kept, streams[1])
+        assert time.thread_time() - before < 0.1
+        opener.join()
+        assert not streams[1].query()
+    assert byte_of(buffer, streams[1]) == 2
 
 
 def test_replays_from_several_threads(backend, buffer):

@@ -274,8 +274,39 @@ ps_graph_instantiate(struct ps_graph *graph)
                   status != PS_SUCCESS ? status : instantiate_locked(graph));
 }
 
+/* What the stream gets from here on comes after every launch.  *before is the
+ * caller's to drop. */
+static void
+set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
+                    struct ps_stream **before)
+{
+    if (graph->launched != stream) {
+        *before = graph->launched;
+        graph->launched = ps_stream_ref(stream);
+    }
+}
+
+/* Have the stream wait for the launches of earlier executables. */
 static ps_status
-launch_locked(struct ps_graph *graph, struct ps_stream *stream)
+follow_locked(struct ps_graph *graph, struct ps_stream *stream,
+              struct ps_stream **before, struct ps_stream **full)
+{
+    struct ps_stream *launched = graph->launched;
+    ps_status status = ps_stream_wait_stream_quietly(stream, launched);
+    if (status == PS_SUCCESS) {
+        set_launched_locked(graph, stream, before);
+    }
+    /* Either queue may be the full one. */
+    else if (status == PS_ERROR_NOT_READY &&
+             ps_stream_wait_room(launched, 0) == PS_ERROR_NOT_READY) {
+        *full = launched;
+    }
+    return status;
+}
+
+static ps_status
+launch_locked(struct ps_graph *graph, struct ps_stream *stream,
+              struct ps_stream **before, struct ps_stream **full)
 {
     const struct ps_backend *backend = backend_of(graph);
     ps_status status = PS_SUCCESS;
@@ -291,19 +322,22 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream)
         status = instantiate_locked(graph);
     }
     if (status == PS_SUCCESS && waits) {
-        status = ps_stream_wait_stream_quietly(stream, graph->launched);
+        status = follow_locked(graph, stream, before, full);
     }
     if (status == PS_SUCCESS) {
         status = backend->graph_launch(backend, graph->device->index,
                                        graph->executable, stream->handle);
     }
+    if (status == PS_ERROR_NOT_READY && *full == NULL) {
+        *full = stream;
+    }
     return status;
 }
 
 ps_status
-ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream)
+ps_graph_launch(struct ps_graph *graph, struct ps_stream **full)
 {
-    *stream = NULL;
+    *full = NULL;
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
         return status;
@@ -311,14 +345,16 @@ ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream)
     if (graph->native == 0 && graph->executable == 0) {
         return unlock(graph, PS_ERROR_GRAPH_EMPTY);
     }
-    *stream = ps_stream_ref(ps_current_stream(graph->device));
-    atomic_store_explicit(&(*stream)->used, true, memory_order_relaxed);
-    status = launch_locked(graph, *stream);
+    struct ps_stream *stream = ps_current_stream(graph->device);
     struct ps_stream *before = NULL;
+    atomic_store_explicit(&stream->used, true, memory_order_relaxed);
+    status = launch_locked(graph, stream, &before, full);
     if (status == PS_SUCCESS) {
         graph->fresh = false;
-        before = graph->launched;
-        graph->launched = ps_stream_ref(*stream);
+        set_launched_locked(graph, stream, &before);
+    }
+    if (*full != NULL) {
+        ps_stream_ref(*full);
     }
     unlock(graph, status);
     return ps_first_failure(status, ps_stream_unref(before));

@@ -64,10 +64,10 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 ps_status ps_graph_instantiate(struct ps_graph *graph);
 
 /* Queue the work on the current stream of the device that it was captured on,
- * instantiating it first where it is not yet.  *stream, with a reference, is
- * that stream, also where its queue is full; NULL where there is none.  May
- * block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER. */
-ps_status ps_graph_launch(struct ps_graph *graph, struct ps_stream **stream);
+ * instantiating it first where it is not yet.  May block.
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_NOT_READY where the
+ * queue of *full is, which comes with a reference and else is NULL. */
+ps_status ps_graph_launch(struct ps_graph *graph, struct ps_stream **full);
 
 /* Give up what it holds, and end its capture.  Launches that were queued still
  * run.  May block; the status is that of the clean-up.

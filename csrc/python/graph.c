@@ -261,13 +261,13 @@ Graph_instantiate(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct ps_stream *stream;
+    struct ps_stream *full;
     ps_status status;
     bool again;
     do {
-        WITHOUT_GIL(status = ps_graph_launch(graph_of(self), &stream));
-        again = stream != NULL && has_room_again(stream, &status);
-        stream_release(state_of(self), stream);
+        WITHOUT_GIL(status = ps_graph_launch(graph_of(self), &full));
+        again = full != NULL && has_room_again(full, &status);
+        stream_release(state_of(self), full);
     } while (again);
     return finish(self, "CUDAGraph.replay",
                   "Called CUDAGraph::replay without a preceding successful "
