@@ -26,6 +26,8 @@ from pystreams import _C
 THREADS = 8
 STREAMS = 12
 LONG = 60
+# With no operation done for so many seconds, it hangs.
+STALL = 30
 FULL = 65_600
 
 
@@ -56,6 +58,7 @@ class Stress:
             self.add_theirs()
         self.done = dict.fromkeys(self.operations, 0)
         self.errors = []
+        self.noted = 0
 
     def add_theirs(self):
         for name, (operation, weight) in THEIRS.items():
@@ -67,11 +70,11 @@ class Stress:
     def prepare(self, rng):
         """Do everything once, alone: a GPU's driver that loads a kernel waits
         for the callables of all streams, and keeps them out."""
+        faulthandler.dump_traceback_later(2 * LONG, exit=True)
         given = {}
         self.given.append(given)
         for name in self.operations:
-            with contextlib.suppress(TimeoutError):
-                getattr(self, name)(rng, given)
+            getattr(self, name)(rng, given)
             _C.synchronize(self.type, self.device)
         self.files = open_files()
 
@@ -87,7 +90,9 @@ class Stress:
             thread.join()
         if self.errors:
             raise self.errors[0]
+        faulthandler.dump_traceback_later(2 * LONG, exit=True)
         self.check()
+        faulthandler.cancel_dump_traceback_later()
 
     def work(self, rng):
         given = {}
@@ -101,11 +106,16 @@ class Stress:
                 except ValueError as error:
                     if "closed" not in str(error):
                         raise
-                except TimeoutError:
-                    pass
                 self.done[name] += 1
+                self.note_progress()
         except BaseException as error:
             self.errors.append(error)
+
+    def note_progress(self):
+        now = time.monotonic()
+        if now > self.noted + 1:
+            self.noted = now
+            faulthandler.dump_traceback_later(STALL, exit=True)
 
     def stream(self, rng):
         return rng.choice(self.lanes).stream
@@ -125,11 +135,17 @@ class Stress:
             work.query()
 
     def synchronize(self, rng, given):
-        timeout = rng.choice([None, 0, 0.001, LONG])
-        rng.choice(self.some(rng)).synchronize(timeout)
+        work = rng.choice(self.some(rng))
+        if rng.random() < 0.5:
+            work.synchronize(rng.choice([None, LONG]))
+        else:
+            with contextlib.suppress(TimeoutError):
+                work.synchronize(rng.choice([0, 0.001]))
 
     def synchronize_device(self, rng, given):
-        _C.synchronize(self.type, self.device, rng.choice([0, 0.001, 0.01]))
+        with contextlib.suppress(TimeoutError):
+            timeout = rng.choice([0, 0.001, 0.01])
+            _C.synchronize(self.type, self.device, timeout)
 
     def pause(self, rng, given):
         _C.sleep(self.type, rng.randrange(1_000_000), self.stream(rng))
@@ -214,16 +230,15 @@ class Stress:
 
     def fill_queue(self, rng, given):
         """More than a queue holds, while a callable keeps it from moving."""
-        stream, opener = (pystreams.Stream(self.device) for _ in range(2))
-        event, go = pystreams.Event(self.device.type), threading.Event()
-        stream.submit(go.wait, LONG)
-        opener.submit(time.sleep, 0.02)
-        opener.submit(go.set)
+        stream, go = pystreams.Stream(self.device), threading.Event()
+        event = pystreams.Event(self.device.type)
+        held = stream.submit(go.wait, LONG)
+        threading.Timer(0.02, go.set).start()
         for _ in range(FULL):
             event.record(stream)
         future = stream.submit(int)
         event.synchronize(LONG)
-        assert future.result(LONG) == 0
+        assert held.result(LONG) and future.result(LONG) == 0
 
     def cupy_callback(self, rng, given):
         called = threading.Event()
@@ -305,7 +320,6 @@ class Handle(int):
 def main(device, seconds, seed=None):
     seconds = float(seconds)
     seed = int(seed) if seed is not None else random.randrange(1 << 30)
-    faulthandler.dump_traceback_later(seconds + 2 * LONG, exit=True)
     sys.setswitchinterval(1e-4)
     stress = Stress(device, seconds)
     try:
