@@ -473,6 +473,7 @@ ALIVE = {
     "borrowed, its lender gone": "again = from_dlpack(block); del block",
     "in use": """
 stream = pystreams.Stream(device)
+block = pystreams.empty(1 << 16, device=device, stream=stream)
 _C.sleep(stream.device_type, 50_000_000, stream)
 from_dlpack(block).fill_(1, stream=stream)
 again = from_dlpack(block).zero_(stream=stream)

@@ -262,9 +262,7 @@ class Steps:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_adds_up_at_every_step(counted, seed, compute_sanitized):
-    if compute_sanitized:
-        pytest.skip("compute-sanitizer keeps the frames that allocate")
+def test_adds_up_at_every_step(counted, seed):
     devices = range(counted.count)
     for index in devices:
         _C.reset_peak_memory_stats(counted.type, index)
