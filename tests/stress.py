@@ -35,12 +35,18 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
+class Log(list):
+    """What the callables of one stream have logged, which it outlives."""
+
+    __hash__ = object.__hash__
+
+
 class Lane:
-    """A stream that all threads use, and what its callables have logged."""
+    """A stream that all threads use, and its log."""
 
     def __init__(self, device):
         self.stream = pystreams.Stream(device)
-        self.log = []
+        self.log = Log()
 
 
 class Stress:
@@ -50,7 +56,7 @@ class Stress:
         self.end = time.monotonic() + seconds
         self.lanes = [Lane(self.device) for _ in range(STREAMS)]
         self.events = [pystreams.Event(device) for _ in range(STREAMS)]
-        # Every lane there was, and how many callables each thread gave it.
+        # How many callables each thread gave to the stream of each log.
         self.given = []
         self.operations = dict(OPERATIONS)
         self.on_gpu = self.type == 1 and not _C.is_emulated(self.type)
@@ -159,6 +165,7 @@ class Stress:
 
     def submit(self, rng, given):
         lane = rng.choice(self.lanes)
+        stream, log = lane.stream, lane.log
         me = threading.get_ident()
 
         def callable(number, nap, other):
@@ -166,7 +173,7 @@ class Stress:
             if other is not None:
                 with contextlib.suppress(ValueError):
                     other.submit(int)
-            lane.log.append((me, number))
+            log.append((me, number))
 
         for _ in range(rng.randrange(8)):
             nap = rng.choice([0, 0, 0, 0.001])
@@ -175,9 +182,9 @@ class Stress:
                 # Where the driver makes a stream, as it does for others here,
                 # it may keep a callable out until that callable is over.
                 other = None
-            number = given.get(lane, 0)
-            lane.stream.submit(callable, number, nap, other)
-            given[lane] = number + 1
+            number = given.get(log, 0)
+            stream.submit(callable, number, nap, other)
+            given[log] = number + 1
 
     def result(self, rng, given):
         future = self.stream(rng).submit(divmod, 7, 2)
@@ -269,12 +276,12 @@ class Stress:
         _C.synchronize(self.type, self.device, LONG)
         wanted = {}
         for given in self.given:
-            for lane, number in given.items():
-                wanted[lane] = wanted.get(lane, 0) + number
-        for lane, number in wanted.items():
-            assert len(lane.log) == number
+            for log, number in given.items():
+                wanted[log] = wanted.get(log, 0) + number
+        for log, number in wanted.items():
+            assert len(log) == number
             latest = {}
-            for thread, turn in lane.log:
+            for thread, turn in log:
                 assert turn == latest.get(thread, -1) + 1
                 latest[thread] = turn
         for event in self.events:
