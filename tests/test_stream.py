@@ -136,6 +136,31 @@ def test_two_do_not_serialize(backend):
     streams[0].synchronize()
 
 
+def test_dropped_while_they_are_busy(engine):
+    """None is lost, nor destroyed with work; idle, few are kept."""
+
+    def handles(streams):
+        return {s.native_handle for s in streams}
+
+    gate = engine.stream()
+    with engine.hold(gate):
+        streams = [engine.stream() for _ in range(200)]
+        first = handles(streams)
+        for stream in streams:
+            stream.wait_stream(gate)
+        del stream, streams
+        again = [engine.stream() for _ in range(10)]
+        assert not first & handles(again)
+    engine.synchronize()
+    again = [engine.stream() for _ in range(100)]
+    assert handles(again) <= first
+    for _ in range(300):
+        engine.stream().record_event()
+        engine.synchronize()
+    del again
+    assert len(first & handles([engine.stream() for _ in range(200)])) < 40
+
+
 def test_default_stream_does_not_serialize(engine):
     stream = engine.stream()
     with engine.hold(stream):

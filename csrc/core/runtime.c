@@ -25,6 +25,8 @@ reset_device_in_child(struct ps_device *device)
     atomic_store(&device->captured, NULL);
     device->beside = NULL;
     device->pooled_stream_count = 0;
+    device->pooled_stream_room = 0;
+    device->pooled_streams = NULL;
     for (int i = 0; i < PS_EVENT_POOLS; i++) {
         device->idle_events[i].count = 0;
     }

@@ -49,11 +49,13 @@ struct ps_device {
     struct ps_stream *beside;
     /* Native streams that nobody holds. */
     int pooled_stream_count;
+    int pooled_stream_room;
     struct ps_pooled_stream {
         ps_handle handle;
         int priority;
         bool unused; /* since it was last idle */
-    } pooled_streams[PS_POOLED_STREAMS];
+    } * pooled_streams;
+    atomic_uint pool_turn;
     /* Idle native events by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;

@@ -1,6 +1,7 @@
 /* Streams and the pool of native streams that nobody holds.  Only an idle one
  * leaves the pool, so that a new stream never waits for a former owner's work
- * and never meets its failure. */
+ * and never meets its failure; one that a device has work for is not destroyed
+ * either, as the next to be made could get its handle. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -52,8 +53,8 @@ static bool
 pool_take(struct ps_device *device, int place, const int *priority,
           struct ps_pooled_stream *taken)
 {
-    struct ps_pooled_stream *pool = device->pooled_streams;
     pthread_mutex_lock(&device->mutex);
+    struct ps_pooled_stream *pool = device->pooled_streams;
     bool found = place < device->pooled_stream_count &&
                  (priority == NULL || pool[place].priority == *priority);
     if (found) {
@@ -64,14 +65,30 @@ pool_take(struct ps_device *device, int place, const int *priority,
     return found;
 }
 
-/* Into the pool while there is room; else destroyed, with whatever work or
- * failure it still has. */
+static bool
+make_room_locked(struct ps_device *device)
+{
+    int room = 2 * device->pooled_stream_room;
+    struct ps_pooled_stream *pool;
+    if (device->pooled_stream_count < device->pooled_stream_room) {
+        return true;
+    }
+    room = room < PS_POOLED_STREAMS ? PS_POOLED_STREAMS : room;
+    pool = realloc(device->pooled_streams, (size_t)room * sizeof(*pool));
+    if (pool != NULL) {
+        device->pooled_streams = pool;
+        device->pooled_stream_room = room;
+    }
+    return pool != NULL;
+}
+
+/* Into the pool; where there is no memory for it, destroyed. */
 static ps_status
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given)
 {
     const struct ps_backend *backend = device->runtime->backend;
     pthread_mutex_lock(&device->mutex);
-    bool room = device->pooled_stream_count < PS_POOLED_STREAMS;
+    bool room = make_room_locked(device);
     if (room) {
         device->pooled_streams[device->pooled_stream_count++] = *given;
     }
@@ -101,16 +118,47 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
                                          taken->handle);
 }
 
-/* Give the stream an idle native stream of its priority, if there is one. */
+/* Give the stream an idle native stream of its priority, if there is one among
+ * the latest and the oldest. */
 static ps_status
 recycle(struct ps_stream *stream)
 {
     struct ps_pooled_stream taken;
     ps_status status = PS_SUCCESS;
-    for (int i = pool_count(stream->device);
-         i-- > 0 && stream->handle == 0 && status == PS_SUCCESS;) {
-        if (pool_take(stream->device, i, &stream->priority, &taken)) {
+    int count = pool_count(stream->device);
+    for (int i = 0; i < count && i < PS_POOLED_STREAMS &&
+                    stream->handle == 0 && status == PS_SUCCESS;
+         i++) {
+        if (pool_take(stream->device, i == 0 ? count - 1 : i - 1,
+                      &stream->priority, &taken)) {
             status = pool_examine(stream, &taken);
+        }
+    }
+    return status;
+}
+
+/* Of more than are to be kept destroy those that are idle: each time two are
+ * looked at, so that there are less of them than are given up. */
+static ps_status
+pool_trim(struct ps_device *device)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    struct ps_pooled_stream taken;
+    ps_status status = PS_SUCCESS;
+    for (int i = 0; i < 2 && status == PS_SUCCESS; i++) {
+        struct ps_stream stream = {.generation = ps_generation(),
+                                   .device = device};
+        int count = pool_count(device);
+        if (count <= PS_POOLED_STREAMS) {
+            break;
+        }
+        unsigned turn = atomic_fetch_add(&device->pool_turn, 1);
+        if (pool_take(device, (int)(turn % (unsigned)count), NULL, &taken)) {
+            status = pool_examine(&stream, &taken);
+        }
+        if (stream.handle != 0) {
+            status =
+                backend->stream_destroy(backend, device->index, stream.handle);
         }
     }
     return status;
@@ -181,7 +229,8 @@ give_up_native(struct ps_stream *stream)
     pthread_mutex_lock(&device->mutex);
     unlink_locked(stream);
     pthread_mutex_unlock(&device->mutex);
-    return pool_give(device, &given);
+    ps_status status = pool_give(device, &given);
+    return ps_first_failure(status, pool_trim(device));
 }
 
 static ps_status
