@@ -17,12 +17,18 @@
 
 enum {
     PS_MAX_RUNTIMES = 8,
-    /* How many idle native streams of a device are kept for reuse.  A stream
-     * holds device memory, so few. */
+    /* How many idle native streams of a device are kept for reuse; busy ones
+     * are in any case.  A stream holds device memory, so few. */
     PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
     /* PS_EVENT_TIMING and PS_EVENT_BLOCKING: the flags of pooled events. */
     PS_EVENT_POOLS = 4,
+};
+
+struct ps_pooled_stream {
+    ps_handle handle;
+    int priority;
+    bool unused; /* since it was last idle */
 };
 
 struct ps_idle_events {
@@ -47,15 +53,12 @@ struct ps_device {
     /* What memory is allocated on for work that is captured; made when it is
      * first needed, and never freed. */
     struct ps_stream *beside;
-    /* Native streams that nobody holds. */
-    int pooled_stream_count;
+    /* Native streams that nobody holds, in an array with so much room; their
+     * count is read without the mutex, too. */
+    struct ps_pooled_stream *pooled_streams;
+    atomic_int pooled_stream_count;
     int pooled_stream_room;
-    struct ps_pooled_stream {
-        ps_handle handle;
-        int priority;
-        bool unused; /* since it was last idle */
-    } * pooled_streams;
-    atomic_uint pool_turn;
+    unsigned pool_turn; /* whose it is to be looked at */
     /* Idle native events by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;

@@ -42,10 +42,17 @@ unlink_locked(struct ps_stream *stream)
 static int
 pool_count(struct ps_device *device)
 {
-    pthread_mutex_lock(&device->mutex);
-    int count = device->pooled_stream_count;
-    pthread_mutex_unlock(&device->mutex);
-    return count;
+    return atomic_load_explicit(&device->pooled_stream_count,
+                                memory_order_relaxed);
+}
+
+static void
+take_locked(struct ps_device *device, int place,
+            struct ps_pooled_stream *taken)
+{
+    struct ps_pooled_stream *pool = device->pooled_streams;
+    *taken = pool[place];
+    pool[place] = pool[--device->pooled_stream_count];
 }
 
 /* What is at a place in the pool, if it has the priority; NULL for any. */
@@ -54,12 +61,28 @@ pool_take(struct ps_device *device, int place, const int *priority,
           struct ps_pooled_stream *taken)
 {
     pthread_mutex_lock(&device->mutex);
-    struct ps_pooled_stream *pool = device->pooled_streams;
     bool found = place < device->pooled_stream_count &&
-                 (priority == NULL || pool[place].priority == *priority);
+                 (priority == NULL ||
+                  device->pooled_streams[place].priority == *priority);
     if (found) {
-        *taken = pool[place];
-        pool[place] = pool[--device->pooled_stream_count];
+        take_locked(device, place, taken);
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return found;
+}
+
+/* Each in turn, while there are more than are kept. */
+static bool
+pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
+{
+    if (pool_count(device) <= PS_POOLED_STREAMS) {
+        return false;
+    }
+    pthread_mutex_lock(&device->mutex);
+    unsigned count = (unsigned)device->pooled_stream_count;
+    bool found = count > PS_POOLED_STREAMS;
+    if (found) {
+        take_locked(device, (int)(device->pool_turn++ % count), taken);
     }
     pthread_mutex_unlock(&device->mutex);
     return found;
@@ -68,13 +91,14 @@ pool_take(struct ps_device *device, int place, const int *priority,
 static bool
 make_room_locked(struct ps_device *device)
 {
-    int room = 2 * device->pooled_stream_room;
-    struct ps_pooled_stream *pool;
+    enum { FIRST = 32 };
     if (device->pooled_stream_count < device->pooled_stream_room) {
         return true;
     }
-    room = room < PS_POOLED_STREAMS ? PS_POOLED_STREAMS : room;
-    pool = realloc(device->pooled_streams, (size_t)room * sizeof(*pool));
+    int room = device->pooled_stream_room > 0 ? 2 * device->pooled_stream_room
+                                              : FIRST;
+    struct ps_pooled_stream *pool =
+        realloc(device->pooled_streams, (size_t)room * sizeof(*pool));
     if (pool != NULL) {
         device->pooled_streams = pool;
         device->pooled_stream_room = room;
@@ -119,15 +143,16 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 }
 
 /* Give the stream an idle native stream of its priority, if there is one among
- * the latest and the oldest. */
+ * the last and the first of the pool. */
 static ps_status
 recycle(struct ps_stream *stream)
 {
+    enum { LOOKED_AT = 32 };
     struct ps_pooled_stream taken;
     ps_status status = PS_SUCCESS;
     int count = pool_count(stream->device);
-    for (int i = 0; i < count && i < PS_POOLED_STREAMS &&
-                    stream->handle == 0 && status == PS_SUCCESS;
+    for (int i = 0; i < count && i < LOOKED_AT && stream->handle == 0 &&
+                    status == PS_SUCCESS;
          i++) {
         if (pool_take(stream->device, i == 0 ? count - 1 : i - 1,
                       &stream->priority, &taken)) {
@@ -137,25 +162,20 @@ recycle(struct ps_stream *stream)
     return status;
 }
 
-/* Of more than are to be kept destroy those that are idle: each time two are
- * looked at, so that there are less of them than are given up. */
+/* Whenever a stream comes or goes: as two are looked at for each, idle ones do
+ * not add up. */
 static ps_status
 pool_trim(struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->backend;
     struct ps_pooled_stream taken;
     ps_status status = PS_SUCCESS;
-    for (int i = 0; i < 2 && status == PS_SUCCESS; i++) {
+    for (int i = 0;
+         i < 2 && status == PS_SUCCESS && pool_take_surplus(device, &taken);
+         i++) {
         struct ps_stream stream = {.generation = ps_generation(),
                                    .device = device};
-        int count = pool_count(device);
-        if (count <= PS_POOLED_STREAMS) {
-            break;
-        }
-        unsigned turn = atomic_fetch_add(&device->pool_turn, 1);
-        if (pool_take(device, (int)(turn % (unsigned)count), NULL, &taken)) {
-            status = pool_examine(&stream, &taken);
-        }
+        status = pool_examine(&stream, &taken);
         if (stream.handle != 0) {
             status =
                 backend->stream_destroy(backend, device->index, stream.handle);
@@ -167,6 +187,7 @@ pool_trim(struct ps_device *device)
 ps_status
 ps_device_forget_failed(struct ps_device *device)
 {
+    const struct ps_backend *backend = device->runtime->backend;
     struct ps_pooled_stream taken;
     ps_status status = PS_SUCCESS;
     for (int i = pool_count(device); i-- > 0 && status == PS_SUCCESS;) {
@@ -176,7 +197,10 @@ ps_device_forget_failed(struct ps_device *device)
             status = pool_examine(&stream, &taken);
         }
         if (stream.handle != 0) {
-            status = pool_give(device, &taken);
+            status = i < PS_POOLED_STREAMS
+                         ? pool_give(device, &taken)
+                         : backend->stream_destroy(backend, device->index,
+                                                   stream.handle);
         }
     }
     return status;
@@ -285,7 +309,10 @@ ps_stream_create(struct ps_device *device, int priority,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     stream->priority = priority;
-    status = recycle(stream);
+    status = pool_trim(device);
+    if (status == PS_SUCCESS) {
+        status = recycle(stream);
+    }
     if (status == PS_SUCCESS && stream->handle == 0) {
         status = backend->stream_create(backend, device->index, priority,
                                         &stream->handle);
