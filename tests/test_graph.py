@@ -4,6 +4,7 @@ suite."""
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import threading
 import time
@@ -390,6 +391,26 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
         opener.join()
         assert not streams[1].query()
     assert byte_of(buffer, streams[1]) == 2
+
+
+def test_a_replay_cannot_wait_for_room_behind_itself(engine, buffer):
+    """From the work of the stream whose queue is full."""
+    kept, seen = _C.Graph(engine.type, True), []
+    with Capture(kept, engine.stream()):
+        buffer.fill_(2)
+    busy, other = engine.stream(), engine.stream()
+    replay(kept, busy)
+    kept.instantiate()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def work(_):
+        engine.fill(busy)
+        seen.append(code(lambda: replay(kept, other)))
+
+    address = ctypes.cast(work, ctypes.c_void_p).value
+    _C.launch_host_function(busy, address)
+    busy.synchronize()
+    assert seen == [800]
 
 
 def test_replays_from_several_threads(backend, buffer):

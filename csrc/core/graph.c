@@ -296,9 +296,10 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* Either queue may be the full one. */
+    /* Either queue may be the full one; a wait for room in the other one may
+     * not be permitted, which is the caller's to find out. */
     else if (status == PS_ERROR_NOT_READY &&
-             ps_stream_wait_room(launched, 0) == PS_ERROR_NOT_READY) {
+             ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
     }
     return status;

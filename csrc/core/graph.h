@@ -65,8 +65,8 @@ ps_status ps_graph_instantiate(struct ps_graph *graph);
 
 /* Queue the work on the current stream of the device that it was captured on,
  * instantiating it first where it is not yet.  May block.
- * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_NOT_READY where the
- * queue of *full is, which comes with a reference and else is NULL. */
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_NOT_READY where a queue
+ * is full: that of *full, with a reference.  Else *full is NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_stream **full);
 
 /* Give up what it holds, and end its capture.  Launches that were queued still
