@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 
@@ -459,3 +460,46 @@ def test_synchronized_by_many_threads(backend):
     for thread in threads:
         thread.join()
     assert done == [True] * 8
+
+
+@pytest.mark.parametrize(
+    "make", [Event, pystreams.cuda.Event], ids=["Event", "cuda.Event"]
+)
+class TestConstructor:
+    """With positional and keyword arguments, which it parses by itself."""
+
+    def test_truth_that_raises(self, make):
+        class Undecided:
+            def __bool__(self):
+                raise LookupError
+
+        for switch in ("enable_timing", "blocking", "interprocess"):
+            with pytest.raises(LookupError):
+                make(**{switch: Undecided()})
+
+    def test_wrong_arguments(self, make):
+        with pytest.raises(TypeError, match="nonsense"):
+            make(nonsense=1)
+        with pytest.raises(TypeError, match="at most"):
+            make(0, 0, 0, 0, 0)
+
+    def test_as_a_subclass(self, make):
+        class Named(make):
+            def __init__(self, *args, **options):
+                self.options = options
+
+        event = Named(blocking=True)
+        assert type(event) is Named
+        assert event.options == {"blocking": True}
+
+    def test_patched(self, make):
+        """Of __new__ Python itself does not find the way back."""
+        with (
+            mock.patch.object(
+                make, "__init__", side_effect=LookupError
+            ) as seen,
+            pytest.raises(LookupError),
+        ):
+            make(blocking=True)
+        assert seen.call_count == 1
+        assert type(make(blocking=True)) is make

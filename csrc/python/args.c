@@ -74,6 +74,26 @@ parse_arguments(const struct signature *signature, PyObject *const *args,
     return 0;
 }
 
+PyObject *
+call_constructor(const struct constructor *constructor, PyObject *op,
+                 PyObject *const *args, size_t nargs, PyObject *kwnames)
+{
+    PyTypeObject *type = (PyTypeObject *)op;
+    PyObject *values[8];
+    if (type->tp_new == constructor->own &&
+        type->tp_init == PyBaseObject_Type.tp_init) {
+        return parse_arguments(&constructor->signature, args,
+                               PyVectorcall_NARGS(nargs), kwnames, values) == 0
+                   ? constructor->construct(type, values)
+                   : NULL;
+    }
+    PyObject *call = PyObject_GetAttrString(op, "__call__");
+    PyObject *result =
+        call != NULL ? PyObject_Vectorcall(call, args, nargs, kwnames) : NULL;
+    Py_XDECREF(call);
+    return result;
+}
+
 int
 parse_named(const char *function, const char *name, int required,
             PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,

@@ -7,7 +7,7 @@ static char *keywords[] = {"enable_timing", "blocking", "interprocess",
                            "external", NULL};
 
 static PyObject *
-construct(PyTypeObject *type, PyObject *const *values)
+construct(PyTypeObject *type, PyObject **values)
 {
     unsigned flags;
     if (event_flags(values, &flags) < 0) {
@@ -33,13 +33,12 @@ CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *
 call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
-    static const struct signature signature = {"Event", 0, 4,
-                                               (const char *const *)keywords};
-    PyObject *values[Py_ARRAY_LENGTH(keywords)];
-    return parse_arguments(&signature, args, PyVectorcall_NARGS(nargs),
-                           kwnames, values) == 0
-               ? construct((PyTypeObject *)type, values)
-               : NULL;
+    static const struct constructor constructor = {
+        CudaEvent_new,
+        {"Event", 0, 4, (const char *const *)keywords},
+        construct,
+    };
+    return call_constructor(&constructor, type, args, nargs, kwnames);
 }
 
 const vectorcallfunc cuda_event_call = call;

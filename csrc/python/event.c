@@ -146,13 +146,12 @@ Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *
 call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
-    static const struct signature signature = {"Event", 0, 1,
-                                               (const char *const *)keywords};
-    PyObject *values[Py_ARRAY_LENGTH(keywords)];
-    return parse_arguments(&signature, args, PyVectorcall_NARGS(nargs),
-                           kwnames, values) == 0
-               ? construct((PyTypeObject *)type, values)
-               : NULL;
+    static const struct constructor constructor = {
+        Event_new,
+        {"Event", 0, 1, (const char *const *)keywords},
+        construct,
+    };
+    return call_constructor(&constructor, type, args, nargs, kwnames);
 }
 
 const vectorcallfunc event_call = call;

@@ -200,6 +200,17 @@ struct signature {
 int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
 
+/* A type's call without a tuple and a dict of arguments, unless somebody has
+ * patched its __new__ or __init__. */
+struct constructor {
+    newfunc own;
+    struct signature signature;
+    PyObject *(*construct)(PyTypeObject *type, PyObject **values);
+};
+PyObject *
+call_constructor(const struct constructor *constructor, PyObject *type,
+                 PyObject *const *args, size_t nargs, PyObject *kwnames);
+
 /* Of a function with one argument, which has the name. */
 int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
@@ -433,10 +444,7 @@ typedef struct {
     PyObject *weakrefs;
 } EventObject;
 
-extern PyType_Spec event_spec;
-extern PyType_Spec cuda_event_spec;
-
-/* What a call of the types does, without a tuple and a dict of arguments. */
+extern PyType_Spec event_spec, cuda_event_spec;
 extern const vectorcallfunc event_call, cuda_event_call;
 
 /* The flags that a constructor's four switches ask for, NULL for one that was
@@ -465,8 +473,7 @@ int event_wait_on(struct module_state *state, struct ps_event *event,
 
 /* ---- graph.c ---- */
 
-extern PyType_Spec graph_spec;
-extern PyType_Spec cuda_graph_spec;
+extern PyType_Spec graph_spec, cuda_graph_spec;
 extern PyMethodDef graph_functions[];
 
 /* ---- wait.c ---- */
@@ -585,8 +592,6 @@ extern PyMethodDef trace_functions[];
 /* The hook for ps_trace_set_hook. */
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
-
-/* ---- current.c ---- */
 
 /* `with stream:`, for any Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);
