@@ -58,6 +58,10 @@ class _Desk:
         except Exception as error:
             del self._pending[token]
             future.set_exception(error)
+        except BaseException:
+            # It ends the loop, which may be run again.
+            future.get_loop().call_soon(self._ask_again, token, nap)
+            raise
 
     def _deliver(self) -> None:
         self._letters.extend(self._waiter.take())

@@ -120,9 +120,10 @@ class _Box(Generic[_W]):
             left = inf if deadline is None else deadline - monotonic()
             nap = min(left, _NAP) if self._unwatched else left
             told = self._waiter.wait(nap)
-            if told or nap == left:
-                return [self._objects[i] for i, _ in told]
             self._watch_all()
+            if told or nap == left:
+                told += self._waiter.take()
+                return [self._objects[i] for i, _ in told]
 
 
 def _deadline(timeout: float | None) -> float | None:

@@ -2,6 +2,8 @@
  * notification has a thread of its own that waits for the work before it. */
 #include "../../examples/fake_device/fake_device.c"
 
+#include <unistd.h>
+
 struct notice {
     struct point before;
     ps_notification reached;
@@ -77,10 +79,23 @@ gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
     return PS_SUCCESS;
 }
 
+static ps_status
+gated_stream_wait_room(const struct ps_backend *self, int device,
+                       ps_handle handle, int64_t timeout_ns)
+{
+    int64_t waited = 0;
+    while (is_full(device, handle) && waited < timeout_ns) {
+        usleep(1000);
+        waited += 1000 * 1000;
+    }
+    return is_full(device, handle) ? PS_ERROR_NOT_READY : PS_SUCCESS;
+}
+
 PyMODINIT_FUNC
 PyInit_gated_device(void)
 {
     table.stream_gate = gated_stream_gate;
     table.gate_open = gated_gate_open;
+    table.stream_wait_room = gated_stream_wait_room;
     return PyInit_fake_device();
 }
