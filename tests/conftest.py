@@ -403,9 +403,16 @@ def two_devices(backend):
 def as_at_the_start():
     """Leave the main thread's current devices and streams as they began."""
     yield
+    Gate.closed.clear()
     for name, device_type in TYPES.items():
         if _C.is_initialized(device_type):
             Backend(name).reset_currents()
+
+
+@pytest.fixture
+def nothing_left():
+    """Collect what earlier tests left, not while this one listens."""
+    gc.collect()
 
 
 @pytest.fixture

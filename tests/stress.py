@@ -64,7 +64,7 @@ class Stress:
             self.add_theirs()
         self.done = dict.fromkeys(self.operations, 0)
         self.errors = []
-        self.noted = 0
+        self.noted, self.noting = 0, threading.Lock()
 
     def add_theirs(self):
         for name, (operation, weight) in THEIRS.items():
@@ -118,9 +118,10 @@ class Stress:
             self.errors.append(error)
 
     def note_progress(self):
-        now = time.monotonic()
-        if now > self.noted + 1:
-            self.noted = now
+        if time.monotonic() < self.noted + 1:
+            return
+        with self.noting:
+            self.noted = time.monotonic()
             faulthandler.dump_traceback_later(STALL, exit=True)
 
     def stream(self, rng):

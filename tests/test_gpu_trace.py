@@ -8,6 +8,8 @@ import pystreams as torch
 import pystreams.cuda._gpu_trace as gpu_trace
 from pystreams import trace
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 pytestmark = pytest.mark.usefixtures("cuda")
 
 

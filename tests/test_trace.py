@@ -6,6 +6,8 @@ import pystreams
 from pystreams import trace
 from pystreams.trace import Record
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 NBYTES = 1000
 
 

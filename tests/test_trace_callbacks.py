@@ -11,6 +11,8 @@ import pytest
 
 from pystreams import _C, trace
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 TIMEOUT = 30
 
 
