@@ -243,18 +243,17 @@ has_objects(const char *format)
 static int
 try_dlpack_instead(struct module_state *state, PyObject *object)
 {
-    PyObject *type, *value, *traceback, *method;
+    PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
         !PyErr_ExceptionMatches(PyExc_BufferError)) {
         return -1;
     }
     PyErr_Fetch(&type, &value, &traceback);
-    int found = optional_attribute(object, state->str_dlpack, &method);
+    int found = has_attribute(object, state->str_dlpack);
     if (found == 0) {
         PyErr_Restore(type, value, traceback);
         return -1;
     }
-    Py_XDECREF(method);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);

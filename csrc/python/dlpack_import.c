@@ -320,8 +320,7 @@ producer_hold(struct module_state *state, PyObject *object,
     return result;
 }
 
-/* 1 where the object has the attribute, 0 where not, -1. */
-static int
+int
 has_attribute(PyObject *object, PyObject *name)
 {
     PyObject *value;

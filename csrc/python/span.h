@@ -118,6 +118,9 @@ protocol_stream(struct module_state *state, struct ps_device *device,
 
 /* ---- dlpack_import.c, dlpack_export.c ---- */
 
+/* 1 where the object has the attribute, 0 where not, -1 with an exception. */
+int has_attribute(PyObject *object, PyObject *name);
+
 /* Hold the tensor of a producer or a capsule: 1, 0 where it is neither, -1
  * with an exception.  host_device as in claim_hold, NULL for the memory's
  * own. */
