@@ -49,7 +49,11 @@ class _Desk:
             future.get_loop().call_later(nap, self._ask_again, token, longer)
 
     def _ask_again(self, token: int, nap: float) -> None:
-        future, _ = self._pending[token]
+        # Ctrl-C may have had another try planned twice.
+        watched = self._pending.get(token)
+        if watched is None:
+            return
+        future, _ = watched
         if future.done():
             del self._pending[token]
             return

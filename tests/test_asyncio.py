@@ -535,6 +535,36 @@ def test_a_letter_for_nobody(backend, gate):
     asyncio.run(asyncio.wait_for(main(), LONG))
 
 
+def test_ctrl_c_once_another_try_is_planned(full, monkeypatch, caplog):
+    """It is planned twice then, and the later one is for nobody."""
+    stream, _, gate = full
+    loop, ask, waits = asyncio.new_event_loop(), _asyncio._Desk._ask, []
+
+    def interrupted(desk, token, nap):
+        ask(desk, token, 0.1)
+        raise KeyboardInterrupt
+
+    async def main():
+        waits.append(_asyncio.watch(stream))
+        monkeypatch.setattr(_asyncio._Desk, "_ask", interrupted)
+        await waits[0]
+
+    async def told():
+        await waits[0]
+        await asyncio.sleep(0.2)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main())
+        monkeypatch.setattr(_asyncio._Desk, "_ask", ask)
+        gate.open()
+        stream.synchronize()
+        loop.run_until_complete(asyncio.wait_for(told(), LONG))
+    finally:
+        loop.close()
+    assert caplog.records == []
+
+
 def test_a_loop_that_is_gone_keeps_no_descriptor(backend, gate):
     """Although the news that it waited for is still to come."""
     stream = backend.stream()
