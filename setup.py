@@ -189,9 +189,10 @@ class BuildExt(build_ext):
                 "-Wl,-s",
             ]
             # A call crosses five files; a record takes a sixth less time so.
-            if self.optimizes_across_files(["-flto=auto"]):
-                compile_args.append("-flto=auto")
-                link_args.append("-flto=auto")
+            whole = ["-flto=auto"]
+            if self.optimizes_across_files(whole):
+                compile_args += whole
+                link_args += whole
             else:
                 print("pystreams: building without link-time optimization")
         ext.extra_compile_args += compile_args
