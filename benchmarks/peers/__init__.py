@@ -55,8 +55,6 @@ def timed(call, settle):
     empty = lambda: None  # noqa: E731
 
     def batch(count):
-        seconds(call, count // 10)
-        settle()
         least = seconds(empty, count)
         took = seconds(call, count)
         settle()
