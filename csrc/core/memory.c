@@ -4,6 +4,7 @@
 #include "memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "capture.h"
 #include "event.h"
@@ -18,6 +19,17 @@ enum {
     /* How much idle pinned memory is kept for reuse. */
     IDLE_BYTES = 256 << 20,
 };
+
+/* Of the calling thread, which a lender's release may bring here again. */
+static _Thread_local bool is_sweeping;
+
+void
+ps_memory_pool_init(struct ps_memory_pool *pool)
+{
+    memset(pool, 0, sizeof(*pool));
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->swept, NULL);
+}
 
 static void
 count_up(struct ps_memory_counter *counter, uint64_t amount)
@@ -104,38 +116,65 @@ is_captured(struct ps_block *block)
     return block->stream != NULL && ps_stream_in_capture(block->stream);
 }
 
-/* Settle the retired blocks whose uses are over. */
+/* Take the retired blocks out of their list.  wait: for those, too, that other
+ * threads have taken out. */
+static struct ps_block *
+begin_sweep(struct ps_memory_pool *pool, bool wait)
+{
+    pthread_mutex_lock(&pool->mutex);
+    while (wait && pool->sweeps > 0) {
+        pthread_cond_wait(&pool->swept, &pool->mutex);
+    }
+    struct ps_block *taken = pool->retired;
+    pool->retired = NULL;
+    pool->sweeps++;
+    pthread_mutex_unlock(&pool->mutex);
+    return taken;
+}
+
+/* Put back the blocks that are kept; end: where their list ends. */
+static void
+end_sweep(struct ps_memory_pool *pool, struct ps_block **kept,
+          struct ps_block **end)
+{
+    pthread_mutex_lock(&pool->mutex);
+    *end = pool->retired;
+    pool->retired = *kept;
+    if (--pool->sweeps == 0) {
+        pthread_cond_broadcast(&pool->swept);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Settle the retired blocks whose uses are over.  wait: so that they are. */
 static ps_status
 sweep(struct ps_runtime *runtime, bool wait)
 {
     struct ps_memory_pool *pool = &runtime->memory;
+    struct ps_block *kept = NULL, **end = &kept;
     ps_status status = PS_SUCCESS;
-    if (!ps_memory_has_retired(pool)) {
+    if (is_sweeping || !(wait || ps_memory_has_retired(pool))) {
         return status;
     }
+    is_sweeping = true;
     enum ps_capture_mode mode = ps_capture_relax(runtime);
 
-    pthread_mutex_lock(&pool->mutex);
-    struct ps_block *block = pool->retired;
-    pool->retired = NULL;
-    pthread_mutex_unlock(&pool->mutex);
-
-    while (block != NULL) {
-        struct ps_block *next = block->next;
+    struct ps_block *next, *block = begin_sweep(pool, wait);
+    for (; block != NULL; block = next) {
+        next = block->next;
         status =
             ps_first_failure(status, ps_uses_forget_finished(block, wait));
         if (block->uses == NULL && !is_captured(block)) {
             status = ps_first_failure(status, settle(block));
         }
         else {
-            pthread_mutex_lock(&pool->mutex);
-            block->next = pool->retired;
-            pool->retired = block;
-            pthread_mutex_unlock(&pool->mutex);
+            *end = block;
+            end = &block->next;
         }
-        block = next;
     }
+    end_sweep(pool, &kept, end);
     ps_capture_restore(runtime, mode);
+    is_sweeping = false;
     return status;
 }
 
@@ -189,9 +228,9 @@ drop_idle(struct ps_memory_pool *pool)
 }
 
 /* Fill in data and nbytes; where memory is short, once what was given up is
- * free again. */
+ * free again.  wait: for the work that uses it. */
 static ps_status
-allocate(struct ps_block *block, size_t nbytes)
+allocate(struct ps_block *block, size_t nbytes, bool wait)
 {
     if (nbytes == 0) {
         return PS_SUCCESS;
@@ -199,7 +238,7 @@ allocate(struct ps_block *block, size_t nbytes)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        status = sweep(runtime, true);
+        status = sweep(runtime, wait);
         if (status == PS_SUCCESS) {
             status = drop_idle(&runtime->memory);
         }
@@ -214,7 +253,7 @@ allocate(struct ps_block *block, size_t nbytes)
 }
 
 ps_status
-ps_block_create(struct ps_stream *stream, size_t nbytes,
+ps_block_create(struct ps_stream *stream, size_t nbytes, bool wait,
                 struct ps_block **result)
 {
     struct ps_device *device = stream->device;
@@ -236,7 +275,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     }
     if (status == PS_SUCCESS) {
         block->stream = ps_stream_ref(stream);
-        status = allocate(block, nbytes);
+        status = allocate(block, nbytes, wait);
     }
     if (status == PS_SUCCESS && captured) {
         status = ps_capture_wait_beside(stream);
@@ -284,7 +323,7 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
 }
 
 ps_status
-ps_block_create_pinned(struct ps_device *device, size_t nbytes,
+ps_block_create_pinned(struct ps_device *device, size_t nbytes, bool wait,
                        struct ps_block **result)
 {
     if (device->runtime->backend->pinned_allocate == NULL) {
@@ -308,7 +347,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    ps_status status = allocate(block, rounded);
+    ps_status status = allocate(block, rounded, wait);
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;

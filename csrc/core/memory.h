@@ -30,11 +30,15 @@ struct ps_memory_stats {
 
 /* The blocks of a runtime that nobody holds. */
 struct ps_memory_pool {
-    /* Guards the lists and `idle_bytes`; never held across a call of a
-     * backend. */
+    /* Guards the lists and the counts; never held across a call of a backend.
+     */
     pthread_mutex_t mutex;
     /* Blocks that work still uses; changed under the mutex. */
     struct ps_block *_Atomic retired;
+    /* How many threads are looking at such blocks, which are in no list then;
+     * `swept` tells that none is. */
+    unsigned sweeps;
+    pthread_cond_t swept;
     /* Pinned blocks for reuse, and how much they hold. */
     struct ps_block *idle;
     size_t idle_bytes;
@@ -78,6 +82,9 @@ struct ps_block {
     struct ps_block *next;
 };
 
+/* A pool of nothing; what it held is forgotten. */
+void ps_memory_pool_init(struct ps_memory_pool *pool);
+
 /* Whether there are blocks that were given up while work used them. */
 static inline bool
 ps_memory_has_retired(struct ps_memory_pool *pool)
@@ -91,13 +98,15 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 ps_status ps_memory_sweep(struct ps_runtime *runtime);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
- * be 0.  May block. */
-ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,
+ * be 0.  wait: where memory is short, for the work that uses what was given
+ * up.  May block. */
+ps_status ps_block_create(struct ps_stream *stream, size_t nbytes, bool wait,
                           struct ps_block **block);
 
-/* nbytes of pinned memory that the device's runtime reaches.  May block. */
+/* nbytes of pinned memory that the device's runtime reaches; wait as above.
+ * May block. */
 ps_status ps_block_create_pinned(struct ps_device *device, size_t nbytes,
-                                 struct ps_block **block);
+                                 bool wait, struct ps_block **block);
 
 /* A block of memory that somebody else owns; it counts in no statistics.
  * After success the loan's owner is given back by its release. */

@@ -49,8 +49,7 @@ after_fork_in_child(void)
         if (usable) {
             atomic_store(&runtime->used, 0);
         }
-        memset(&runtime->memory, 0, sizeof(runtime->memory));
-        pthread_mutex_init(&runtime->memory.mutex, NULL);
+        ps_memory_pool_init(&runtime->memory);
         for (int d = 0; d < atomic_load(&runtime->device_count); d++) {
             reset_device_in_child(&runtime->devices[d]);
             if (usable) {
@@ -94,7 +93,7 @@ register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
     }
     runtime->backend = backend;
     runtime->index = count;
-    pthread_mutex_init(&runtime->memory.mutex, NULL);
+    ps_memory_pool_init(&runtime->memory);
     registry[count] = runtime;
     atomic_store_explicit(&registry_count, count + 1, memory_order_release);
     return PS_SUCCESS;

@@ -548,11 +548,11 @@ void future_mark_settled(void);
 /* ---- submit.c ---- */
 
 extern PyMethodDef submit_functions[];
-
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
 
-/* Whether the caller is a callable that the stream now waits for. */
+/* Whether the caller is a callable, and one that the stream now waits for. */
+bool is_in_callable(void);
 bool is_own_stream(struct ps_stream *stream);
 
 /* Before a wait, which after a callable's end lets another thread run those

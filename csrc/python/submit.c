@@ -509,6 +509,12 @@ own_stream(void)
 }
 
 bool
+is_in_callable(void)
+{
+    return own_stream() != NULL;
+}
+
+bool
 is_own_stream(struct ps_stream *stream)
 {
     struct ps_stream *mine = own_stream();
