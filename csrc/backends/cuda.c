@@ -279,8 +279,8 @@ static ps_status
 cuda_event_elapsed(const struct ps_backend *backend, int device,
                    ps_handle start, ps_handle end, float *milliseconds)
 {
-    return cudaEventElapsedTime(milliseconds, (cudaEvent_t)start,
-                                (cudaEvent_t)end);
+    return cuda_driver.event_elapsed(milliseconds, (CUevent)start,
+                                     (CUevent)end);
 }
 
 static cudaError_t

@@ -31,6 +31,7 @@
     X(event_record, "cuEventRecord", (CUevent, CUstream))                    \
     X(event_query, "cuEventQuery", (CUevent))                                \
     X(event_synchronize, "cuEventSynchronize", (CUevent))                    \
+    X(event_elapsed, "cuEventElapsedTime", (float *, CUevent, CUevent))      \
     X(stream_capturing, "cuStreamIsCapturing",                               \
       (CUstream, CUstreamCaptureStatus *))                                   \
     X(capture_mode, "cuThreadExchangeStreamCaptureMode",                     \

@@ -418,8 +418,7 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     float milliseconds;
     ps_status status = query_both(start, end);
     if (status == PS_SUCCESS) {
-        CALL_BACKEND(start->runtime,
-                     status = ps_event_elapsed(start, end, &milliseconds));
+        status = ps_event_elapsed(start, end, &milliseconds);
     }
     if (status == PS_ERROR_NOT_READY) {
         PyErr_SetString(PyExc_RuntimeError,

@@ -146,7 +146,7 @@ Stream_richcompare(PyObject *self, PyObject *other, int operation)
     bool open = a->stream != NULL && b->stream != NULL;
     bool equal =
         a == b || (open && a->device == b->device && a->handle == b->handle);
-    return PyBool_FromLong(equal == (operation == Py_EQ));
+    return Py_NewRef(equal == (operation == Py_EQ) ? Py_True : Py_False);
 }
 
 static Py_hash_t
