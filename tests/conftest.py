@@ -80,8 +80,14 @@ class Gate:
     # The backend's thread may still be inside sem_wait after open().
     _kept: ClassVar[list] = []
     closed: ClassVar[set] = set()
+    # Where Backend.sleep has its kernel; while a stream is held, CUDA does
+    # not load any.
+    ready: ClassVar[set] = set()
 
     def __init__(self, stream):
+        if stream.device not in self.ready and not COMPUTE_SANITIZER:
+            _C.sleep(stream.device_type, 0, pystreams.Stream(stream.device))
+            self.ready.add(stream.device)
         self._semaphore = (ctypes.c_long * 4)()
         self._kept.append(self._semaphore)
         self.closed.add(id(self._semaphore))
