@@ -201,30 +201,29 @@ static ps_status
 cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
                    int *device)
 {
-    struct cuda_scope scope = {.switched = 1};
+    struct cuda_scope scope = {0};
     CUcontext context;
     CUdevice found;
-    ps_status status;
 
     /* Every device has these default streams. */
     if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
         return PS_SUCCESS;
     }
-    status = cuda_driver.context_get(&scope.previous);
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.stream_context((CUstream)stream, &context);
+    scope.status = cuda_driver.context_get(&scope.previous);
+    if (scope.status == PS_SUCCESS) {
+        scope.status = cuda_driver.stream_context((CUstream)stream, &context);
     }
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.context_set(context);
+    if (scope.status == PS_SUCCESS) {
+        scope.status = cuda_driver.context_set(context);
+        scope.switched = scope.status == PS_SUCCESS;
     }
-    if (status != PS_SUCCESS) {
-        return status;
+    if (scope.status == PS_SUCCESS) {
+        scope.status = cuda_driver.context_device(&found);
     }
-    status = cuda_driver.context_device(&found);
-    if (status == PS_SUCCESS) {
+    if (scope.status == PS_SUCCESS) {
         *device = found;
     }
-    return cuda_scope_leave(&scope, status);
+    return cuda_scope_leave(scope);
 }
 
 static ps_status

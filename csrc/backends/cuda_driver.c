@@ -47,6 +47,10 @@ driver_look_up(void)
     }
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
     CUDA_DRIVER_EXTRAS(LOOK_UP_EXTRA)
+    if (table->event_elapsed == NULL) {
+        /* Before 12.8; it asks the device about both events first. */
+        LOOK_UP(event_elapsed, "cuEventElapsedTime", )
+    }
     if (table->version != NULL) {
         table->version(&version);
     }
@@ -184,22 +188,22 @@ cuda_context_retain(int device, CUcontext *context)
     return status;
 }
 
-ps_status
-cuda_scope_enter(struct cuda_scope *scope, int device)
+struct cuda_scope
+cuda_scope_enter(int device)
 {
+    struct cuda_scope scope = {0};
     CUcontext context;
-    ps_status status = cuda_context_retain(device, &context);
 
-    scope->switched = 0;
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.context_get(&scope->previous);
+    scope.status = cuda_context_retain(device, &context);
+    if (scope.status == PS_SUCCESS) {
+        scope.status = cuda_driver.context_get(&scope.previous);
     }
-    if (status != PS_SUCCESS || scope->previous == context) {
-        return status;
+    if (scope.status != PS_SUCCESS || scope.previous == context) {
+        return scope;
     }
-    status = cuda_driver.context_set(context);
+    scope.status = cuda_driver.context_set(context);
     /* A thread with no context is on device 0, and stays so with one. */
-    scope->switched =
-        status == PS_SUCCESS && (scope->previous != NULL || device != 0);
-    return status;
+    scope.switched =
+        scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
+    return scope;
 }

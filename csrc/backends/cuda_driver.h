@@ -31,7 +31,6 @@
     X(event_record, "cuEventRecord", (CUevent, CUstream))                    \
     X(event_query, "cuEventQuery", (CUevent))                                \
     X(event_synchronize, "cuEventSynchronize", (CUevent))                    \
-    X(event_elapsed, "cuEventElapsedTime", (float *, CUevent, CUevent))      \
     X(stream_capturing, "cuStreamIsCapturing",                               \
       (CUstream, CUstreamCaptureStatus *))                                   \
     X(capture_mode, "cuThreadExchangeStreamCaptureMode",                     \
@@ -45,12 +44,13 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,         \
        unsigned, unsigned, CUstream, void **, void **))
 
-/* Those that a driver may lack; NULL then. */
-#define CUDA_DRIVER_EXTRAS(X)                                   \
-    X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent)) \
-    X(stream_wait_value, "cuStreamWaitValue32_v2",              \
-      (CUstream, CUdeviceptr, cuuint32_t, unsigned))            \
-    X(stream_write_value, "cuStreamWriteValue32_v2",            \
+/* Those that a driver may lack; an older one or NULL then. */
+#define CUDA_DRIVER_EXTRAS(X)                                              \
+    X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent)) \
+    X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))            \
+    X(stream_wait_value, "cuStreamWaitValue32_v2",                         \
+      (CUstream, CUdeviceptr, cuuint32_t, unsigned))                       \
+    X(stream_write_value, "cuStreamWriteValue32_v2",                       \
       (CUstream, CUdeviceptr, cuuint32_t, unsigned))
 
 #define CUDA_FUNCTION_MEMBER(member, name, parameters) int(*member) parameters;
@@ -81,59 +81,50 @@ ps_status cuda_context_retain(int device, CUcontext *context);
 /* Between enter and leave the context of a device is current. */
 struct cuda_scope {
     CUcontext previous;
-    int switched; /* whether leave has to make previous current again */
+    int switched;     /* whether leave has to make previous current again */
+    ps_status status; /* of what was done so far */
 };
 
-ps_status cuda_scope_enter(struct cuda_scope *scope, int device);
+struct cuda_scope cuda_scope_enter(int device);
 
-/* As cuda_scope_enter, for a driver's function that names a stream or an event
- * and nothing else.  A handle knows its context, unless it is a default
- * stream, 0 to 2. */
+/* The status.  previous was current a moment ago, so a failure to return to it
+ * is no news of the call that went before. */
 static inline ps_status
-cuda_scope_enter_for(struct cuda_scope *scope, int device, ps_handle handle)
+cuda_scope_leave(struct cuda_scope scope)
 {
-    scope->switched = 0;
-    return handle > (ps_handle)CU_STREAM_PER_THREAD
-               ? PS_SUCCESS
-               : cuda_scope_enter(scope, device);
-}
-
-/* Returns the status it is given.  previous was current a moment ago, so a
- * failure to return to it is no news of the call that went before. */
-static inline ps_status
-cuda_scope_leave(const struct cuda_scope *scope, ps_status status)
-{
-    if (scope->switched) {
-        cuda_driver.context_set(scope->previous);
+    if (scope.switched) {
+        cuda_driver.context_set(scope.previous);
     }
-    return status;
+    return scope.status;
 }
 
 /* The status of an expression that is evaluated with the device's context
- * current, and so that it disturbs no capture of another stream's.  cudart's
- * last error needs no clearing: this copy of cudart is the library's own. */
-#define ON_DEVICE(device, expression)                               \
-    ({                                                              \
-        struct cuda_scope scope_;                                   \
-        CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED; \
-        ps_status status_ = cuda_scope_enter(&scope_, (device));    \
-        if (status_ == PS_SUCCESS) {                                \
-            cuda_driver.capture_mode(&mode_);                       \
-            status_ = (ps_status)(expression);                      \
-            cuda_driver.capture_mode(&mode_);                       \
-        }                                                           \
-        cuda_scope_leave(&scope_, status_);                         \
+ * current. */
+#define IN_CONTEXT(device, expression)                       \
+    ({                                                       \
+        struct cuda_scope scope_ = cuda_scope_enter(device); \
+        if (scope_.status == PS_SUCCESS)                     \
+            scope_.status = (ps_status)(expression);         \
+        cuda_scope_leave(scope_);                            \
     })
 
-/* For the driver's functions that need no more than a handle. */
-#define ON_HANDLE(device, handle, expression)                  \
-    ({                                                         \
-        struct cuda_scope scope_;                              \
-        ps_status status_ =                                    \
-            cuda_scope_enter_for(&scope_, (device), (handle)); \
-        if (status_ == PS_SUCCESS)                             \
-            status_ = (ps_status)(expression);                 \
-        cuda_scope_leave(&scope_, status_);                    \
-    })
+/* Likewise, so that it disturbs no capture of another stream's.  cudart's last
+ * error needs no clearing: this copy of cudart is the library's own. */
+#define ON_DEVICE(device, expression)                           \
+    IN_CONTEXT(device, ({                                       \
+                   CUstreamCaptureMode mode_ =                  \
+                       CU_STREAM_CAPTURE_MODE_RELAXED;          \
+                   cuda_driver.capture_mode(&mode_);            \
+                   ps_status status_ = (ps_status)(expression); \
+                   cuda_driver.capture_mode(&mode_);            \
+                   status_;                                     \
+               }))
+
+/* For the driver's functions that name a stream or an event and nothing else.
+ * A handle knows its context, unless it is a default stream, 0 to 2. */
+#define ON_HANDLE(device, handle, expression)   \
+    ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
+         ? (ps_status)(expression)              \
+         : IN_CONTEXT(device, expression))
 
 #endif
