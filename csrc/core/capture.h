@@ -47,7 +47,7 @@ void ps_capture_remove(struct ps_capture *capture);
 void ps_captures_forget(void);
 
 /* Whether the stream is being captured, by whomever.  Answers. */
-bool ps_stream_in_capture(struct ps_stream *stream);
+__attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
 /* Likewise, by a capture that ps_graph_capture_begin began; costs nothing
  * while there is none. */

@@ -541,13 +541,10 @@ wait_external(struct ps_stream *stream, struct ps_event *event)
 }
 
 ps_status
-ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
+ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
-    ps_status status = ps_stream_wait_known(stream, event);
-    if (status != PS_ERROR_NOT_READY) {
-        return status;
-    }
+    ps_status status;
     if (ps_event_is_external_on(event, stream)) {
         status = wait_external(stream, event);
     }
@@ -563,6 +560,14 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
         trace_wait(stream, event);
     }
     return status;
+}
+
+ps_status
+ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
+{
+    ps_status status = ps_stream_wait_known(stream, event);
+    return status == PS_ERROR_NOT_READY ? ps_stream_wait_pending(stream, event)
+                                        : status;
 }
 
 static ps_status

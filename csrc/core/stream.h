@@ -96,6 +96,10 @@ ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 
+/* As ps_stream_wait_event, where something does. */
+ps_status
+ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
+
 /* Wait for the event's record in effect; asks nothing of the device where
  * there is nothing to wait for.  Enqueues; may block while an external event
  * has no handle, which it gets on the stream's device. */

@@ -379,23 +379,22 @@ required_stream_argument(struct module_state *state, int type,
 }
 
 int
-stream_use_argument(struct module_state *state, int type, PyObject *argument,
+stream_use_argument(PyObject *self, int type, PyObject *argument,
                     struct stream_use *use)
 {
-    if (argument != NULL && is_stream(state, argument)) {
+    if (argument != NULL && is_stream(argument)) {
         return stream_use(argument, use);
     }
     use->object = NULL;
-    use->stream = stream_argument(state, type, argument);
+    use->stream = stream_argument(state_of(self), type, argument);
     return use->stream != NULL ? 0 : -1;
 }
 
 int
-required_stream_use(struct module_state *state, PyObject *argument,
-                    struct stream_use *use)
+required_stream_use(PyObject *self, PyObject *argument, struct stream_use *use)
 {
     return check_stream_given(argument) == 0
-               ? stream_use_argument(state, -1, argument, use)
+               ? stream_use_argument(self, -1, argument, use)
                : -1;
 }
 
@@ -427,7 +426,7 @@ stream_argument(struct module_state *state, int type, PyObject *argument)
         return device != NULL ? ps_stream_ref(ps_current_stream(device))
                               : NULL;
     }
-    if (is_stream(state, argument)) {
+    if (is_stream(argument)) {
         struct ps_stream *stream = stream_of(argument);
         return stream != NULL ? ps_stream_ref(stream) : NULL;
     }

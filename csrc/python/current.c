@@ -80,7 +80,7 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     ps_status status = make_current(state, use.stream, ps_current_enter);
-    stream_use_end(state, &use);
+    stream_use_end(self, &use);
     if (status != PS_SUCCESS) {
         return raise_status(state, runtime, "entering a stream", status);
     }
@@ -211,7 +211,7 @@ as_stream(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iO:as_stream", &type, &argument)) {
         return NULL;
     }
-    if (is_stream(state, argument)) {
+    if (is_stream(argument)) {
         return Py_NewRef(argument);
     }
     struct ps_stream *stream = required_stream_argument(state, type, argument);

@@ -114,7 +114,8 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
-PyObject *
+/* Cold, as what raises is to take no room in what calls it. */
+__attribute__((cold)) PyObject *
 raise_status(struct module_state *state, struct ps_runtime *runtime,
              const char *operation, ps_status status)
 {

@@ -186,7 +186,7 @@ Event_repr(PyObject *self)
 }
 
 /* Of two device types, in the words of torch. */
-static int
+__attribute__((cold)) static int
 raise_types(struct ps_event *event, struct ps_stream *stream,
             const char *stream_role)
 {
@@ -207,8 +207,31 @@ operation_on(struct ps_event *event, const char *operation)
                : operation;
 }
 
+__attribute__((cold)) static int
+raise_record(PyObject *self, struct ps_event *event, struct ps_stream *stream,
+             ps_status status)
+{
+    struct ps_device *device = atomic_load(&event->device);
+    if (status == PS_ERROR_INVALID_DEVICE && device != NULL &&
+        device != stream->device) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "Event device index %d does not match recording "
+                     "stream's device index %d.",
+                     device->index, stream->device->index);
+    }
+    else {
+        raise_status(
+            state_of(self), event->runtime,
+            operation_on(event, event->flags & PS_EVENT_INTERPROCESS
+                                    ? "recording an interprocess event"
+                                    : "Event.record"),
+            status);
+    }
+    return -1;
+}
+
 int
-event_record_on(struct module_state *state, struct ps_event *event,
+event_record_on(PyObject *self, struct ps_event *event,
                 struct ps_stream *stream)
 {
     ps_status status;
@@ -223,31 +246,12 @@ event_record_on(struct module_state *state, struct ps_event *event,
     else {
         ENQUEUE(status, stream, ps_event_record(event, stream));
     }
-    if (status == PS_SUCCESS) {
-        return 0;
-    }
-    struct ps_device *device = atomic_load(&event->device);
-    if (status == PS_ERROR_INVALID_DEVICE && device != NULL &&
-        device != stream->device) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "Event device index %d does not match recording "
-                     "stream's device index %d.",
-                     device->index, stream->device->index);
-    }
-    else {
-        raise_status(
-            state, event->runtime,
-            operation_on(event, event->flags & PS_EVENT_INTERPROCESS
-                                    ? "recording an interprocess event"
-                                    : "Event.record"),
-            status);
-    }
-    return -1;
+    return status == PS_SUCCESS ? 0
+                                : raise_record(self, event, stream, status);
 }
 
 int
-event_wait_on(struct module_state *state, struct ps_event *event,
-              struct ps_stream *stream)
+event_wait_on(PyObject *self, struct ps_event *event, struct ps_stream *stream)
 {
     ps_status status;
     if (event->runtime != stream->device->runtime) {
@@ -258,14 +262,14 @@ event_wait_on(struct module_state *state, struct ps_event *event,
         atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
         /* A captured wait for an external event may make a native one. */
         ENQUEUE_WITHOUT_GIL(status, stream,
-                            ps_stream_wait_event(stream, event));
+                            ps_stream_wait_pending(stream, event));
     }
     else if (status == PS_ERROR_NOT_READY) {
-        ENQUEUE(status, stream, ps_stream_wait_event(stream, event));
+        ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
     }
     if (status != PS_SUCCESS) {
-        raise_status(state, event->runtime, operation_on(event, "Event.wait"),
-                     status);
+        raise_status(state_of(self), event->runtime,
+                     operation_on(event, "Event.wait"), status);
         return -1;
     }
     return 0;
@@ -275,21 +279,20 @@ event_wait_on(struct module_state *state, struct ps_event *event,
 static PyObject *
 with_stream(PyObject *self, const char *name, PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames,
-            int (*operation)(struct module_state *state,
-                             struct ps_event *event, struct ps_stream *stream))
+            int (*operation)(PyObject *self, struct ps_event *event,
+                             struct ps_stream *stream))
 {
-    struct module_state *state = state_of(self);
     PyObject *argument;
     if (parse_optional(name, "stream", args, nargs, kwnames, &argument) < 0) {
         return NULL;
     }
     struct stream_use use;
-    if (stream_use_argument(state, backend_of(self)->device_type, argument,
+    if (stream_use_argument(self, backend_of(self)->device_type, argument,
                             &use) < 0) {
         return NULL;
     }
-    int result = operation(state, event_of(self), use.stream);
-    stream_use_end(state, &use);
+    int result = operation(self, event_of(self), use.stream);
+    stream_use_end(self, &use);
     if (result < 0) {
         return NULL;
     }
@@ -406,7 +409,7 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        &other) < 0) {
         return NULL;
     }
-    if (!is_event(state, other)) {
+    if (!is_event(other)) {
         return PyErr_Format(PyExc_TypeError,
                             "elapsed_time() expects an Event, but got %s",
                             Py_TYPE(other)->tp_name);
@@ -454,7 +457,7 @@ Event_get_flag(PyObject *self, void *closure)
     return PyBool_FromLong(event_of(self)->flags & (uintptr_t)closure);
 }
 
-static PyMethodDef event_methods[] = {
+PyMethodDef event_methods[] = {
     {"record", (PyCFunction)(void (*)(void))Event_record,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("record($self, /, stream=None)\n--\n\n"

@@ -98,21 +98,20 @@ state_of(PyObject *self)
     return state_of_type(Py_TYPE(self));
 }
 
-/* Whether the object is a Stream or an Event.  Those of cuda are subclasses,
- * which to find out takes longest and is asked most. */
+/* Whether the object is of the type that has the methods, or a subclass. */
 static inline bool
-is_stream(struct module_state *state, PyObject *object)
+has_methods(PyObject *object, const PyMethodDef *methods)
 {
-    return Py_IS_TYPE(object, state->cuda_stream_type) ||
-           PyObject_TypeCheck(object, state->stream_type);
+    PyTypeObject *type = Py_TYPE(object);
+    while (type != NULL && type->tp_methods != methods) {
+        type = type->tp_base;
+    }
+    return type != NULL;
 }
 
-static inline bool
-is_event(struct module_state *state, PyObject *object)
-{
-    return Py_IS_TYPE(object, state->cuda_event_type) ||
-           PyObject_TypeCheck(object, state->event_type);
-}
+extern PyMethodDef stream_methods[], event_methods[];
+#define is_stream(object) has_methods((object), stream_methods)
+#define is_event(object)  has_methods((object), event_methods)
 
 /* Cleaning up calls no device any more: what is left is leaked. */
 static inline bool
@@ -288,10 +287,11 @@ struct ps_stream *required_stream_argument(struct module_state *state,
 
 struct stream_use;
 
-/* Likewise, as uses of the streams; -1 with an exception. */
-int stream_use_argument(struct module_state *state, int type,
-                        PyObject *argument, struct stream_use *use);
-int required_stream_use(struct module_state *state, PyObject *argument,
+/* Likewise, as uses of the streams, for a method of self; -1 with an
+ * exception. */
+int stream_use_argument(PyObject *self, int type, PyObject *argument,
+                        struct stream_use *use);
+int required_stream_use(PyObject *self, PyObject *argument,
                         struct stream_use *use);
 
 /* As stream_argument; *stream is NULL for NULL and None.  -1 with an
@@ -347,9 +347,9 @@ struct stream_use {
 };
 
 /* Of an open Stream, which the caller keeps alive; -1 with ValueError where it
- * is closed. */
-int stream_use(PyObject *self, struct stream_use *use);
-void stream_use_end(struct module_state *state, struct stream_use *use);
+ * is closed.  The end, for a method of self. */
+int stream_use(PyObject *stream, struct stream_use *use);
+void stream_use_end(PyObject *self, struct stream_use *use);
 
 /* What Stream.query asks. */
 ps_status stream_query(struct ps_stream *stream);
@@ -464,11 +464,11 @@ PyObject *
 Event_from_ipc_handle(PyObject *cls, PyObject *args, PyObject *kwargs);
 PyObject *Event_reduce(PyObject *self, PyObject *ignored);
 
-/* What Event.record and Event.wait do, for a stream the caller holds; -1 with
- * an exception. */
-int event_record_on(struct module_state *state, struct ps_event *event,
+/* What Event.record and Event.wait do, for a stream the caller holds and for a
+ * method of self; -1 with an exception. */
+int event_record_on(PyObject *self, struct ps_event *event,
                     struct ps_stream *stream);
-int event_wait_on(struct module_state *state, struct ps_event *event,
+int event_wait_on(PyObject *self, struct ps_event *event,
                   struct ps_stream *stream);
 
 /* ---- graph.c ---- */

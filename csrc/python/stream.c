@@ -48,10 +48,10 @@ stream_release(struct module_state *state, struct ps_stream *stream)
 }
 
 int
-stream_use(PyObject *self, struct stream_use *use)
+stream_use(PyObject *stream, struct stream_use *use)
 {
-    use->object = as_stream(self);
-    use->stream = stream_of(self);
+    use->object = as_stream(stream);
+    use->stream = stream_of(stream);
     if (use->stream == NULL) {
         return -1;
     }
@@ -60,12 +60,12 @@ stream_use(PyObject *self, struct stream_use *use)
 }
 
 void
-stream_use_end(struct module_state *state, struct stream_use *use)
+stream_use_end(PyObject *self, struct stream_use *use)
 {
     StreamObject *object = use->object;
     /* The last use of an object that was closed meanwhile gives it up. */
     if (object == NULL || (--object->uses == 0 && object->stream == NULL)) {
-        stream_release(state, use->stream);
+        stream_release(state_of(self), use->stream);
     }
 }
 
@@ -138,8 +138,7 @@ static PyObject *
 Stream_richcompare(PyObject *self, PyObject *other, int operation)
 {
     if ((operation != Py_EQ && operation != Py_NE) ||
-        (!Py_IS_TYPE(other, Py_TYPE(self)) &&
-         !is_stream(state_of(self), other))) {
+        (!Py_IS_TYPE(other, Py_TYPE(self)) && !is_stream(other))) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = as_stream(self), *b = as_stream(other);
@@ -168,20 +167,19 @@ stream_query(struct ps_stream *stream)
 static PyObject *
 Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(self);
     struct stream_use use;
     if (stream_use(self, &use) < 0) {
         return NULL;
     }
     ps_status status = stream_query(use.stream);
-    stream_use_end(state, &use);
+    stream_use_end(self, &use);
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
     if (status == PS_ERROR_NOT_READY) {
         Py_RETURN_FALSE;
     }
-    return raise_status(state, as_stream(self)->device->runtime,
+    return raise_status(state_of(self), as_stream(self)->device->runtime,
                         "Stream.query", status);
 }
 
@@ -189,7 +187,6 @@ static PyObject *
 Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    struct module_state *state = state_of(self);
     PyObject *timeout, *result;
     int64_t timeout_ns;
     struct stream_use use;
@@ -204,7 +201,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream_query(use.stream) == PS_SUCCESS) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
                  0);
-        memory_settle(state, device->runtime);
+        memory_settle(state_of(self), device->runtime);
         result = Py_NewRef(Py_None);
     }
     else {
@@ -213,9 +210,9 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             .device = device,
             .stream = use.stream,
         };
-        result = waited(state, &work, timeout);
+        result = waited(state_of(self), &work, timeout);
     }
-    stream_use_end(state, &use);
+    stream_use_end(self, &use);
     return result;
 }
 
@@ -223,13 +220,12 @@ static PyObject *
 Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
 {
-    struct module_state *state = state_of(self);
     PyObject *event;
     if (parse_required("wait_event", "event", args, nargs, kwnames, &event) <
         0) {
         return NULL;
     }
-    if (!is_event(state, event)) {
+    if (!is_event(event)) {
         return PyErr_Format(PyExc_TypeError,
                             "wait_event() expects an Event, but got %s",
                             Py_TYPE(event)->tp_name);
@@ -239,8 +235,8 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     int result =
-        event_wait_on(state, ((EventObject *)event)->event, use.stream);
-    stream_use_end(state, &use);
+        event_wait_on(self, ((EventObject *)event)->event, use.stream);
+    stream_use_end(self, &use);
     if (result < 0) {
         return NULL;
     }
@@ -259,14 +255,14 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     struct stream_use other, use;
     int result = -1;
-    if (required_stream_use(state, argument, &other) < 0) {
+    if (required_stream_use(self, argument, &other) < 0) {
         return NULL;
     }
     if (stream_use(self, &use) == 0) {
         result = stream_wait_stream(state, use.stream, other.stream);
-        stream_use_end(state, &use);
+        stream_use_end(self, &use);
     }
-    stream_use_end(state, &other);
+    stream_use_end(self, &other);
     if (result < 0) {
         return NULL;
     }
@@ -275,8 +271,9 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* The event that record_event makes when it is given none. */
 static PyObject *
-event_for(struct module_state *state, PyObject *self)
+event_for(PyObject *self)
 {
+    struct module_state *state = state_of(self);
     struct ps_runtime *runtime = as_stream(self)->device->runtime;
     if (PyObject_TypeCheck(self, state->cuda_stream_type)) {
         return event_new(state, state->cuda_event_type, runtime, 0);
@@ -290,13 +287,12 @@ static PyObject *
 Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                     PyObject *kwnames)
 {
-    struct module_state *state = state_of(self);
     PyObject *event;
     if (parse_optional("record_event", "event", args, nargs, kwnames, &event) <
         0) {
         return NULL;
     }
-    if (event != NULL && !is_event(state, event)) {
+    if (event != NULL && !is_event(event)) {
         return PyErr_Format(PyExc_TypeError,
                             "record_event() expects an Event, but got %s",
                             Py_TYPE(event)->tp_name);
@@ -305,12 +301,12 @@ Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    event = event != NULL ? Py_NewRef(event) : event_for(state, self);
-    if (event != NULL && event_record_on(state, ((EventObject *)event)->event,
-                                         use.stream) < 0) {
+    event = event != NULL ? Py_NewRef(event) : event_for(self);
+    if (event != NULL &&
+        event_record_on(self, ((EventObject *)event)->event, use.stream) < 0) {
         Py_CLEAR(event);
     }
-    stream_use_end(state, &use);
+    stream_use_end(self, &use);
     return event;
 }
 
@@ -327,7 +323,7 @@ Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     CALL_BACKEND(runtime,
                  status = ps_stream_capturing(use.stream, &capturing));
-    stream_use_end(state, &use);
+    stream_use_end(self, &use);
     if (status != PS_SUCCESS) {
         return raise_status(state, runtime, "Stream.is_capturing", status);
     }
@@ -438,7 +434,7 @@ Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
     return ctypes_pointer(as_stream(self)->handle);
 }
 
-static PyMethodDef stream_methods[] = {
+PyMethodDef stream_methods[] = {
     {"query", Stream_query, METH_NOARGS,
      PyDoc_STR("query($self, /)\n--\n\n"
                "Return whether all work queued so far is done "

@@ -75,7 +75,7 @@ static int
 work_of(struct module_state *state, PyObject *object, struct work *work)
 {
     *work = (struct work){.operation = "waiting for an object"};
-    if (is_event(state, object)) {
+    if (is_event(object)) {
         work->event = ((EventObject *)object)->event;
         work->device = atomic_load(&work->event->device);
         return 0;
@@ -197,10 +197,10 @@ Waiter_check(PyObject *self, PyObject *args)
         return NULL;
     }
     struct ps_runtime *runtime;
-    if (is_event(state, object)) {
+    if (is_event(object)) {
         runtime = ((EventObject *)object)->event->runtime;
     }
-    else if (is_stream(state, object)) {
+    else if (is_stream(object)) {
         runtime = ((StreamObject *)object)->device->runtime;
     }
     else {
@@ -305,12 +305,12 @@ Event_await(PyObject *self)
 PyObject *
 Stream_await(PyObject *self)
 {
-    struct module_state *state = state_of(self);
     struct stream_use use;
     if (stream_use(self, &use) < 0) {
         return NULL;
     }
     ps_status status = stream_query(use.stream);
-    stream_use_end(state, &use);
-    return await(state, self, ((StreamObject *)self)->device->runtime, status);
+    stream_use_end(self, &use);
+    return await(state_of(self), self, ((StreamObject *)self)->device->runtime,
+                 status);
 }
