@@ -193,6 +193,11 @@ class Backend:
         finally:
             gate.open()
 
+    def wait_beside(self, stream):
+        """Wait for what a held stream does not hold up; not for ever, as on
+        CUDA the two may share a channel to the device."""
+        pystreams.wait([stream], timeout=5)
+
     def currents(self):
         """The calling thread's current device and every current stream."""
         return self.current_device(), [

@@ -465,7 +465,7 @@ def test_record_stream(backend):
         gc.collect()
         for _ in range(10):
             backend.empty(4096).fill_(1)
-        backend.current_stream().synchronize()
+        backend.wait_beside(backend.current_stream())
     side.synchronize()
     assert bytes(memoryview(target)) == b"\7" * 4096
 

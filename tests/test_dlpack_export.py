@@ -387,7 +387,7 @@ def test_given_back_while_work_uses_it(backend):
         taken.delete()
         for _ in range(10):
             backend.empty(4096).fill_(2)
-        backend.current_stream().synchronize()
+        backend.wait_beside(backend.current_stream())
     stream.synchronize()
     assert bytes(memoryview(target)) == b"\1" * 4096
 

@@ -231,7 +231,7 @@ def test_reset_while_a_replay_waits_for_its_turn(
         others = [backend.empty(SIZE) for _ in range(8)]
         for other in others:
             other.fill_(6)
-        backend.default_stream().synchronize()
+        backend.wait_beside(backend.default_stream())
     assert byte_of(buffer, stream) == 5
 
 
