@@ -201,6 +201,20 @@ def test_a_callable_short_of_memory_does_not_wait_for_itself(backend, stream):
     assert stream.submit(allocate).result(20) == "refused"
 
 
+def test_a_callable_short_of_memory_frees_no_pinned_memory(pinning, stream):
+    """CUDA waits for all work before it does."""
+    # So large that what is freed goes back to the system, with what it held.
+    idle = pinning.empty(64 << 20, pin_memory=True)
+    memoryview(idle)[:1] = b"p"
+    address = idle.data_ptr()
+    idle.close()
+    with pytest.raises(pystreams.OutOfMemoryError):
+        stream.submit(pinning.empty, 2**60).result(20)
+    again = pinning.empty(64 << 20, pin_memory=True)
+    assert again.data_ptr() == address
+    assert again.memoryview()[0] == ord("p")
+
+
 ABOUT_TO_FREE = """
 import resource, sys, threading
 sys.path.insert(0, sys.argv[1])

@@ -239,7 +239,8 @@ allocate(struct ps_block *block, size_t nbytes, bool wait)
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
         status = sweep(runtime, wait);
-        if (status == PS_SUCCESS) {
+        /* To free pinned memory, a driver may wait for all work. */
+        if (status == PS_SUCCESS && wait) {
             status = drop_idle(&runtime->memory);
         }
         if (status == PS_SUCCESS) {
