@@ -85,7 +85,9 @@ def counts(path):
     """How many there were of each outcome, by file, and why the skipped."""
     files, reasons = {}, Counter()
     for case in xml.parse(path).iter("testcase"):
-        name = case.get("classname", "").split(".")[-1]
+        # Of a test in a class, the class comes last.
+        names = case.get("classname", "").split(".")
+        name = next((n for n in names if n.startswith("test_")), names[-1])
         found = outcome(case)
         files.setdefault(name, Counter())[found] += 1
         if found == "skipped":

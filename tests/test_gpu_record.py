@@ -8,7 +8,7 @@ RUN = """<testsuites><testsuite name="pytest">
 <testcase classname="tests.test_a" name="one" />
 <testcase classname="tests.test_a" name="two">
 <failure message="no" /></testcase>
-<testcase classname="tests.test_b" name="three">
+<testcase classname="tests.test_b.TestMany" name="three">
 <skipped message="needs a | GPU" /></testcase>
 <testcase classname="tests.test_b" name="four"><error message="x" /></testcase>
 </testsuite></testsuites>"""
