@@ -152,8 +152,6 @@ make_devices_locked(struct ps_runtime *runtime, int count)
         device->index = i;
         pthread_mutex_init(&device->mutex, NULL);
         pthread_mutex_init(&device->watch_mutex, NULL);
-        /* The device's own reference keeps the count from reaching 0. */
-        atomic_init(&device->default_stream.refs, 1);
         device->default_stream.kind = PS_STREAM_DEFAULT;
         device->default_stream.generation = ps_generation();
         device->default_stream.device = device;
@@ -191,18 +189,17 @@ ps_runtime_devices(struct ps_runtime *runtime, int *count)
 ps_status
 ps_runtime_use(struct ps_runtime *runtime)
 {
-    unsigned mark = ps_generation() + 1;
-    unsigned used = atomic_load_explicit(&runtime->used, memory_order_acquire);
-    if (used == mark) {
+    if (ps_runtime_is_used(runtime)) {
         return PS_SUCCESS;
     }
-    if (used != 0) {
+    if (atomic_load(&runtime->used) != 0) {
         return PS_ERROR_FOREIGN;
     }
     int count;
     ps_status status = ps_runtime_devices(runtime, &count);
     if (status == PS_SUCCESS) {
-        atomic_store_explicit(&runtime->used, mark, memory_order_release);
+        atomic_store_explicit(&runtime->used, ps_generation() + 1,
+                              memory_order_release);
     }
     return status;
 }

@@ -106,6 +106,14 @@ struct ps_runtime *ps_runtime_find(int device_type);
  * Initializes nothing. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
+/* Whether this process has used a device. */
+static inline bool
+ps_runtime_is_used(struct ps_runtime *runtime)
+{
+    return atomic_load_explicit(&runtime->used, memory_order_acquire) ==
+           ps_generation() + 1;
+}
+
 /* Call before a device is used: makes the devices ready and marks the runtime
  * as used by this process.  PS_ERROR_FOREIGN in a forked child of a
  * process that used a runtime that is not PS_BACKEND_FORKABLE. */

@@ -388,18 +388,12 @@ ps_stream_is_pooled(struct ps_device *device, ps_handle handle)
     return found;
 }
 
-struct ps_stream *
-ps_stream_ref(struct ps_stream *stream)
-{
-    atomic_fetch_add_explicit(&stream->refs, 1, memory_order_relaxed);
-    return stream;
-}
-
 ps_status
 ps_stream_unref(struct ps_stream *stream)
 {
-    if (stream == NULL || atomic_fetch_sub_explicit(
-                              &stream->refs, 1, memory_order_acq_rel) != 1) {
+    if (stream == NULL || stream->kind == PS_STREAM_DEFAULT ||
+        atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_acq_rel) !=
+            1) {
         return PS_SUCCESS;
     }
     ps_status status = PS_SUCCESS;

@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "refs.h"
+
 struct ps_device;
 struct ps_event;
 
@@ -59,7 +61,23 @@ struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
 /* Whether the handle is that of a stream that was given up. */
 bool ps_stream_is_pooled(struct ps_device *device, ps_handle handle);
 
-struct ps_stream *ps_stream_ref(struct ps_stream *stream);
+/* References are counted, but to a default stream, which is never freed. */
+static inline struct ps_stream *
+ps_stream_ref(struct ps_stream *stream)
+{
+    if (stream->kind != PS_STREAM_DEFAULT) {
+        atomic_fetch_add_explicit(&stream->refs, 1, memory_order_relaxed);
+    }
+    return stream;
+}
+
+/* As ps_refs_drop_shared. */
+static inline bool
+ps_stream_drop_shared(struct ps_stream *stream)
+{
+    return stream->kind == PS_STREAM_DEFAULT ||
+           ps_refs_drop_shared(&stream->refs);
+}
 
 /* Accepts NULL.  Dropping the last reference may block; the status is that of
  * the clean-up, and the stream is gone in any case. */

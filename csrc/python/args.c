@@ -137,8 +137,8 @@ use_runtime(struct module_state *state, int type)
 {
     struct ps_runtime *runtime = find_runtime(type);
     int count;
-    if (runtime == NULL) {
-        return NULL;
+    if (runtime == NULL || ps_runtime_is_used(runtime)) {
+        return runtime;
     }
     ps_status status = count_devices(runtime, &count);
     if (status != PS_SUCCESS) {
@@ -320,6 +320,22 @@ device_name_argument(struct module_state *state, int type, PyObject *argument,
     return 0;
 }
 
+__attribute__((cold)) static struct ps_device *
+raise_choice(struct module_state *state, struct ps_runtime *runtime, int index,
+             ps_status status)
+{
+    int count = atomic_load(&runtime->device_count);
+    char operation[96];
+    snprintf(operation, sizeof(operation),
+             "choosing %s:%d, where there %s %d device%s,",
+             runtime->backend->name, index, count == 1 ? "is" : "are", count,
+             count == 1 ? "" : "s");
+    raise_status(state, runtime,
+                 index < 0 ? "asking for the current device" : operation,
+                 status);
+    return NULL;
+}
+
 struct ps_device *
 device_at(struct module_state *state, struct device_name name)
 {
@@ -331,26 +347,18 @@ device_at(struct module_state *state, struct device_name name)
     ps_status status = name.index < 0
                            ? ps_runtime_current_device(runtime, &device)
                            : ps_runtime_device(runtime, name.index, &device);
-    if (status != PS_SUCCESS) {
-        int count = atomic_load(&runtime->device_count);
-        char operation[96];
-        snprintf(operation, sizeof(operation),
-                 "choosing %s:%d, where there %s %d device%s,",
-                 runtime->backend->name, name.index, count == 1 ? "is" : "are",
-                 count, count == 1 ? "" : "s");
-        raise_status(state, runtime,
-                     name.index < 0 ? "asking for the current device"
-                                    : operation,
-                     status);
-        return NULL;
-    }
-    return device;
+    return status == PS_SUCCESS
+               ? device
+               : raise_choice(state, runtime, name.index, status);
 }
 
 struct ps_device *
 device_argument(struct module_state *state, int type, PyObject *argument)
 {
-    struct device_name name;
+    struct device_name name = {type, -1};
+    if (type >= 0 && argument == NULL) {
+        return device_at(state, name);
+    }
     if (device_name_argument(
             state, type, argument != NULL ? argument : Py_None, &name) < 0) {
         return NULL;

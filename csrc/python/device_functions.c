@@ -100,8 +100,7 @@ is_initialized(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     struct ps_runtime *runtime = ps_runtime_find(type);
-    return PyBool_FromLong(runtime != NULL &&
-                           atomic_load(&runtime->used) == ps_generation() + 1);
+    return PyBool_FromLong(runtime != NULL && ps_runtime_is_used(runtime));
 }
 
 static PyObject *

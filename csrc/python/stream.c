@@ -39,7 +39,7 @@ void
 stream_release(struct module_state *state, struct ps_stream *stream)
 {
     ps_status status;
-    if (stream == NULL || ps_refs_drop_shared(&stream->refs)) {
+    if (stream == NULL || ps_stream_drop_shared(stream)) {
         return;
     }
     struct ps_runtime *runtime = stream->device->runtime;
