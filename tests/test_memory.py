@@ -156,9 +156,9 @@ class Steps:
         """A block and a Buffer that holds it."""
         return self.random.choice(self.buffers())
 
-    def stream(self, block):
-        """One of its device, behind all the work so far."""
-        stream = self.random.choice(self.streams[block.index])
+    def stream(self, index):
+        """One of the device, behind all the work so far."""
+        stream = self.random.choice(self.streams[index])
         stream.wait_stream(self.last)
         self.last = stream
         return stream
@@ -166,7 +166,9 @@ class Steps:
     def allocate(self):
         index = self.random.randrange(self.backend.count)
         nbytes = self.random.choice([0, 1, 255, 256, 4096, 100_000])
-        stream = self.random.choice([None, *self.streams[index]])
+        stream = self.stream(index)
+        if stream == self.streams[index][0] and self.random.random() < 0.5:
+            stream = None
         buffer = self.backend.empty(nbytes, index, stream=stream)
         self.owned.append(Owned(index, nbytes, buffer))
 
@@ -181,7 +183,7 @@ class Steps:
 
     def export_a_copy(self):
         block, buffer = self.one()
-        with self.stream(block):
+        with self.stream(block.index):
             capsule = buffer.__dlpack__(copy=True)
         self.owned.append(Owned(block.index, buffer.nbytes, capsule))
 
@@ -202,15 +204,17 @@ class Steps:
         (block, target), (other, source) = self.one(), self.one()
         size = min(target.nbytes, source.nbytes)
         if block is not other:
-            target[:size].copy_(source[:size], True, self.stream(block))
+            target[:size].copy_(source[:size], True, self.stream(block.index))
 
     def fill(self):
         block, buffer = self.one()
-        buffer.fill_(1, self.stream(block))
+        buffer.fill_(1, self.stream(block.index))
 
     def copy_out(self):
         block, buffer = self.one()
-        buffer.copy_to(bytearray(buffer.nbytes), stream=self.stream(block))
+        buffer.copy_to(
+            bytearray(buffer.nbytes), stream=self.stream(block.index)
+        )
 
     def finish(self, block):
         """A borrower gives memory back once its work with it is done."""

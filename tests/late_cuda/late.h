@@ -1,0 +1,74 @@
+/* A CUDA of one device for machines with no GPU: what the backend calls of
+ * libcuda and cudart.  Work does nothing, and is done late: at any call some
+ * of what the order of streams and events lets proceed, at random.
+ *
+ * One rule: a use of memory that its allocation is not ordered before, and a
+ * free that a use is not ordered before, is told and counted.  What is ordered
+ * is known by clocks, one of each stream and one of the host: a call comes
+ * after what the host has seen to be done, and after nothing else of it. */
+#ifndef LATE_CUDA_H
+#define LATE_CUDA_H
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MOST_STREAMS = 64 };
+
+/* How much of each stream's work comes before. */
+struct clock {
+    unsigned of[MOST_STREAMS];
+};
+
+/* Of the latest record; no operation before the first. */
+struct event {
+    int operation;
+    struct clock clock;
+};
+
+/* How many faults there were. */
+int late_cuda_faults(void);
+
+/* What follows is random by it. */
+void late_cuda_seed(unsigned seed);
+
+/* Around each call.  What is below is for between the two. */
+void begin(void);
+void end(void);
+
+/* Streams are told by their index; 0 is both default streams.  A new one's,
+ * and -1 where there are too many. */
+int add_stream(void);
+cudaStream_t handle_of(int stream);
+int index_of(const void *handle);
+
+/* Queue an operation that does nothing, that waits for an event's record, or
+ * that writes a word or waits until it is not less. */
+void queue(int stream);
+void queue_wait(int stream, const struct event *event);
+void queue_word(int stream, uint32_t *word, uint32_t value, int writes);
+
+/* Record the event on a stream, or on all of the device. */
+void record(struct event *event, int stream);
+void record_all(struct event *event);
+
+/* Whether it is done, which the host has seen then. */
+int is_idle(int stream);
+int is_over(struct event *event);
+
+/* Wait until all that the stream has is done. */
+void drain(int stream);
+void drain_all(void);
+
+/* Memory of the device.  No address is given out twice, so that what was
+ * freed is known for good. */
+void *allocate(int stream, size_t nbytes);
+void release(int stream, void *data);
+int is_of_device(const void *address);
+
+/* Work now queued on the stream uses it, if it is the device's. */
+void use(int stream, const void *address);
+
+#endif

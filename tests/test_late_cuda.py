@@ -1,0 +1,166 @@
+"""The CUDA backend on a machine with no GPU, over late_cuda: a CUDA whose work
+is done late, at random, and which knows what is ordered after what."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+
+
+def compiled(library, *sources):
+    command = [
+        *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-shared"),
+        *("-Wall", "-Wextra", "-Werror", f"-I{HEADERS}", "-pthread"),
+        f"-Wl,-soname,{library.name}",
+    ]
+    subprocess.run([*command, *sources, "-o", library], check=True)
+
+
+@pytest.fixture(scope="module")
+def late_cuda(tmp_path_factory):
+    """A folder with libcuda.so.1 and with the package built over it: what is
+    cudart's is looked for where libcuda's is."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("no setuptools")
+    if not (HEADERS / "cuda_runtime_api.h").exists():
+        pytest.skip("no CUDA headers")
+    folder = tmp_path_factory.mktemp("late")
+    compiled(folder / "libcuda.so.1", *(HERE / "late_cuda").glob("*.c"))
+    toolkit = folder / "toolkit"
+    (toolkit / "lib64").mkdir(parents=True)
+    (toolkit / "include").symlink_to(HEADERS)
+    archive = toolkit / "lib64/libcudart_static.a"
+    subprocess.run(["ar", "rcs", archive], check=True)
+    options = ["--build-lib", folder, "--build-temp", folder / "objects"]
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", *options],
+        cwd=ROOT,
+        env=dict(os.environ, CUDA_HOME=str(toolkit), PYSTREAMS_DEBUG="1"),
+        check=True,
+    )
+    shutil.copytree(
+        ROOT / "pystreams",
+        folder / "pystreams",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+        dirs_exist_ok=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def run(run_python, late_cuda, sanitized):
+    """run(code, *arguments): what a program prints, in a process that has
+    `late`, the library, and `backend`, which is CUDA."""
+    if sanitized:
+        pytest.skip("a sanitizer must be loaded before anything else")
+    before = (
+        "import ctypes, sys\n"
+        f"sys.path[:0] = [{str(late_cuda)!r}, {str(HERE)!r}]\n"
+        "late = ctypes.CDLL('libcuda.so.1')\n"
+        "import pystreams\n"
+        "from conftest import Backend\n"
+        "backend = Backend('cuda')\n"
+        "assert not pystreams._C.is_emulated(1)\n"
+    )
+
+    def run(code, *arguments):
+        done = run_python(
+            before + code,
+            *map(str, arguments),
+            env={
+                "LD_PRELOAD": str(late_cuda / "libcuda.so.1"),
+                "LD_LIBRARY_PATH": str(late_cuda),
+                "PYTHONPATH": None,
+                "PYSTREAMS_EMULATE_CUDA": "0",
+                "CUDA_VISIBLE_DEVICES": "0",
+            },
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
+def test_a_use_before_the_allocation_is_told(run):
+    told = run("""
+first, second = backend.stream(), backend.stream()
+block = backend.empty(100, stream=first)
+block.fill_(1, stream=second)
+second.wait_stream(first)
+block.fill_(1, stream=second)
+print(late.late_cuda_faults())
+""")
+    assert told == (
+        "late CUDA: stream 2 uses before their allocation 100 bytes of "
+        "stream 1\n1\n"
+    )
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_free_that_is_too_early_is_told(run, ordered):
+    """Of work that pystreams knows nothing of."""
+    told = run(
+        """
+first, second = backend.stream(), backend.stream()
+block = backend.empty(100, stream=first)
+second.wait_stream(first)
+stream = ctypes.c_void_p(second.native_handle)
+late.cudaMemsetAsync(ctypes.c_void_p(block.data_ptr()), 0, 100, stream)
+if sys.argv[1] == "True":
+    first.wait_stream(second)
+block.close()
+print(late.late_cuda_faults())
+""",
+        ordered,
+    )
+    fault = (
+        "late CUDA: stream 1 frees, while another may use them, 100 bytes of "
+        "stream 1\n"
+    )
+    assert told == ("0\n" if ordered else f"{fault}1\n")
+
+
+@pytest.mark.parametrize("chance", range(4))
+def test_memory_is_used_and_freed_in_order(run, chance):
+    told = run(
+        """
+from test_memory import Steps
+late.late_cuda_seed(int(sys.argv[1]))
+for seed in range(25):
+    steps = Steps(backend, seed)
+    for _ in range(200):
+        steps.step()
+print(late.late_cuda_faults())
+""",
+        chance,
+    )
+    assert told == "0\n"
+
+
+def test_waiting(run):
+    told = run("""
+import asyncio
+stream, other = backend.stream(), backend.stream()
+async def both():
+    await asyncio.gather(stream, other.record_event())
+for _ in range(100):
+    stream.wait_stream(other)
+    assert stream.submit(lambda: 5).result(20) == 5
+    other.record_event().synchronize(timeout=20)
+    stream.synchronize(timeout=20)
+    assert pystreams.wait([stream, other], timeout=20).not_done == set()
+    asyncio.run(both())
+    pystreams.cuda.synchronize(timeout=20)
+print("waited")
+""")
+    assert told == "waited\n"
