@@ -5,8 +5,6 @@ import threading
 
 import pytest
 
-import pystreams
-
 STREAMS = 10_000
 
 SEMAPHORE = """
@@ -187,79 +185,3 @@ def test_streams_made_and_dropped(backend):
         stream = backend.stream()
         stream.record_event()
     backend.synchronize()
-
-
-def test_a_callable_short_of_memory_does_not_wait_for_itself(backend, stream):
-    def allocate():
-        block = backend.empty(64, stream=backend.default_stream())
-        block.record_stream(stream)
-        block.close()
-        with pytest.raises(pystreams.OutOfMemoryError):
-            backend.empty(2**60)
-        return "refused"
-
-    assert stream.submit(allocate).result(20) == "refused"
-
-
-def test_a_callable_short_of_memory_frees_no_pinned_memory(pinning, stream):
-    """CUDA waits for all work before it does."""
-    # So large that what is freed goes back to the system, with what it held.
-    idle = pinning.empty(64 << 20, pin_memory=True)
-    memoryview(idle)[:1] = b"p"
-    address = idle.data_ptr()
-    idle.close()
-    with pytest.raises(pystreams.OutOfMemoryError):
-        stream.submit(pinning.empty, 2**60).result(20)
-    again = pinning.empty(64 << 20, pin_memory=True)
-    assert again.data_ptr() == address
-    assert again.memoryview()[0] == ord("p")
-
-
-ABOUT_TO_FREE = """
-import resource, sys, threading
-sys.path.insert(0, sys.argv[1])
-import pystreams
-from producers import DELETER, Loan
-SIZE = 1 << 30
-reached, leave, done = (threading.Event() for _ in range(3))
-@DELETER
-def delete(address):
-    reached.set()
-    assert leave.wait(20)
-def give_up(buffer):
-    buffer.record_stream(stream)
-    buffer.close()
-def allocate():
-    made.append(pystreams.empty(SIZE, device="cpu"))
-made, loan = [], Loan(bytes(16), deleter=delete)
-stream = pystreams.Stream("cpu")
-stream.submit(done.wait)
-with open("/proc/self/statm") as file:
-    mapped = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (mapped + SIZE * 3 // 2,) * 2)
-# In whatever order they are looked at, a loan comes before the memory.
-give_up(pystreams.from_dlpack(loan.capsule()))
-give_up(pystreams.empty(SIZE, device="cpu"))
-give_up(pystreams.from_dlpack(loan.capsule()))
-done.set()
-threads = [threading.Thread(target=stream.synchronize),
-           threading.Thread(target=allocate)]
-threads[0].start()
-assert reached.wait(20)
-threads[1].start()
-threads[1].join(0.3)
-print(threads[1].is_alive(), len(made))
-leave.set()
-for thread in threads:
-    thread.join(20)
-print(made[0].nbytes == SIZE)
-"""
-
-
-def test_memory_that_another_thread_is_about_to_free_is_waited_for(
-    run_python, sanitized
-):
-    if sanitized:
-        pytest.skip("a sanitizer keeps freed memory")
-    done = run_python(ABOUT_TO_FREE, os.path.dirname(__file__))
-    assert (done.stdout, done.stderr) == ("True 0\nTrue\n", "")

@@ -20,8 +20,17 @@ enum {
     IDLE_BYTES = 256 << 20,
 };
 
-/* Of the calling thread, which a lender's release may bring here again. */
-static _Thread_local bool is_sweeping;
+/* The fork generation + 1 in which the thread sweeps, which a lender's release
+ * may bring here again, or to a child; 0: it does not. */
+static _Thread_local unsigned sweeping;
+
+static _Thread_local bool may_not_wait;
+
+void
+ps_memory_may_wait(bool may)
+{
+    may_not_wait = !may;
+}
 
 void
 ps_memory_pool_init(struct ps_memory_pool *pool)
@@ -94,7 +103,8 @@ settle(struct ps_block *block)
     struct ps_memory_pool *pool = &block->device->runtime->memory;
     if (block->pinned && block->data != NULL && block->release == NULL) {
         pthread_mutex_lock(&pool->mutex);
-        bool kept = pool->idle_bytes + block->nbytes <= IDLE_BYTES;
+        bool kept =
+            may_not_wait || pool->idle_bytes + block->nbytes <= IDLE_BYTES;
         if (kept) {
             block->next = pool->idle;
             pool->idle = block;
@@ -132,18 +142,41 @@ begin_sweep(struct ps_memory_pool *pool, bool wait)
     return taken;
 }
 
-/* Put back the blocks that are kept; end: where their list ends. */
 static void
-end_sweep(struct ps_memory_pool *pool, struct ps_block **kept,
-          struct ps_block **end)
+end_sweep(struct ps_memory_pool *pool)
 {
     pthread_mutex_lock(&pool->mutex);
-    *end = pool->retired;
-    pool->retired = *kept;
     if (--pool->sweeps == 0) {
         pthread_cond_broadcast(&pool->swept);
     }
     pthread_mutex_unlock(&pool->mutex);
+}
+
+static void
+retire(struct ps_block *block)
+{
+    struct ps_memory_pool *pool = &block->device->runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    block->next = pool->retired;
+    pool->retired = block;
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Settle the block, if its uses are over.  wait: so that they are.  It is
+ * retired again at once where not, for others to look at. */
+static ps_status
+look_at(struct ps_block *block, bool wait)
+{
+    unsigned generation = ps_generation();
+    ps_status status = ps_uses_forget_finished(block, wait);
+    if (generation != ps_generation()) {
+        return status;
+    }
+    if (block->uses == NULL && !is_captured(block)) {
+        return ps_first_failure(status, settle(block));
+    }
+    retire(block);
+    return status;
 }
 
 /* Settle the retired blocks whose uses are over.  wait: so that they are. */
@@ -151,30 +184,26 @@ static ps_status
 sweep(struct ps_runtime *runtime, bool wait)
 {
     struct ps_memory_pool *pool = &runtime->memory;
-    struct ps_block *kept = NULL, **end = &kept;
+    unsigned mark = ps_generation() + 1;
     ps_status status = PS_SUCCESS;
-    if (is_sweeping || !(wait || ps_memory_has_retired(pool))) {
+    if (sweeping == mark || !(wait || ps_memory_has_retired(pool))) {
         return status;
     }
-    is_sweeping = true;
+    sweeping = mark;
     enum ps_capture_mode mode = ps_capture_relax(runtime);
 
     struct ps_block *next, *block = begin_sweep(pool, wait);
     for (; block != NULL; block = next) {
         next = block->next;
-        status =
-            ps_first_failure(status, ps_uses_forget_finished(block, wait));
-        if (block->uses == NULL && !is_captured(block)) {
-            status = ps_first_failure(status, settle(block));
-        }
-        else {
-            *end = block;
-            end = &block->next;
+        status = ps_first_failure(status, look_at(block, wait));
+        if (mark != ps_generation() + 1) {
+            /* A release has forked, and the rest is the parent's. */
+            return status;
         }
     }
-    end_sweep(pool, &kept, end);
+    end_sweep(pool);
     ps_capture_restore(runtime, mode);
-    is_sweeping = false;
+    sweeping = 0;
     return status;
 }
 
@@ -209,15 +238,18 @@ allocate_native(struct ps_block *block, size_t nbytes)
         backend, device->index, block->stream->handle, nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks. */
+/* Free the idle pinned blocks, where they hold more than so much. */
 static ps_status
-drop_idle(struct ps_memory_pool *pool)
+drop_idle(struct ps_memory_pool *pool, size_t most)
 {
     ps_status status = PS_SUCCESS;
+    struct ps_block *block = NULL;
     pthread_mutex_lock(&pool->mutex);
-    struct ps_block *block = pool->idle;
-    pool->idle = NULL;
-    pool->idle_bytes = 0;
+    if (pool->idle_bytes > most) {
+        block = pool->idle;
+        pool->idle = NULL;
+        pool->idle_bytes = 0;
+    }
     pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
@@ -228,9 +260,9 @@ drop_idle(struct ps_memory_pool *pool)
 }
 
 /* Fill in data and nbytes; where memory is short, once what was given up is
- * free again.  wait: for the work that uses it. */
+ * free again. */
 static ps_status
-allocate(struct ps_block *block, size_t nbytes, bool wait)
+allocate(struct ps_block *block, size_t nbytes)
 {
     if (nbytes == 0) {
         return PS_SUCCESS;
@@ -238,10 +270,9 @@ allocate(struct ps_block *block, size_t nbytes, bool wait)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        status = sweep(runtime, wait);
-        /* To free pinned memory, a driver may wait for all work. */
-        if (status == PS_SUCCESS && wait) {
-            status = drop_idle(&runtime->memory);
+        status = sweep(runtime, !may_not_wait);
+        if (status == PS_SUCCESS && !may_not_wait) {
+            status = drop_idle(&runtime->memory, 0);
         }
         if (status == PS_SUCCESS) {
             status = allocate_native(block, nbytes);
@@ -254,7 +285,7 @@ allocate(struct ps_block *block, size_t nbytes, bool wait)
 }
 
 ps_status
-ps_block_create(struct ps_stream *stream, size_t nbytes, bool wait,
+ps_block_create(struct ps_stream *stream, size_t nbytes,
                 struct ps_block **result)
 {
     struct ps_device *device = stream->device;
@@ -276,7 +307,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes, bool wait,
     }
     if (status == PS_SUCCESS) {
         block->stream = ps_stream_ref(stream);
-        status = allocate(block, nbytes, wait);
+        status = allocate(block, nbytes);
     }
     if (status == PS_SUCCESS && captured) {
         status = ps_capture_wait_beside(stream);
@@ -324,7 +355,7 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
 }
 
 ps_status
-ps_block_create_pinned(struct ps_device *device, size_t nbytes, bool wait,
+ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        struct ps_block **result)
 {
     if (device->runtime->backend->pinned_allocate == NULL) {
@@ -348,7 +379,13 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes, bool wait,
     }
     block->host = true;
     block->pinned = true;
-    ps_status status = allocate(block, rounded, wait);
+    /* Callables may have left more than is kept. */
+    ps_status status = may_not_wait
+                           ? PS_SUCCESS
+                           : drop_idle(&device->runtime->memory, IDLE_BYTES);
+    if (status == PS_SUCCESS) {
+        status = allocate(block, rounded);
+    }
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;
@@ -394,7 +431,6 @@ ps_block_unref(struct ps_block *block)
         return drop_block(block);
     }
     struct ps_device *device = block->device;
-    struct ps_memory_pool *pool = &device->runtime->memory;
     if (block->stream != NULL) {
         if (block->data != NULL) {
             ps_trace(PS_TRACE_MEMORY_DEALLOCATION, device,
@@ -413,10 +449,7 @@ ps_block_unref(struct ps_block *block)
         return ps_first_failure(status, sweep(device->runtime, false));
     }
     ps_uses_retire(block);
-    pthread_mutex_lock(&pool->mutex);
-    block->next = pool->retired;
-    pool->retired = block;
-    pthread_mutex_unlock(&pool->mutex);
+    retire(block);
     return ps_first_failure(status, sweep(device->runtime, false));
 }
 

@@ -85,6 +85,11 @@ struct ps_block {
 /* A pool of nothing; what it held is forgotten. */
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
+/* Whether the calling thread may wait for work, as all may at first.  While
+ * work waits for the thread, an allocation that finds memory short waits for
+ * none, and pinned memory is kept, which to free a driver may wait. */
+void ps_memory_may_wait(bool may);
+
 /* Whether there are blocks that were given up while work used them. */
 static inline bool
 ps_memory_has_retired(struct ps_memory_pool *pool)
@@ -98,15 +103,14 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 ps_status ps_memory_sweep(struct ps_runtime *runtime);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
- * be 0.  wait: where memory is short, for the work that uses what was given
+ * be 0.  Waits, where memory is short, for the work that uses what was given
  * up.  May block. */
-ps_status ps_block_create(struct ps_stream *stream, size_t nbytes, bool wait,
+ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,
                           struct ps_block **block);
 
-/* nbytes of pinned memory that the device's runtime reaches; wait as above.
- * May block. */
+/* Likewise, nbytes of pinned memory that the device's runtime reaches. */
 ps_status ps_block_create_pinned(struct ps_device *device, size_t nbytes,
-                                 bool wait, struct ps_block **block);
+                                 struct ps_block **block);
 
 /* A block of memory that somebody else owns; it counts in no statistics.
  * After success the loan's owner is given back by its release. */

@@ -189,17 +189,18 @@ ps_runtime_devices(struct ps_runtime *runtime, int *count)
 ps_status
 ps_runtime_use(struct ps_runtime *runtime)
 {
-    if (ps_runtime_is_used(runtime)) {
+    unsigned mark = ps_generation() + 1;
+    unsigned used = atomic_load_explicit(&runtime->used, memory_order_acquire);
+    if (used == mark) {
         return PS_SUCCESS;
     }
-    if (atomic_load(&runtime->used) != 0) {
+    if (used != 0) {
         return PS_ERROR_FOREIGN;
     }
     int count;
     ps_status status = ps_runtime_devices(runtime, &count);
     if (status == PS_SUCCESS) {
-        atomic_store_explicit(&runtime->used, ps_generation() + 1,
-                              memory_order_release);
+        atomic_store_explicit(&runtime->used, mark, memory_order_release);
     }
     return status;
 }

@@ -85,14 +85,12 @@ span_create(struct module_state *state, struct ps_device *device,
     struct ps_runtime *runtime = device->runtime;
     struct ps_block *block;
     ps_status swept, status;
-    /* What it would wait for may wait for the callable. */
-    bool wait = !is_in_callable();
+    let_others_run();
     Py_BEGIN_ALLOW_THREADS
     swept = ps_memory_sweep(runtime);
-    status =
-        stream != NULL
-            ? ps_block_create(stream, (size_t)nbytes, wait, &block)
-            : ps_block_create_pinned(device, (size_t)nbytes, wait, &block);
+    status = stream != NULL
+                 ? ps_block_create(stream, (size_t)nbytes, &block)
+                 : ps_block_create_pinned(device, (size_t)nbytes, &block);
     Py_END_ALLOW_THREADS
     report_cleanup(state, runtime, "freeing memory", swept);
     if (status != PS_SUCCESS) {

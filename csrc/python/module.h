@@ -551,8 +551,7 @@ extern PyMethodDef submit_functions[];
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
 
-/* Whether the caller is a callable, and one that the stream now waits for. */
-bool is_in_callable(void);
+/* Whether the caller is a callable that the stream now waits for. */
 bool is_own_stream(struct ps_stream *stream);
 
 /* Before a wait, which after a callable's end lets another thread run those

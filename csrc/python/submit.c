@@ -322,9 +322,11 @@ run(struct job *job)
     bool failed = false;
     if (future_start(job->state, job->future)) {
         current = job;
+        ps_memory_may_wait(false);
         outcome = call(job);
         failed = outcome == NULL;
         outcome = failed ? take_exception() : outcome;
+        ps_memory_may_wait(true);
         current = NULL;
     }
     if (generation != ps_generation()) {
@@ -506,12 +508,6 @@ own_stream(void)
     return current != NULL && current->generation == ps_generation()
                ? current->stream
                : NULL;
-}
-
-bool
-is_in_callable(void)
-{
-    return own_stream() != NULL;
 }
 
 bool

@@ -1,0 +1,204 @@
+"""Memory that is given up while work uses it: who frees it, when, and who
+waits for that where memory is short."""
+
+import os
+import threading
+from contextlib import nullcontext
+
+import pytest
+from producers import DELETER, Loan
+
+import pystreams
+
+
+def give_up(buffer, stream):
+    """Work of the stream's uses it, if there is any."""
+    buffer.record_stream(stream)
+    buffer.close()
+
+
+def test_a_callable_short_of_memory_does_not_wait_for_itself(backend, stream):
+    def allocate():
+        give_up(backend.empty(64, stream=backend.default_stream()), stream)
+        with pytest.raises(pystreams.OutOfMemoryError):
+            backend.empty(2**60)
+        return "refused"
+
+    assert stream.submit(allocate).result(20) == "refused"
+
+
+@pytest.mark.parametrize("nbytes", [64 << 20, 300 << 20])
+@pytest.mark.parametrize("short", [False, True])
+def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):
+    """CUDA waits for all work before it does.  So large that what is freed
+    goes back to the system, with what it held."""
+    idle = pinning.empty(nbytes, pin_memory=True)
+    memoryview(idle)[:1] = b"p"
+    address = idle.data_ptr()
+
+    def give_up():
+        idle.close()
+        if short:
+            pinning.empty(2**60)
+
+    given_up = stream.submit(give_up)
+    with pytest.raises(pystreams.OutOfMemoryError) if short else nullcontext():
+        given_up.result(20)
+    again = pinning.empty(nbytes, pin_memory=True)
+    assert again.data_ptr() == address
+    assert again.memoryview()[0] == ord("p")
+
+
+def test_a_finalizer_behind_a_callable_may_ask_for_memory(backend, stream):
+    """It waits for no callable that nobody else would run."""
+    go, refused = threading.Event(), threading.Event()
+
+    class Argument:
+        def __del__(self):
+            try:
+                backend.empty(2**60)
+            except pystreams.OutOfMemoryError:
+                refused.set()
+
+    stream.submit(lambda _: go.wait(20), Argument())
+    behind = stream.submit(str, 5)
+    give_up(backend.empty(64), stream)
+    go.set()
+    assert behind.result(20) == "5"
+    assert refused.wait(20)
+
+
+@pytest.mark.parametrize("first", ["the one", "the other"])
+def test_what_was_waited_for_is_given_back(first):
+    """Though another thread is giving something else back, and has not come
+    to it."""
+    reached, leave, freed = threading.Event(), threading.Event(), []
+
+    @DELETER
+    def delete_slowly(address):
+        reached.set()
+        assert leave.wait(20)
+
+    @DELETER
+    def delete(address):
+        freed.append(address)
+
+    slow, quick = pystreams.Stream("cpu"), pystreams.Stream("cpu")
+    end_slow, end_quick = threading.Event(), threading.Event()
+    slow.submit(end_slow.wait, 20)
+    quick.submit(end_quick.wait, 20)
+    loans = [
+        (Loan(deleter=delete_slowly), slow),
+        (Loan(deleter=delete), quick),
+    ]
+    for loan, stream in loans if first == "the one" else loans[::-1]:
+        give_up(pystreams.from_dlpack(loan.capsule()), stream)
+    end_slow.set()
+    thread = threading.Thread(target=slow.synchronize)
+    thread.start()
+    assert reached.wait(20)
+    end_quick.set()
+    quick.synchronize()
+    leave.set()
+    thread.join(20)
+    assert len(freed) == 1
+
+
+FORK = """
+import faulthandler, os, sys, threading
+sys.path.insert(0, sys.argv[1])
+import pystreams
+from producers import DELETER, Loan
+faulthandler.dump_traceback_later(20, exit=True)
+child = None
+def retire(deleter):
+    stream, done = pystreams.Stream("cpu"), threading.Event()
+    stream.submit(done.wait)
+    loan = Loan(deleter=deleter)
+    buffer = pystreams.from_dlpack(loan.capsule())
+    buffer.record_stream(stream)
+    buffer.close()
+    done.set()
+    stream.synchronize()
+    return loan
+def short_of_memory():
+    try:
+        pystreams.empty(2**60, device="cpu")
+    except pystreams.OutOfMemoryError:
+        return "refused"
+def in_child():
+    freed = []
+    kept = retire(DELETER(freed.append))
+    print(short_of_memory(), len(freed), flush=True)
+    os._exit(0)
+@DELETER
+def fork(address):
+    global child
+    child = os.fork()
+    if child == 0 and sys.argv[2] == "stays":
+        in_child()
+kept = retire(fork)
+if child == 0:
+    in_child()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("child", ["stays", "comes back"])
+def test_a_fork_while_memory_is_given_back(run_python, child):
+    """The child frees nothing of its parent's, and goes on by itself."""
+    done = run_python(FORK, os.path.dirname(__file__), child)
+    assert (done.stdout, done.stderr) == ("refused 1\n0\n", "")
+
+
+ABOUT_TO_FREE = """
+import resource, sys, threading
+sys.path.insert(0, sys.argv[1])
+import pystreams
+from producers import DELETER, Loan
+SIZE = 1 << 30
+reached, leave, done = (threading.Event() for _ in range(3))
+@DELETER
+def delete(address):
+    reached.set()
+    assert leave.wait(20)
+def give_up(buffer):
+    buffer.record_stream(stream)
+    buffer.close()
+def allocate():
+    made.append(pystreams.empty(SIZE, device="cpu"))
+made, loan = [], Loan(bytes(16), deleter=delete)
+stream = pystreams.Stream("cpu")
+stream.submit(done.wait)
+with open("/proc/self/statm") as file:
+    mapped = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + SIZE * 3 // 2,) * 2)
+# Those that are kept are looked at the other way round the next time: the
+# memory is never the first.
+give_up(pystreams.from_dlpack(loan.capsule()))
+give_up(pystreams.from_dlpack(loan.capsule()))
+give_up(pystreams.empty(SIZE, device="cpu"))
+give_up(pystreams.from_dlpack(loan.capsule()))
+give_up(pystreams.from_dlpack(loan.capsule()))
+done.set()
+threads = [threading.Thread(target=stream.synchronize),
+           threading.Thread(target=allocate)]
+threads[0].start()
+assert reached.wait(20)
+threads[1].start()
+threads[1].join(0.3)
+print(threads[1].is_alive(), len(made))
+leave.set()
+for thread in threads:
+    thread.join(20)
+print(made[0].nbytes == SIZE)
+"""
+
+
+def test_memory_that_another_thread_is_about_to_free_is_waited_for(
+    run_python, sanitized
+):
+    if sanitized:
+        pytest.skip("a sanitizer keeps freed memory")
+    done = run_python(ABOUT_TO_FREE, os.path.dirname(__file__))
+    assert (done.stdout, done.stderr) == ("True 0\nTrue\n", "")
