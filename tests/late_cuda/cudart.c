@@ -196,12 +196,8 @@ cudaPointerGetAttributes(struct cudaPointerAttributes *found,
 cudaError_t
 cudaMemsetAsync(void *data, int value, size_t nbytes, cudaStream_t stream)
 {
-    (void)value;
-    (void)nbytes;
     begin();
-    int index = index_of(stream);
-    queue(index);
-    use(index, data);
+    queue_fill(index_of(stream), data, value, nbytes);
     end();
     return cudaSuccess;
 }
@@ -217,17 +213,45 @@ cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t nbytes,
                 enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    (void)nbytes;
     (void)kind;
     begin();
     int index = index_of(stream);
-    queue(index);
-    use(index, to);
-    use(index, from);
+    queue_copy(index, to, from, nbytes);
     if (is_pageable(to) || is_pageable(from)) {
         drain(index);
     }
     end();
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+    begin();
+    queue_call(index_of(stream), function, argument);
+    end();
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaMemGetInfo(size_t *unused, size_t *total)
+{
+    *unused = *total = (size_t)1 << 34;
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaGetDeviceProperties(struct cudaDeviceProp *found, int device)
+{
+    (void)device;
+    *found = (struct cudaDeviceProp){
+        .name = "late",
+        .totalGlobalMem = (size_t)1 << 34,
+        .major = 9,
+        .multiProcessorCount = 1,
+        .warpSize = 32,
+        .l2CacheSize = 1 << 20,
+    };
     return cudaSuccess;
 }
 
@@ -243,7 +267,6 @@ absent(void)
 
 ABSENT(cudaDeviceCanAccessPeer)
 ABSENT(cudaEventRecordWithFlags)
-ABSENT(cudaGetDeviceProperties)
 ABSENT(cudaGraphDebugDotPrint)
 ABSENT(cudaGraphDestroy)
 ABSENT(cudaGraphExecDestroy)
@@ -252,8 +275,6 @@ ABSENT(cudaGraphInstantiateWithFlags)
 ABSENT(cudaGraphLaunch)
 ABSENT(cudaIpcGetEventHandle)
 ABSENT(cudaIpcOpenEventHandle)
-ABSENT(cudaLaunchHostFunc)
-ABSENT(cudaMemGetInfo)
 ABSENT(cudaMemPoolDestroy)
 ABSENT(cudaMemPoolSetAccess)
 ABSENT(cudaMemcpyPeerAsync)

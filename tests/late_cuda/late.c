@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 enum { MOST_OPERATIONS = 1 << 20, ON_NO_STREAM = -1 };
 
@@ -11,10 +13,19 @@ struct operation {
     int next; /* on its stream, or ON_NO_STREAM */
     int done;
     int after[MOST_STREAMS]; /* other streams' operations */
-    uint32_t *word;          /* to be written or waited for, or NULL */
+    struct clock clock;
+    /* What it does: NULL and 0 in others. */
+    uint32_t *word; /* written or waited for */
     uint32_t value;
     int writes;
-    struct clock clock;
+    uint64_t nanoseconds;
+    cudaHostFn_t function;
+    void *argument;
+    void *to;
+    const void *from; /* NULL: fill with the value */
+    size_t nbytes;
+    /* When it was begun and done; 0: not yet. */
+    int64_t begun_ns, done_ns;
 };
 
 struct stream {
@@ -73,8 +84,16 @@ join(struct clock *clock, const struct clock *earlier)
     }
 }
 
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 static int
-may_proceed(const struct operation *operation)
+may_begin(const struct operation *operation)
 {
     for (int i = 0; i < stream_count; i++) {
         if (!operations[operation->after[i]].done) {
@@ -86,19 +105,57 @@ may_proceed(const struct operation *operation)
                operation->value;
 }
 
+static void *
+call(void *memory)
+{
+    struct operation *operation = memory;
+    operation->function(operation->argument);
+    pthread_mutex_lock(&mutex);
+    operation->function = NULL;
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+static void
+begin_operation(struct operation *operation)
+{
+    operation->begun_ns = now_ns();
+    if (operation->writes || operation->function != NULL) {
+        /* Whoever is told knows that what came before is done. */
+        join(&host, &operation->clock);
+    }
+    if (operation->writes) {
+        __atomic_store_n(operation->word, operation->value, __ATOMIC_RELEASE);
+    }
+    if (operation->function != NULL) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, call, operation);
+        pthread_detach(thread);
+    }
+    if (operation->from != NULL) {
+        memmove(operation->to, operation->from, operation->nbytes);
+    }
+    else if (operation->to != NULL) {
+        memset(operation->to, (int)operation->value, operation->nbytes);
+    }
+}
+
 static void
 proceed(struct stream *stream)
 {
     struct operation *operation = &operations[stream->first];
-    if (stream->first == 0 || !may_proceed(operation)) {
+    if (stream->first == 0) {
         return;
     }
-    if (operation->writes) {
-        /* Whoever reads it sees that what came before is done. */
-        join(&host, &operation->clock);
-        __atomic_store_n(operation->word, operation->value, __ATOMIC_RELEASE);
+    if (operation->begun_ns == 0 && may_begin(operation)) {
+        begin_operation(operation);
+    }
+    if (operation->begun_ns == 0 || operation->function != NULL ||
+        now_ns() - operation->begun_ns < (int64_t)operation->nanoseconds) {
+        return;
     }
     operation->done = 1;
+    operation->done_ns = now_ns();
     stream->first = operation->next;
     stream->last = stream->first != 0 ? stream->last : 0;
 }
@@ -152,7 +209,7 @@ new_operation(void)
     return operation_count++;
 }
 
-static int
+static struct operation *
 append(int index)
 {
     struct stream *stream = &streams[index];
@@ -162,36 +219,44 @@ append(int index)
     *(stream->last != 0 ? &operations[stream->last].next : &stream->first) =
         operation;
     stream->last = operation;
-    return operation;
-}
-
-void
-queue(int stream)
-{
-    append(stream);
+    operations[operation].clock = stream->clock;
+    return &operations[operation];
 }
 
 void
 queue_wait(int stream, const struct event *event)
 {
-    operations[append(stream)].after[0] = event->operation;
+    append(stream)->after[0] = event->operation;
     join(&streams[stream].clock, &event->clock);
 }
 
 void
 queue_word(int stream, uint32_t *word, uint32_t value, int writes)
 {
-    struct operation *operation = &operations[append(stream)];
+    struct operation *operation = append(stream);
     operation->word = word;
     operation->value = value;
     operation->writes = writes;
-    operation->clock = streams[stream].clock;
+}
+
+void
+queue_sleep(int stream, uint64_t nanoseconds)
+{
+    append(stream)->nanoseconds = nanoseconds;
+}
+
+void
+queue_call(int stream, cudaHostFn_t function, void *argument)
+{
+    struct operation *operation = append(stream);
+    operation->function = function;
+    operation->argument = argument;
 }
 
 void
 record(struct event *event, int stream)
 {
-    event->operation = append(stream);
+    event->operation = (int)(append(stream) - operations);
     event->clock = streams[stream].clock;
 }
 
@@ -223,12 +288,19 @@ is_over(struct event *event)
 {
     struct operation *operation = &operations[event->operation];
     if (operation->next == ON_NO_STREAM) {
-        operation->done = may_proceed(operation);
+        operation->done = may_begin(operation);
     }
     if (operation->done) {
         join(&host, &event->clock);
     }
     return operation->done;
+}
+
+int64_t
+between(const struct event *start, const struct event *stop)
+{
+    return operations[stop->operation].done_ns -
+           operations[start->operation].done_ns;
 }
 
 void
@@ -238,6 +310,9 @@ drain(int stream)
         for (int i = 0; i < stream_count; i++) {
             proceed(&streams[i]);
         }
+        /* A function that was called may call, too. */
+        end();
+        pthread_mutex_lock(&mutex);
     }
 }
 
@@ -300,7 +375,7 @@ is_of_device(const void *address)
     return find(address) != NULL;
 }
 
-void
+static void
 use(int stream, const void *address)
 {
     struct block *block = find(address);
@@ -314,4 +389,25 @@ use(int stream, const void *address)
         fault(stream, "uses before their allocation", block);
     }
     block->used[stream] = streams[stream].clock.of[stream];
+}
+
+void
+queue_copy(int stream, void *to, const void *from, size_t nbytes)
+{
+    struct operation *operation = append(stream);
+    operation->to = to;
+    operation->from = from;
+    operation->nbytes = nbytes;
+    use(stream, to);
+    use(stream, from);
+}
+
+void
+queue_fill(int stream, void *to, int value, size_t nbytes)
+{
+    struct operation *operation = append(stream);
+    operation->to = to;
+    operation->value = (uint32_t)value;
+    operation->nbytes = nbytes;
+    use(stream, to);
 }

@@ -1,6 +1,6 @@
 /* A CUDA of one device for machines with no GPU: what the backend calls of
- * libcuda and cudart.  Work does nothing, and is done late: at any call some
- * of what the order of streams and events lets proceed, at random.
+ * libcuda and cudart, without graphs.  Work is done late: at any call some of
+ * what the order of streams and events lets proceed, at random.
  *
  * One rule: a use of memory that its allocation is not ordered before, and a
  * free that a use is not ordered before, is told and counted.  What is ordered
@@ -44,11 +44,15 @@ int add_stream(void);
 cudaStream_t handle_of(int stream);
 int index_of(const void *handle);
 
-/* Queue an operation that does nothing, that waits for an event's record, or
- * that writes a word or waits until it is not less. */
-void queue(int stream);
+/* Queue an operation that waits for an event's record, that writes a word or
+ * waits until it is not less, that lasts, that calls a function on a thread of
+ * its own, or that copies or fills memory, which it uses. */
 void queue_wait(int stream, const struct event *event);
 void queue_word(int stream, uint32_t *word, uint32_t value, int writes);
+void queue_sleep(int stream, uint64_t nanoseconds);
+void queue_call(int stream, cudaHostFn_t function, void *argument);
+void queue_copy(int stream, void *to, const void *from, size_t nbytes);
+void queue_fill(int stream, void *to, int value, size_t nbytes);
 
 /* Record the event on a stream, or on all of the device. */
 void record(struct event *event, int stream);
@@ -57,6 +61,9 @@ void record_all(struct event *event);
 /* Whether it is done, which the host has seen then. */
 int is_idle(int stream);
 int is_over(struct event *event);
+
+/* Nanoseconds between the ends of two that are. */
+int64_t between(const struct event *start, const struct event *stop);
 
 /* Wait until all that the stream has is done. */
 void drain(int stream);
@@ -67,8 +74,5 @@ void drain_all(void);
 void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
-
-/* Work now queued on the stream uses it, if it is the device's. */
-void use(int stream, const void *address);
 
 #endif
