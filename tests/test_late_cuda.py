@@ -58,11 +58,12 @@ def late_cuda(tmp_path_factory):
 
 
 @pytest.fixture
-def run(run_python, late_cuda, sanitized):
+def run(run_python, sanitized, request):
     """run(code, *arguments): what a program prints, in a process that has
     `late`, the library, and `backend`, which is CUDA."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
+    late_cuda = request.getfixturevalue("late_cuda")
     before = (
         "import ctypes, sys\n"
         f"sys.path[:0] = [{str(late_cuda)!r}, {str(HERE)!r}]\n"
