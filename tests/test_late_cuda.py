@@ -1,6 +1,7 @@
 """The CUDA backend on a machine with no GPU, over late_cuda: a CUDA whose work
 is done late, at random, and which knows what is ordered after what."""
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -58,15 +59,28 @@ def late_cuda(tmp_path_factory):
 
 
 @pytest.fixture
-def run(run_python, sanitized, request):
-    """run(code, *arguments): what a program prints, in a process that has
-    `late`, the library, and `backend`, which is CUDA."""
+def run_late(run_python, sanitized, request):
+    """run_python, in a process whose CUDA it is."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
-    late_cuda = request.getfixturevalue("late_cuda")
+    folder = str(request.getfixturevalue("late_cuda"))
+    variables = {
+        "LD_PRELOAD": f"{folder}/libcuda.so.1",
+        "LD_LIBRARY_PATH": folder,
+        "PYTHONPATH": folder,
+        "PYSTREAMS_EMULATE_CUDA": None,
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    return functools.partial(run_python, env=variables, timeout=300)
+
+
+@pytest.fixture
+def run(run_late):
+    """run(code, *arguments): what a program prints that has `late`, the
+    library, and `backend`, which is CUDA."""
     before = (
         "import ctypes, sys\n"
-        f"sys.path[:0] = [{str(late_cuda)!r}, {str(HERE)!r}]\n"
+        f"sys.path.insert(0, {str(HERE)!r})\n"
         "late = ctypes.CDLL('libcuda.so.1')\n"
         "import pystreams\n"
         "from conftest import Backend\n"
@@ -75,17 +89,7 @@ def run(run_python, sanitized, request):
     )
 
     def run(code, *arguments):
-        done = run_python(
-            before + code,
-            *map(str, arguments),
-            env={
-                "LD_PRELOAD": str(late_cuda / "libcuda.so.1"),
-                "LD_LIBRARY_PATH": str(late_cuda),
-                "PYTHONPATH": None,
-                "PYSTREAMS_EMULATE_CUDA": "0",
-                "CUDA_VISIBLE_DEVICES": "0",
-            },
-        )
+        done = run_late(before + code, *map(str, arguments))
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
@@ -148,20 +152,38 @@ print(late.late_cuda_faults())
     assert told == "0\n"
 
 
-def test_waiting(run):
-    told = run("""
-import asyncio
-stream, other = backend.stream(), backend.stream()
-async def both():
-    await asyncio.gather(stream, other.record_event())
-for _ in range(100):
-    stream.wait_stream(other)
-    assert stream.submit(lambda: 5).result(20) == 5
-    other.record_event().synchronize(timeout=20)
-    stream.synchronize(timeout=20)
-    assert pystreams.wait([stream, other], timeout=20).not_done == set()
-    asyncio.run(both())
-    pystreams.cuda.synchronize(timeout=20)
-print("waited")
-""")
-    assert told == "waited\n"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "array_interface",
+        "asyncio",
+        "buffer",
+        "copy",
+        "current_stream",
+        "dlpack",
+        "dlpack_export",
+        "event",
+        "giving_up",
+        "interrupts",
+        "memory",
+        "models",
+        "stream",
+        "submit",
+        "submit_drops",
+        "threads",
+        "timeouts",
+        "trace",
+        "wait",
+    ],
+)
+def test_what_holds_of_every_backend(run_late, name):
+    """Of each file, the tests of cuda; not those of what a wait costs, nor of
+    the memory that late_cuda itself takes."""
+    options = ["-v", "-p", "no:cacheprovider", "--rootdir", ROOT]
+    chosen = "cuda and not cpu- and not costs_little and not nothing_leaks"
+    done = run_late(
+        ["-m", "pytest", *options, HERE / f"test_{name}.py", "-k", chosen]
+    )
+    assert done.returncode == 0, done.stdout
+    assert "[cuda" in done.stdout
+    assert "[cuda-emulated" not in done.stdout

@@ -47,7 +47,8 @@ cudaGetDeviceCount(int *count)
 cudaError_t
 cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
-    *least = *greatest = 0;
+    *least = 0;
+    *greatest = -5;
     return cudaSuccess;
 }
 
@@ -78,7 +79,9 @@ cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
 cudaError_t
 cudaStreamDestroy(cudaStream_t stream)
 {
-    (void)stream;
+    begin();
+    remove_stream(index_of(stream));
+    end();
     return cudaSuccess;
 }
 

@@ -7,28 +7,29 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_OPERATIONS = 1 << 20, ON_NO_STREAM = -1 };
+enum { ALIGNMENT = 256, MOST_OPERATIONS = 1 << 22, ON_NO_STREAM = -1 };
 
+/* What it does not do is NULL or 0. */
 struct operation {
-    int next; /* on its stream, or ON_NO_STREAM */
+    int next;  /* on its stream, or ON_NO_STREAM */
+    int after; /* another stream's */
+    int *all;  /* the last of each stream's that it is after, too */
     int done;
-    int after[MOST_STREAMS]; /* other streams' operations */
-    struct clock clock;
-    /* What it does: NULL and 0 in others. */
-    uint32_t *word; /* written or waited for */
+    int64_t begun_ns, done_ns;
+    uint32_t *word; /* to be written or waited for */
     uint32_t value;
     int writes;
     uint64_t nanoseconds;
     cudaHostFn_t function;
     void *argument;
+    struct clock *known; /* to whom it tells of its turn */
     void *to;
     const void *from; /* NULL: fill with the value */
     size_t nbytes;
-    /* When it was begun and done; 0: not yet. */
-    int64_t begun_ns, done_ns;
 };
 
 struct stream {
+    int removed;
     int first, last; /* 0: none */
     struct clock clock;
 };
@@ -95,14 +96,15 @@ now_ns(void)
 static int
 may_begin(const struct operation *operation)
 {
-    for (int i = 0; i < stream_count; i++) {
-        if (!operations[operation->after[i]].done) {
+    for (int i = 0; operation->all != NULL && i < MOST_STREAMS; i++) {
+        if (!operations[operation->all[i]].done) {
             return 0;
         }
     }
-    return operation->word == NULL || operation->writes ||
-           __atomic_load_n(operation->word, __ATOMIC_ACQUIRE) >=
-               operation->value;
+    return operations[operation->after].done &&
+           (operation->word == NULL || operation->writes ||
+            __atomic_load_n(operation->word, __ATOMIC_ACQUIRE) >=
+                operation->value);
 }
 
 static void *
@@ -120,9 +122,9 @@ static void
 begin_operation(struct operation *operation)
 {
     operation->begun_ns = now_ns();
-    if (operation->writes || operation->function != NULL) {
-        /* Whoever is told knows that what came before is done. */
-        join(&host, &operation->clock);
+    if (operation->known != NULL) {
+        join(&host, operation->known);
+        free(operation->known);
     }
     if (operation->writes) {
         __atomic_store_n(operation->word, operation->value, __ATOMIC_RELEASE);
@@ -160,17 +162,42 @@ proceed(struct stream *stream)
     stream->last = stream->first != 0 ? stream->last : 0;
 }
 
+static void
+proceed_with_some(void)
+{
+    for (int steps = rand_r(&state) % 3; steps > 0; steps--) {
+        proceed(&streams[rand_r(&state) % stream_count]);
+    }
+}
+
+/* What is waited for without a call proceeds, too. */
+static void *
+work(void *unused)
+{
+    struct timespec nap = {0, 50000};
+    for (;;) {
+        nanosleep(&nap, NULL);
+        pthread_mutex_lock(&mutex);
+        for (int i = 0; i < stream_count; i++) {
+            proceed(&streams[i]);
+        }
+        pthread_mutex_unlock(&mutex);
+    }
+    return unused;
+}
+
 void
 begin(void)
 {
     pthread_mutex_lock(&mutex);
     if (operations == NULL) {
+        pthread_t thread;
         operations = calloc(MOST_OPERATIONS, sizeof(*operations));
         operations[0].done = 1;
+        pthread_create(&thread, NULL, work, NULL);
+        pthread_detach(thread);
     }
-    for (int steps = rand_r(&state) % 3; steps > 0; steps--) {
-        proceed(&streams[rand_r(&state) % stream_count]);
-    }
+    proceed_with_some();
 }
 
 void
@@ -182,7 +209,19 @@ end(void)
 int
 add_stream(void)
 {
+    for (int i = 1; i < stream_count; i++) {
+        if (streams[i].removed && streams[i].first == 0) {
+            streams[i].removed = 0;
+            return i;
+        }
+    }
     return stream_count < MOST_STREAMS ? stream_count++ : -1;
+}
+
+void
+remove_stream(int stream)
+{
+    streams[stream].removed = 1;
 }
 
 cudaStream_t
@@ -219,14 +258,22 @@ append(int index)
     *(stream->last != 0 ? &operations[stream->last].next : &stream->first) =
         operation;
     stream->last = operation;
-    operations[operation].clock = stream->clock;
     return &operations[operation];
+}
+
+/* Whoever the operation tells of its turn knows that what is before it is
+ * done. */
+static void
+tell(struct operation *operation, int stream)
+{
+    operation->known = malloc(sizeof(*operation->known));
+    *operation->known = streams[stream].clock;
 }
 
 void
 queue_wait(int stream, const struct event *event)
 {
-    append(stream)->after[0] = event->operation;
+    append(stream)->after = event->operation;
     join(&streams[stream].clock, &event->clock);
 }
 
@@ -237,6 +284,9 @@ queue_word(int stream, uint32_t *word, uint32_t value, int writes)
     operation->word = word;
     operation->value = value;
     operation->writes = writes;
+    if (writes) {
+        tell(operation, stream);
+    }
 }
 
 void
@@ -251,6 +301,7 @@ queue_call(int stream, cudaHostFn_t function, void *argument)
     struct operation *operation = append(stream);
     operation->function = function;
     operation->argument = argument;
+    tell(operation, stream);
 }
 
 void
@@ -266,8 +317,9 @@ record_all(struct event *event)
     struct operation *operation = &operations[new_operation()];
     event->operation = (int)(operation - operations);
     event->clock = (struct clock){0};
+    operation->all = calloc(MOST_STREAMS, sizeof(*operation->all));
     for (int i = 0; i < stream_count; i++) {
-        operation->after[i] = streams[i].last;
+        operation->all[i] = streams[i].last;
         join(&event->clock, &streams[i].clock);
     }
     operation->next = ON_NO_STREAM;
@@ -340,7 +392,9 @@ void *
 allocate(int stream, size_t nbytes)
 {
     struct block *block = calloc(1, sizeof(*block));
-    if (block == NULL || (block->data = malloc(nbytes)) == NULL) {
+    size_t rounded = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (block == NULL || rounded < nbytes ||
+        (block->data = aligned_alloc(ALIGNMENT, rounded)) == NULL) {
         free(block);
         return NULL;
     }

@@ -1,5 +1,5 @@
 /* A CUDA of one device for machines with no GPU: what the backend calls of
- * libcuda and cudart, without graphs.  Work is done late: at any call some of
+ * libcuda and cudart, without graphs.  Work is done late: now and then some of
  * what the order of streams and events lets proceed, at random.
  *
  * One rule: a use of memory that its allocation is not ordered before, and a
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST_STREAMS = 64 };
+enum { MOST_STREAMS = 256 };
 
 /* How much of each stream's work comes before. */
 struct clock {
@@ -41,6 +41,7 @@ void end(void);
 /* Streams are told by their index; 0 is both default streams.  A new one's,
  * and -1 where there are too many. */
 int add_stream(void);
+void remove_stream(int stream);
 cudaStream_t handle_of(int stream);
 int index_of(const void *handle);
 
