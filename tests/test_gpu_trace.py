@@ -8,9 +8,7 @@ import pystreams as torch
 import pystreams.cuda._gpu_trace as gpu_trace
 from pystreams import trace
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
-
-pytestmark = pytest.mark.usefixtures("cuda")
+pytestmark = pytest.mark.usefixtures("cuda", "nothing_left")
 
 
 @pytest.fixture(autouse=True)
