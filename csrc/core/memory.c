@@ -238,12 +238,16 @@ allocate_native(struct ps_block *block, size_t nbytes)
         backend, device->index, block->stream->handle, nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks, where they hold more than so much. */
+/* Free the idle pinned blocks, where they hold more than so much and the
+ * thread may wait. */
 static ps_status
 drop_idle(struct ps_memory_pool *pool, size_t most)
 {
     ps_status status = PS_SUCCESS;
     struct ps_block *block = NULL;
+    if (may_not_wait) {
+        return status;
+    }
     pthread_mutex_lock(&pool->mutex);
     if (pool->idle_bytes > most) {
         block = pool->idle;
@@ -271,7 +275,7 @@ allocate(struct ps_block *block, size_t nbytes)
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
         status = sweep(runtime, !may_not_wait);
-        if (status == PS_SUCCESS && !may_not_wait) {
+        if (status == PS_SUCCESS) {
             status = drop_idle(&runtime->memory, 0);
         }
         if (status == PS_SUCCESS) {
@@ -380,9 +384,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     block->host = true;
     block->pinned = true;
     /* Callables may have left more than is kept. */
-    ps_status status = may_not_wait
-                           ? PS_SUCCESS
-                           : drop_idle(&device->runtime->memory, IDLE_BYTES);
+    ps_status status = drop_idle(&device->runtime->memory, IDLE_BYTES);
     if (status == PS_SUCCESS) {
         status = allocate(block, rounded);
     }

@@ -30,8 +30,7 @@ struct ps_memory_stats {
 
 /* The blocks of a runtime that nobody holds. */
 struct ps_memory_pool {
-    /* Guards the lists and the counts; never held across a call of a backend.
-     */
+    /* Guards the lists and counts; never held across a call of a backend. */
     pthread_mutex_t mutex;
     /* Blocks that work still uses; changed under the mutex. */
     struct ps_block *_Atomic retired;
