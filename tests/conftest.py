@@ -462,13 +462,18 @@ def run_python(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """A folder with the modules fake_device, which is the example, and its
-    variants gated_device and broken_device."""
+def tools():
+    """What extension modules are built with."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("no setuptools")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory, tools):
+    """A folder with the modules fake_device, which is the example, and its
+    variants gated_device and broken_device."""
     folder = tmp_path_factory.mktemp("built")
     environment = dict(
         os.environ,

@@ -2,7 +2,6 @@
 is done late, at random, and which knows what is ordered after what."""
 
 import functools
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -26,13 +25,9 @@ def compiled(library, *sources):
 
 
 @pytest.fixture(scope="module")
-def late_cuda(tmp_path_factory):
+def late_cuda(tmp_path_factory, tools):
     """A folder with libcuda.so.1 and with the package built over it: what is
     cudart's is looked for where libcuda's is."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
-    if importlib.util.find_spec("setuptools") is None:
-        pytest.skip("no setuptools")
     if not (HEADERS / "cuda_runtime_api.h").exists():
         pytest.skip("no CUDA headers")
     folder = tmp_path_factory.mktemp("late")

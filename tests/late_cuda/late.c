@@ -163,10 +163,10 @@ proceed(struct stream *stream)
 }
 
 static void
-proceed_with_some(void)
+proceed_with_all(void)
 {
-    for (int steps = rand_r(&state) % 3; steps > 0; steps--) {
-        proceed(&streams[rand_r(&state) % stream_count]);
+    for (int i = 0; i < stream_count; i++) {
+        proceed(&streams[i]);
     }
 }
 
@@ -178,9 +178,7 @@ work(void *unused)
     for (;;) {
         nanosleep(&nap, NULL);
         pthread_mutex_lock(&mutex);
-        for (int i = 0; i < stream_count; i++) {
-            proceed(&streams[i]);
-        }
+        proceed_with_all();
         pthread_mutex_unlock(&mutex);
     }
     return unused;
@@ -197,7 +195,9 @@ begin(void)
         pthread_create(&thread, NULL, work, NULL);
         pthread_detach(thread);
     }
-    proceed_with_some();
+    for (int steps = rand_r(&state) % 3; steps > 0; steps--) {
+        proceed(&streams[rand_r(&state) % stream_count]);
+    }
 }
 
 void
@@ -359,9 +359,7 @@ void
 drain(int stream)
 {
     while (!is_idle(stream)) {
-        for (int i = 0; i < stream_count; i++) {
-            proceed(&streams[i]);
-        }
+        proceed_with_all();
         /* A function that was called may call, too. */
         end();
         pthread_mutex_lock(&mutex);

@@ -34,6 +34,9 @@ int late_cuda_faults(void);
 /* What follows is random by it. */
 void late_cuda_seed(unsigned seed);
 
+/* The library is preloaded, and these names are not for others. */
+#pragma GCC visibility push(hidden)
+
 /* Around each call.  What is below is for between the two. */
 void begin(void);
 void end(void);
@@ -75,5 +78,7 @@ void drain_all(void);
 void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
+
+#pragma GCC visibility pop
 
 #endif

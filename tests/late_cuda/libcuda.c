@@ -114,15 +114,22 @@ cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+static CUresult
+word(CUstream stream, CUdeviceptr address, cuuint32_t value, int writes)
+{
+    begin();
+    queue_word(index_of(stream), (uint32_t *)(uintptr_t)address, value,
+               writes);
+    end();
+    return CUDA_SUCCESS;
+}
+
 CUresult
 cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                     unsigned flags)
 {
     (void)flags;
-    begin();
-    queue_word(index_of(stream), (uint32_t *)(uintptr_t)address, value, 0);
-    end();
-    return CUDA_SUCCESS;
+    return word(stream, address, value, 0);
 }
 
 CUresult
@@ -130,10 +137,7 @@ cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                      unsigned flags)
 {
     (void)flags;
-    begin();
-    queue_word(index_of(stream), (uint32_t *)(uintptr_t)address, value, 1);
-    end();
-    return CUDA_SUCCESS;
+    return word(stream, address, value, 1);
 }
 
 CUresult
