@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from . import _C
 from ._C import DeviceContext as _DeviceContext
+from ._C import StreamContext as _StreamContext
 from ._C import default_type as _default_type
-from ._context import StreamContext as _StreamContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ def stream(stream: _StreamLike | None) -> _StreamContext:
 def _checked_stream(stream: _StreamLike) -> Stream:
     type = _default_type()
     found = _C.as_stream(type, stream)
-    _check(found.device.type, type)
+    if found.device_type != type:
+        _check(found.device.type, type)
     return found
 
 

@@ -6,6 +6,7 @@ The only file whose tests are timed: they compare times of one run.
 import sysconfig
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,45 @@ def test_two_threads_wait_for_two_devices_at_once(two_devices, wait):
     elapsed = (time.perf_counter() - started) * 1000
     assert len(summed) == 2
     assert sum(summed) / elapsed > 1.4
+
+
+KEPT = """
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from conftest import Backend
+
+backend = Backend(sys.argv[2])
+stream, block = backend.stream(), backend.empty(1000)
+count, last = 0, 99_999
+
+def fill():
+    global count
+    for count in range(last + 1):
+        block.fill_(1, stream)
+
+block.fill_(1, stream)
+stream.synchronize()
+with backend.hold(stream):
+    event = stream.record_event()
+    filler = threading.Thread(target=fill)
+    filler.start()
+    seen = None
+    while seen != count:
+        seen = count
+        time.sleep(0.2)
+    assert seen < last
+    for _ in range(1000):
+        assert not event.query()
+filler.join()
+stream.synchronize()
+assert event.query()
+"""
+
+
+def test_an_event_is_asked_while_a_thread_waits_for_room(backend, run_python):
+    """A query keeps the GIL on every backend."""
+    done = run_python(KEPT, str(Path(__file__).parent), backend.name)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_free_threaded_interpreter_turns_the_gil_on(run_python):

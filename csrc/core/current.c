@@ -153,14 +153,11 @@ replace(struct ps_stream *stream)
 }
 
 static ps_status
-switch_device(struct ps_device *target, struct ps_device **left)
+switch_device(struct ps_device *target, struct ps_device *left)
 {
-    struct ps_runtime *runtime = target->runtime;
-    ps_status status = ps_runtime_current_device(runtime, left);
-    if (status == PS_SUCCESS && *left != target) {
-        status = runtime->backend->device_set(runtime->backend, target->index);
-    }
-    return status;
+    const struct ps_backend *backend = target->runtime->backend;
+    return left == target ? PS_SUCCESS
+                          : backend->device_set(backend, target->index);
 }
 
 /* What every change of the current stream checks and makes ready first. */
@@ -177,12 +174,12 @@ prepare(struct ps_stream *stream)
 }
 
 ps_status
-ps_current_set(struct ps_stream *stream, struct ps_stream **replaced)
+ps_current_set(struct ps_stream *stream, struct ps_device *left,
+               struct ps_stream **replaced)
 {
-    struct ps_device *left;
     ps_status status = prepare(stream);
     if (status == PS_SUCCESS) {
-        status = switch_device(stream->device, &left);
+        status = switch_device(stream->device, left);
     }
     if (status == PS_SUCCESS) {
         *replaced = replace(ps_stream_ref(stream));
@@ -208,15 +205,15 @@ reserve_scope(void)
 }
 
 ps_status
-ps_current_enter(struct ps_stream *stream, struct ps_stream **replaced)
+ps_current_enter(struct ps_stream *stream, struct ps_device *left,
+                 struct ps_stream **replaced)
 {
-    struct ps_device *left;
     ps_status status = prepare(stream);
     if (status == PS_SUCCESS) {
         status = reserve_scope();
     }
     if (status == PS_SUCCESS) {
-        status = switch_device(stream->device, &left);
+        status = switch_device(stream->device, left);
     }
     if (status != PS_SUCCESS) {
         return status;

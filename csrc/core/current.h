@@ -31,15 +31,16 @@ struct ps_stream *ps_current_stream(struct ps_device *device);
 /* The functions below need ps_thread_self() != NULL.  References that a change
  * leaves without a place are handed to the caller, who drops them. */
 
-/* Make the stream current on its device, and its device current.  After a
- * failure nothing has changed.  May block. */
-ps_status
-ps_current_set(struct ps_stream *stream, struct ps_stream **replaced);
+/* Make the stream current on its device, and its device current in place of
+ * the one left.  After a failure nothing has changed.  May block, unless the
+ * two are the same. */
+ps_status ps_current_set(struct ps_stream *stream, struct ps_device *left,
+                         struct ps_stream **replaced);
 
 /* As ps_current_set, remembering what was current on the device left and on
  * the device entered. */
-ps_status
-ps_current_enter(struct ps_stream *stream, struct ps_stream **replaced);
+ps_status ps_current_enter(struct ps_stream *stream, struct ps_device *left,
+                           struct ps_stream **replaced);
 
 /* Restore what the latest ps_current_enter of a stream with this handle found;
  * the stream itself may be gone.  PS_ERROR_INVALID_VALUE, and nothing dropped,

@@ -287,11 +287,7 @@ ask(struct ps_event *event,
 {
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
-    ps_status status = check(event);
-    if (status != PS_SUCCESS || ps_event_known_done(event)) {
-        return status;
-    }
-    status =
+    ps_status status =
         member(event->runtime->backend, atomic_load(&event->device)->index,
                atomic_load(&event->handle));
     if (status == PS_SUCCESS) {
@@ -303,16 +299,10 @@ ask(struct ps_event *event,
 ps_status
 ps_event_query(struct ps_event *event)
 {
-    return ask(event, event->runtime->backend->event_query);
-}
-
-ps_status
-ps_event_query_known(struct ps_event *event)
-{
     ps_status status = check(event);
-    return status == PS_SUCCESS && !ps_event_known_done(event)
-               ? PS_ERROR_NOT_READY
-               : status;
+    return status != PS_SUCCESS || ps_event_known_done(event)
+               ? status
+               : ask(event, event->runtime->backend->event_query);
 }
 
 ps_status
@@ -338,7 +328,10 @@ ps_event_synchronize(struct ps_event *event)
         return status;
     }
     trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
-    return ask(event, event->runtime->backend->event_synchronize);
+    status = check(event);
+    return status != PS_SUCCESS
+               ? status
+               : ask(event, event->runtime->backend->event_synchronize);
 }
 
 ps_status

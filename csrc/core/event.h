@@ -114,10 +114,6 @@ ps_event_is_shared(struct ps_event *event)
            atomic_load_explicit(&event->handle, memory_order_acquire) != 0;
 }
 
-/* As ps_event_query, but of what is known: asks no backend.
- * PS_ERROR_NOT_READY where it would. */
-ps_status ps_event_query_known(struct ps_event *event);
-
 /* Whether the latest record was seen done, or there is none, so that nothing
  * needs to ask the device. */
 static inline bool

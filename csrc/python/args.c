@@ -80,8 +80,9 @@ call_constructor(const struct constructor *constructor, PyObject *op,
 {
     PyTypeObject *type = (PyTypeObject *)op;
     PyObject *values[8];
-    if (type->tp_new == constructor->own &&
-        type->tp_init == PyBaseObject_Type.tp_init) {
+    initproc init = constructor->init != NULL ? constructor->init
+                                              : PyBaseObject_Type.tp_init;
+    if (type->tp_new == constructor->own && type->tp_init == init) {
         return parse_arguments(&constructor->signature, args,
                                PyVectorcall_NARGS(nargs), kwnames, values) == 0
                    ? constructor->construct(type, values)

@@ -35,6 +35,7 @@ call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
     static const struct constructor constructor = {
         CudaEvent_new,
+        NULL,
         {"Event", 0, 4, (const char *const *)keywords},
         construct,
     };
@@ -91,6 +92,7 @@ PyDoc_STRVAR(cuda_event_doc,
 
 static PyType_Slot cuda_event_slots[] = {
     {Py_tp_new, CudaEvent_new},
+    {Py_tp_dealloc, Event_dealloc},
     {Py_tp_getset, cuda_event_getset},
     {Py_tp_doc, (void *)cuda_event_doc},
     {0, NULL},

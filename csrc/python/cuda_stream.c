@@ -32,11 +32,9 @@ PyDoc_STRVAR(cuda_stream_doc,
              "such device.");
 
 static PyType_Slot cuda_stream_slots[] = {
-    {Py_tp_new, CudaStream_new},
-    {Py_tp_repr, CudaStream_repr},
-    {Py_tp_getset, cuda_stream_getset},
-    {Py_tp_doc, (void *)cuda_stream_doc},
-    {0, NULL},
+    {Py_tp_new, CudaStream_new},          {Py_tp_dealloc, Stream_dealloc},
+    {Py_tp_repr, CudaStream_repr},        {Py_tp_getset, cuda_stream_getset},
+    {Py_tp_doc, (void *)cuda_stream_doc}, {0, NULL},
 };
 
 PyType_Spec cuda_stream_spec = {

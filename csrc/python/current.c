@@ -51,20 +51,21 @@ ensure_thread(struct module_state *state)
 static ps_status
 make_current(struct module_state *state, struct ps_stream *stream,
              ps_status (*operation)(struct ps_stream *stream,
+                                    struct ps_device *left,
                                     struct ps_stream **replaced))
 {
     struct ps_stream *replaced = NULL;
-    struct ps_device *now;
+    struct ps_device *left;
     if (ensure_thread(state) < 0) {
         return PS_RAISED;
     }
     ps_status status =
-        ps_runtime_current_device(stream->device->runtime, &now);
-    if (status == PS_SUCCESS && now == stream->device) {
-        status = operation(stream, &replaced);
+        ps_runtime_current_device(stream->device->runtime, &left);
+    if (status == PS_SUCCESS && left == stream->device) {
+        status = operation(stream, left, &replaced);
     }
     else if (status == PS_SUCCESS) {
-        WITHOUT_GIL(status = operation(stream, &replaced));
+        WITHOUT_GIL(status = operation(stream, left, &replaced));
     }
     stream_release(state, replaced);
     return status;
@@ -202,20 +203,24 @@ set_stream(PyObject *module, PyObject *argument)
     return none_or_raise(state, runtime, "setting the current stream", status);
 }
 
-static PyObject *
-as_stream(PyObject *module, PyObject *args)
+PyObject *
+as_stream_object(struct module_state *state, int type, PyObject *argument)
 {
-    struct module_state *state = state_of_module(module);
-    int type;
-    PyObject *argument;
-    if (!PyArg_ParseTuple(args, "iO:as_stream", &type, &argument)) {
-        return NULL;
-    }
     if (is_stream(argument)) {
         return Py_NewRef(argument);
     }
     struct ps_stream *stream = required_stream_argument(state, type, argument);
     return stream != NULL ? stream_wrap(state, NULL, stream) : NULL;
+}
+
+static PyObject *
+as_stream(PyObject *module, PyObject *args)
+{
+    int type;
+    PyObject *argument;
+    return PyArg_ParseTuple(args, "iO:as_stream", &type, &argument)
+               ? as_stream_object(state_of_module(module), type, argument)
+               : NULL;
 }
 
 PyMethodDef cuda_current_stream_function = FUNCTION(

@@ -136,20 +136,51 @@ index_of(struct module_state *state, PyObject *argument)
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
+/* Of cuda.device's constructor. */
+static char *keywords[] = {"device", NULL};
+
 static int
-CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs)
+fill_cuda(PyObject *self, PyObject *argument)
 {
-    static char *keywords[] = {"device", NULL};
-    PyObject *argument;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:device", keywords,
-                                     &argument)) {
-        return -1;
-    }
     bool is_index = PyLong_Check(argument) && !PyBool_Check(argument);
     return fill(self, PS_DEVICE_CUDA,
                 is_index ? Py_NewRef(argument)
                          : index_of(state_of(self), argument));
 }
+
+static int
+CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *argument;
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "O:device", keywords,
+                                       &argument)
+               ? fill_cuda(self, argument)
+               : -1;
+}
+
+static PyObject *
+construct(PyTypeObject *type, PyObject **values)
+{
+    PyObject *self = type->tp_alloc(type, 0);
+    if (self != NULL && fill_cuda(self, values[0]) < 0) {
+        Py_CLEAR(self);
+    }
+    return self;
+}
+
+static PyObject *
+call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
+{
+    static const struct constructor constructor = {
+        PyType_GenericNew,
+        CudaDevice_init,
+        {"device", 1, 1, (const char *const *)keywords},
+        construct,
+    };
+    return call_constructor(&constructor, type, args, nargs, kwnames);
+}
+
+const vectorcallfunc cuda_device_call = call;
 
 static void
 DeviceContext_dealloc(PyObject *op)

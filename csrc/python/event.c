@@ -148,6 +148,7 @@ call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
     static const struct constructor constructor = {
         Event_new,
+        NULL,
         {"Event", 0, 1, (const char *const *)keywords},
         construct,
     };
@@ -156,7 +157,7 @@ call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 
 const vectorcallfunc event_call = call;
 
-static void
+void
 Event_dealloc(PyObject *op)
 {
     EventObject *self = (EventObject *)op;
@@ -316,7 +317,7 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    ps_status status = event_query(event_of(self));
+    ps_status status = ps_event_query(event_of(self));
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
@@ -395,8 +396,8 @@ check_timed(PyObject *self, PyObject *other)
 static ps_status
 query_both(struct ps_event *start, struct ps_event *end)
 {
-    ps_status status = event_query(start);
-    return status == PS_SUCCESS ? event_query(end) : status;
+    ps_status status = ps_event_query(start);
+    return status == PS_SUCCESS ? ps_event_query(end) : status;
 }
 
 static PyObject *

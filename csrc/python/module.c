@@ -30,6 +30,8 @@ add_types(PyObject *module, struct module_state *state)
          "CudaStream"},
         {&state->cuda_external_stream_type, &cuda_external_stream_spec,
          &state->cuda_stream_type, "CudaExternalStream"},
+        {&state->stream_context_type, &stream_context_spec, NULL,
+         "StreamContext"},
         {&state->event_type, &event_spec, NULL, "Event"},
         {&state->cuda_event_type, &cuda_event_spec, &state->event_type,
          "CudaEvent"},
@@ -54,6 +56,7 @@ add_types(PyObject *module, struct module_state *state)
     /* There is no slot for it before Python 3.14. */
     state->event_type->tp_vectorcall = event_call;
     state->cuda_event_type->tp_vectorcall = cuda_event_call;
+    state->cuda_device_type->tp_vectorcall = cuda_device_call;
     return 0;
 }
 
@@ -125,6 +128,7 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, current_functions) < 0 ||
         add_cuda_function(module, &cuda_current_stream_function,
                           "cuda_current_stream") < 0 ||
+        add_cuda_function(module, &cuda_stream_function, "cuda_stream") < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, future_functions) < 0 ||
         PyModule_AddFunctions(module, graph_functions) < 0 ||
@@ -143,6 +147,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     struct module_state *state = PyModule_GetState(module);
     Py_VISIT(state->device_type);
     Py_VISIT(state->stream_type);
+    Py_VISIT(state->stream_context_type);
     Py_VISIT(state->external_stream_type);
     Py_VISIT(state->cuda_stream_type);
     Py_VISIT(state->cuda_external_stream_type);
@@ -166,6 +171,7 @@ module_clear(PyObject *module)
     struct module_state *state = PyModule_GetState(module);
     Py_CLEAR(state->device_type);
     Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->stream_context_type);
     Py_CLEAR(state->external_stream_type);
     Py_CLEAR(state->cuda_stream_type);
     Py_CLEAR(state->cuda_external_stream_type);

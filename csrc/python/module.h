@@ -21,6 +21,7 @@
 struct module_state {
     PyTypeObject *device_type;
     PyTypeObject *stream_type;
+    PyTypeObject *stream_context_type;
     PyTypeObject *external_stream_type;
     PyTypeObject *cuda_stream_type;
     PyTypeObject *cuda_external_stream_type;
@@ -142,10 +143,11 @@ const char *device_type_name(int type);
 /* -1 with RuntimeError unless text is a device string such as "cuda:1". */
 int device_name_parse(PyObject *text, struct device_name *name);
 
-/* ---- device_context.c ---- */
+/* ---- device_context.c, stream_context.c ---- */
 
-extern PyType_Spec device_context_spec;
-extern PyType_Spec cuda_device_spec;
+extern PyType_Spec device_context_spec, cuda_device_spec, stream_context_spec;
+extern PyMethodDef cuda_stream_function;
+extern const vectorcallfunc cuda_device_call;
 
 /* Make the device current; its index before, or -1 with an exception. */
 int device_switch(struct module_state *state, struct ps_device *device);
@@ -200,9 +202,10 @@ int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
 
 /* A type's call without a tuple and a dict of arguments, unless somebody has
- * patched its __new__ or __init__. */
+ * patched its __new__ or __init__; init: NULL for object's. */
 struct constructor {
     newfunc own;
+    initproc init;
     struct signature signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
 };
@@ -396,6 +399,8 @@ PyObject *stream_repr(PyObject *self, const char *handle_name);
 
 /* The getter of the handle's names. */
 PyObject *Stream_get_handle(PyObject *self, void *closure);
+/* Types derived of ours name it, too: Python's way there is longer. */
+void Stream_dealloc(PyObject *self);
 
 /* ---- stream_new.c ---- */
 
@@ -425,17 +430,6 @@ int cuda_stream_protocol(struct module_state *state, PyObject *object,
 
 /* ---- event.c, event_ipc.c, cuda_event.c ---- */
 
-/* What Event.query asks.  The backend is not, where it is known. */
-static inline ps_status
-event_query(struct ps_event *event)
-{
-    ps_status status = ps_event_query_known(event);
-    if (status == PS_ERROR_NOT_READY) {
-        CALL_BACKEND(event->runtime, status = ps_event_query(event));
-    }
-    return status;
-}
-
 typedef struct {
     PyObject ob_base;
     struct ps_event *event;
@@ -446,6 +440,7 @@ typedef struct {
 
 extern PyType_Spec event_spec, cuda_event_spec;
 extern const vectorcallfunc event_call, cuda_event_call;
+void Event_dealloc(PyObject *self);
 
 /* The flags that a constructor's four switches ask for, NULL for one that was
  * not given.  -1 with what their truth raises. */
@@ -591,6 +586,11 @@ extern PyMethodDef trace_functions[];
 /* The hook for ps_trace_set_hook. */
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
+
+/* The argument if it is a Stream; one of the type for what has
+ * __cuda_stream__.  NULL with an exception. */
+PyObject *
+as_stream_object(struct module_state *state, int type, PyObject *argument);
 
 /* `with stream:`, for any Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);

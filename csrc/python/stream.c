@@ -95,7 +95,7 @@ Stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return stream_construct(type, args, kwargs, "|O$OOOO:Stream", -1);
 }
 
-static void
+void
 Stream_dealloc(PyObject *op)
 {
     StreamObject *self = as_stream(op);

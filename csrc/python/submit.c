@@ -532,7 +532,7 @@ check_may_wait(const struct work *work)
     }
     else if (work->event != NULL) {
         cyclic = atomic_load(&work->event->source) == mine->handle &&
-                 event_query(work->event) == PS_ERROR_NOT_READY;
+                 ps_event_query(work->event) == PS_ERROR_NOT_READY;
     }
     if (cyclic) {
         PyErr_Format(PyExc_RuntimeError,

@@ -292,7 +292,7 @@ wait_for_news(const struct work *work, int64_t timeout_ns)
     ps_mailbox_unref(vigil.mailbox);
     if (status == PS_SUCCESS && work->event != NULL) {
         /* So that it is known. */
-        event_query(work->event);
+        ps_event_query(work->event);
     }
     return status;
 }

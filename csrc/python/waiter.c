@@ -299,7 +299,7 @@ PyObject *
 Event_await(PyObject *self)
 {
     struct ps_event *event = ((EventObject *)self)->event;
-    return await(state_of(self), self, event->runtime, event_query(event));
+    return await(state_of(self), self, event->runtime, ps_event_query(event));
 }
 
 PyObject *

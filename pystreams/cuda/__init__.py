@@ -8,7 +8,12 @@ and a negative int mean the calling thread's current device.
 from __future__ import annotations
 
 from .. import _C
-from .._C import AcceleratorError, OutOfMemoryError, graph_pool_handle
+from .._C import (
+    AcceleratorError,
+    OutOfMemoryError,
+    StreamContext,
+    graph_pool_handle,
+)
 from .._C import CudaDevice as device
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
@@ -16,9 +21,9 @@ from .._C import CudaGraph as CUDAGraph
 from .._C import CudaStream as Stream
 from .._C import as_stream as _as_stream
 from .._C import cuda_current_stream as current_stream
+from .._C import cuda_stream as stream
 from .._C import default_stream as _default_stream
 from .._C import set_stream as _set_stream
-from .._context import StreamContext
 from ._graphs import graph
 
 TYPE_CHECKING = False
@@ -172,16 +177,6 @@ def set_stream(stream: _StreamLike | None) -> None:
     """
     if stream is not None:
         _set_stream(_checked_stream(stream))
-
-
-def stream(stream: _StreamLike | None) -> StreamContext:
-    """Return a context manager that makes a stream and its device current.
-
-    Both are restored on exit, for the calling thread.  None changes nothing.
-    """
-    if stream is not None:
-        stream = _checked_stream(stream)
-    return StreamContext(stream)
 
 
 def _checked_stream(stream: _StreamLike) -> _C.Stream:

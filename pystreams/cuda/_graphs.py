@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .. import _C
-from .._C import CudaGraph, CudaStream
-from .._context import StreamContext
+from .._C import CudaGraph, CudaStream, StreamContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

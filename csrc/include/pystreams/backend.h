@@ -119,7 +119,8 @@ enum {
     /* Other libraries of the process use the devices too, and may keep any
      * call waiting for a callback of theirs that needs the GIL: the thread
      * state is detached in all members but status_name, status_text,
-     * device_current, device_restore, event_elapsed and gate_open. */
+     * device_current, device_restore, event_query, event_elapsed and
+     * gate_open. */
     PS_BACKEND_SHARED = 4,
 };
 

@@ -1,0 +1,164 @@
+/* The type `cuda.StreamContext`, which is accelerator's too, and the function
+ * `cuda.stream`: a stream that is current within a with block. */
+#include "module.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject ob_base;
+    PyObject *stream; /* a Stream; NULL: leave what is current as it is */
+} ContextObject;
+
+static PyObject *
+context_new(PyTypeObject *type, PyObject *stream)
+{
+    ContextObject *self = (ContextObject *)type->tp_alloc(type, 0);
+    if (self != NULL && stream != Py_None) {
+        self->stream = Py_NewRef(stream);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+StreamContext_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"stream", NULL};
+    PyObject *stream;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:StreamContext", keywords,
+                                     &stream)) {
+        return NULL;
+    }
+    if (stream != Py_None && !is_stream(stream)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "StreamContext() expects a Stream or None, but "
+                            "got %s",
+                            Py_TYPE(stream)->tp_name);
+    }
+    return context_new(type, stream);
+}
+
+static int
+StreamContext_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((ContextObject *)self)->stream);
+    return 0;
+}
+
+static int
+StreamContext_clear(PyObject *self)
+{
+    Py_CLEAR(((ContextObject *)self)->stream);
+    return 0;
+}
+
+static void
+StreamContext_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    StreamContext_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+StreamContext_enter(PyObject *self, PyObject *ignored)
+{
+    PyObject *stream = ((ContextObject *)self)->stream;
+    if (stream != NULL) {
+        PyObject *entered = Stream_enter(stream, ignored);
+        if (entered == NULL) {
+            return NULL;
+        }
+        Py_DECREF(entered);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+StreamContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *stream = ((ContextObject *)self)->stream;
+    if (stream != NULL) {
+        return Stream_exit(stream, args, nargs);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+cuda_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+            PyObject *kwnames)
+{
+    struct module_state *state = state_of_module(module);
+    PyObject *argument, *stream;
+    if (parse_required("stream", "stream", args, nargs, kwnames, &argument) <
+        0) {
+        return NULL;
+    }
+    if (argument == Py_None) {
+        return context_new(state->stream_context_type, argument);
+    }
+    stream = as_stream_object(state, PS_DEVICE_CUDA, argument);
+    if (stream == NULL) {
+        return NULL;
+    }
+    struct ps_device *device = ((StreamObject *)stream)->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    PyObject *result =
+        backend->device_type == PS_DEVICE_CUDA
+            ? context_new(state->stream_context_type, stream)
+            : PyErr_Format(PyExc_ValueError,
+                           "Expected a cuda device, but got: %s:%d",
+                           backend->name, device->index);
+    Py_DECREF(stream);
+    return result;
+}
+
+PyMethodDef cuda_stream_function = FUNCTION(
+    "stream", cuda_stream, METH_FASTCALL | METH_KEYWORDS, "stream",
+    "Return a context manager that makes a stream and its device current.\n\n"
+    "Both are restored on exit, for the calling thread.  None changes "
+    "nothing.\n\n"
+    "Raises ValueError for a stream of another device type.");
+
+static PyMethodDef context_methods[] = {
+    {"__enter__", StreamContext_enter, METH_NOARGS,
+     PyDoc_STR("__enter__($self, /)\n--\n\n"
+               "Make the stream and its device current.  May block.")},
+    {"__exit__", (PyCFunction)(void (*)(void))StreamContext_exit,
+     METH_FASTCALL,
+     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n"
+               "Make current again what was so before.\n\n"
+               "Raises RuntimeError where this thread has not entered.")},
+    {NULL},
+};
+
+static PyMemberDef context_members[] = {
+    {"stream", T_OBJECT, offsetof(ContextObject, stream), READONLY,
+     PyDoc_STR("The Stream; None: no stream is made current.")},
+    {NULL},
+};
+
+PyDoc_STRVAR(context_doc,
+             "StreamContext(stream)\n--\n\n"
+             "Make a stream and its device current within a with block.\n\n"
+             "None changes nothing.  Raises TypeError for what is no Stream.");
+
+static PyType_Slot context_slots[] = {
+    {Py_tp_new, StreamContext_new},
+    {Py_tp_traverse, StreamContext_traverse},
+    {Py_tp_clear, StreamContext_clear},
+    {Py_tp_dealloc, StreamContext_dealloc},
+    {Py_tp_methods, context_methods},
+    {Py_tp_members, context_members},
+    {Py_tp_doc, (void *)context_doc},
+    {0, NULL},
+};
+
+PyType_Spec stream_context_spec = {
+    .name = "pystreams.cuda.StreamContext",
+    .basicsize = sizeof(ContextObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = context_slots,
+};
