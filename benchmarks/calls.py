@@ -22,7 +22,7 @@ def tables(device, quick):
     with ExitStack() as stack:
         workers, missing = start(stack, device)
         samples = {
-            row: measure(workers, row, 3 if quick else 60) for row in CALLS
+            row: measure(workers, row, 3 if quick else 150) for row in CALLS
         }
     rows = [
         judged(device, name, {**missing, **samples[name]}, samples)

@@ -50,6 +50,7 @@ STATEMENTS = {
     "Stream()": "Stream()",
     "current_stream()": "current_stream()",
     "with stream": "with stream: pass",
+    "with cuda.stream(stream)": "with use(stream): pass",
     "with device(current)": "with device(0): pass",
     "with device(other)": "with device(1): pass",
     "stream == other": "stream == other",
@@ -85,6 +86,7 @@ def names():
         "Event": cuda.Event,
         "Stream": cuda.Stream,
         "current_stream": cuda.current_stream,
+        "use": cuda.stream,
         "device": cuda.device,
     }
 

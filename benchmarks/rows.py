@@ -47,6 +47,7 @@ CALLS = {
     "stream_life": Call("create, drop a stream", Target(0.15, "raw")),
     "current_stream": Call("current_stream()", Target(80)),
     "with_stream": Call("with stream: pass", Target(250)),
+    "with_context": Call("with cuda.stream(stream): pass"),
     "with_device": Call("with device: pass", Target(250)),
     "equal": Call("stream == other", Target(1, "cuda.core")),
     "hash": Call("hash(stream)", Target(1, "cuda.core")),

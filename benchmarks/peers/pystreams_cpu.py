@@ -25,6 +25,7 @@ def calls():
             ),
             current_stream=accelerator.current_stream,
             synchronize=accelerator.synchronize,
+            stream=accelerator.stream,
             device=accelerator.device_index,
         )
     )

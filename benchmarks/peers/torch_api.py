@@ -47,9 +47,14 @@ def calls(cuda):
     }
     if hasattr(cuda, "device"):
 
+        def with_context():
+            with cuda.stream(stream):
+                pass
+
         def with_device():
             with cuda.device(0):
                 pass
 
+        rows["with_context"] = with_context
         rows["with_device"] = with_device
     return rows, cuda.synchronize
