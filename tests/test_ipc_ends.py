@@ -226,7 +226,6 @@ def test_nothing_is_left(engine, peer):
     names = {}
     exec(COUNT, names)
     peer.do(COUNT)
-    shm = set(os.listdir("/dev/shm"))
 
     def round_trip():
         event, stream = shared(engine), engine.stream()
@@ -247,7 +246,8 @@ def test_nothing_is_left(engine, peer):
         round_trip()
     assert (names["held"](), peer.do("held()")) == before
     assert before[0][1] == before[1][1] == 0
-    assert set(os.listdir("/dev/shm")) == shm
+    # Other programs' names come and go.
+    assert not [n for n in os.listdir("/dev/shm") if "pystreams" in n]
 
 
 def test_too_many_open_files(engine, run_python):
