@@ -1,7 +1,9 @@
 """pystreams.cuda: the names, defaults and errors of torch.cuda."""
 
 import ctypes
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -224,6 +226,35 @@ def test_stream_context_refuses_the_rest():
     for wrong in (1, "cuda:0", object()):
         with pytest.raises(TypeError), api.stream(wrong):
             pytest.fail("entered")
+        with pytest.raises(TypeError):
+            api.StreamContext(wrong)
+    with pytest.raises(ValueError, match="Expected a cuda device"):
+        api.stream(pystreams.Stream("cpu"))
+
+
+def test_stream_context_in_a_subclass(two):
+    class Named(api.StreamContext):
+        def __init__(self, name, stream):
+            super().__init__(stream=stream)
+            self.name = name
+
+    first, second = api.Stream(), api.Stream()
+    context = Named("first", first)
+    context.itself = context
+    with context as nothing:
+        assert nothing is None
+        assert api.current_stream() == first == context.stream
+    context.__init__("second", second)
+    with context:
+        assert api.current_stream() == second == context.stream
+    assert api.current_stream() == api.default_stream()
+    kept = weakref.ref(second)
+    del context, second
+    gc.collect()
+    assert kept() is None
+    # Made without __init__, it names no stream.
+    with api.StreamContext.__new__(api.StreamContext):
+        assert api.current_stream() == api.default_stream()
 
 
 def test_device_context(two):

@@ -3,6 +3,7 @@
 The only file whose tests are timed: they compare times of one run.
 """
 
+import sys
 import sysconfig
 import threading
 import time
@@ -147,8 +148,27 @@ assert event.query()
 """
 
 
+@pytest.mark.parametrize("ask", ["event", "stream"])
+def test_who_polls_lets_the_callable_run(backend, ask):
+    """Not only at each switch of threads, here once a second."""
+    stream = backend.stream()
+    stream.submit(int).result()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1)
+    try:
+        started = time.perf_counter()
+        for _ in range(5):
+            stream.submit(int)
+            polled = stream if ask == "stream" else stream.record_event()
+            while not polled.query():
+                pass
+        assert time.perf_counter() - started < 1
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_an_event_is_asked_while_a_thread_waits_for_room(backend, run_python):
-    """A query keeps the GIL on every backend."""
+    """It keeps the GIL meanwhile, and is kept from an answer by nobody."""
     done = run_python(KEPT, str(Path(__file__).parent), backend.name)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -151,6 +151,20 @@ none_or_raise(struct module_state *state, struct ps_runtime *runtime,
 }
 
 PyObject *
+bool_or_raise(struct module_state *state, struct ps_runtime *runtime,
+              const char *operation, ps_status status)
+{
+    if (status == PS_SUCCESS) {
+        Py_RETURN_TRUE;
+    }
+    if (status != PS_ERROR_NOT_READY) {
+        return raise_status(state, runtime, operation, status);
+    }
+    WITHOUT_GIL();
+    Py_RETURN_FALSE;
+}
+
+PyObject *
 raise_absent(struct ps_runtime *runtime, const char *feature)
 {
     return PyErr_Format(PyExc_NotImplementedError,

@@ -317,15 +317,8 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    ps_status status = ps_event_query(event_of(self));
-    if (status == PS_SUCCESS) {
-        Py_RETURN_TRUE;
-    }
-    if (status == PS_ERROR_NOT_READY) {
-        Py_RETURN_FALSE;
-    }
-    return raise_status(state_of(self), event_of(self)->runtime, "Event.query",
-                        status);
+    return bool_or_raise(state_of(self), event_of(self)->runtime,
+                         "Event.query", ps_event_query(event_of(self)));
 }
 
 static PyObject *

@@ -168,6 +168,11 @@ struct shouted_name shout(struct ps_runtime *runtime);
 PyObject *raise_status(struct module_state *state, struct ps_runtime *runtime,
                        const char *operation, ps_status status);
 
+/* What a query gives, once those who wait for the GIL had their turn where the
+ * answer is no: who asks again may be waiting for them. */
+PyObject *bool_or_raise(struct module_state *state, struct ps_runtime *runtime,
+                        const char *operation, ps_status status);
+
 /* None for PS_SUCCESS, else as raise_status. */
 PyObject *none_or_raise(struct module_state *state, struct ps_runtime *runtime,
                         const char *operation, ps_status status);
@@ -412,9 +417,8 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
 
 /* ---- external_stream.c, cuda_stream.c ---- */
 
-extern PyType_Spec external_stream_spec;
+extern PyType_Spec external_stream_spec, cuda_external_stream_spec;
 extern PyType_Spec cuda_stream_spec;
-extern PyType_Spec cuda_external_stream_spec;
 
 /* A new reference to a stream that owner (may be NULL) owns and that keeps it
  * alive.  Where the backend can tell the handle's device it is that one;
@@ -569,10 +573,8 @@ int register_backends(void);
             PyDoc_STR(name "($module, " signature ")\n--\n\n" text) \
     }
 
-extern PyMethodDef backend_functions[];
-extern PyMethodDef device_functions[];
+extern PyMethodDef backend_functions[], device_functions[], work_functions[];
 extern PyMethodDef current_functions[], cuda_current_stream_function;
-extern PyMethodDef work_functions[];
 
 /* The device of arguments that are a type and optionally a device; NULL with
  * an exception. */
@@ -587,8 +589,7 @@ extern PyMethodDef trace_functions[];
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
 
-/* The argument if it is a Stream; one of the type for what has
- * __cuda_stream__.  NULL with an exception. */
+/* The argument if it is a Stream, else stream_argument's. */
 PyObject *
 as_stream_object(struct module_state *state, int type, PyObject *argument);
 

@@ -173,14 +173,8 @@ Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     ps_status status = stream_query(use.stream);
     stream_use_end(self, &use);
-    if (status == PS_SUCCESS) {
-        Py_RETURN_TRUE;
-    }
-    if (status == PS_ERROR_NOT_READY) {
-        Py_RETURN_FALSE;
-    }
-    return raise_status(state_of(self), as_stream(self)->device->runtime,
-                        "Stream.query", status);
+    return bool_or_raise(state_of(self), as_stream(self)->device->runtime,
+                         "Stream.query", status);
 }
 
 static PyObject *

@@ -9,32 +9,24 @@ typedef struct {
     PyObject *stream; /* a Stream; NULL: leave what is current as it is */
 } ContextObject;
 
-static PyObject *
-context_new(PyTypeObject *type, PyObject *stream)
-{
-    ContextObject *self = (ContextObject *)type->tp_alloc(type, 0);
-    if (self != NULL && stream != Py_None) {
-        self->stream = Py_NewRef(stream);
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *
-StreamContext_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static int
+StreamContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *keywords[] = {"stream", NULL};
     PyObject *stream;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:StreamContext", keywords,
                                      &stream)) {
-        return NULL;
+        return -1;
     }
     if (stream != Py_None && !is_stream(stream)) {
-        return PyErr_Format(PyExc_TypeError,
-                            "StreamContext() expects a Stream or None, but "
-                            "got %s",
-                            Py_TYPE(stream)->tp_name);
+        PyErr_Format(PyExc_TypeError,
+                     "StreamContext() expects a Stream or None, but got %s",
+                     Py_TYPE(stream)->tp_name);
+        return -1;
     }
-    return context_new(type, stream);
+    Py_XSETREF(((ContextObject *)self)->stream,
+               stream != Py_None ? Py_NewRef(stream) : NULL);
+    return 0;
 }
 
 static int
@@ -65,25 +57,48 @@ StreamContext_dealloc(PyObject *self)
 static PyObject *
 StreamContext_enter(PyObject *self, PyObject *ignored)
 {
-    PyObject *stream = ((ContextObject *)self)->stream;
-    if (stream != NULL) {
-        PyObject *entered = Stream_enter(stream, ignored);
-        if (entered == NULL) {
-            return NULL;
-        }
-        Py_DECREF(entered);
+    /* Held: to enter may release the GIL, and __init__ be called again. */
+    PyObject *stream = Py_XNewRef(((ContextObject *)self)->stream);
+    if (stream == NULL) {
+        Py_RETURN_NONE;
     }
+    PyObject *entered = Stream_enter(stream, ignored);
+    Py_DECREF(stream);
+    if (entered == NULL) {
+        return NULL;
+    }
+    Py_DECREF(entered);
     Py_RETURN_NONE;
 }
 
 static PyObject *
 StreamContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *stream = ((ContextObject *)self)->stream;
-    if (stream != NULL) {
-        return Stream_exit(stream, args, nargs);
+    PyObject *stream = Py_XNewRef(((ContextObject *)self)->stream);
+    if (stream == NULL) {
+        Py_RETURN_NONE;
     }
-    Py_RETURN_NONE;
+    PyObject *result = Stream_exit(stream, args, nargs);
+    Py_DECREF(stream);
+    return result;
+}
+
+static PyObject *
+cuda_stream_argument(struct module_state *state, PyObject *argument)
+{
+    PyObject *stream = as_stream_object(state, PS_DEVICE_CUDA, argument);
+    if (stream == NULL) {
+        return NULL;
+    }
+    struct ps_device *device = ((StreamObject *)stream)->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->device_type == PS_DEVICE_CUDA) {
+        return stream;
+    }
+    Py_DECREF(stream);
+    return PyErr_Format(PyExc_ValueError,
+                        "Expected a cuda device, but got: %s:%d",
+                        backend->name, device->index);
 }
 
 static PyObject *
@@ -91,28 +106,20 @@ cuda_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
     struct module_state *state = state_of_module(module);
-    PyObject *argument, *stream;
+    PyTypeObject *type = state->stream_context_type;
+    PyObject *argument, *stream = NULL;
     if (parse_required("stream", "stream", args, nargs, kwnames, &argument) <
-        0) {
+            0 ||
+        (argument != Py_None &&
+         (stream = cuda_stream_argument(state, argument)) == NULL)) {
         return NULL;
     }
-    if (argument == Py_None) {
-        return context_new(state->stream_context_type, argument);
+    ContextObject *self = (ContextObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->stream = Py_XNewRef(stream);
     }
-    stream = as_stream_object(state, PS_DEVICE_CUDA, argument);
-    if (stream == NULL) {
-        return NULL;
-    }
-    struct ps_device *device = ((StreamObject *)stream)->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    PyObject *result =
-        backend->device_type == PS_DEVICE_CUDA
-            ? context_new(state->stream_context_type, stream)
-            : PyErr_Format(PyExc_ValueError,
-                           "Expected a cuda device, but got: %s:%d",
-                           backend->name, device->index);
-    Py_DECREF(stream);
-    return result;
+    Py_XDECREF(stream);
+    return (PyObject *)self;
 }
 
 PyMethodDef cuda_stream_function = FUNCTION(
@@ -146,7 +153,8 @@ PyDoc_STRVAR(context_doc,
              "None changes nothing.  Raises TypeError for what is no Stream.");
 
 static PyType_Slot context_slots[] = {
-    {Py_tp_new, StreamContext_new},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, StreamContext_init},
     {Py_tp_traverse, StreamContext_traverse},
     {Py_tp_clear, StreamContext_clear},
     {Py_tp_dealloc, StreamContext_dealloc},

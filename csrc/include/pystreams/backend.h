@@ -280,7 +280,7 @@ struct ps_backend {
 
     /* PS_SUCCESS when the latest record is done or there is none,
      * PS_ERROR_NOT_READY when it is not, else the failure of the work before
-     * it.  Answers.  Once it is PS_SUCCESS core does not ask again until the
+     * it.  Answers.  Once it is PS_SUCCESS core does not query again until the
      * event is recorded again. */
     ps_status (*event_query)(const struct ps_backend *backend, int device,
                              ps_handle event);
