@@ -232,6 +232,13 @@ def cuda(request):
 
 
 @pytest.fixture
+def two_cuda(cuda):
+    if cuda.count < 2:
+        pytest.skip(f"{cuda}: needs two devices, has {cuda.count}")
+    return cuda
+
+
+@pytest.fixture
 def gpu(cuda):
     """The backend that is a real GPU."""
     if cuda.on_engine:

@@ -1,9 +1,6 @@
 """pystreams.cuda: the names, defaults and errors of torch.cuda."""
 
 import ctypes
-import gc
-import threading
-import weakref
 
 import pytest
 
@@ -12,13 +9,6 @@ from pystreams import _C
 from pystreams import cuda as api
 
 pytestmark = pytest.mark.usefixtures("cuda")
-
-
-@pytest.fixture
-def two(cuda):
-    if cuda.count < 2:
-        pytest.skip(f"{cuda}: needs two devices, has {cuda.count}")
-    return cuda
 
 
 def test_stream_class(cuda):
@@ -49,13 +39,13 @@ def test_names_say_where_they_live():
         assert getattr(api, one.__qualname__) is one
 
 
-def test_stream_arguments(two):
-    assert api.Stream(1).device == two.device(1)
-    assert api.Stream("cuda:1").device == two.device(1)
-    assert api.Stream(device=two.device(1)).device == two.device(1)
+def test_stream_arguments(two_cuda):
+    assert api.Stream(1).device == two_cuda.device(1)
+    assert api.Stream("cuda:1").device == two_cuda.device(1)
+    assert api.Stream(device=two_cuda.device(1)).device == two_cuda.device(1)
     with api.device(1):
-        assert api.Stream().device == two.device(1)
-        assert api.Stream("cuda").device == two.device(1)
+        assert api.Stream().device == two_cuda.device(1)
+        assert api.Stream("cuda").device == two_cuda.device(1)
 
 
 def test_stream_priority():
@@ -175,21 +165,21 @@ def test_external_stream(cuda):
     assert same == stream
 
 
-def test_current_and_default_stream(two):
+def test_current_and_default_stream(two_cuda):
     stream = api.Stream(1)
     assert api.current_stream() == api.default_stream()
-    assert api.default_stream(1).device == two.device(1)
+    assert api.default_stream(1).device == two_cuda.device(1)
     with stream:
         assert api.current_stream() == stream
         assert api.current_stream(1) == stream
         assert api.current_stream("cuda:1") == stream
-        assert api.current_stream(two.device(1)) == stream
+        assert api.current_stream(two_cuda.device(1)) == stream
         assert api.current_stream(0) == api.default_stream(0)
-        assert api.default_stream().device == two.device(1)
+        assert api.default_stream().device == two_cuda.device(1)
     assert api.current_stream(1) == api.default_stream(1)
 
 
-def test_set_stream(two):
+def test_set_stream(two_cuda):
     stream = api.Stream(1)
     assert api.set_stream(stream) is None
     assert api.current_device() == 1
@@ -201,194 +191,8 @@ def test_set_stream(two):
     assert api.current_stream() == stream
 
 
-def test_stream_context(two):
-    stream = api.Stream(1)
-    before = two.currents()
-    with api.stream(stream) as nothing:
-        assert nothing is None
-        assert api.current_stream() == stream
-        with api.stream(None):
-            assert api.current_stream() == stream
-        with api.stream(api.default_stream(0)):
-            assert api.current_device() == 0
-        assert api.current_stream() == stream
-    assert two.currents() == before
-
-
-def test_stream_context_over_an_exception(two):
-    before = two.currents()
-    with pytest.raises(KeyError), api.stream(api.Stream(1)):
-        raise KeyError
-    assert two.currents() == before
-
-
-def test_stream_context_refuses_the_rest():
-    for wrong in (1, "cuda:0", object()):
-        with pytest.raises(TypeError), api.stream(wrong):
-            pytest.fail("entered")
-        with pytest.raises(TypeError):
-            api.StreamContext(wrong)
-    with pytest.raises(ValueError, match="Expected a cuda device"):
-        api.stream(pystreams.Stream("cpu"))
-
-
-def test_stream_context_in_a_subclass(two):
-    class Named(api.StreamContext):
-        def __init__(self, name, stream):
-            super().__init__(stream=stream)
-            self.name = name
-
-    first, second = api.Stream(), api.Stream()
-    context = Named("first", first)
-    context.itself = context
-    with context as nothing:
-        assert nothing is None
-        assert api.current_stream() == first == context.stream
-    context.__init__("second", second)
-    with context:
-        assert api.current_stream() == second == context.stream
-    assert api.current_stream() == api.default_stream()
-    kept = weakref.ref(second)
-    del context, second
-    gc.collect()
-    assert kept() is None
-    # Made without __init__, it names no stream.
-    with api.StreamContext.__new__(api.StreamContext):
-        assert api.current_stream() == api.default_stream()
-
-
-def test_device_context(two):
-    with api.device(1) as nothing:
-        assert nothing is None
-        assert api.current_device() == 1
-        with api.device("cuda:0"):
-            assert api.current_device() == 0
-        assert api.current_device() == 1
-        with api.device(None):
-            assert api.current_device() == 1
-        with api.device(-1):
-            assert api.current_device() == 1
-    assert api.current_device() == 0
-
-
-def test_device_context_attributes(two):
-    context = api.device(two.device(1))
-    assert context.idx == 1
-    assert context.prev_idx == -1
-    with context:
-        assert context.prev_idx == 0
-    assert api.device(None).idx == 0
-    assert api.device(-1).idx == -1
-
-
-def test_device_context_in_a_subclass(two):
-    class Last(api.device):
-        def __init__(self):
-            super().__init__(two.count - 1)
-
-    with Last() as nothing:
-        assert nothing is None
-        assert api.current_device() == two.count - 1
-    assert api.current_device() == 0
-    # Made without __init__, it names no device.
-    with api.device.__new__(api.device):
-        assert api.current_device() == 0
-
-
-@pytest.mark.parametrize(
-    ("argument", "error"),
-    [
-        (1 << 31, OverflowError),
-        (1 << 80, OverflowError),
-        (True, TypeError),
-        (1.0, TypeError),
-        ("cpu", ValueError),
-    ],
-    ids=str,
-)
-def test_device_context_refuses_the_rest(two, argument, error):
-    with pytest.raises(error):
-        api.device(argument)
-    assert api.current_device() == 0
-
-
-def test_device_context_left_without_being_entered(two):
-    context = api.device(1)
-    with pytest.raises(RuntimeError, match="did not enter"):
-        context.__exit__(None, None, None)
-    assert api.current_device() == 0
-
-
-def test_device_context_entered_again(two):
-    context, other = api.device(1), api.device(0)
-    with context:
-        with other:
-            with context:
-                with context:
-                    assert api.current_device() == 1
-                assert api.current_device() == 1
-            assert api.current_device() == 0
-        assert api.current_device() == 1
-    assert api.current_device() == 0
-
-
-def test_device_context_entered_by_two_threads(two):
-    """The other thread starts on 0 and this one on 1; both come back."""
-    context = api.device(0)
-    entered, left = threading.Event(), threading.Event()
-    result = []
-
-    def other():
-        with context:
-            entered.set()
-            assert left.wait(30)
-        result.append(api.current_device())
-
-    thread = threading.Thread(target=other)
-    api.set_device(1)
-    with context:
-        thread.start()
-        assert entered.wait(30)
-    left.set()
-    thread.join()
-    assert api.current_device() == 1
-    assert result == [0]
-
-
-def test_device_context_over_an_exception(two):
-    with pytest.raises(KeyError), api.device(1):
-        raise KeyError
-    assert api.current_device() == 0
-
-
-def test_device_of(two):
-    block = two.empty(16, 1)
-    with api.device_of(block):
-        assert api.current_device() == 1
-    with api.device_of(api.Stream(1)):
-        assert api.current_device() == 1
-    with api.device_of(object()):
-        assert api.current_device() == 0
-    with api.device_of(pystreams.empty(16, device="cpu")):
-        assert api.current_device() == 0
-    assert api.current_device() == 0
-
-
-def test_device_of_what_is_not_on_a_device(two):
-    """As torch's, get_device is not asked then."""
-
-    class OnHost:
-        is_cuda = False
-
-        def get_device(self):
-            raise RuntimeError
-
-    with api.device(1), api.device_of(OnHost()):
-        assert api.current_device() == 1
-
-
-def test_set_device(two):
-    for argument in (1, "cuda:1", two.device(1)):
+def test_set_device(two_cuda):
+    for argument in (1, "cuda:1", two_cuda.device(1)):
         api.set_device(0)
         assert api.set_device(argument) is None
         assert api.current_device() == 1
@@ -471,9 +275,9 @@ def test_what_there_is(cuda):
     assert api.is_emulated() is cuda.on_engine
 
 
-def test_synchronize(two):
+def test_synchronize(two_cuda):
     stream = api.Stream(1)
-    with two.hold(stream):
+    with two_cuda.hold(stream):
         api.synchronize()
         api.synchronize(0)
         assert not stream.query()
@@ -504,7 +308,7 @@ def test_every_device_has_properties(cuda):
         assert api.get_device_capability(f"cuda:{index}")
 
 
-def test_peers(two):
+def test_peers(two_cuda):
     assert api.can_device_access_peer(0, 1) in (True, False)
     assert api.can_device_access_peer(0, 0) is False
     with pytest.raises(RuntimeError):

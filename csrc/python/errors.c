@@ -151,14 +151,14 @@ none_or_raise(struct module_state *state, struct ps_runtime *runtime,
 }
 
 PyObject *
-bool_or_raise(struct module_state *state, struct ps_runtime *runtime,
+bool_or_raise(PyObject *self, struct ps_runtime *runtime,
               const char *operation, ps_status status)
 {
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
     if (status != PS_ERROR_NOT_READY) {
-        return raise_status(state, runtime, operation, status);
+        return raise_status(state_of(self), runtime, operation, status);
     }
     WITHOUT_GIL();
     Py_RETURN_FALSE;

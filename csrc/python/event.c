@@ -317,8 +317,8 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return bool_or_raise(state_of(self), event_of(self)->runtime,
-                         "Event.query", ps_event_query(event_of(self)));
+    return bool_or_raise(self, event_of(self)->runtime, "Event.query",
+                         ps_event_query(event_of(self)));
 }
 
 static PyObject *

@@ -170,7 +170,7 @@ PyObject *raise_status(struct module_state *state, struct ps_runtime *runtime,
 
 /* What a query gives, once those who wait for the GIL had their turn where the
  * answer is no: who asks again may be waiting for them. */
-PyObject *bool_or_raise(struct module_state *state, struct ps_runtime *runtime,
+PyObject *bool_or_raise(PyObject *self, struct ps_runtime *runtime,
                         const char *operation, ps_status status);
 
 /* None for PS_SUCCESS, else as raise_status. */

@@ -142,9 +142,8 @@ Stream_richcompare(PyObject *self, PyObject *other, int operation)
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = as_stream(self), *b = as_stream(other);
-    bool open = a->stream != NULL && b->stream != NULL;
-    bool equal =
-        a == b || (open && a->device == b->device && a->handle == b->handle);
+    bool equal = a == b || (a->handle == b->handle && a->device == b->device &&
+                            a->stream != NULL && b->stream != NULL);
     return Py_NewRef(equal == (operation == Py_EQ) ? Py_True : Py_False);
 }
 
@@ -173,7 +172,7 @@ Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     ps_status status = stream_query(use.stream);
     stream_use_end(self, &use);
-    return bool_or_raise(state_of(self), as_stream(self)->device->runtime,
+    return bool_or_raise(self, as_stream(self)->device->runtime,
                          "Stream.query", status);
 }
 
