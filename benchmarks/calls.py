@@ -8,6 +8,7 @@ machine alike: one processor can be slower than the next all along.
 import os
 import statistics
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import cycle, islice
 
 from benchmarks.peers import FLOORS, OURS, of
@@ -63,19 +64,14 @@ def measure(workers, row, batches):
 
 def judged(device, name, found, samples):
     call = CALLS[name]
-    made = Row(
-        call.title,
-        {
-            library: batches if isinstance(batches, Cell) else Cell.of(batches)
-            for library, batches in found.items()
-        },
-    )
+    raw = batches_of(samples, name, "raw")
+    made = Row(call.title, {n: cell(b, raw) for n, b in found.items()})
     target = getattr(call, device)
     made.target = str(target or "")
     ours = batches_of(samples, name, OURS)
     if ours is None:
         return made
-    if raw := batches_of(samples, name, "raw"):
+    if raw:
         made.ratios["of raw"] = times(ours, raw)
     peers = [
         times(ours, batches)
@@ -95,6 +91,13 @@ def judged(device, name, found, samples):
     ):
         made.met = times(ours, other) <= target.most
     return made
+
+
+def cell(batches, raw):
+    if isinstance(batches, Cell):
+        return batches
+    made = Cell.of(batches)
+    return replace(made, of_raw=times(batches, raw)) if raw else made
 
 
 def batches_of(samples, row, library):

@@ -49,18 +49,17 @@ def lay_out(table):
     each row, from the top."""
     bars, ticks, place = {}, [], 0
     for row in table.rows:
-        medians = {name: cell.median for name, cell in row.cells.items()}
-        raw = medians.get("raw")
+        ratios = {name: cell.of_raw for name, cell in row.cells.items()}
         shown = [
             name
             for name in table.columns
-            if name not in FLOORS and medians.get(name)
+            if name not in FLOORS and ratios.get(name)
         ]
-        if not raw or not shown:
+        if not shown:
             continue
         ticks.append((place + (len(shown) - 1) / 2, row.title))
         for name in shown:
-            bars.setdefault(name, []).append((place, medians[name] / raw))
+            bars.setdefault(name, []).append((place, ratios[name]))
             place += 1
         place += 1
     return bars, ticks

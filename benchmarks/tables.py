@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure with its quartiles, or why there is none."""
+    """A figure with its quartiles, and how many times the raw call it is, or
+    why there is none."""
 
     median: float | None = None
     low: float | None = None
     high: float | None = None
     why: str | None = None
+    of_raw: float | None = None
 
     @classmethod
     def of(cls, samples):
