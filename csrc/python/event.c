@@ -474,8 +474,9 @@ PyMethodDef event_methods[] = {
      PyDoc_STR("query($self, /)\n--\n\n"
                "Return whether the work before the latest record is done "
                "(cudaEventQuery).\n\n"
-               "True if never recorded.  Does not block.  Raises "
-               "AcceleratorError with the\nfailure of that work.")},
+               "True if never recorded.  Does not block; before False other "
+               "Python threads may run.\n"
+               "Raises AcceleratorError with the failure of that work.")},
     {"synchronize", (PyCFunction)(void (*)(void))Event_synchronize,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("synchronize($self, /, timeout=None)\n--\n\n"

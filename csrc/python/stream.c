@@ -432,8 +432,10 @@ PyMethodDef stream_methods[] = {
      PyDoc_STR("query($self, /)\n--\n\n"
                "Return whether all work queued so far is done "
                "(cudaStreamQuery).\n\n"
-               "Does not block.  Raises AcceleratorError with the failure "
-               "of that work.")},
+               "Does not block, but on CUDA, with the GIL released, while "
+               "another thread waits for\nroom in the stream's queue; before "
+               "False other Python threads may run.\n"
+               "Raises AcceleratorError with the failure of that work.")},
     {"synchronize", (PyCFunction)(void (*)(void))Stream_synchronize,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("synchronize($self, /, timeout=None)\n--\n\n"
