@@ -51,6 +51,8 @@ if [ ! -x .venv/bin/python ]; then
         rm -rf .venv
         die "no venv could be made; on Debian: apt-get install python3-venv"
     }
+elif [ -n "${PYTHON:-}" ]; then
+    say ".venv is there, so PYTHON is not used; remove it for another Python"
 fi
 has_headers .venv/bin/python || install_headers .venv/bin/python
 command -v "${CC:-cc}" >/dev/null || command -v gcc >/dev/null ||
