@@ -53,11 +53,9 @@ def test_names_the_current_stream(cuda):
     assert interface["stream"] == stream.native_handle
 
 
-def test_names_the_stream_of_its_device(cuda):
-    if cuda.count < 2:
-        pytest.skip(f"{cuda}: needs two devices, has {cuda.count}")
-    block = cuda.empty(16, 1)
-    with cuda.stream(1) as stream, cuda.stream(0):
+def test_names_the_stream_of_its_device(two_cuda):
+    block = two_cuda.empty(16, 1)
+    with two_cuda.stream(1) as stream, two_cuda.stream(0):
         assert block.__cuda_array_interface__["stream"] == stream.native_handle
     assert block.__cuda_array_interface__["stream"] == 1
 

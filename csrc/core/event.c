@@ -287,7 +287,11 @@ ask(struct ps_event *event,
 {
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
-    ps_status status =
+    ps_status status = check(event);
+    if (status != PS_SUCCESS || ps_event_known_done(event)) {
+        return status;
+    }
+    status =
         member(event->runtime->backend, atomic_load(&event->device)->index,
                atomic_load(&event->handle));
     if (status == PS_SUCCESS) {
@@ -299,10 +303,7 @@ ask(struct ps_event *event,
 ps_status
 ps_event_query(struct ps_event *event)
 {
-    ps_status status = check(event);
-    return status != PS_SUCCESS || ps_event_known_done(event)
-               ? status
-               : ask(event, event->runtime->backend->event_query);
+    return ask(event, event->runtime->backend->event_query);
 }
 
 ps_status
@@ -328,10 +329,7 @@ ps_event_synchronize(struct ps_event *event)
         return status;
     }
     trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
-    status = check(event);
-    return status != PS_SUCCESS
-               ? status
-               : ask(event, event->runtime->backend->event_synchronize);
+    return ask(event, event->runtime->backend->event_synchronize);
 }
 
 ps_status

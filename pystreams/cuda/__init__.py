@@ -19,7 +19,6 @@ from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
 from .._C import CudaGraph as CUDAGraph
 from .._C import CudaStream as Stream
-from .._C import as_stream as _as_stream
 from .._C import cuda_current_stream as current_stream
 from .._C import cuda_stream as stream
 from .._C import default_stream as _default_stream
@@ -175,15 +174,9 @@ def set_stream(stream: _StreamLike | None) -> None:
 
     Holds for the calling thread.  None does nothing.
     """
-    if stream is not None:
-        _set_stream(_checked_stream(stream))
-
-
-def _checked_stream(stream: _StreamLike) -> _C.Stream:
-    found = _as_stream(_CUDA, stream)
-    if found.device_type != _CUDA:
-        raise ValueError(f"Expected a cuda device, but got: {found.device}")
-    return found
+    chosen = _C.cuda_stream(stream).stream
+    if chosen is not None:
+        _set_stream(chosen)
 
 
 def get_stream_from_external(
