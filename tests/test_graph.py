@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import random
 import threading
 import time
 
@@ -27,6 +28,11 @@ from captures import (
 
 import pystreams
 from pystreams import _C, AcceleratorError
+
+
+def graph_event(backend):
+    """One that each replay records or waits for."""
+    return pystreams.Event(backend.name, enable_timing=False, external=True)
 
 
 def test_replays_do_the_work_again(backend, stream, graph, buffer):
@@ -67,6 +73,93 @@ def test_streams_fork_and_join(backend, stream, graph):
     replay(graph, stream)
     assert [byte_of(b, stream) for b in buffers] == [1, 2, 3]
     assert byte_of(total, stream) == 3
+
+
+def test_branches_do_not_wait_for_each_other(backend, stream, graph, buffer):
+    """A long branch beside a short one, and the join waits for both."""
+    side, short = backend.stream(), graph_event(backend)
+    with Capture(graph, stream):
+        side.wait_stream(stream)
+        backend.sleep(stream, 300)
+        buffer.fill_(2, side)
+        short.record(side)
+        stream.wait_stream(side)
+    for _ in range(2):
+        replay(graph, stream)
+        short.synchronize()
+        assert not stream.query()
+        assert byte_of(buffer, stream) == 2
+
+
+def test_a_branch_may_wait_for_what_another_lets_go_on(backend, graph):
+    first, second, other, launching = (backend.stream() for _ in range(4))
+    gate, reached = graph_event(backend), graph_event(backend)
+    with Capture(graph, first):
+        second.wait_stream(first)
+        first.wait_event(gate)
+        reached.record(second)
+        first.wait_stream(second)
+    with backend.hold(other):
+        gate.record(other)
+        replay(graph, launching)
+        reached.synchronize(timeout=20)
+        assert not launching.query()
+    launching.synchronize()
+
+
+def test_a_branch_that_fails(faulty, stream, graph, buffer):
+    """Its failure is that of the stream that the graph was launched on."""
+    side = faulty.stream()
+    with Capture(graph, stream):
+        side.wait_stream(stream)
+        _C.fail(side, 719)
+        stream.wait_stream(side)
+        buffer.fill_(2)
+    failed, other = faulty.stream(), faulty.stream()
+    replay(graph, failed)
+    assert code(failed.synchronize) == 719
+    assert not side.is_capturing()
+    side.synchronize()
+    assert byte_of(buffer, other) == 1
+    replay(graph, other)
+    assert code(other.synchronize) == 719
+    graph.reset()
+    buffer.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_branches_keep_their_order(backend, graph, seed):
+    """Each buffer is a copy of one that its branch had waited for: of the
+    last replay's where an edge is missing."""
+    choose = random.Random(seed)
+    size = choose.choice([4096, 1 << 18])
+    streams = [backend.stream() for _ in range(5)]
+    # What a stream's work comes after: the buffers that it may read.
+    ready = {streams[0]: [0]}
+    buffers = [backend.empty(size, stream=streams[0]) for _ in range(40)]
+    source = {}
+    with Capture(graph, streams[0]):
+        for number in range(1, len(buffers)):
+            stream = choose.choice(streams)
+            if stream not in ready or choose.random() < 0.3:
+                earlier = choose.choice(
+                    [s for s in ready if s != stream] or [streams[0]]
+                )
+                stream.wait_stream(earlier)
+                known = ready.get(stream, []) + ready[earlier]
+                ready[stream] = list(dict.fromkeys(known))
+            source[number] = choose.choice(ready[stream][-4:])
+            buffers[number].copy_(
+                buffers[source[number]], non_blocking=True, stream=stream
+            )
+            ready[stream].append(number)
+        for stream in ready:
+            streams[0].wait_stream(stream)
+    for byte in (3, 4, 5):
+        buffers[0].fill_(byte, streams[0])
+        replay(graph, streams[0])
+        for buffer in buffers:
+            assert byte_of(buffer, streams[0]) == byte
 
 
 @pytest.mark.parametrize("work", [True, False], ids=["last", "before"])

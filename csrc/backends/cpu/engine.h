@@ -142,10 +142,11 @@ struct cpu_stream {
     int64_t deadline;         /* of its sleep */
     struct cpu_stream *older; /* on the device */
     struct cpu_stream **link; /* what points to it there */
-    /* NULL unless it is captured.  Then what it gets has ascending numbers:
-     * the last one, and the last that another stream of the capture waits
-     * for. */
+    /* NULL unless it is captured.  Then what it gets is a branch of the plan,
+     * and has ascending numbers: the last one, and the last that another
+     * stream of the capture waits for. */
     struct cpu_capture *capture;
+    uint16_t branch;
     uint64_t last;
     uint64_t covered;
     struct cpu_stream *peer; /* the next of the capture */
@@ -169,21 +170,26 @@ enum cpu_kind {
     CPU_FREE,
     CPU_RECORD_LATER, /* in plans alone: of an event, at the launch */
     CPU_WAIT_LATER,
+    CPU_MARK, /* in plans alone: a point of a branch that others wait for */
+    CPU_JOIN, /* in plans alone: the wait for a mark of another branch */
 };
 
 /* Queued work; an item, but for CPU_FREE, whose operation is the head of the
  * block that it frees. */
 struct cpu_operation {
     enum cpu_kind kind;
-    uint8_t value; /* CPU_FILL */
+    uint8_t value;   /* CPU_FILL */
+    uint16_t branch; /* in plans */
     struct cpu_operation *next;
     uint64_t ticket; /* grows with each operation queued on the engine */
-    struct cpu_record
-        *record; /* CPU_RECORD, CPU_WAIT, CPU_NOTIFY; referenced */
+    /* CPU_RECORD, CPU_WAIT, CPU_NOTIFY: referenced.  CPU_MARK: of the launch
+     * in progress, which the plan's branches are queued for. */
+    struct cpu_record *record;
     union {
-        ps_status status; /* CPU_FAIL */
-        ps_handle event;  /* CPU_RECORD_LATER, CPU_WAIT_LATER */
-        int64_t duration; /* CPU_SLEEP; nanoseconds */
+        ps_status status;           /* CPU_FAIL */
+        ps_handle event;            /* CPU_RECORD_LATER, CPU_WAIT_LATER */
+        struct cpu_operation *mark; /* CPU_JOIN */
+        int64_t duration;           /* CPU_SLEEP; nanoseconds */
         struct {
             void *destination;
             const void *source;
@@ -264,11 +270,13 @@ struct cpu_record {
     struct cpu_promise *promise; /* other processes are to be told, if any */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
-    /* Of a captured one, which is never done: the capture's number, the stream
-     * and the number of what that had got last; else 0. */
+    /* Of a captured one, which is never done: the capture's number, the
+     * stream, the number of what that had got last, and its place in the plan;
+     * else 0. */
     uint64_t capture;
     struct cpu_stream *source;
     uint64_t position;
+    struct cpu_operation *mark;
 };
 
 void cpu_record_complete_locked(struct cpu_engine *engine,

@@ -1,16 +1,29 @@
-/* Captures and graphs.  What all streams of a capture get is put into one
- * plan, in the order in which they get it: that order respects every wait
- * among them, so a launch queues the plan on one stream, as it stands. */
+/* Captures and graphs.  What the streams of a capture get is put into one
+ * plan, a branch for each stream, in the order in which they get it.  A launch
+ * queues the first branch, which is that of the stream where the capture
+ * began, on its own stream, and each other branch on a stream that it makes
+ * for it: branches are ordered by the waits among them alone. */
 #include "engine.h"
 
 #include <stdlib.h>
 
+/* What a stream of the capture was. */
+struct branch {
+    int device;
+    int priority;
+};
+
+enum { MOST_BRANCHES = UINT16_MAX };
+
 /* The work of a graph and of what was made of it. */
 struct cpu_plan {
     unsigned refs;
-    size_t count;
-    struct cpu_operation *first; /* items */
+    size_t operations; /* without marks and joins */
+    size_t nodes;
+    struct cpu_operation *first; /* items; marks before their joins */
     struct cpu_operation **tail;
+    struct branch *branches;
+    size_t branch_count;
 };
 
 struct cpu_capture {
@@ -49,7 +62,26 @@ plan_unref_locked(struct cpu_engine *engine, struct cpu_plan *plan)
         plan->first = operation->next;
         cpu_item_give_locked(engine, operation);
     }
+    free(plan->branches);
     free(plan);
+}
+
+/* Append a copy of the operation to the stream's branch; NULL when out of
+ * memory. */
+static struct cpu_operation *
+plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
+                const struct cpu_operation *operation)
+{
+    struct cpu_operation *item = cpu_item_take_locked(stream->engine);
+    if (item != NULL) {
+        *item = *operation;
+        item->branch = stream->branch;
+        item->next = NULL;
+        *plan->tail = item;
+        plan->tail = &item->next;
+        plan->nodes++;
+    }
+    return item;
 }
 
 /* ---- Captures ---- */
@@ -65,13 +97,27 @@ capture_find_locked(struct cpu_engine *engine, uint64_t number)
     return capture;
 }
 
-static void
+static ps_status
 join_locked(struct cpu_stream *stream, struct cpu_capture *capture)
 {
+    struct cpu_plan *plan = capture->plan;
+    struct branch *branches =
+        plan->branch_count < MOST_BRANCHES
+            ? realloc(plan->branches,
+                      (plan->branch_count + 1) * sizeof(*branches))
+            : NULL;
+    if (branches == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    plan->branches = branches;
+    branches[plan->branch_count] =
+        (struct branch){stream->device, stream->priority};
+    stream->branch = (uint16_t)plan->branch_count++;
     stream->capture = capture;
     stream->last = stream->covered = 0;
     stream->peer = capture->streams;
     capture->streams = stream;
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -85,62 +131,77 @@ ps_status
 cpu_capture_add_locked(struct cpu_stream *stream,
                        const struct cpu_operation *operation)
 {
-    struct cpu_engine *engine = stream->engine;
     struct cpu_capture *capture = stream->capture;
-    struct cpu_plan *plan = capture->plan;
     if (operation->kind == CPU_NOTIFY) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     if (capture->status != PS_SUCCESS) {
         return capture->status;
     }
-    struct cpu_operation *item = cpu_item_take_locked(engine);
-    if (item == NULL) {
+    if (plan_add_locked(capture->plan, stream, operation) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *item = *operation;
-    item->next = NULL;
-    *plan->tail = item;
-    plan->tail = &item->next;
-    plan->count++;
-    stream->last = ++engine->captured;
+    capture->plan->operations++;
+    stream->last = ++stream->engine->captured;
     return PS_SUCCESS;
 }
 
 ps_status
 cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
+    struct cpu_operation mark = {.kind = CPU_MARK};
+    record->mark = plan_add_locked(stream->capture->plan, stream, &mark);
+    if (record->mark == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
     record->capture = stream->capture->number;
     record->source = stream;
     record->position = stream->last;
     return stream->capture->status;
 }
 
+/* Have the stream's branch wait for the record's. */
+static ps_status
+follow_locked(struct cpu_stream *stream, struct cpu_record *record)
+{
+    struct cpu_operation join = {.kind = CPU_JOIN, .mark = record->mark};
+    struct cpu_stream *source = record->source;
+    if (source == stream) {
+        return PS_SUCCESS;
+    }
+    if (plan_add_locked(stream->capture->plan, stream, &join) == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    stream->last = ++stream->engine->captured;
+    if (source->covered < record->position) {
+        source->covered = record->position;
+    }
+    return PS_SUCCESS;
+}
+
 ps_status
 cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
-    struct cpu_engine *engine = stream->engine;
-    struct cpu_capture *theirs = capture_find_locked(engine, record->capture);
+    struct cpu_capture *theirs =
+        capture_find_locked(stream->engine, record->capture);
     struct cpu_capture *ours = stream->capture;
+    ps_status status = PS_SUCCESS;
     if (theirs == NULL) {
         return ours != NULL ? invalidate(ours, PS_ERROR_CAPTURE_ISOLATION)
                             : PS_ERROR_CAPTURE_ISOLATION;
     }
     if (ours == NULL) {
-        join_locked(stream, theirs);
+        status = join_locked(stream, theirs);
     }
     else if (ours != theirs) {
         invalidate(theirs, PS_SUCCESS);
         return invalidate(ours, PS_ERROR_CAPTURE_MERGE);
     }
-    struct cpu_stream *source = record->source;
-    if (source != stream) {
-        stream->last = ++engine->captured;
-        if (source->covered < record->position) {
-            source->covered = record->position;
-        }
+    if (status == PS_SUCCESS) {
+        status = follow_locked(stream, record);
     }
-    return theirs->status;
+    /* A branch without its join would run too early. */
+    return status == PS_SUCCESS ? theirs->status : invalidate(theirs, status);
 }
 
 static ps_status
@@ -155,20 +216,24 @@ begin_locked(struct cpu_stream *stream)
     }
     struct cpu_capture *capture = malloc(sizeof(*capture));
     struct cpu_plan *plan = plan_create();
-    if (capture == NULL || plan == NULL) {
+    ps_status status = PS_ERROR_OUT_OF_MEMORY;
+    if (capture != NULL && plan != NULL) {
+        *capture = (struct cpu_capture){
+            .number = ++engine->captured,
+            .origin = stream,
+            .plan = plan,
+            .next = engine->captures,
+        };
+        status = join_locked(stream, capture);
+    }
+    if (status == PS_SUCCESS) {
+        engine->captures = capture;
+    }
+    else {
         free(capture);
         free(plan);
-        return PS_ERROR_OUT_OF_MEMORY;
     }
-    *capture = (struct cpu_capture){
-        .number = ++engine->captured,
-        .origin = stream,
-        .plan = plan,
-        .next = engine->captures,
-    };
-    engine->captures = capture;
-    join_locked(stream, capture);
-    return PS_SUCCESS;
+    return status;
 }
 
 static ps_status
@@ -287,7 +352,7 @@ end_locked(struct cpu_stream *stream, ps_handle *graph, size_t *operations)
         status = graph_add_locked(engine, device, plan, NULL, graph);
     }
     if (status == PS_SUCCESS) {
-        *operations = plan->count;
+        *operations = plan->operations;
     }
     else {
         plan_unref_locked(engine, plan);
@@ -367,20 +432,28 @@ push_locked(struct cpu_stream *stream, struct cpu_operation operation)
     cpu_stream_push_locked(stream, item);
 }
 
-/* Replace a record by a new one, which the stream will complete. */
+/* A new record like this one, which the stream will complete. */
 static struct cpu_record *
-push_record_locked(struct cpu_stream *stream, struct cpu_record *latest)
+push_record_locked(struct cpu_stream *stream, const struct cpu_record *like)
 {
     struct cpu_record *record = cpu_item_take_locked(stream->engine);
     *record = (struct cpu_record){
         .refs = 1,
-        .timed = latest->timed,
-        .orders = latest->orders,
+        .timed = like->timed,
+        .orders = like->orders,
     };
     push_locked(stream,
                 (struct cpu_operation){.kind = CPU_RECORD, .record = record});
-    cpu_record_unref_locked(stream->engine, latest);
     return record;
+}
+
+/* Replace a record by a new one. */
+static void
+push_next_record_locked(struct cpu_stream *stream, struct cpu_record **latest)
+{
+    struct cpu_record *record = push_record_locked(stream, *latest);
+    cpu_record_unref_locked(stream->engine, *latest);
+    *latest = record;
 }
 
 static void
@@ -393,22 +466,38 @@ push_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
 }
 
 static void
-push_planned_locked(struct cpu_stream *stream,
-                    const struct cpu_operation *operation)
+push_external_locked(struct cpu_stream *stream,
+                     const struct cpu_operation *operation)
 {
-    struct cpu_slot *event = NULL;
-    if (operation->kind != CPU_RECORD_LATER &&
-        operation->kind != CPU_WAIT_LATER) {
-        push_locked(stream, *operation);
-        return;
-    }
-    event = cpu_slot_find_locked(stream->engine, CPU_EVENT, CPU_ANY_DEVICE,
-                                 operation->event);
+    struct cpu_slot *event = cpu_slot_find_locked(
+        stream->engine, CPU_EVENT, CPU_ANY_DEVICE, operation->event);
     if (event != NULL && operation->kind == CPU_RECORD_LATER) {
-        event->object = push_record_locked(stream, event->object);
+        struct cpu_record *latest = event->object;
+        push_next_record_locked(stream, &latest);
+        event->object = latest;
     }
     else if (event != NULL) {
         push_wait_locked(stream, event->object);
+    }
+}
+
+static void
+push_planned_locked(struct cpu_stream *stream, struct cpu_operation *operation)
+{
+    static const struct cpu_record plain;
+    switch (operation->kind) {
+    case CPU_RECORD_LATER:
+    case CPU_WAIT_LATER:
+        push_external_locked(stream, operation);
+        break;
+    case CPU_MARK:
+        operation->record = push_record_locked(stream, &plain);
+        break;
+    case CPU_JOIN:
+        push_wait_locked(stream, operation->mark->record);
+        break;
+    default:
+        push_locked(stream, *operation);
     }
 }
 
@@ -424,14 +513,81 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
         status = cpu_engine_staff_locked(engine, operation->kind);
     }
     return status == PS_SUCCESS
-               ? cpu_items_reserve_locked(engine, 2 * plan->count + 3)
+               ? cpu_items_reserve_locked(engine, 2 * plan->nodes + 3)
                : status;
+}
+
+/* The streams of a launch, by branch; all but the first are made for it, and
+ * freed once they are idle.  NULL when out of memory. */
+static struct cpu_stream **
+streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
+{
+    struct cpu_stream **streams =
+        malloc(plan->branch_count * sizeof(*streams));
+    size_t made = 1;
+    if (streams == NULL) {
+        return NULL;
+    }
+    streams[0] = stream;
+    while (made < plan->branch_count &&
+           (streams[made] = malloc(sizeof(**streams))) != NULL) {
+        made++;
+    }
+    if (made < plan->branch_count) {
+        while (--made > 0) {
+            free(streams[made]);
+        }
+        free(streams);
+        return NULL;
+    }
+    for (size_t i = 1; i < made; i++) {
+        const struct branch *branch = &plan->branches[i];
+        cpu_stream_init_locked(streams[i], stream->engine, branch->device,
+                               branch->priority);
+        /* The launch's own stream has its failure, by the join. */
+        streams[i]->destroyed = streams[i]->told = true;
+    }
+    return streams;
+}
+
+static void
+push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
+{
+    for (struct cpu_operation *operation = plan->first; operation != NULL;
+         operation = operation->next) {
+        push_planned_locked(streams[operation->branch], operation);
+    }
+    for (struct cpu_operation *operation = plan->first; operation != NULL;
+         operation = operation->next) {
+        if (operation->kind == CPU_MARK) {
+            cpu_record_unref_locked(streams[0]->engine, operation->record);
+            operation->record = NULL;
+        }
+    }
+}
+
+/* Give up the streams that the launch took; false as cpu_stream_help_locked.
+ */
+static bool
+start_locked(struct cpu_stream **streams, size_t count, bool idle)
+{
+    struct cpu_engine *engine = streams[0]->engine;
+    if (idle && !cpu_stream_help_locked(streams[0])) {
+        return false;
+    }
+    for (size_t i = 1; i < count; i++) {
+        if (!cpu_stream_help_locked(streams[i])) {
+            return false;
+        }
+    }
+    return count == 1 || cpu_engine_help_locked(engine);
 }
 
 static ps_status
 launch_locked(struct cpu_stream *stream, struct graph *graph)
 {
     struct cpu_engine *engine = stream->engine;
+    struct cpu_plan *plan = graph->plan;
     bool idle = stream->first == NULL;
     if (stream->capture != NULL) {
         return PS_ERROR_CAPTURE_UNSUPPORTED;
@@ -439,19 +595,21 @@ launch_locked(struct cpu_stream *stream, struct graph *graph)
     if (stream->pending >= CPU_QUEUE_LIMIT) {
         return PS_ERROR_NOT_READY;
     }
-    ps_status status = prepare_locked(engine, graph->plan);
+    ps_status status = prepare_locked(engine, plan);
     if (status != PS_SUCCESS) {
         return status;
     }
-    push_wait_locked(stream, graph->done);
-    for (const struct cpu_operation *operation = graph->plan->first;
-         operation != NULL; operation = operation->next) {
-        push_planned_locked(stream, operation);
+    struct cpu_stream **streams = streams_make_locked(plan, stream);
+    if (streams == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
     }
-    graph->done = push_record_locked(stream, graph->done);
-    if (idle && !cpu_stream_help_locked(stream)) {
+    push_wait_locked(stream, graph->done);
+    push_plan_locked(plan, streams);
+    push_next_record_locked(stream, &graph->done);
+    if (!start_locked(streams, plan->branch_count, idle)) {
         cpu_lock(engine);
     }
+    free(streams);
     return PS_SUCCESS;
 }
 

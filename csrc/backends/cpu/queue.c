@@ -137,6 +137,8 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     case CPU_FREE:
     case CPU_RECORD_LATER:
     case CPU_WAIT_LATER:
+    case CPU_MARK:
+    case CPU_JOIN:
         break;
     case CPU_COPY:
     case CPU_FILL:
