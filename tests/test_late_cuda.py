@@ -147,6 +147,41 @@ print(late.late_cuda_faults())
     assert told == "0\n"
 
 
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_capsule_is_consumed_by_one_of_two_threads(run, versioned):
+    """The backend is asked about the address with the GIL released."""
+    told = run(
+        """
+import threading
+from producers import Loan, place
+block = backend.empty(64)
+sys.setswitchinterval(1e-6)
+options = dict(place(block), versioned=sys.argv[1] == "True")
+loans = [Loan(**options) for _ in range(1500)]
+capsules = [loan.capsule() for loan in loans]
+taken, start = [], threading.Barrier(2)
+def consume(capsule):
+    try:
+        taken.append(pystreams.from_dlpack(capsule))
+    except ValueError as error:
+        assert "consumed already" in str(error)
+def consume_all():
+    for capsule in capsules:
+        start.wait()
+        consume(capsule)
+thread = threading.Thread(target=consume_all)
+thread.start()
+consume_all()
+thread.join()
+print(len(taken))
+taken.clear()
+print({loan.deleted for loan in loans})
+""",
+        versioned,
+    )
+    assert told == "1500\n{1}\n"
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,6 +1,7 @@
 /* Other libraries' tensors, by DLPack: memory to copy, and Buffers.  A capsule
- * is consumed once, by changing its name after all was checked; until then it
- * is its own to clean up. */
+ * is consumed once: its name says that it is taken before anything releases
+ * the GIL, and gets its old value back if the tensor is refused, so that the
+ * capsule still cleans up. */
 #include "dlpack.h"
 
 #include "span.h"
@@ -11,6 +12,7 @@ struct tensor {
     uint64_t flags;
     void *owner;
     void (*release)(void *owner);
+    const char *name;
     const char *used_name;
 };
 
@@ -49,6 +51,7 @@ read_versioned(PyObject *capsule, struct tensor *tensor)
         .flags = versioned->flags,
         .owner = versioned,
         .release = release_versioned,
+        .name = DLPACK_VERSIONED_NAME,
         .used_name = DLPACK_VERSIONED_USED_NAME,
     };
     return 0;
@@ -67,6 +70,7 @@ read_capsule(PyObject *capsule, struct tensor *tensor)
             .dl = &managed->tensor,
             .owner = managed,
             .release = release_managed,
+            .name = DLPACK_NAME,
             .used_name = DLPACK_USED_NAME,
         };
         return 0;
@@ -83,6 +87,18 @@ read_capsule(PyObject *capsule, struct tensor *tensor)
                  "' or '" DLPACK_VERSIONED_NAME "', but got %R",
                  capsule);
     return -1;
+}
+
+/* A DLPack device. */
+struct place {
+    long type;
+    long id;
+};
+
+static bool
+is_host(long type)
+{
+    return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
 }
 
 /* What of a tensor needs no knowledge of devices. */
@@ -167,18 +183,32 @@ home_of(struct module_state *state, const struct dlpack_tensor *tensor)
     return device_at(state, name);
 }
 
-/* Consume a capsule. */
+/* Whether the tensor is where its producer said; on the host that is one
+ * place, though torch calls it by two names. */
 static int
-capsule_hold(struct module_state *state, PyObject *capsule,
-             struct ps_device *host_device, struct span *span)
+check_promise(const struct dlpack_tensor *dl, const struct place *promise)
 {
-    struct tensor tensor;
-    struct claim claim = {.what = "the DLPack tensor"};
-    if (read_capsule(capsule, &tensor) < 0 || check_tensor(&tensor) < 0) {
+    if ((dl->device_type != promise->type || dl->device_id != promise->id) &&
+        !(is_host(dl->device_type) && is_host(promise->type))) {
+        PyErr_Format(PyExc_BufferError,
+                     "the DLPack tensor is on device (%d, %d), but its "
+                     "producer's __dlpack_device__ said (%ld, %ld)",
+                     dl->device_type, dl->device_id, promise->type,
+                     promise->id);
         return -1;
     }
-    const struct dlpack_tensor *dl = tensor.dl;
-    if (find_place(state, dl->device_type, dl->device_id, &claim.device) < 0) {
+    return 0;
+}
+
+/* Hold the tensor of a capsule that is taken. */
+static int
+tensor_hold(struct module_state *state, const struct tensor *tensor,
+            struct ps_device *host_device, struct span *span)
+{
+    struct claim claim = {.what = "the DLPack tensor"};
+    const struct dlpack_tensor *dl = tensor->dl;
+    if (check_tensor(tensor) < 0 ||
+        find_place(state, dl->device_type, dl->device_id, &claim.device) < 0) {
         return -1;
     }
     if (claim.device == NULL && host_device == NULL) {
@@ -187,41 +217,54 @@ capsule_hold(struct module_state *state, PyObject *capsule,
             return -1;
         }
     }
-    /* Another thread may have consumed it while the GIL was released. */
-    if (read_capsule(capsule, &tensor) < 0) {
-        return -1;
-    }
     claim.pinned =
         dl->device_type == DLPACK_CUDA_HOST &&
         host_device->runtime->backend->device_type == PS_DEVICE_CUDA;
-    claim.read_only = (tensor.flags & DLPACK_READ_ONLY) != 0;
+    claim.read_only = (tensor->flags & DLPACK_READ_ONLY) != 0;
     claim.data = dl->data != NULL ? (char *)dl->data + dl->byte_offset : NULL;
     claim.item_bits = (uint64_t)dl->type_bits * dl->type_lanes;
-    if (tensor.flags & DLPACK_PADDED) {
+    if (tensor->flags & DLPACK_PADDED) {
         claim.item_bits = (claim.item_bits + 7) / 8 * 8;
     }
     claim.ndim = dl->ndim;
     claim.shape = dl->shape;
     claim.strides = dl->strides;
     claim.stride_unit = 1;
-    if (claim_hold(state, &claim, host_device, tensor.owner, tensor.release,
-                   span) < 0) {
+    return claim_hold(state, &claim, host_device, tensor->owner,
+                      tensor->release, span);
+}
+
+/* Consume a capsule; promise: where its producer says that the tensor is, or
+ * NULL. */
+static int
+capsule_hold(struct module_state *state, PyObject *capsule,
+             const struct place *promise, struct ps_device *host_device,
+             struct span *span)
+{
+    struct tensor tensor;
+    if (read_capsule(capsule, &tensor) < 0 ||
+        PyCapsule_SetName(capsule, tensor.used_name) < 0) {
         return -1;
     }
-    PyCapsule_SetName(capsule, tensor.used_name);
+    if ((promise != NULL && check_promise(tensor.dl, promise) < 0) ||
+        tensor_hold(state, &tensor, host_device, span) < 0) {
+        PyCapsule_SetName(capsule, tensor.name);
+        return -1;
+    }
     return 0;
 }
 
 /* The device that __dlpack_device__ names: -1 with an exception. */
 static int
-ask_device(struct module_state *state, PyObject *object, long *type, long *id)
+ask_device(struct module_state *state, PyObject *object, struct place *place)
 {
     PyObject *pair =
         PyObject_CallMethodNoArgs(object, state->str_dlpack_device);
     if (pair == NULL) {
         return -1;
     }
-    int parsed = PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ll", type, id);
+    int parsed = PyTuple_Check(pair) &&
+                 PyArg_ParseTuple(pair, "ll", &place->type, &place->id);
     if (!parsed) {
         PyErr_Format(PyExc_TypeError,
                      "__dlpack_device__ of %s must give a tuple (device type, "
@@ -257,50 +300,17 @@ ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
     return capsule;
 }
 
-static bool
-is_host(long type)
-{
-    return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
-}
-
-/* Whether the capsule's tensor is where its producer said; on the host that is
- * one place, though torch calls it by two names. */
-static int
-check_promise(PyObject *capsule, long type, long id)
-{
-    struct tensor tensor;
-    if (!PyCapsule_CheckExact(capsule)) {
-        PyErr_Format(PyExc_TypeError,
-                     "__dlpack__ must give a capsule, but gave %s",
-                     Py_TYPE(capsule)->tp_name);
-        return -1;
-    }
-    if (read_capsule(capsule, &tensor) < 0) {
-        return -1;
-    }
-    const struct dlpack_tensor *dl = tensor.dl;
-    if ((dl->device_type != type || dl->device_id != id) &&
-        !(is_host(dl->device_type) && is_host(type))) {
-        PyErr_Format(PyExc_BufferError,
-                     "the DLPack tensor is on device (%d, %d), but its "
-                     "producer's __dlpack_device__ said (%ld, %ld)",
-                     dl->device_type, dl->device_id, type, id);
-        return -1;
-    }
-    return 0;
-}
-
 static int
 producer_hold(struct module_state *state, PyObject *object,
               struct ps_device *host_device, struct ps_stream *stream,
               struct span *span)
 {
-    long type, id;
+    struct place place;
     struct ps_device *device;
     struct ps_stream *ours = NULL;
     PyObject *number = NULL;
-    if (ask_device(state, object, &type, &id) < 0 ||
-        find_place(state, type, id, &device) < 0) {
+    if (ask_device(state, object, &place) < 0 ||
+        find_place(state, place.type, place.id, &device) < 0) {
         return -1;
     }
     if (device != NULL) {
@@ -310,9 +320,14 @@ producer_hold(struct module_state *state, PyObject *object,
     PyObject *capsule = device == NULL || number != NULL
                             ? ask_capsule(state, object, number)
                             : NULL;
-    int result = capsule != NULL ? check_promise(capsule, type, id) : -1;
-    if (result == 0) {
-        result = capsule_hold(state, capsule, host_device, span);
+    int result = -1;
+    if (capsule != NULL && !PyCapsule_CheckExact(capsule)) {
+        PyErr_Format(PyExc_TypeError,
+                     "__dlpack__ must give a capsule, but gave %s",
+                     Py_TYPE(capsule)->tp_name);
+    }
+    else if (capsule != NULL) {
+        result = capsule_hold(state, capsule, &place, host_device, span);
     }
     Py_XDECREF(capsule);
     Py_XDECREF(number);
@@ -335,7 +350,8 @@ dlpack_hold(struct module_state *state, PyObject *object,
             struct span *span)
 {
     if (PyCapsule_CheckExact(object)) {
-        return capsule_hold(state, object, host_device, span) < 0 ? -1 : 1;
+        return capsule_hold(state, object, NULL, host_device, span) < 0 ? -1
+                                                                        : 1;
     }
     int found = has_attribute(object, state->str_dlpack);
     if (found == 1) {
