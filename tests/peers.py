@@ -1,12 +1,13 @@
 """Other processes for tests of what processes share.
 
-A peer does one thing at a time, which it is told in Python, and knows
-`backend`, as tests do.  What takes a minute hangs.
+A peer runs one piece of Python at a time, with `backend` as tests have it.
+What takes a minute hangs.
 """
 
 import ast
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,12 +38,21 @@ class Peer:
 
     def do(self, code):
         """Run code there; return what an expression is, if a literal."""
+        self.start(code)
+        return self.finish()
+
+    def start(self, code):
+        """The first half of do()."""
+        self._code = code
         self._process.stdin.write(repr(code).encode() + b"\n")
         self._process.stdin.flush()
+
+    def finish(self):
+        """The second one."""
         out = self._process.stdout
         if not select.select([out], [], [], PATIENCE)[0]:
             self.kill()
-            raise AssertionError(f"a peer hangs in {code!r}")
+            raise AssertionError(f"a peer hangs in {self._code!r}")
         failure, result = ast.literal_eval(out.readline().decode())
         if failure is not None:
             raise PeerError(failure)
@@ -61,6 +71,11 @@ class Peer:
 
     def signal(self, number):
         self._process.send_signal(number)
+
+    def stop(self):
+        """Return once none of its threads runs."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def exit(self):
         """Let it end as programs do; return its exit status."""

@@ -5,38 +5,61 @@
  * process that has it mapped, however that ends.  In the page stand the latest
  * records, by serial.
  *
- * One that is not done has a pipe, which its process alone can write.  Others
- * open that through /proc, too, and are told of the end by the number of bytes
- * in it, the status and one more; nobody reads them, so everybody sees them.
- * A pipe that ends without any was that of a process that died.
+ * A record that is not done has a pipe, which its process alone holds for
+ * writing.  Others open that through /proc, too, and see the end by the number
+ * of bytes in it, the status and one more; nobody reads them, so everybody
+ * sees them.  A pipe that ends without any was that of a process that died.
  *
- * One rule: of what stands in the page everything may change at any time, and
- * a process may die between any two lines. */
+ * One rule: everything in the page may change at any time, a process may stop
+ * or die between any two lines, and a peer may write what it likes.  So no
+ * wait, index or status comes from the page unchecked, and only a page of this
+ * library's is ever mapped: it is looked at before it is opened.
+ *
+ * To publish a record is to claim a serial, to take the serial's entry by
+ * exchanging its state for CLAIMED, to fill it in, to exchange that for the
+ * serial and the outcome, and to raise `latest` to the serial.
+ *
+ * - An entry is taken only if its record was superseded: its serial is below
+ *   `latest`.  So the entry of the record in effect stays, and so does one
+ *   that is about to take effect.
+ * - A claimed entry is its process's alone; others claim another serial
+ *   instead.  So a process that stopped there and goes on after any number of
+ *   later records finds the entry as it left it, raises no `latest` that is
+ *   higher, and damages nothing.
+ * - An entry that a dead process had claimed is taken over.
+ * - A process that dies earlier leaves a gap among the serials, which nobody
+ *   asks for; one that dies later, a record without a pipe, which has failed.
+ * - A state names its serial, so it is never the same twice.  A reader that
+ *   finds the serial before and after it read an entry has read one record.
+ * - The end of a record is exchanged for "pending" and its serial, so that it
+ *   changes no later record; then it goes to the pipe.  A process that dies
+ *   between the two has failed those that wait already. */
 #include "shared.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
     PAGE_RECORDS = 64,
-    PAGE_BYTES = 4096,
     OUTCOME_BITS = 10, /* 0 while it is not known, else the status + 1 */
+    CLAIMED = (1 << OUTCOME_BITS) - 1, /* no outcome: it is being written */
+    PROCESS_BITS = 22,                 /* Linux has no process above them */
     MOST_TRIES = 1000, /* to find a record that others replace meanwhile */
 };
 
 #define OUTCOME(state) ((int)((state) & ((1 << OUTCOME_BITS) - 1)))
+#define SERIAL(state)  ((state) >> OUTCOME_BITS)
 
-/* A record; written by the process that claimed its serial. */
+/* A record; written by the process that claimed it. */
 struct entry {
-    _Atomic uint64_t state; /* the serial, and the outcome below it */
+    /* The serial, and the outcome below it; of a claimed one the lower half of
+     * the serial, and the process and CLAIMED below it. */
+    _Atomic uint64_t state;
     _Atomic uint64_t inode; /* of the pipe */
     atomic_int process;
     atomic_int pipe; /* its number there */
@@ -44,12 +67,12 @@ struct entry {
 
 struct page {
     uint64_t nonce[3];
-    _Atomic uint64_t claimed; /* the serial given to the latest record */
+    _Atomic uint64_t claimed; /* the latest serial that was given out */
     _Atomic uint64_t latest;  /* that of the record in effect; 0 if none */
     struct entry entries[PAGE_RECORDS]; /* by serial */
 };
 
-_Static_assert(sizeof(struct page) <= PAGE_BYTES, "a page is a page");
+_Static_assert(sizeof(struct page) <= CPU_PAGE_BYTES, "a page is a page");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "locks are not for sharing");
 
 /* A handle; the checksum of what stands before it comes last. */
@@ -83,8 +106,6 @@ struct cpu_promise {
     struct cpu_file pipe;
 };
 
-/* ---- Pages ---- */
-
 /* FNV-1a: no change of a single byte goes unseen. */
 static uint64_t
 checksum(const struct token *token)
@@ -97,78 +118,39 @@ checksum(const struct token *token)
     return sum;
 }
 
-static bool
-is_same(const char *path, mode_t type, uint64_t inode)
-{
-    struct stat found;
-    return stat(path, &found) == 0 && (found.st_mode & S_IFMT) == type &&
-           found.st_ino == inode;
-}
-
-/* Open a file that a process has open.
- * Statuses: PS_ERROR_INVALID_HANDLE where it no longer has or is out of reach,
- * PS_ERROR_OUT_OF_MEMORY. */
-static ps_status
-peer_open(pid_t process, int number, mode_t type, uint64_t inode, int flags,
-          int *opened)
-{
-    char path[40];
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)process, number);
-    /* It is looked at before, as opening may have effects, and after. */
-    if (!is_same(path, type, inode)) {
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    int file = open(path, flags | O_CLOEXEC);
-    if (file < 0) {
-        return errno == EMFILE || errno == ENFILE || errno == ENOMEM
-                   ? PS_ERROR_OUT_OF_MEMORY
-                   : PS_ERROR_INVALID_HANDLE;
-    }
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
-    if (!is_same(path, type, inode)) {
-        close(file);
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    *opened = file;
-    return PS_SUCCESS;
-}
-
-/* NULL when it cannot be mapped.  A forked child has no such page. */
-static struct page *
-page_map(int file)
-{
-    void *page =
-        mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (page == MAP_FAILED) {
-        return NULL;
-    }
-    madvise(page, PAGE_BYTES, MADV_DONTFORK);
-    return page;
-}
+/* ---- Pages ---- */
 
 /* A new page, with its file; NULL where there is no room for either. */
 static struct page *
-page_create(int *file)
+page_create(int *file, uint64_t *inode)
 {
-    struct page *page = NULL;
-    *file = memfd_create("pystreams-event", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (*file < 0) {
-        return NULL;
-    }
-    /* Sealed, no process can make another's page end. */
-    if (ftruncate(*file, PAGE_BYTES) == 0 &&
-        fcntl(*file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
-        page = page_map(*file);
-    }
+    struct page *page = cpu_page_create(file, inode);
     if (page != NULL && getrandom(page->nonce, sizeof(page->nonce), 0) !=
                             (ssize_t)sizeof(page->nonce)) {
-        munmap(page, PAGE_BYTES);
+        cpu_page_unmap(page);
+        close(*file);
         page = NULL;
     }
-    if (page == NULL) {
-        close(*file);
-    }
     return page;
+}
+
+/* The page that the token names.  Statuses: PS_ERROR_INVALID_HANDLE where it
+ * is gone, PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+page_open(const struct token *token, struct page **page)
+{
+    void *opened;
+    ps_status status =
+        cpu_page_open(token->process, token->file, token->inode, &opened);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    *page = opened;
+    if (memcmp((*page)->nonce, token->nonce, sizeof(token->nonce)) != 0) {
+        cpu_page_unmap(*page);
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    return PS_SUCCESS;
 }
 
 /* ---- Shared events ---- */
@@ -177,7 +159,7 @@ static void
 shared_unref_locked(struct cpu_shared *shared)
 {
     if (--shared->refs == 0) {
-        munmap(shared->page, PAGE_BYTES);
+        cpu_page_unmap(shared->page);
         free(shared);
     }
 }
@@ -186,14 +168,14 @@ ps_status
 cpu_shared_create_locked(struct cpu_engine *engine, int device,
                          struct cpu_shared **result)
 {
-    struct stat found;
+    uint64_t inode;
     int file;
     struct cpu_shared *shared = calloc(1, sizeof(*shared));
-    if (shared == NULL || (shared->page = page_create(&file)) == NULL) {
+    if (shared == NULL ||
+        (shared->page = page_create(&file, &inode)) == NULL) {
         free(shared);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    fstat(file, &found);
     shared->refs = 1;
     cpu_file_keep_locked(engine, &shared->file, file);
     shared->token = (struct token){
@@ -201,7 +183,7 @@ cpu_shared_create_locked(struct cpu_engine *engine, int device,
         .device = device,
         .process = getpid(),
         .file = file,
-        .inode = found.st_ino,
+        .inode = inode,
     };
     memcpy(shared->token.magic, magic, sizeof(magic));
     memcpy(shared->token.nonce, shared->page->nonce,
@@ -228,34 +210,6 @@ token_check(const struct cpu_engine *engine, int device,
         return PS_ERROR_INVALID_VALUE;
     }
     return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
-}
-
-/* The page that the token names.  Statuses: PS_ERROR_INVALID_HANDLE where it
- * is gone, PS_ERROR_OUT_OF_MEMORY. */
-static ps_status
-page_open(const struct token *token, struct page **result)
-{
-    struct stat found;
-    int file;
-    ps_status status = peer_open(token->process, token->file, S_IFREG,
-                                 token->inode, O_RDWR, &file);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    struct page *page = NULL;
-    if (fstat(file, &found) != 0 || found.st_size != PAGE_BYTES) {
-        status = PS_ERROR_INVALID_HANDLE;
-    }
-    else if ((page = page_map(file)) == NULL) {
-        status = PS_ERROR_OUT_OF_MEMORY;
-    }
-    else if (memcmp(page->nonce, token->nonce, sizeof(page->nonce)) != 0) {
-        munmap(page, PAGE_BYTES);
-        status = PS_ERROR_INVALID_HANDLE;
-    }
-    close(file);
-    *result = page;
-    return status;
 }
 
 ps_status
@@ -300,58 +254,112 @@ ps_status
 cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                         struct cpu_record *record)
 {
-    int ends[2];
-    char path[32];
-    struct stat found;
     struct cpu_promise *promise = calloc(1, sizeof(*promise));
-    if (promise == NULL || pipe2(ends, O_CLOEXEC) != 0) {
+    int pipe = promise != NULL ? cpu_pipe_create(&promise->inode) : -1;
+    if (pipe < 0) {
         free(promise);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    /* One that reads and writes: a pipe nobody can read raises SIGPIPE. */
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[0]);
-    int both = open(path, O_RDWR | O_CLOEXEC);
-    close(ends[0]);
-    close(ends[1]);
-    if (both < 0) {
-        free(promise);
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    fstat(both, &found);
-    cpu_file_keep_locked(engine, &promise->pipe, both);
-    promise->inode = found.st_ino;
+    cpu_file_keep_locked(engine, &promise->pipe, pipe);
     promise->shared = shared;
     shared->refs++;
     record->promise = promise;
     return PS_SUCCESS;
 }
 
+/* A failure has one of the contract's statuses, whoever reports it. */
+static ps_status
+checked(int status)
+{
+    return status >= 0 && status <= PS_ERROR_UNKNOWN &&
+                   status != PS_ERROR_NOT_READY
+               ? status
+               : PS_ERROR_UNKNOWN;
+}
+
 static uint64_t
 outcome(const struct cpu_record *record)
 {
-    return record->done ? (uint64_t)record->status + 1 : 0;
+    return record->done ? (uint64_t)checked(record->status) + 1 : 0;
+}
+
+ps_status
+cpu_shared_status(int outcome)
+{
+    return outcome != 0 ? checked(outcome - 1) : PS_ERROR_CONTEXT_DESTROYED;
+}
+
+static struct entry *
+entry_of(struct cpu_shared *shared, uint64_t serial)
+{
+    return &shared->page->entries[serial % PAGE_RECORDS];
+}
+
+/* Whether the state is that of the record with the serial. */
+static bool
+is_of(uint64_t state, uint64_t serial)
+{
+    return SERIAL(state) == serial && OUTCOME(state) != CLAIMED;
+}
+
+/* Whether nobody needs what an entry in this state holds. */
+static bool
+is_free(struct page *page, uint64_t state)
+{
+    enum { PROCESSES = 1 << PROCESS_BITS };
+    if (OUTCOME(state) == CLAIMED) {
+        return kill((pid_t)(SERIAL(state) % PROCESSES), 0) != 0 &&
+               errno == ESRCH;
+    }
+    return state == 0 || SERIAL(state) < atomic_load(&page->latest);
+}
+
+/* Claim a serial and its entry, whose state is then *claimed; 0 where none is
+ * to be had, which honest peers can bring about only by the dozen. */
+static uint64_t
+entry_claim(struct cpu_shared *shared, uint64_t *claimed)
+{
+    struct page *page = shared->page;
+    for (int i = 0; i < MOST_TRIES; i++) {
+        uint64_t serial =
+            SERIAL((atomic_fetch_add(&page->claimed, 1) + 1) << OUTCOME_BITS);
+        struct entry *entry = entry_of(shared, serial);
+        uint64_t state = atomic_load(&entry->state);
+        *claimed = serial << (PROCESS_BITS + OUTCOME_BITS) |
+                   (uint64_t)getpid() << OUTCOME_BITS | CLAIMED;
+        if (is_free(page, state) &&
+            atomic_compare_exchange_strong(&entry->state, &state, *claimed)) {
+            return serial;
+        }
+    }
+    return 0;
 }
 
 void
 cpu_shared_publish_locked(struct cpu_shared *shared, struct cpu_record *record)
 {
     struct page *page = shared->page;
-    uint64_t serial = atomic_fetch_add(&page->claimed, 1) + 1;
-    struct entry *entry = &page->entries[serial % PAGE_RECORDS];
-    /* So that nobody takes what follows for the record before. */
-    atomic_store(&entry->state, 0);
+    uint64_t claimed, serial = entry_claim(shared, &claimed);
+    struct entry *entry = entry_of(shared, serial);
+    shared->serial = serial;
+    if (serial == 0) {
+        return;
+    }
     if (record->promise != NULL) {
         record->promise->serial = serial;
         atomic_store(&entry->inode, record->promise->inode);
         atomic_store(&entry->process, getpid());
         atomic_store(&entry->pipe, record->promise->pipe.number);
     }
-    atomic_store(&entry->state, serial << OUTCOME_BITS | outcome(record));
+    if (!atomic_compare_exchange_strong(&entry->state, &claimed,
+                                        serial << OUTCOME_BITS |
+                                            outcome(record))) {
+        return;
+    }
     uint64_t latest = atomic_load(&page->latest);
     while (latest < serial &&
            !atomic_compare_exchange_weak(&page->latest, &latest, serial)) {
     }
-    shared->serial = serial;
 }
 
 void
@@ -360,13 +368,12 @@ cpu_promise_keep_locked(struct cpu_record *record)
     static const char bytes[1 << OUTCOME_BITS];
     struct cpu_promise *promise = record->promise;
     uint64_t serial = promise->serial, state = serial << OUTCOME_BITS;
-    uint64_t told = outcome(record);
-    struct entry *entry =
-        &promise->shared->page->entries[serial % PAGE_RECORDS];
-    if (told != 0) {
-        atomic_compare_exchange_strong(&entry->state, &state, state | told);
-        /* There is always room, and nobody to be told of a failure. */
-        ssize_t written = write(promise->pipe.number, bytes, told);
+    uint64_t known = outcome(record);
+    if (serial != 0 && known != 0) {
+        struct entry *entry = entry_of(promise->shared, serial);
+        atomic_compare_exchange_strong(&entry->state, &state, state | known);
+        /* There is room, unless a peer filled it. */
+        ssize_t written = write(promise->pipe.number, bytes, known);
         (void)written;
     }
     cpu_file_close_locked(&promise->pipe);
@@ -384,9 +391,9 @@ static ps_status
 entry_open(struct entry *entry, uint64_t *state, int *pipe)
 {
     uint64_t pending = *state;
-    ps_status status = peer_open(
-        atomic_load(&entry->process), atomic_load(&entry->pipe), S_IFIFO,
-        atomic_load(&entry->inode), O_RDONLY | O_NONBLOCK, pipe);
+    ps_status status =
+        cpu_pipe_open(atomic_load(&entry->process), atomic_load(&entry->pipe),
+                      atomic_load(&entry->inode), pipe);
     *state = atomic_load(&entry->state);
     if (status != PS_ERROR_INVALID_HANDLE) {
         return status;
@@ -401,7 +408,7 @@ entry_open(struct entry *entry, uint64_t *state, int *pipe)
  * watcher, whose the pipe is then.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
-record_import_locked(struct cpu_engine *engine, int known, int *pipe,
+record_import_locked(struct cpu_engine *engine, int outcome, int *pipe,
                      struct cpu_record **result)
 {
     struct cpu_record *record = cpu_item_take_locked(engine);
@@ -410,8 +417,8 @@ record_import_locked(struct cpu_engine *engine, int known, int *pipe,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *record = (struct cpu_record){.refs = 1};
-    if (known != 0) {
-        cpu_record_complete_locked(engine, record, known - 1);
+    if (outcome != 0) {
+        cpu_record_complete_locked(engine, record, cpu_shared_status(outcome));
     }
     else {
         status = cpu_watcher_add_locked(engine, *pipe, record);
@@ -420,7 +427,7 @@ record_import_locked(struct cpu_engine *engine, int known, int *pipe,
         cpu_item_give_locked(engine, record);
         return status;
     }
-    *pipe = known != 0 ? *pipe : -1;
+    *pipe = outcome != 0 ? *pipe : -1;
     *result = record;
     return PS_SUCCESS;
 }
@@ -432,7 +439,7 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event,
              uint64_t serial)
 {
     struct cpu_shared *shared = event->shared;
-    struct entry *entry = &shared->page->entries[serial % PAGE_RECORDS];
+    struct entry *entry = entry_of(shared, serial);
     uint64_t state = atomic_load(&entry->state);
     struct cpu_record *record = NULL;
     ps_status status = PS_SUCCESS;
@@ -440,7 +447,7 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event,
     if (state == serial << OUTCOME_BITS) {
         status = entry_open(entry, &state, &pipe);
     }
-    if (status == PS_SUCCESS && state >> OUTCOME_BITS == serial) {
+    if (status == PS_SUCCESS && is_of(state, serial)) {
         status = record_import_locked(engine, OUTCOME(state), &pipe, &record);
     }
     if (pipe >= 0) {
@@ -470,13 +477,14 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
     if (status != PS_SUCCESS) {
         return status;
     }
-    /* Its end may be known before the watcher comes to it. */
+    /* The end of another process's may be known before the watcher comes to
+     * it. */
     struct cpu_record *record = event->object;
-    uint64_t state = atomic_load(
-        &shared->page->entries[shared->serial % PAGE_RECORDS].state);
-    if (!record->done && record->capture == 0 &&
-        state >> OUTCOME_BITS == shared->serial && OUTCOME(state) != 0) {
-        cpu_record_complete_locked(engine, record, OUTCOME(state) - 1);
+    uint64_t state = atomic_load(&entry_of(shared, shared->serial)->state);
+    if (!record->done && record->capture == 0 && record->promise == NULL &&
+        is_of(state, shared->serial) && OUTCOME(state) != 0) {
+        cpu_record_complete_locked(engine, record,
+                                   cpu_shared_status(OUTCOME(state)));
     }
     return latest <= shared->serial ? PS_SUCCESS : PS_ERROR_UNKNOWN;
 }

@@ -1,11 +1,13 @@
 /* Events that several processes share, the files that are open for them, and
- * the thread that hears from other processes.  The engine's lock guards all of
+ * the thread that waits for other processes.  The engine's lock guards all of
  * it, and is held over the system calls that it takes, none of which waits for
  * anybody. */
 #ifndef PYSTREAMS_CPU_SHARED_H
 #define PYSTREAMS_CPU_SHARED_H
 
 #include "engine.h"
+
+#include <sys/types.h>
 
 /* ---- Shared events ---- */
 
@@ -20,7 +22,7 @@ ps_status
 cpu_shared_open_locked(struct cpu_engine *engine, int device,
                        const unsigned char handle[PS_IPC_HANDLE_BYTES],
                        struct cpu_shared **shared);
-/* The event is destroyed.  Its records and those who wait go on. */
+/* The event is destroyed.  Its records and the threads that wait go on. */
 void cpu_shared_close_locked(struct cpu_shared *shared);
 
 /* Make the event's record here that in effect for all processes, known to be
@@ -29,16 +31,20 @@ void cpu_shared_close_locked(struct cpu_shared *shared);
 ps_status
 cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event);
 
-/* Prepare to tell the others when a record is done that is not yet.
+/* Prepare to show the others when a record is done that is not yet.
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status
 cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                         struct cpu_record *record);
-/* Put the record, done or with a promise, into effect for all processes. */
+/* Put the record, done or with a promise, into effect for all processes; a
+ * page that peers have ruined shows it to none. */
 void cpu_shared_publish_locked(struct cpu_shared *shared,
                                struct cpu_record *record);
 /* Give up the record's promise, once it is done or was never published. */
 void cpu_promise_keep_locked(struct cpu_record *record);
+
+/* The status that another process reported as so many bytes in a pipe. */
+ps_status cpu_shared_status(int outcome);
 
 /* ---- Files ---- */
 
@@ -46,9 +52,28 @@ void cpu_file_keep_locked(struct cpu_engine *engine, struct cpu_file *file,
                           int number);
 void cpu_file_close_locked(struct cpu_file *file);
 
+enum { CPU_PAGE_BYTES = 4096 };
+
+/* A new page of zeros, with its file and what that is known by; NULL where
+ * there is no room for either.  No process can make it shorter. */
+void *cpu_page_create(int *file, uint64_t *inode);
+/* The page whose file a process has open under the number; it may have any
+ * content.  Statuses: PS_ERROR_INVALID_HANDLE where it has none of this
+ * user's, PS_ERROR_OUT_OF_MEMORY. */
+ps_status
+cpu_page_open(pid_t process, int number, uint64_t inode, void **page);
+void cpu_page_unmap(void *page);
+
+/* A pipe that is open for reading and writing, as one that nobody can read
+ * raises SIGPIPE, and that is not waited for when a peer fills it; -1 where
+ * there is no room for one. */
+int cpu_pipe_create(uint64_t *inode);
+/* As cpu_page_open, to read it. */
+ps_status cpu_pipe_open(pid_t process, int number, uint64_t inode, int *pipe);
+
 /* ---- The watcher ---- */
 
-/* Complete the record once the pipe tells how it ended; the pipe is the
+/* Complete the record once the pipe shows how it ended; the pipe is the
  * watcher's then.  Statuses: PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN. */
 ps_status cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,

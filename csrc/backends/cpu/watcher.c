@@ -1,5 +1,5 @@
-/* The watcher: one thread, with what an engine waits for of other processes,
- * however much that is; and the files that the engine has open for it. */
+/* The watcher: one thread for all that an engine waits for of other processes.
+ */
 #include "shared.h"
 
 #include <stdlib.h>
@@ -13,35 +13,6 @@ struct watch {
     struct cpu_record *record;
 };
 
-/* ---- Files ---- */
-
-void
-cpu_file_keep_locked(struct cpu_engine *engine, struct cpu_file *file,
-                     int number)
-{
-    *file = (struct cpu_file){number, engine->files, &engine->files};
-    if (file->next != NULL) {
-        file->next->link = &file->next;
-    }
-    engine->files = file;
-}
-
-void
-cpu_file_close_locked(struct cpu_file *file)
-{
-    if (file->number < 0) {
-        return;
-    }
-    *file->link = file->next;
-    if (file->next != NULL) {
-        file->next->link = file->link;
-    }
-    close(file->number);
-    file->number = -1;
-}
-
-/* ---- The watcher ---- */
-
 static void
 watch_end_locked(struct cpu_engine *engine, struct watch *watch)
 {
@@ -49,9 +20,7 @@ watch_end_locked(struct cpu_engine *engine, struct watch *watch)
     int bytes = 0;
     ioctl(watch->pipe.number, FIONREAD, &bytes);
     if (!record->done) {
-        cpu_record_complete_locked(engine, record,
-                                   bytes > 0 ? bytes - 1
-                                             : PS_ERROR_CONTEXT_DESTROYED);
+        cpu_record_complete_locked(engine, record, cpu_shared_status(bytes));
     }
     cpu_record_unref_locked(engine, record);
     /* Closing would not do, while a forked child has the file, too. */
@@ -118,9 +87,9 @@ cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,
         return status;
     }
     struct watch *watch = malloc(sizeof(*watch));
-    struct epoll_event told = {.events = EPOLLIN, .data.ptr = watch};
+    struct epoll_event ended = {.events = EPOLLIN, .data.ptr = watch};
     if (watch == NULL || epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_ADD,
-                                   pipe, &told) != 0) {
+                                   pipe, &ended) != 0) {
         free(watch);
         return PS_ERROR_OUT_OF_MEMORY;
     }

@@ -1,0 +1,352 @@
+"""Handles and pages that a peer of the same user forged, ruined or left half
+written: what is refused, and what nobody may wait for, crash at or damage.
+
+The layout of a page and of a handle is of csrc/backends/cpu/shared.c, which
+says what they mean.
+"""
+
+import fcntl
+import mmap
+import os
+import random
+import signal
+import struct
+import time
+
+import pytest
+from peers import GONE, PeerError, hold_there, shared
+
+import pystreams
+from pystreams import Event
+
+PAGE, ENTRIES, RECORDS = 4096, 40, 64
+CLAIMED_SERIAL, LATEST = 24, 32
+CLAIMED, UNKNOWN = 1023, 999
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def forge(device_type, process, file, inode, nonce):
+    head = struct.pack(
+        "<8siiiiQ24s", b"psevent1", device_type, 0, process, file, inode, nonce
+    )
+    total = 0xCBF29CE484222325
+    for byte in head:
+        total = (total ^ byte) * 0x100000001B3 % 2**64
+    return head + struct.pack("<Q", total)
+
+
+def handle_of_file(engine, file, content):
+    return forge(
+        engine.type, os.getpid(), file, os.fstat(file).st_ino, content[:24]
+    )
+
+
+class Page:
+    """The memory that the processes share."""
+
+    def __init__(self, event, pid=None):
+        handle = event if isinstance(event, bytes) else event.ipc_handle()
+        path = f"/proc/{pid or os.getpid()}/fd/{handle[20] | handle[21] << 8}"
+        with open(path, "r+b", buffering=0) as file:
+            self._memory = mmap.mmap(file.fileno(), PAGE)
+
+    def __getitem__(self, place):
+        return struct.unpack_from("<Q", self._memory, place)[0]
+
+    def __setitem__(self, place, value):
+        struct.pack_into("<Q", self._memory, place, value)
+
+    def place(self, serial):
+        return ENTRIES + 24 * (serial % RECORDS)
+
+    def publish(self, outcome):
+        """A record that is pending if the outcome is 0."""
+        serial = self[LATEST] + 1
+        self[self.place(serial)] = serial << 10 | outcome
+        self[CLAIMED_SERIAL] = self[LATEST] = serial
+
+    def claim(self, serial, process):
+        self[self.place(serial)] = serial << 32 | process << 10 | CLAIMED
+
+
+@pytest.fixture
+def file(tmp_path):
+    """One of a page's size, of this user's, which anything may be."""
+    content = bytes(range(1, 256)) * 17
+    path = tmp_path / "file"
+    path.write_bytes(content[:PAGE])
+    number = os.open(path, os.O_RDWR)
+    yield number, content[:PAGE]
+    assert os.pread(number, 2 * PAGE, 0) == content[:PAGE]
+    os.close(number)
+
+
+def memory_file(name, size=PAGE, seals=SEALS, content=b"n" * 24):
+    number = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(number, size)
+    os.pwrite(number, content, 0)
+    fcntl.fcntl(number, fcntl.F_ADD_SEALS, seals)
+    return number
+
+
+def refuses(engine, handle):
+    with pytest.raises(RuntimeError, match=GONE):
+        Event.from_ipc_handle(engine.device(), handle)
+
+
+def test_no_file_with_a_name_is_mapped(engine, file):
+    number, content = file
+    refuses(engine, handle_of_file(engine, number, content))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seals": 0},
+        {"seals": fcntl.F_SEAL_GROW},
+        {"seals": fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW},
+        {"size": PAGE - 1},
+        {"size": 2 * PAGE},
+        {"name": "pystreams"},
+        {"content": b"m" * 24},
+    ],
+    ids=str,
+)
+def test_no_memory_of_another_kind_is_mapped(engine, options):
+    number = memory_file(**{"name": "pystreams-event"} | options)
+    try:
+        refuses(engine, handle_of_file(engine, number, b"n" * 24))
+    finally:
+        os.close(number)
+
+
+def test_a_page_is_what_is_mapped(engine):
+    """Or nothing above is shown."""
+    number = memory_file("pystreams-event")
+    handle = handle_of_file(engine, number, b"n" * 24)
+    assert Event.from_ipc_handle(engine.device(), handle).query()
+    os.close(number)
+
+
+def test_what_is_refused_is_not_even_opened(engine, tmp_path):
+    """A writer of a named pipe sees a reader come."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    event = shared(engine)
+    page = Page(event)
+    try:
+        refuses(engine, handle_of_file(engine, writer, b"n" * 24))
+        number = memory_file("pystreams-event")
+        handle = handle_of_file(engine, number, b"n" * 24)
+        opened = Event.from_ipc_handle(engine.device(), handle)
+        page = Page(handle)
+        page[page.place(1) + 8] = os.fstat(writer).st_ino
+        page[page.place(1) + 16] = os.getpid() | writer << 32
+        page.publish(0)
+        with pytest.raises(pystreams.AcceleratorError, match="ended before"):
+            opened.query()
+        os.close(number)
+    finally:
+        os.close(writer)
+
+
+def test_nobody_can_keep_others_from_a_page(engine, peer):
+    event = shared(engine)
+    path = f"/proc/self/fd/{event.ipc_handle()[20]}"
+    with open(path, "r+b", buffering=0) as page:
+        for seal in (fcntl.F_SEAL_SEAL, 16):
+            with pytest.raises(PermissionError):
+                fcntl.fcntl(page, fcntl.F_ADD_SEALS, seal)
+        with pytest.raises(PermissionError):
+            page.truncate(0)
+    peer.open(event)
+
+
+WRONG = [600, 1000, 1022]
+
+
+@pytest.mark.parametrize("status", WRONG)
+def test_a_status_that_there_is_not(engine, peer, status):
+    """Not ready, as the outcome of work, would be waited for for ever."""
+    event = shared(engine)
+    peer.open(event)
+    Page(event).publish(min(status + 1, CLAIMED - 1))
+    peer.do("stream = backend.stream()")
+    peer.do("event.wait(stream)")
+    for wait in ("event", "stream"):
+        for how in ("query()", "synchronize()", "synchronize(timeout=30)"):
+            with pytest.raises(PeerError, match=rf"\({UNKNOWN}\)"):
+                peer.do(f"{wait}.{how}")
+    peer.do("event.record(backend.stream()); event.synchronize()")
+
+
+@pytest.mark.parametrize("nbytes", [601, 1001, 4096])
+def test_a_pipe_with_a_status_that_there_is_not(engine, peer, nbytes):
+    event = shared(engine)
+    peer.open(event)
+    hold_there(peer)
+    assert event.query() is False
+    stream = engine.stream()
+    event.wait(stream)
+    page = Page(event)
+    pipe = page[page.place(page[LATEST]) + 16] >> 32
+    peer.do("import os")
+    peer.do(f"os.write({pipe}, bytes({nbytes}))")
+    for wait in (event, stream):
+        with pytest.raises(pystreams.AcceleratorError, match=str(UNKNOWN)):
+            wait.synchronize(timeout=30)
+    peer.do("gate.open(); event.synchronize()")
+
+
+def test_a_pipe_that_is_full_holds_up_nobody(engine, peer):
+    event = shared(engine)
+    peer.open(event)
+    hold_there(peer)
+    page = Page(event)
+    pipe = page[page.place(page[LATEST]) + 16] >> 32
+    writer = os.open(
+        f"/proc/{peer.pid}/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK
+    )
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, bytes(512))
+    peer.do("gate.open(); stream.synchronize()")
+    assert peer.do("event.query()") is True
+    os.close(writer)
+
+
+def test_no_peer_completes_a_record_of_ours(engine, peer):
+    event = shared(engine)
+    peer.open(event)
+    hold_there(peer)
+    page = Page(event)
+    serial = page[LATEST]
+    page[page.place(serial)] = serial << 10 | 1
+    assert peer.do("event.query()") is False
+    peer.do("gate.open(); event.synchronize()")
+
+
+def test_a_record_that_is_half_written_is_left_alone(engine, peer):
+    """Of a process that is stopped there, and may go on at any time."""
+    event, stream = shared(engine), engine.stream()
+    peer.open(event)
+    page = Page(event)
+    event.record(stream)
+    serial = page[LATEST] + 3
+    page.claim(serial, os.getppid())
+    before = page[page.place(serial)]
+    for _ in range(3 * RECORDS):
+        event.record(stream)
+        assert peer.do("event.query()") is True
+        peer.do("event.record(backend.stream())")
+        assert event.query() is True
+    assert page[page.place(serial)] == before
+
+
+def test_a_record_in_effect_is_left_alone(engine, peer):
+    """Serials were given out to processes that died before they wrote."""
+    event = shared(engine)
+    peer.open(event)
+    hold_there(peer)
+    page = Page(event)
+    page[CLAIMED_SERIAL] = page[LATEST] + RECORDS - 1
+    with engine.hold(stream := engine.stream()):
+        event.record(stream)
+        assert peer.do("event.query()") is False
+        assert page[LATEST] % RECORDS == 2
+        assert page[page.place(1)] == 1 << 10
+    peer.do("gate.open(); event.synchronize()")
+
+
+def test_a_dead_process_keeps_no_entry(engine, peer, peers):
+    other = peers()
+    other.kill()
+    event, stream = shared(engine), engine.stream()
+    peer.open(event)
+    page = Page(event)
+    for serial in range(1, RECORDS + 1):
+        page.claim(serial, other.pid)
+    for _ in range(2 * RECORDS):
+        event.record(stream)
+        assert peer.do("event.query()") is True
+    assert all(page[page.place(i)] % 1024 != CLAIMED for i in range(RECORDS))
+
+
+RECORDER = """
+def go():
+    import mmap, os
+    with open({path!r}, "r+b", buffering=0) as file:
+        flags = mmap.mmap(file.fileno(), 4096)
+    stream = backend.stream()
+    while flags[0] == 0:
+        event.record(stream)
+    flags[0] = 0
+    return event.query()
+"""
+
+
+def test_a_process_stopped_in_a_record_damages_none(engine, peer, tmp_path):
+    """Wherever it was stopped, and however many records were made since."""
+    path = tmp_path / "flags"
+    path.write_bytes(bytes(4096))
+    event, stream = shared(engine), engine.stream()
+    peer.open(event)
+    peer.do(RECORDER.format(path=str(path)))
+    chance = random.Random(1)
+    with open(path, "r+b", buffering=0) as file:
+        flags = mmap.mmap(file.fileno(), 4096)
+    for _ in range(60):
+        peer.start("go()")
+        time.sleep(chance.uniform(0.0005, 0.002))
+        peer.stop()
+        for _ in range(RECORDS):
+            event.record(stream)
+        flags[0] = 1
+        peer.signal(signal.SIGCONT)
+        assert peer.finish() is True
+        assert event.query() is True
+
+
+def test_any_page(engine, peers):
+    """The maker of the event and another survive whatever stands in it, and
+    wait for none of it."""
+    maker, opener = peers(), peers()
+    maker.do(
+        "event = Event(backend.name, enable_timing=False, interprocess=True)"
+    )
+    handle = maker.do("event.ipc_handle()")
+    page = Page(handle, maker.pid)
+    use = (
+        "def use(event):\n"
+        "    import contextlib, time\n"
+        "    start, stream = time.monotonic(), backend.stream()\n"
+        "    for action in (event.query, lambda: event.wait(stream),\n"
+        "                   lambda: event.record(stream), event.query,\n"
+        "                   lambda: event.synchronize(0.01),\n"
+        "                   lambda: stream.synchronize(0.01)):\n"
+        "        with contextlib.suppress(RuntimeError, TimeoutError):\n"
+        "            action()\n"
+        "    return time.monotonic() - start < 10"
+    )
+    maker.do(use)
+    opener.do(use)
+    for seed in range(150):
+        chance = random.Random(seed)
+        for _ in range(chance.randrange(1, 30)):
+            entry = ENTRIES + 24 * chance.randrange(RECORDS)
+            place = chance.choice(
+                [CLAIMED_SERIAL, LATEST, entry, entry, entry + 8, entry + 16]
+            )
+            page[place] = chance.choice(
+                [
+                    *(0, 1, 2**63, 2**64 - 1),
+                    chance.getrandbits(64),
+                    chance.getrandbits(12),
+                    chance.randrange(70) << 10 | chance.randrange(1024),
+                    maker.pid | chance.randrange(10) << 32,
+                ]
+            )
+        opener.open(handle, "backend.device()")
+        assert maker.do("use(event)") is True
+        assert opener.do("use(event)") is True
