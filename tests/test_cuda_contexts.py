@@ -68,6 +68,18 @@ def test_stream_context_in_a_subclass(two_cuda):
         assert api.current_stream() == api.default_stream()
 
 
+def test_a_stream_that_refers_to_its_context_is_collected():
+    class Named(api.Stream):
+        pass
+
+    stream = Named()
+    stream.context = api.StreamContext(stream)
+    kept = weakref.ref(stream)
+    del stream
+    gc.collect()
+    assert kept() is None
+
+
 def test_device_context(two_cuda):
     with api.device(1) as nothing:
         assert nothing is None

@@ -4,6 +4,8 @@ A wrong integer is given to the CPU engine only; a driver would crash on it.
 """
 
 import gc
+import threading
+import time
 import weakref
 
 import pytest
@@ -151,8 +153,17 @@ def test_protocol_object_is_kept_while_current(cuda):
 
 @pytest.mark.parametrize("version", [1, -1, 2**70])
 def test_protocol_version(cuda, version):
-    with pytest.raises((TypeError, ValueError), match="version"):
+    with pytest.raises(ValueError, match=f"version {version};"):
         ExternalStream(Foreign(cuda.stream(), version), device=cuda.device())
+
+
+@pytest.mark.parametrize("version", ["0", None, 0.0, (0, 0)], ids=repr)
+def test_a_protocol_version_that_is_no_int(cuda, version):
+    foreign = Foreign(cuda.stream(), version)
+    with pytest.raises(TypeError) as caught:
+        ExternalStream(foreign, device=cuda.device())
+    assert "Foreign must give its version as an int" in str(caught.value)
+    assert repr(version) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +204,7 @@ def test_takes_no_priority(backend, stream):
 
 def test_garbage_handle_is_refused(engine, stream):
     """At the latest when it is used."""
-    for handle in (1, 7, 0xDEADBEEF, stream.native_handle ^ 1, 2**64 - 1):
+    for handle in (3, 7, 0xDEADBEEF, stream.native_handle ^ 1, 2**64 - 1):
         with pytest.raises((RuntimeError, ValueError)):
             wrap(engine, handle).synchronize()
 
@@ -340,6 +351,121 @@ def test_owner_that_refers_to_its_stream_is_collected(cuda):
     assert seen() is None
 
 
+FORMS = {
+    "stream": lambda stream: stream,
+    "handle": lambda stream: stream.native_handle,
+    "protocol": Foreign,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_view_of_one_of_ours_keeps_it(backend, form):
+    """Closed, it stays out of the pool, from which the next would get it."""
+    if form == "protocol" and backend.name != "cuda":
+        pytest.skip(f"{backend}: the protocol is of CUDA's streams")
+    lowest = pystreams.Stream.priority_range(backend.device())[1]
+    own = backend.stream(priority=lowest)
+    view = ExternalStream(FORMS[form](own), device=backend.device())
+    twin = ExternalStream(FORMS[form](own), device=backend.device())
+    assert view == own == twin
+    assert hash(view) == hash(own)
+    assert view.priority == lowest
+    handle = own.native_handle
+    own.close()
+    twin.close()
+    fresh = [backend.stream(priority=lowest) for _ in range(50)]
+    assert view not in fresh
+    assert view.native_handle == handle
+    with backend.hold(view):
+        assert not view.query()
+        assert all(stream.query() for stream in fresh)
+    view.synchronize()
+    view.close()
+    assert handle in [
+        backend.stream(priority=lowest).native_handle for _ in range(50)
+    ]
+
+
+def test_a_view_on_another_device_is_refused(two_devices):
+    own = two_devices.stream(1)
+    with pytest.raises(ValueError, match=f"{two_devices.name}:1, not"):
+        ExternalStream(own, two_devices.device(0))
+    assert ExternalStream(own) == own
+    assert ExternalStream(own, two_devices.device(1)) == own
+
+
+def test_a_closed_stream_has_no_view(backend):
+    own = backend.stream()
+    own.close()
+    with pytest.raises(ValueError, match="closed"):
+        ExternalStream(own)
+
+
+def test_one_of_another_type_is_no_cuda_stream(cuda):
+    with pytest.raises(RuntimeError, match="cpu stream is not a CUDA stream"):
+        pystreams.cuda.ExternalStream(pystreams.Stream("cpu"))
+
+
+@pytest.mark.parametrize("handle", [1, 2], ids=["legacy", "thread"])
+def test_cudas_numbers_of_default_streams(two_cuda, handle):
+    if handle == 2 and not two_cuda.on_engine:
+        pytest.skip(f"{two_cuda}: a thread's default stream is its own")
+
+    class Numbered:
+        def __cuda_stream__(self):
+            return 0, handle
+
+    for source in (handle, Numbered()):
+        for index in range(two_cuda.count):
+            view = pystreams.cuda.ExternalStream(source, index)
+            assert view == two_cuda.default_stream(index)
+            assert view.cuda_stream == 0
+    event = pystreams.cuda.Event()
+    event.record(Numbered())
+    assert event.device == two_cuda.device(0)
+    numbers = {"stream_id": handle, "device_index": 1, "device_type": 1}
+    assert pystreams.Stream(**numbers) == two_cuda.default_stream(1)
+
+
+def test_the_collector_sees_an_owner_that_nothing_else_keeps(cuda):
+    foreign = Foreign(cuda.stream())
+    view = ExternalStream(foreign)
+    assert foreign in gc.get_referents(view)
+    with view:
+        assert foreign not in gc.get_referents(view)
+    assert foreign in gc.get_referents(view)
+
+
+def test_the_collector_does_not_see_the_owner_during_a_call(cuda):
+    """The call may come to keep the stream with the GIL released, in the
+    middle of a collection."""
+    stream = cuda.stream()
+    foreign = Foreign(stream)
+    view = ExternalStream(foreign)
+    with cuda.hold(stream):
+        thread = threading.Thread(target=view.synchronize)
+        thread.start()
+        end = time.monotonic() + 30
+        while foreign in gc.get_referents(view):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    thread.join()
+    assert foreign in gc.get_referents(view)
+
+
+def test_an_owner_in_a_cycle_is_kept_while_its_stream_is_current(cuda):
+    owner = Foreign(cuda.stream())
+    owner.view = ExternalStream(owner)
+    seen = weakref.ref(owner)
+    pystreams.cuda.set_stream(owner.view)
+    del owner
+    gc.collect()
+    assert seen() is not None
+    pystreams.cuda.set_stream(cuda.default_stream())
+    gc.collect()
+    assert seen() is None
+
+
 @pytest.mark.parametrize("handle", [0, 1, 2], ids=["0", "legacy", "thread"])
 def test_default_streams_of_cuda_by_handle(gpu, kernels, handle):
     """They are streams like others, of whichever device they are said to be
@@ -348,11 +474,11 @@ def test_default_streams_of_cuda_by_handle(gpu, kernels, handle):
     gpu.synchronize()
     for index in range(gpu.count):
         external = wrap(gpu, handle, index)
-        assert external.native_handle == handle
+        assert external.native_handle == (handle if handle == 2 else 0)
         assert external.device == gpu.device(index)
         assert external.query()
     external = wrap(gpu, handle)
-    assert (external == gpu.default_stream()) == (handle == 0)
+    assert (external == gpu.default_stream()) == (handle != 2)
     kernels.fill_late(handle, block.data_ptr(), 64, byte=7, milliseconds=50)
     event = external.record_event()
     assert not external.query()
@@ -362,7 +488,7 @@ def test_default_streams_of_cuda_by_handle(gpu, kernels, handle):
     assert event.query()
     assert target.tobytes() == bytes([7]) * 64
     with external:
-        assert gpu.current_stream().native_handle == handle
+        assert gpu.current_stream() == external
 
 
 def test_a_device_that_contradicts_the_handle(two_devices):

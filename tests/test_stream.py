@@ -453,12 +453,34 @@ def test_closed(backend):
     assert event.event_id == 0
 
 
+@pytest.mark.parametrize(
+    "name", ["native_handle", "stream_id", "cuda_stream", "_as_parameter_"]
+)
+def test_a_closed_stream_gives_out_no_handle(backend, name):
+    """The next stream made may have it."""
+    cuda = backend.name == "cuda"
+    if name == "cuda_stream" and not cuda:
+        pytest.skip(f"{backend}: a stream has no cuda_stream")
+    kind = pystreams.cuda.Stream if cuda else pystreams.Stream
+    stream = kind(backend.device())
+    handle = stream.native_handle
+    stream.close()
+    with pytest.raises(ValueError) as by_method:
+        stream.query()
+    with pytest.raises(ValueError) as by_name:
+        getattr(stream, name)
+    assert str(by_name.value) == str(by_method.value)
+    assert "closed" in repr(stream)
+    assert f"{handle:#x}" not in repr(stream)
+
+
 def test_closed_equals_only_itself(backend):
     """Its handle is given out again, and the newcomer is another stream."""
     stream = backend.stream()
+    handle = stream.native_handle
     stream.close()
     fresh = [backend.stream() for _ in range(50)]
-    assert stream.native_handle in [s.native_handle for s in fresh]
+    assert handle in [s.native_handle for s in fresh]
     assert stream not in fresh
     assert all(stream != other and other != stream for other in fresh)
     assert stream == stream

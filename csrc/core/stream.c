@@ -279,8 +279,8 @@ clamp_priority(struct ps_device *device, int *priority)
     return PS_SUCCESS;
 }
 
-static struct ps_stream *
-new_stream(struct ps_device *device, enum ps_stream_kind kind)
+struct ps_stream *
+ps_stream_new(struct ps_device *device, enum ps_stream_kind kind)
 {
     struct ps_stream *stream = calloc(1, sizeof(*stream));
     if (stream != NULL) {
@@ -304,7 +304,7 @@ ps_stream_create(struct ps_device *device, int priority,
     if (status != PS_SUCCESS) {
         return status;
     }
-    struct ps_stream *stream = new_stream(device, PS_STREAM_OWNED);
+    struct ps_stream *stream = ps_stream_new(device, PS_STREAM_OWNED);
     if (stream == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
@@ -334,61 +334,6 @@ ps_stream_create(struct ps_device *device, int priority,
 }
 
 ps_status
-ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
-               void (*release_owner)(void *owner), struct ps_stream **result)
-{
-    struct ps_stream *stream = new_stream(device, PS_STREAM_EXTERNAL);
-    if (stream == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    stream->handle = handle;
-    stream->owner = owner;
-    stream->release_owner = release_owner;
-    *result = stream;
-    return PS_SUCCESS;
-}
-
-/* A reference unless the last one is being dropped. */
-static bool
-try_ref(struct ps_stream *stream)
-{
-    unsigned refs = atomic_load(&stream->refs);
-    while (refs != 0) {
-        if (atomic_compare_exchange_weak(&stream->refs, &refs, refs + 1)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-struct ps_stream *
-ps_stream_find(struct ps_device *device, ps_handle handle)
-{
-    if (handle == 0) {
-        return ps_stream_ref(&device->default_stream);
-    }
-    pthread_mutex_lock(&device->mutex);
-    struct ps_stream *stream = device->streams;
-    while (stream != NULL && !(stream->handle == handle && try_ref(stream))) {
-        stream = stream->next;
-    }
-    pthread_mutex_unlock(&device->mutex);
-    return stream;
-}
-
-bool
-ps_stream_is_pooled(struct ps_device *device, ps_handle handle)
-{
-    bool found = false;
-    pthread_mutex_lock(&device->mutex);
-    for (int i = 0; i < device->pooled_stream_count; i++) {
-        found = found || device->pooled_streams[i].handle == handle;
-    }
-    pthread_mutex_unlock(&device->mutex);
-    return found;
-}
-
-ps_status
 ps_stream_unref(struct ps_stream *stream)
 {
     if (stream == NULL || stream->kind == PS_STREAM_DEFAULT ||
@@ -407,8 +352,9 @@ ps_stream_unref(struct ps_stream *stream)
     if (stream->release_owner != NULL) {
         stream->release_owner(stream->owner);
     }
+    struct ps_stream *shared = stream->shared;
     free(stream);
-    return status;
+    return ps_first_failure(status, ps_stream_unref(shared));
 }
 
 static ps_status

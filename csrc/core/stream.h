@@ -36,6 +36,9 @@ struct ps_stream {
     /* Kept alive with an external stream; release may be NULL. */
     void *owner;
     void (*release_owner)(void *owner);
+    /* The owned stream that an external one shares its native stream with, or
+     * NULL; a reference. */
+    struct ps_stream *shared;
     /* Neighbours among the device's owned streams; its mutex guards them. */
     struct ps_stream *next;
     struct ps_stream *previous;
@@ -43,23 +46,26 @@ struct ps_stream {
     struct ps_stream *aside;
 };
 
+/* A stream without a handle and with one reference; NULL when out of
+ * memory. */
+struct ps_stream *
+ps_stream_new(struct ps_device *device, enum ps_stream_kind kind);
+
 /* A stream that no other live stream shares a native one with, from the pool
  * or new.  priority is clamped to the device's range.  May block. */
 ps_status ps_stream_create(struct ps_device *device, int priority,
                            struct ps_stream **stream);
 
-/* A stream somebody else owns.  After success owner is given to
- * release_owner when the last reference is dropped. */
+/* A stream that somebody else owns.  After success owner is given to
+ * release_owner when the last reference is dropped.  The handle of a live
+ * owned stream keeps that one: without an owner the result is that stream
+ * itself.  PS_ERROR_INVALID_HANDLE for the handle of one that was given up. */
 ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
 
-/* A new reference to the default stream or a live owned stream with this
- * handle, or NULL. */
+/* A new reference to a live owned stream with this handle, or NULL. */
 struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
-
-/* Whether the handle is that of a stream that was given up. */
-bool ps_stream_is_pooled(struct ps_device *device, ps_handle handle);
 
 /* References are counted, but to a default stream, which is never freed. */
 static inline struct ps_stream *

@@ -207,15 +207,11 @@ protocol_stream(struct module_state *state, struct ps_device *device,
                      what);
         return NULL;
     }
-    bool cuda = device->runtime->backend->device_type == PS_DEVICE_CUDA &&
-                !(device->runtime->backend->flags & PS_BACKEND_EMULATED);
-    if (handle == 1 || (handle == 2 && !cuda)) {
+    if (handle <= 2 &&
+        device->runtime->backend->device_type != PS_DEVICE_CUDA) {
         handle = 0;
     }
-    struct ps_stream *stream = ps_stream_find(device, handle);
-    return stream != NULL
-               ? stream
-               : stream_from_handle(state, device, false, handle, NULL);
+    return stream_from_handle(state, device, false, handle, NULL);
 }
 
 static void

@@ -15,37 +15,72 @@ release_owner(void *owner)
     PyGILState_Release(gil);
 }
 
+/* CUDA's numbers of default streams: 1 is the device's (cudaStreamLegacy), 2
+ * the calling thread's (cudaStreamPerThread).  An emulated device has none for
+ * each thread, and its own, which orders more, serves. */
+static bool
+is_default(struct ps_device *device, ps_handle handle)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    return handle == 0 ||
+           (backend->device_type == PS_DEVICE_CUDA &&
+            (handle == 1 ||
+             (handle == 2 && (backend->flags & PS_BACKEND_EMULATED) != 0)));
+}
+
+/* The device of a handle, as far as the backend can tell. */
+static ps_status
+find_device(struct ps_device **device, ps_handle handle)
+{
+    struct ps_runtime *runtime = (*device)->runtime;
+    const struct ps_backend *backend = runtime->backend;
+    int actual = (*device)->index;
+    ps_status status = PS_SUCCESS;
+    if (backend->stream_device != NULL) {
+        CALL_BACKEND(runtime, status = backend->stream_device(backend, handle,
+                                                              &actual));
+    }
+    return status == PS_SUCCESS ? ps_runtime_device(runtime, actual, device)
+                                : status;
+}
+
+/* -1 with ValueError unless the stream is of the device. */
+static int
+check_device(struct ps_device *actual, ps_handle handle,
+             struct ps_device *device)
+{
+    const char *name = device->runtime->backend->name;
+    struct handle_text text = handle_text(handle);
+    if (actual == device) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "stream %s is of device %s:%d, not %s:%d",
+                 text.chars, actual->runtime->backend->name, actual->index,
+                 name, device->index);
+    return -1;
+}
+
 struct ps_stream *
 stream_from_handle(struct module_state *state, struct ps_device *device,
                    bool strict, ps_handle handle, PyObject *owner)
 {
-    const struct ps_backend *backend = device->runtime->backend;
+    struct ps_device *actual = device;
     struct ps_stream *stream;
-    int actual = device->index;
-    ps_status status = PS_SUCCESS;
-
-    if (handle == 0) {
+    if (is_default(device, handle)) {
         return ps_stream_ref(&device->default_stream);
     }
-    if (ps_stream_is_pooled(device, handle)) {
-        status = PS_ERROR_INVALID_HANDLE;
+    /* Of a stream made here the backend need not be asked. */
+    stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
+    if (stream != NULL) {
+        return stream;
     }
-    else if (backend->stream_device != NULL) {
-        CALL_BACKEND(device->runtime, status = backend->stream_device(
-                                          backend, handle, &actual));
-    }
-    if (status == PS_SUCCESS && strict && actual != device->index) {
-        struct handle_text text = handle_text(handle);
-        PyErr_Format(PyExc_ValueError,
-                     "stream %s is of device %s:%d, not %s:%d", text.chars,
-                     backend->name, actual, backend->name, device->index);
+    ps_status status = find_device(&actual, handle);
+    if (status == PS_SUCCESS && strict &&
+        check_device(actual, handle, device) < 0) {
         return NULL;
     }
     if (status == PS_SUCCESS) {
-        status = ps_runtime_device(device->runtime, actual, &device);
-    }
-    if (status == PS_SUCCESS) {
-        status = ps_stream_wrap(device, handle, owner,
+        status = ps_stream_wrap(actual, handle, owner,
                                 owner != NULL ? release_owner : NULL, &stream);
     }
     if (status != PS_SUCCESS) {
@@ -70,8 +105,14 @@ parse_protocol(PyObject *object, PyObject *result, ps_handle *handle)
         return -1;
     }
     PyObject *version = PyTuple_GET_ITEM(result, 0);
-    long number = PyLong_Check(version) ? PyLong_AsLong(version) : -1;
-    if (number != 0) {
+    if (!PyLong_Check(version)) {
+        PyErr_Format(PyExc_TypeError,
+                     "__cuda_stream__ of %s must give its version as an int, "
+                     "but gave %R",
+                     type, version);
+        return -1;
+    }
+    if (PyLong_AsLong(version) != 0) {
         PyErr_Clear();
         PyErr_Format(PyExc_ValueError,
                      "__cuda_stream__ of %s has version %R; only version 0 "
@@ -124,31 +165,66 @@ external_handle(struct module_state *state, PyObject *source,
     return found == 1 ? 0 : -1;
 }
 
+/* Another reference to the stream of a Stream of ours, which must be of the
+ * device that is named. */
+static struct ps_stream *
+share(struct module_state *state, PyObject *source, PyObject *argument)
+{
+    struct ps_stream *stream = stream_of(source);
+    if (stream == NULL) {
+        return NULL;
+    }
+    ps_stream_ref(stream);
+    struct ps_device *device = stream->device;
+    if (argument != Py_None) {
+        device = device_argument(state, device->runtime->backend->device_type,
+                                 argument);
+    }
+    if (device == NULL ||
+        check_device(stream->device, stream->handle, device) < 0) {
+        stream_release(state, stream);
+        return NULL;
+    }
+    return stream;
+}
+
+/* The stream of a handle or of another library's object. */
+static struct ps_stream *
+adopt(struct module_state *state, PyObject *source, PyObject *argument,
+      int device_type)
+{
+    PyObject *owner;
+    ps_handle handle;
+    if (external_handle(state, source, &handle, &owner) < 0) {
+        return NULL;
+    }
+    struct ps_device *device = device_argument(
+        state, owner != NULL ? PS_DEVICE_CUDA : device_type, argument);
+    return device != NULL
+               ? stream_from_handle(state, device, argument != Py_None, handle,
+                                    owner)
+               : NULL;
+}
+
 static PyObject *
 construct(PyTypeObject *type, PyObject *source, PyObject *argument,
           PyObject *priority, int device_type)
 {
     struct module_state *state = state_of_type(type);
-    PyObject *owner;
-    ps_handle handle;
     if (priority != NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "an external stream has the priority that its owner "
                         "gave it; priority is not accepted");
         return NULL;
     }
-    if (external_handle(state, source, &handle, &owner) < 0) {
-        return NULL;
-    }
-    if (owner != NULL) {
-        device_type = PS_DEVICE_CUDA;
-    }
-    struct ps_device *device = device_argument(state, device_type, argument);
-    if (device == NULL) {
-        return NULL;
-    }
+    bool ours =
+        is_stream(source) &&
+        (device_type < 0 ||
+         ((StreamObject *)source)->device->runtime->backend->device_type ==
+             device_type);
     struct ps_stream *stream =
-        stream_from_handle(state, device, argument != Py_None, handle, owner);
+        ours ? share(state, source, argument)
+             : adopt(state, source, argument, device_type);
     return stream != NULL ? stream_wrap(state, type, stream) : NULL;
 }
 
@@ -176,13 +252,19 @@ CudaExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return construct(type, source, device, priority, PS_DEVICE_CUDA);
 }
 
-/* The owner, where this object alone keeps it alive. */
+/* The owner, if this object alone keeps it alive: the only reference to the
+ * stream is the object's, and no call is at work on it, which could make
+ * another with the GIL released.  As both need the GIL to change, the
+ * collector gets one answer throughout a collection; a count that falls
+ * meanwhile only makes it keep the owner. */
 static PyObject *
-sole_owner(PyObject *self)
+sole_owner(PyObject *op)
 {
-    struct ps_stream *stream = ((StreamObject *)self)->stream;
-    return stream != NULL && atomic_load(&stream->refs) == 1 ? stream->owner
-                                                             : NULL;
+    StreamObject *self = (StreamObject *)op;
+    struct ps_stream *stream = self->stream;
+    return stream != NULL && self->uses == 0 && atomic_load(&stream->refs) == 1
+               ? stream->owner
+               : NULL;
 }
 
 static int
@@ -212,8 +294,10 @@ PyDoc_STRVAR(
     "handle is its native handle as an int, or any object with "
     "__cuda_stream__, which\nis then kept alive.  An int must be live "
     "until this object and all Buffers that\nwork on it has used "
-    "are given up: a wrong CUDA handle crashes the process.  0 is\n"
-    "the default stream.\n\n"
+    "are given up: a wrong CUDA handle crashes the process.  0, and\n"
+    "on CUDA 1, is the default stream.  A Stream of this package, or its "
+    "handle, is shared:\nit lives until all that share it are "
+    "closed.\n\n"
     "Raises TypeError for another type, ValueError for an int out "
     "of range or a device\nthat is not the stream's, RuntimeError "
     "when a priority is given.");
@@ -226,8 +310,11 @@ PyDoc_STRVAR(
     "stream_ptr is a cudaStream_t as an int, or any object with "
     "__cuda_stream__, which\nis then kept alive.  An int must be live "
     "until this object and all Buffers that\nwork on it has used "
-    "are given up: a wrong handle crashes the process.  0 is the\n"
-    "default stream.\n\n"
+    "are given up: a wrong handle crashes the process.  0 and 1\n"
+    "are the default stream, 2 is the calling thread's; an emulated "
+    "device has its default\nstream for that.  A Stream of this package, or "
+    "its handle, is shared: it lives until\nall that share it are "
+    "closed.\n\n"
     "Raises as pystreams.ExternalStream.");
 
 static PyType_Slot external_stream_slots[] = {

@@ -386,10 +386,9 @@ Stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
 PyObject *
 Stream_get_handle(PyObject *self, void *Py_UNUSED(closure))
 {
-    if (as_stream(self)->stream != NULL) {
-        mark_used(as_stream(self)->stream);
-    }
-    return PyLong_FromUnsignedLongLong(as_stream(self)->handle);
+    return stream_of(self) != NULL
+               ? PyLong_FromUnsignedLongLong(as_stream(self)->handle)
+               : NULL;
 }
 
 static PyObject *

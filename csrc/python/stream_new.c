@@ -37,10 +37,8 @@ stream_from_ids(struct module_state *state, PyTypeObject *type, PyObject *id,
     if (device == NULL) {
         return NULL;
     }
-    struct ps_stream *stream = ps_stream_find(device, handle);
-    if (stream == NULL) {
-        stream = stream_from_handle(state, device, true, handle, NULL);
-    }
+    struct ps_stream *stream =
+        stream_from_handle(state, device, true, handle, NULL);
     return stream != NULL ? stream_wrap(state, type, stream) : NULL;
 }
 
