@@ -188,7 +188,12 @@ def synchronize(
 
 
 def get_memory_info(device: _Device = None, /) -> tuple[int, int]:
-    """Return a device's memory, (free, total) in bytes."""
+    """Return a device's memory, (free, total) in bytes.
+
+    Free is what this program can still get.  On the CPU both are the
+    system's: free memory falls when what was allocated is first written to,
+    and other programs change it.
+    """
     type = _default_type()
     return _C.mem_get_info(type, _index(type, device))
 

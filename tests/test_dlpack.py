@@ -589,8 +589,6 @@ def test_borrowed_memory_is_not_counted(backend):
 
 
 def test_address_that_no_device_has(cuda):
-    if cuda.on_engine:
-        pytest.skip(f"{cuda}: an address does not tell its device")
     loan = Loan(device_type=CUDA)
     producer = Producer(loan)
     for take in (from_dlpack, cuda.empty(16).copy_, cuda.empty(16).copy_to):

@@ -196,6 +196,7 @@ print({loan.deleted for loan in loans})
         "giving_up",
         "interrupts",
         "memory",
+        "memory_info",
         "models",
         "stream",
         "submit",

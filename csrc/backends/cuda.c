@@ -411,12 +411,29 @@ cuda_memory_fill(const struct ps_backend *backend, int device,
                      fill_queue(device, stream, destination, value, nbytes));
 }
 
+static cudaError_t
+memory_info(int device, uint64_t *unused, size_t *total)
+{
+    size_t free;
+    uint64_t idle;
+    cudaError_t error = cudaMemGetInfo(&free, total);
+
+    if (error == cudaSuccess) {
+        error = cuda_pool_idle(device, &idle);
+    }
+    if (error == cudaSuccess) {
+        *unused = free + idle < *total ? free + idle : *total;
+    }
+    return error;
+}
+
 static ps_status
 cuda_memory_info(const struct ps_backend *backend, int device, uint64_t *free,
                  uint64_t *total)
 {
-    size_t unused, all;
-    ps_status status = ON_DEVICE(device, cudaMemGetInfo(&unused, &all));
+    uint64_t unused;
+    size_t all;
+    ps_status status = ON_DEVICE(device, memory_info(device, &unused, &all));
 
     if (status == PS_SUCCESS) {
         *free = unused;

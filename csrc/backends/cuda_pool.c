@@ -5,10 +5,11 @@
 
 #include "cuda_driver.h"
 
+static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
+
 cudaError_t
 cuda_pool_find(int device, cudaMemPool_t *pool)
 {
-    static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
     struct cudaMemPoolProps properties = {
         .allocType = cudaMemAllocationTypePinned,
         .location = {.type = cudaMemLocationTypeDevice, .id = device},
@@ -33,6 +34,26 @@ cuda_pool_find(int device, cudaMemPool_t *pool)
     }
     cudaMemPoolDestroy(made);
     *pool = none;
+    return error;
+}
+
+cudaError_t
+cuda_pool_idle(int device, uint64_t *nbytes)
+{
+    cudaMemPool_t pool = atomic_load(&pools[device]);
+    uint64_t reserved = 0, used = 0;
+    cudaError_t error = cudaSuccess;
+
+    if (pool != NULL) {
+        error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent,
+                                        &used);
+        if (error == cudaSuccess) {
+            error = cudaMemPoolGetAttribute(
+                pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
+        }
+    }
+    /* Other threads may have changed it in between. */
+    *nbytes = reserved > used ? reserved - used : 0;
     return error;
 }
 

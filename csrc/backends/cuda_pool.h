@@ -6,8 +6,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <stdint.h>
+
 /* The device's pool, made when it is first asked for. */
 cudaError_t cuda_pool_find(int device, cudaMemPool_t *pool);
+
+/* How much the device's pool keeps that nobody uses. */
+cudaError_t cuda_pool_idle(int device, uint64_t *nbytes);
 
 /* Let peer reach the memory of device's pool, or copies between the two are
  * staged, at a tenth of the rate; cudaErrorPeerAccessUnsupported where it

@@ -3,8 +3,10 @@
  * outlive the module, so that importing it again finds them. */
 #include "module.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../backends/backends.h"
 
@@ -28,6 +30,37 @@ devices_from_environment(const char *variable, int least)
         return -1;
     }
     return (int)value;
+}
+
+/* A size of memory from the environment, at least a byte: 0 where the variable
+ * is not set; -1 with ValueError where it is no such size. */
+static int
+memory_from_environment(const char *variable, uint64_t *nbytes)
+{
+    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    enum { UNITS = sizeof(units) / sizeof(units[0]) };
+    const char *text = getenv(variable);
+    *nbytes = 0;
+    if (text == NULL || *text == '\0') {
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    unsigned long long count = strtoull(text, &end, 10);
+    int unit = 0;
+    while (unit < UNITS && strcmp(end, units[unit]) != 0) {
+        unit++;
+    }
+    if (errno != 0 || !isdigit((unsigned char)*text) || unit == UNITS ||
+        count == 0 || count > (uint64_t)PTRDIFF_MAX >> 10 * unit) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s must be a number of bytes, KiB, MiB, GiB or TiB "
+                     "above 0, such as '4GiB' or '65536', got '%s'",
+                     variable, text);
+        return -1;
+    }
+    *nbytes = (uint64_t)count << 10 * unit;
+    return 0;
 }
 
 /* -1 with an exception, ValueError where the table is refused. */
@@ -54,14 +87,16 @@ register_backends(void)
     }
     int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES", 1);
     int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA", 0);
+    uint64_t memory;
     if (cpus < 0 || emulated < 0 ||
-        register_table(
-            ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus > 0 ? cpus : 1)) < 0) {
+        memory_from_environment("PYSTREAMS_EMULATE_MEMORY", &memory) < 0 ||
+        register_table(ps_cpu_backend("cpu", PS_DEVICE_CPU,
+                                      cpus > 0 ? cpus : 1, 0)) < 0) {
         return -1;
     }
     if (emulated > 0) {
         return register_table(
-            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated));
+            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated, memory));
     }
 #ifdef PS_WITH_CUDA
     return register_table(&ps_cuda_backend);

@@ -1,6 +1,8 @@
 /* Making Buffers, and holding what they stand for. */
 #include "span.h"
 
+#include <inttypes.h>
+
 int
 buffer_check_open(PyObject *self)
 {
@@ -78,6 +80,30 @@ buffer_wrap(struct module_state *state, struct span *span)
     return (PyObject *)self;
 }
 
+static void
+raise_not_allocated(struct module_state *state, struct ps_device *device,
+                    Py_ssize_t nbytes, bool pinned, ps_status status)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    char operation[160];
+    uint64_t free, total;
+    int length = snprintf(operation, sizeof(operation),
+                          "allocating %zd "
+                          "bytes of %s",
+                          nbytes, pinned ? "pinned memory" : "memory");
+    if (status == PS_ERROR_OUT_OF_MEMORY && !pinned) {
+        ps_status known;
+        WITHOUT_GIL(known = backend->memory_info(backend, device->index, &free,
+                                                 &total));
+        if (known == PS_SUCCESS) {
+            snprintf(operation + length, sizeof(operation) - (size_t)length,
+                     " (%s:%d has %" PRIu64 " free of %" PRIu64 ")",
+                     backend->name, device->index, free, total);
+        }
+    }
+    raise_status(state, device->runtime, operation, status);
+}
+
 int
 span_create(struct module_state *state, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
@@ -94,10 +120,7 @@ span_create(struct module_state *state, struct ps_device *device,
     Py_END_ALLOW_THREADS
     report_cleanup(state, runtime, "freeing memory", swept);
     if (status != PS_SUCCESS) {
-        char operation[80];
-        snprintf(operation, sizeof(operation), "allocating %zd bytes of %s",
-                 nbytes, stream != NULL ? "memory" : "pinned memory");
-        raise_status(state, runtime, operation, status);
+        raise_not_allocated(state, device, nbytes, stream == NULL, status);
         return -1;
     }
     *span = (struct span){block, block->data, nbytes, false};

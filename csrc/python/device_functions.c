@@ -241,6 +241,7 @@ mem_get_info(PyObject *module, PyObject *args)
     if (backend->memory_info == NULL) {
         return raise_absent(device->runtime, "memory");
     }
+    memory_settle(state_of_module(module), device->runtime);
     WITHOUT_GIL(
         status = backend->memory_info(backend, device->index, &free, &total));
     if (status != PS_SUCCESS) {
@@ -427,7 +428,10 @@ PyMethodDef device_functions[] = {
              "Return whether the device reaches the peer's memory without "
              "staging."),
     FUNCTION("mem_get_info", mem_get_info, METH_VARARGS,
-             "type, device=None, /", "Return (free, total) bytes."),
+             "type, device=None, /",
+             "Return (free, total) bytes: what the program can still get of "
+             "the device, also from\nthe library's own pool, and what it "
+             "has.  Of a CPU, the system's free memory."),
     FUNCTION("memory_stats", memory_stats, METH_VARARGS,
              "type, device=None, /",
              "Return counters of the bytes and blocks that live Buffers of "

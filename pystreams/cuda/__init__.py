@@ -263,7 +263,13 @@ def can_device_access_peer(device: _Device, peer_device: _Device) -> bool:
 
 
 def mem_get_info(device: _Device = None) -> tuple[int, int]:
-    """Return a device's memory, (free, total) in bytes."""
+    """Return a device's memory, (free, total) in bytes.
+
+    Free is what this program can still get: what the driver has left, and
+    what the library keeps of freed Buffers for the next ones.  An emulated
+    device has PYSTREAMS_EMULATE_MEMORY, such as "4GiB", or else its share of
+    half of the machine's memory.
+    """
     return _C.mem_get_info(_CUDA, device)
 
 

@@ -129,6 +129,20 @@ cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
 }
 
 cudaError_t
+cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
+                        void *value)
+{
+    uint64_t reserved, used;
+    (void)pool;
+    begin();
+    count_memory(&reserved, &used);
+    end();
+    *(uint64_t *)value =
+        attribute == cudaMemPoolAttrReservedMemCurrent ? reserved : used;
+    return cudaSuccess;
+}
+
+cudaError_t
 cudaMallocFromPoolAsync(void **data, size_t nbytes, cudaMemPool_t pool,
                         cudaStream_t stream)
 {
@@ -239,7 +253,12 @@ cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
 cudaError_t
 cudaMemGetInfo(size_t *unused, size_t *total)
 {
-    *unused = *total = (size_t)1 << 34;
+    uint64_t reserved, used;
+    begin();
+    count_memory(&reserved, &used);
+    end();
+    *total = (size_t)1 << 34;
+    *unused = reserved < *total ? *total - reserved : 0;
     return cudaSuccess;
 }
 

@@ -421,6 +421,16 @@ release(int stream, void *data)
     block->freed = 1;
 }
 
+void
+count_memory(uint64_t *reserved, uint64_t *used)
+{
+    *reserved = *used = 0;
+    for (struct block *block = blocks; block != NULL; block = block->next) {
+        *reserved += block->nbytes;
+        *used += block->freed ? 0 : block->nbytes;
+    }
+}
+
 int
 is_of_device(const void *address)
 {

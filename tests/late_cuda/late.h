@@ -79,6 +79,9 @@ void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
 
+/* What all of it holds, and what was not freed of it. */
+void count_memory(uint64_t *reserved, uint64_t *used);
+
 #pragma GCC visibility pop
 
 #endif

@@ -137,8 +137,7 @@ cpu_device_properties(const struct ps_backend *backend, int device,
 {
     (void)device;
     *properties = (struct ps_device_properties){
-        .total_memory = (uint64_t)sysconf(_SC_PHYS_PAGES) *
-                        (uint64_t)sysconf(_SC_PAGESIZE),
+        .total_memory = cpu_engine_of(backend)->memory,
         .multi_processor_count = (int)sysconf(_SC_NPROCESSORS_ONLN),
     };
     if (backend->flags & PS_BACKEND_EMULATED) {
@@ -146,6 +145,7 @@ cpu_device_properties(const struct ps_backend *backend, int device,
                  "CPU emulating %s", backend->name);
     }
     else {
+        properties->total_memory = cpu_host_memory();
         processor_name(properties->name);
     }
     return PS_SUCCESS;
@@ -196,6 +196,7 @@ engine_begin_locked(struct cpu_engine *engine)
         close(f->number);
     }
     engine->files = NULL;
+    engine->ranges = NULL;
     engine->watcher.epoll.number = engine->watcher.bell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);
@@ -208,8 +209,10 @@ engine_begin_locked(struct cpu_engine *engine)
 }
 
 static struct cpu_engine *
-engine_create(const char *name, int device_type, int device_count)
+engine_create(const char *name, int device_type, int device_count,
+              uint64_t memory)
 {
+    bool emulated = device_type != PS_DEVICE_CPU;
     struct cpu_engine *engine =
         calloc(1, sizeof(*engine) +
                       (size_t)device_count * sizeof(engine->devices[0]));
@@ -218,8 +221,7 @@ engine_create(const char *name, int device_type, int device_count)
     }
     engine->table = (struct ps_backend){
         .abi_version = PS_ABI_VERSION,
-        .flags = PS_BACKEND_FORKABLE |
-                 (device_type == PS_DEVICE_CPU ? 0 : PS_BACKEND_EMULATED),
+        .flags = PS_BACKEND_FORKABLE | (emulated ? PS_BACKEND_EMULATED : 0),
         .name = name,
         .device_type = device_type,
         .status_name = cpu_status_name,
@@ -239,6 +241,11 @@ engine_create(const char *name, int device_type, int device_count)
     engine->clock = &cpu_monotonic_clock;
     engine->scheduler = cpu_threaded_scheduler;
     engine->device_count = device_count;
+    /* Half for the devices, half for the programs that use them. */
+    engine->memory = !emulated ? 0
+                     : memory > 0
+                         ? memory
+                         : cpu_host_memory() / 2 / (uint64_t)device_count;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
@@ -285,9 +292,11 @@ fork_child(void)
 }
 
 const struct ps_backend *
-ps_cpu_backend(const char *name, int device_type, int device_count)
+ps_cpu_backend(const char *name, int device_type, int device_count,
+               uint64_t memory)
 {
-    struct cpu_engine *engine = engine_create(name, device_type, device_count);
+    struct cpu_engine *engine =
+        engine_create(name, device_type, device_count, memory);
     if (engine == NULL) {
         return NULL;
     }

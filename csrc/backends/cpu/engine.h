@@ -363,6 +363,7 @@ struct cpu_device {
     struct cpu_stream standard; /* stream 0 */
     struct cpu_stream *streams; /* all, the newest first */
     ps_status lost;             /* failure of a stream that is gone */
+    uint64_t used;              /* bytes of memory, if it is emulated */
 };
 
 struct cpu_engine {
@@ -398,6 +399,9 @@ struct cpu_engine {
     struct cpu_file *files;
     struct cpu_watcher watcher;
 
+    uint64_t memory; /* constant; of an emulated device, else 0: the host's */
+    void *ranges;    /* of the blocks of emulated devices, by address */
+
     int device_count; /* constant */
     struct cpu_device devices[];
 };
@@ -417,6 +421,9 @@ cpu_lock(struct cpu_engine *engine)
 
 /* Release the lock, after seeing to it that a worker comes for any work. */
 void cpu_unlock(struct cpu_engine *engine);
+
+/* The bytes of memory that the machine has. */
+uint64_t cpu_host_memory(void);
 
 /* Each file fills in the members of the table that it implements. */
 void cpu_stream_members(struct ps_backend *table);

@@ -1,16 +1,31 @@
 /* Memory: host memory that plays the device's, its copies and fills.  A block
  * begins with the operation that will free it, so that freeing in stream order
  * needs neither memory nor room in the queue.  What work still uses when the
- * engine stops is never freed. */
+ * engine stops is never freed.
+ *
+ * An emulated device has so much memory and no more, and knows what is in it.
+ * A block counts from the call that allocates it to the call that frees it, as
+ * work that is queued later may have its memory. */
 #include "engine.h"
 
+#include <search.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 enum { ALIGNMENT = 256 };
 
-_Static_assert(sizeof(struct cpu_operation) <= ALIGNMENT,
-               "the operation fits in front of the block");
+struct range {
+    uintptr_t first;
+    size_t nbytes;
+    int device;
+};
+
+struct block {
+    struct cpu_operation end;
+    struct range range; /* in engine->ranges, if the device is emulated */
+};
+
+_Static_assert(sizeof(struct block) <= ALIGNMENT, "it fits in front");
 
 static ps_status
 allocate(size_t nbytes, size_t header, void **data)
@@ -27,15 +42,77 @@ allocate(size_t nbytes, size_t header, void **data)
     return PS_SUCCESS;
 }
 
+static struct block *
+block_of(void *data)
+{
+    return (struct block *)((char *)data - ALIGNMENT);
+}
+
+/* Ranges that overlap are equal: none in the tree do. */
+static int
+compare_ranges(const void *left, const void *right)
+{
+    const struct range *a = left, *b = right;
+    return a->first + a->nbytes <= b->first   ? -1
+           : b->first + b->nbytes <= a->first ? 1
+                                              : 0;
+}
+
+/* Count the block as the device's; PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+emulated_add_locked(struct cpu_engine *engine, int device, size_t nbytes,
+                    void *data)
+{
+    struct range *range = &block_of(data)->range;
+    uint64_t *used = &engine->devices[device].used;
+    *range = (struct range){
+        .first = (uintptr_t)data,
+        .nbytes = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
+        .device = device,
+    };
+    if (range->nbytes > engine->memory - *used ||
+        tsearch(range, &engine->ranges, compare_ranges) == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *used += range->nbytes;
+    return PS_SUCCESS;
+}
+
+static void
+emulated_remove_locked(struct cpu_engine *engine, void *data)
+{
+    struct range *range = &block_of(data)->range;
+    tdelete(range, &engine->ranges, compare_ranges);
+    engine->devices[range->device].used -= range->nbytes;
+}
+
 static ps_status
 cpu_memory_allocate(const struct ps_backend *backend, int device,
                     ps_handle handle, size_t nbytes, void **data)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
+    void *allocated;
+    if (engine->memory != 0 && nbytes > engine->memory) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = allocate(nbytes, ALIGNMENT, &allocated);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     cpu_lock(engine);
-    bool found = cpu_stream_find_locked(engine, device, handle) != NULL;
+    if (cpu_stream_find_locked(engine, device, handle) == NULL) {
+        status = PS_ERROR_INVALID_HANDLE;
+    }
+    else if (engine->memory != 0) {
+        status = emulated_add_locked(engine, device, nbytes, allocated);
+    }
     cpu_unlock(engine);
-    return found ? allocate(nbytes, ALIGNMENT, data) : PS_ERROR_INVALID_HANDLE;
+    if (status != PS_SUCCESS) {
+        free(block_of(allocated));
+        return status;
+    }
+    *data = allocated;
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -43,17 +120,20 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
                 void *data)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    struct cpu_operation *head = (void *)((char *)data - ALIGNMENT);
+    struct block *block = block_of(data);
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     bool idle = stream != NULL && stream->first == NULL;
+    if (stream != NULL && engine->memory != 0) {
+        emulated_remove_locked(engine, data);
+    }
     if (stream != NULL && !idle) {
-        head->kind = CPU_FREE;
-        cpu_stream_push_locked(stream, head);
+        block->end.kind = CPU_FREE;
+        cpu_stream_push_locked(stream, &block->end);
     }
     cpu_unlock(engine);
     if (idle) {
-        free(head);
+        free(block);
     }
     return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
@@ -103,12 +183,41 @@ static ps_status
 cpu_memory_info(const struct ps_backend *backend, int device,
                 uint64_t *available, uint64_t *total)
 {
-    (void)backend;
-    (void)device;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    *available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
-    *total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    if (engine->memory == 0) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        *available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
+        *total = cpu_host_memory();
+        return PS_SUCCESS;
+    }
+    cpu_lock(engine);
+    *available = engine->memory - engine->devices[device].used;
+    cpu_unlock(engine);
+    *total = engine->memory;
     return PS_SUCCESS;
+}
+
+uint64_t
+cpu_host_memory(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Of an emulated device; all memory is in reach of the others. */
+static ps_status
+cpu_memory_device(const struct ps_backend *backend, int device,
+                  const void *address, int *owner)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    struct range wanted = {.first = (uintptr_t)address, .nbytes = 1};
+    (void)device;
+    cpu_lock(engine);
+    struct range **found = tfind(&wanted, &engine->ranges, compare_ranges);
+    if (found != NULL) {
+        *owner = (*found)->device;
+    }
+    cpu_unlock(engine);
+    return found != NULL ? PS_SUCCESS : PS_ERROR_INVALID_VALUE;
 }
 
 static ps_status
@@ -131,4 +240,7 @@ cpu_memory_members(struct ps_backend *table)
     table->memory_fill = cpu_memory_fill;
     table->memory_info = cpu_memory_info;
     table->peer_accessible = cpu_peer_accessible;
+    if (table->flags & PS_BACKEND_EMULATED) {
+        table->memory_device = cpu_memory_device;
+    }
 }

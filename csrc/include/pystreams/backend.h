@@ -362,7 +362,8 @@ struct ps_backend {
                              ps_handle stream, void *destination,
                              uint8_t value, size_t nbytes);
 
-    /* Bytes free and in all.  May block. */
+    /* Bytes free, as an allocation can still get them, and in all.  May
+     * block. */
     ps_status (*memory_info)(const struct ps_backend *backend, int device,
                              uint64_t *free, uint64_t *total);
 

@@ -8,7 +8,8 @@
 void
 test_handles(void)
 {
-    const struct ps_backend *other = ps_cpu_backend("cuda", PS_DEVICE_CUDA, 3);
+    const struct ps_backend *other =
+        ps_cpu_backend("cuda", PS_DEVICE_CUDA, 3, 0);
     ps_handle stream = stream_new(0), event = event_new(), foreign = 0;
     int device = -1;
     CHECK(other->flags == (PS_BACKEND_FORKABLE | PS_BACKEND_EMULATED));

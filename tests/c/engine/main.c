@@ -85,7 +85,7 @@ main(int argc, char **argv)
         test_stress,
         test_shutdown,
     };
-    cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 2);
+    cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 2, 0);
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
         bench();
         return failed != 0;

@@ -263,7 +263,7 @@ wait_for_event(void *argument)
 void
 test_shutdown(void)
 {
-    const struct ps_backend *b = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1);
+    const struct ps_backend *b = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1, 0);
     /* The waiting threads look at it for as long as the program runs. */
     static struct stopped stopped;
     stopped.backend = b;
