@@ -133,7 +133,10 @@ class device_index(_DeviceContext):
 
 
 def current_stream(device: _Device = None, /) -> Stream:
-    """Return the calling thread's current stream of a device."""
+    """Return the current stream of a device.
+
+    It is the calling thread's, or its asyncio task's.
+    """
     type = _default_type()
     if device is not None:
         device = _index(type, device)
@@ -149,8 +152,8 @@ def default_stream(device: _Device = None, /) -> Stream:
 def set_stream(stream: _StreamLike) -> None:
     """Make a stream current on its device, and its device current.
 
-    Holds for the calling thread.  Raises ValueError for a stream of another
-    device type.
+    Holds for the calling thread, and within an asyncio task for the task
+    alone.  Raises ValueError for a stream of another device type.
     """
     _C.set_stream(_checked_stream(stream))
 

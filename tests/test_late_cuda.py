@@ -190,6 +190,7 @@ print({loan.deleted for loan in loans})
         "buffer",
         "copy",
         "current_stream",
+        "current_tasks",
         "dlpack",
         "dlpack_export",
         "event",

@@ -140,6 +140,13 @@ def test_core_names_no_backend(path):
     assert "ps_cuda_backend" not in code(path)
 
 
+@each(SOURCES)
+def test_no_thread_local_variables(path):
+    """See core/thread.h."""
+    assert "_Thread_local" not in code(path)
+    assert "__thread" not in code(path)
+
+
 def defined(path):
     """Names of functions with external linkage that a file defines."""
     return re.findall(

@@ -257,3 +257,78 @@ def test_a_wait_survives_the_end_of_its_stream(backend):
         del stream
         gc.collect()
     thread.join()
+
+
+WITHOUT_MEMORY = """
+import ctypes, os, resource, sys, threading
+import pystreams
+from pystreams import _C
+
+def work():
+    ready.set()
+    go.wait()
+    try:
+        use()
+        text = "done"
+    except MemoryError:
+        text = "MemoryError"
+    result.append(text)
+
+kind, name = int(sys.argv[1]), sys.argv[2]
+device = pystreams.device(name, 0)
+stream, event = pystreams.Stream(device), pystreams.Event(name)
+buffer = pystreams.empty(10, device=device)
+stream.submit(int).result()
+use = eval("lambda: " + sys.argv[3])
+use()
+ready, go, result = threading.Event(), threading.Event(), []
+thread = threading.Thread(target=work)
+thread.start()
+ready.wait()
+with open("/proc/self/statm") as file:
+    limit = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+for size in (65536, 4096, 256, 64, 48, 32, 16):
+    while libc.malloc(size):
+        pass
+go.set()
+thread.join()
+os.write(1, result[0].encode())
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "_C.current_stream(kind)",
+        "_C.set_device(kind, 0)",
+        "_C.set_stream(stream)",
+        "pystreams.Stream(device)",
+        "pystreams.empty(10, device=device)",
+        "stream.__enter__()",
+        "stream.submit(int)",
+        "stream.synchronize()",
+        "event.record()",
+        "event.wait()",
+        "buffer.fill_(1)",
+        "buffer.close()",
+    ],
+)
+def test_no_memory_for_a_new_thread(engine, run_python, sanitized, call):
+    """Its first call does what it can, and never ends the process."""
+    if sanitized:
+        pytest.skip("a sanitizer needs more address space than there is")
+    done = run_python(
+        WITHOUT_MEMORY,
+        str(engine.type),
+        engine.name,
+        call,
+        # glibc otherwise has memory of its own for a thread.
+        env={"MALLOC_ARENA_MAX": "1"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout in {"done", "MemoryError"}

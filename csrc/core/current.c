@@ -1,4 +1,4 @@
-/* Current streams.  A thread touches only its own `struct ps_thread`, so
+/* Current streams.  A `struct ps_currents` is used by one thread at a time, so
  * there is no lock here. */
 #include "current.h"
 
@@ -17,7 +17,7 @@ struct scope {
     struct ps_stream *stream_on_entered;
 };
 
-struct ps_thread {
+struct ps_currents {
     /* By runtime and device index; NULL for the default stream.  A row is
      * made when a stream is first set on its runtime. */
     struct ps_stream **streams[PS_MAX_RUNTIMES];
@@ -27,34 +27,19 @@ struct ps_thread {
     unsigned generation;
 };
 
-static _Thread_local struct ps_thread *self;
-
-struct ps_thread *
-ps_thread_self(void)
+static size_t
+devices_of(int runtime)
 {
-    return self;
+    return (size_t)atomic_load(&ps_runtime_at(runtime)->device_count);
 }
 
-ps_status
-ps_thread_create(struct ps_thread **thread)
-{
-    struct ps_thread *created = calloc(1, sizeof(*created));
-    if (created == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    created->generation = ps_generation();
-    self = created;
-    *thread = created;
-    return PS_SUCCESS;
-}
-
-/* Take one of the streams that the thread holds; NULL when it holds none. */
+/* Take one of the streams that are held; NULL if there is none. */
 static struct ps_stream *
-take_any(struct ps_thread *thread)
+take_any(struct ps_currents *currents)
 {
     struct ps_stream *taken = NULL;
-    while (thread->depth > 0) {
-        struct scope *scope = &thread->scopes[thread->depth - 1];
+    while (currents->depth > 0) {
+        struct scope *scope = &currents->scopes[currents->depth - 1];
         struct ps_stream **held[] = {&scope->entered, &scope->stream_on_left,
                                      &scope->stream_on_entered};
         for (int i = 0; i < 3; i++) {
@@ -64,13 +49,11 @@ take_any(struct ps_thread *thread)
                 return taken;
             }
         }
-        thread->depth--;
+        currents->depth--;
     }
     for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
-        struct ps_stream **row = thread->streams[i];
-        int count =
-            row == NULL ? 0 : atomic_load(&ps_runtime_at(i)->device_count);
-        for (int d = 0; d < count; d++) {
+        struct ps_stream **row = currents->streams[i];
+        for (size_t d = 0; row != NULL && d < devices_of(i); d++) {
             if (row[d] != NULL) {
                 taken = row[d];
                 row[d] = NULL;
@@ -81,45 +64,104 @@ take_any(struct ps_thread *thread)
     return NULL;
 }
 
+static void
+free_currents(struct ps_currents *currents)
+{
+    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
+        free(currents->streams[i]);
+    }
+    free(currents->scopes);
+    free(currents);
+}
+
 void
-ps_thread_destroy(struct ps_thread *thread,
-                  void (*drop)(struct ps_stream *stream, void *context),
-                  void *context)
+ps_currents_destroy(struct ps_currents *currents,
+                    void (*drop)(struct ps_stream *stream, void *context),
+                    void *context)
 {
     struct ps_stream *stream;
-    if (thread == self) {
-        self = NULL;
-    }
-    while ((stream = take_any(thread)) != NULL) {
+    while ((stream = take_any(currents)) != NULL) {
         drop(stream, context);
     }
-    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
-        free(thread->streams[i]);
-    }
-    free(thread->scopes);
-    free(thread);
+    free_currents(currents);
 }
 
 /* An ancestor's streams are not current in a forked child.  Dropping them
  * calls no device. */
 static void
-forget_ancestors_streams(struct ps_thread *thread)
+forget_ancestors_streams(struct ps_currents *currents)
 {
     struct ps_stream *stream;
-    thread->generation = ps_generation();
-    while ((stream = take_any(thread)) != NULL) {
+    currents->generation = ps_generation();
+    while ((stream = take_any(currents)) != NULL) {
         ps_stream_unref(stream);
     }
 }
 
-struct ps_stream *
-ps_current_stream(struct ps_device *device)
+/* Room for what the others hold: false if there is none. */
+static bool
+reserve_as(struct ps_currents *currents, const struct ps_currents *others)
 {
-    if (self != NULL) {
-        if (self->generation != ps_generation()) {
-            forget_ancestors_streams(self);
+    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
+        if (others->streams[i] != NULL &&
+            (currents->streams[i] = calloc(
+                 devices_of(i), sizeof(*currents->streams[i]))) == NULL) {
+            return false;
         }
-        struct ps_stream **row = self->streams[device->runtime->index];
+    }
+    if (others->depth > 0) {
+        currents->scopes = malloc(others->depth * sizeof(*currents->scopes));
+        currents->capacity = others->depth;
+    }
+    return others->depth == 0 || currents->scopes != NULL;
+}
+
+static void
+copy(struct ps_currents *currents, const struct ps_currents *others)
+{
+    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
+        struct ps_stream **row = others->streams[i];
+        for (size_t d = 0; row != NULL && d < devices_of(i); d++) {
+            currents->streams[i][d] =
+                row[d] != NULL ? ps_stream_ref(row[d]) : NULL;
+        }
+    }
+    for (; currents->depth < others->depth; currents->depth++) {
+        struct scope *scope = &others->scopes[currents->depth];
+        ps_stream_ref(scope->entered);
+        ps_stream_ref(scope->stream_on_left);
+        ps_stream_ref(scope->stream_on_entered);
+        currents->scopes[currents->depth] = *scope;
+    }
+}
+
+struct ps_currents *
+ps_currents_create(struct ps_currents *others)
+{
+    struct ps_currents *currents = calloc(1, sizeof(*currents));
+    if (currents == NULL) {
+        return NULL;
+    }
+    currents->generation = ps_generation();
+    if (others == NULL || others->generation != currents->generation) {
+        return currents;
+    }
+    if (!reserve_as(currents, others)) {
+        free_currents(currents);
+        return NULL;
+    }
+    copy(currents, others);
+    return currents;
+}
+
+struct ps_stream *
+ps_current_stream(struct ps_currents *currents, struct ps_device *device)
+{
+    if (currents != NULL) {
+        if (currents->generation != ps_generation()) {
+            forget_ancestors_streams(currents);
+        }
+        struct ps_stream **row = currents->streams[device->runtime->index];
         if (row != NULL && row[device->index] != NULL) {
             return row[device->index];
         }
@@ -127,14 +169,13 @@ ps_current_stream(struct ps_device *device)
     return &device->default_stream;
 }
 
-/* Give the thread its row for the runtime, so that setting cannot fail. */
+/* Make the row for the runtime, so that setting cannot fail. */
 static ps_status
-reserve_row(struct ps_runtime *runtime)
+reserve_row(struct ps_currents *currents, struct ps_runtime *runtime)
 {
-    struct ps_stream ***row = &self->streams[runtime->index];
+    struct ps_stream ***row = &currents->streams[runtime->index];
     if (*row == NULL) {
-        int count = atomic_load(&runtime->device_count);
-        *row = calloc((size_t)count, sizeof(**row));
+        *row = calloc(devices_of(runtime->index), sizeof(**row));
     }
     return *row != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
@@ -142,11 +183,11 @@ reserve_row(struct ps_runtime *runtime)
 /* Takes over the caller's reference and hands over that of the stream in its
  * place before; the row exists. */
 static struct ps_stream *
-replace(struct ps_stream *stream)
+replace(struct ps_currents *currents, struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
     struct ps_stream **place =
-        &self->streams[device->runtime->index][device->index];
+        &currents->streams[device->runtime->index][device->index];
     struct ps_stream *old = *place;
     *place = stream;
     return old;
@@ -160,86 +201,89 @@ switch_device(struct ps_device *target, struct ps_device *left)
                           : backend->device_set(backend, target->index);
 }
 
-/* What every change of the current stream checks and makes ready first. */
+/* What every change of a current stream checks and makes ready first. */
 static ps_status
-prepare(struct ps_stream *stream)
+prepare(struct ps_currents *currents, struct ps_stream *stream)
 {
     if (stream->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
-    if (self->generation != ps_generation()) {
-        forget_ancestors_streams(self);
+    if (currents->generation != ps_generation()) {
+        forget_ancestors_streams(currents);
     }
-    return reserve_row(stream->device->runtime);
+    return reserve_row(currents, stream->device->runtime);
 }
 
 ps_status
-ps_current_set(struct ps_stream *stream, struct ps_device *left,
-               struct ps_stream **replaced)
+ps_current_set(struct ps_currents *currents, struct ps_stream *stream,
+               struct ps_device *left, struct ps_stream **replaced)
 {
-    ps_status status = prepare(stream);
+    ps_status status = prepare(currents, stream);
     if (status == PS_SUCCESS) {
         status = switch_device(stream->device, left);
     }
     if (status == PS_SUCCESS) {
-        *replaced = replace(ps_stream_ref(stream));
+        *replaced = replace(currents, ps_stream_ref(stream));
     }
     return status;
 }
 
 static ps_status
-reserve_scope(void)
+reserve_scope(struct ps_currents *currents)
 {
-    if (self->depth < self->capacity) {
+    if (currents->depth < currents->capacity) {
         return PS_SUCCESS;
     }
-    size_t capacity = self->capacity == 0 ? 8 : 2 * self->capacity;
+    size_t capacity = currents->capacity < 8 ? 8 : 2 * currents->capacity;
     struct scope *scopes =
-        realloc(self->scopes, capacity * sizeof(*self->scopes));
+        realloc(currents->scopes, capacity * sizeof(*currents->scopes));
     if (scopes == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    self->scopes = scopes;
-    self->capacity = capacity;
+    currents->scopes = scopes;
+    currents->capacity = capacity;
     return PS_SUCCESS;
 }
 
 ps_status
-ps_current_enter(struct ps_stream *stream, struct ps_device *left,
-                 struct ps_stream **replaced)
+ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
+                 struct ps_device *left, struct ps_stream **replaced)
 {
-    ps_status status = prepare(stream);
+    struct ps_device *entered = stream->device;
+    ps_status status = prepare(currents, stream);
     if (status == PS_SUCCESS) {
-        status = reserve_scope();
+        status = reserve_scope(currents);
     }
     if (status == PS_SUCCESS) {
-        status = switch_device(stream->device, left);
+        status = switch_device(entered, left);
     }
     if (status != PS_SUCCESS) {
         return status;
     }
-    self->scopes[self->depth++] = (struct scope){
+    currents->scopes[currents->depth++] = (struct scope){
         .entered = ps_stream_ref(stream),
         .left = left,
-        .stream_on_left = ps_stream_ref(ps_current_stream(left)),
-        .stream_on_entered = ps_stream_ref(ps_current_stream(stream->device)),
+        .stream_on_left = ps_stream_ref(ps_current_stream(currents, left)),
+        .stream_on_entered =
+            ps_stream_ref(ps_current_stream(currents, entered)),
     };
-    *replaced = replace(ps_stream_ref(stream));
+    *replaced = replace(currents, ps_stream_ref(stream));
     return PS_SUCCESS;
 }
 
 /* Generators and exit stacks may leave in another order than they entered,
  * so the stream's scope need not be the innermost. */
 static bool
-take_scope(struct ps_device *device, ps_handle handle, struct scope *scope)
+take_scope(struct ps_currents *currents, struct ps_device *device,
+           ps_handle handle, struct scope *scope)
 {
-    for (size_t i = self->depth; i-- > 0;) {
-        struct ps_stream *entered = self->scopes[i].entered;
+    for (size_t i = currents->depth; i-- > 0;) {
+        struct ps_stream *entered = currents->scopes[i].entered;
         if (entered->device == device && entered->handle == handle) {
-            *scope = self->scopes[i];
-            memmove(&self->scopes[i], &self->scopes[i + 1],
-                    (self->depth - i - 1) * sizeof(*self->scopes));
-            self->depth--;
+            *scope = currents->scopes[i];
+            memmove(&currents->scopes[i], &currents->scopes[i + 1],
+                    (currents->depth - i - 1) * sizeof(*currents->scopes));
+            currents->depth--;
             return true;
         }
     }
@@ -247,15 +291,15 @@ take_scope(struct ps_device *device, ps_handle handle, struct scope *scope)
 }
 
 ps_status
-ps_current_exit(struct ps_device *device, ps_handle handle,
-                struct ps_stream *dropped[PS_EXIT_DROPS])
+ps_current_exit(struct ps_currents *currents, struct ps_device *device,
+                ps_handle handle, struct ps_stream *dropped[PS_EXIT_DROPS])
 {
     struct scope scope;
-    if (self == NULL || !take_scope(device, handle, &scope)) {
+    if (currents == NULL || !take_scope(currents, device, handle, &scope)) {
         return PS_ERROR_INVALID_VALUE;
     }
-    dropped[0] = replace(scope.stream_on_entered);
-    dropped[1] = replace(scope.stream_on_left);
+    dropped[0] = replace(currents, scope.stream_on_entered);
+    dropped[1] = replace(currents, scope.stream_on_left);
     dropped[2] = scope.entered;
     return ps_runtime_restore_device(device->runtime, scope.left->index);
 }

@@ -336,7 +336,8 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
 }
 
 ps_status
-ps_graph_launch(struct ps_graph *graph, struct ps_stream **full)
+ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
+                struct ps_stream **full)
 {
     *full = NULL;
     ps_status status = lock(graph);
@@ -346,7 +347,7 @@ ps_graph_launch(struct ps_graph *graph, struct ps_stream **full)
     if (graph->native == 0 && graph->executable == 0) {
         return unlock(graph, PS_ERROR_GRAPH_EMPTY);
     }
-    struct ps_stream *stream = ps_current_stream(graph->device);
+    struct ps_stream *stream = ps_current_stream(currents, graph->device);
     struct ps_stream *before = NULL;
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
     status = launch_locked(graph, stream, &before, full);

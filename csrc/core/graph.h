@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "capture.h"
+#include "current.h"
 #include "status.h"
 
 struct ps_graph {
@@ -63,11 +64,12 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 /* May block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL. */
 ps_status ps_graph_instantiate(struct ps_graph *graph);
 
-/* Queue the work on the current stream of the device that it was captured on,
- * instantiating it first where it is not yet.  May block.
- * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_NOT_READY where a queue
- * is full: that of *full, with a reference.  Else *full is NULL. */
-ps_status ps_graph_launch(struct ps_graph *graph, struct ps_stream **full);
+/* Queue the work on the stream that is current on the device that it was
+ * captured on, instantiating it first if it is not yet.  May block.
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_NOT_READY if a queue is
+ * full: that of *full, with a reference.  Else *full is NULL. */
+ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
+                          struct ps_stream **full);
 
 /* Give up what it holds, and end its capture.  Launches that were queued still
  * run.  May block; the status is that of the clean-up.

@@ -11,6 +11,7 @@
 #include "memory_use.h"
 #include "runtime.h"
 #include "stream.h"
+#include "thread.h"
 #include "trace.h"
 
 enum {
@@ -20,16 +21,43 @@ enum {
     IDLE_BYTES = 256 << 20,
 };
 
-/* The fork generation + 1 in which the thread sweeps, which a lender's release
- * may bring here again, or to a child; 0: it does not. */
-static _Thread_local unsigned sweeping;
+/* Of a thread's word: it may not wait, and the fork generation + 1 in which it
+ * sweeps, which a lender's release may bring here again, or to a child; 0: it
+ * does not. */
+enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
-static _Thread_local bool may_not_wait;
+static uintptr_t
+thread_word(void)
+{
+    return (uintptr_t)ps_thread_word(PS_THREAD_MEMORY);
+}
 
-void
+static bool
+may_not_wait(void)
+{
+    return thread_word() & MAY_NOT_WAIT;
+}
+
+static unsigned
+sweeping(void)
+{
+    return (unsigned)(thread_word() >> SWEEPING_SHIFT);
+}
+
+static ps_status
+set_sweeping(unsigned mark)
+{
+    uintptr_t word =
+        (uintptr_t)mark << SWEEPING_SHIFT | (thread_word() & MAY_NOT_WAIT);
+    return ps_thread_set_word(PS_THREAD_MEMORY, (void *)word);
+}
+
+ps_status
 ps_memory_may_wait(bool may)
 {
-    may_not_wait = !may;
+    uintptr_t word =
+        (thread_word() & ~(uintptr_t)MAY_NOT_WAIT) | (may ? 0 : MAY_NOT_WAIT);
+    return ps_thread_set_word(PS_THREAD_MEMORY, (void *)word);
 }
 
 void
@@ -104,7 +132,7 @@ settle(struct ps_block *block)
     if (block->pinned && block->data != NULL && block->release == NULL) {
         pthread_mutex_lock(&pool->mutex);
         bool kept =
-            may_not_wait || pool->idle_bytes + block->nbytes <= IDLE_BYTES;
+            may_not_wait() || pool->idle_bytes + block->nbytes <= IDLE_BYTES;
         if (kept) {
             block->next = pool->idle;
             pool->idle = block;
@@ -186,10 +214,12 @@ sweep(struct ps_runtime *runtime, bool wait)
     struct ps_memory_pool *pool = &runtime->memory;
     unsigned mark = ps_generation() + 1;
     ps_status status = PS_SUCCESS;
-    if (sweeping == mark || !(wait || ps_memory_has_retired(pool))) {
+    if (sweeping() == mark || !(wait || ps_memory_has_retired(pool))) {
         return status;
     }
-    sweeping = mark;
+    if (set_sweeping(mark) != PS_SUCCESS) {
+        return wait ? PS_ERROR_OUT_OF_MEMORY : PS_SUCCESS;
+    }
     enum ps_capture_mode mode = ps_capture_relax(runtime);
 
     struct ps_block *next, *block = begin_sweep(pool, wait);
@@ -203,7 +233,7 @@ sweep(struct ps_runtime *runtime, bool wait)
     }
     end_sweep(pool);
     ps_capture_restore(runtime, mode);
-    sweeping = 0;
+    set_sweeping(0);
     return status;
 }
 
@@ -245,7 +275,7 @@ drop_idle(struct ps_memory_pool *pool, size_t most)
 {
     ps_status status = PS_SUCCESS;
     struct ps_block *block = NULL;
-    if (may_not_wait) {
+    if (may_not_wait()) {
         return status;
     }
     pthread_mutex_lock(&pool->mutex);
@@ -274,7 +304,7 @@ allocate(struct ps_block *block, size_t nbytes)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        status = sweep(runtime, !may_not_wait);
+        status = sweep(runtime, !may_not_wait());
         if (status == PS_SUCCESS) {
             status = drop_idle(&runtime->memory, 0);
         }

@@ -86,8 +86,9 @@ void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Whether the calling thread may wait for work, as all may at first.  While
  * work waits for the thread, an allocation that finds memory short waits for
- * none, and pinned memory is kept, which to free a driver may wait. */
-void ps_memory_may_wait(bool may);
+ * none, and pinned memory is kept, which to free a driver may wait.
+ * PS_ERROR_OUT_OF_MEMORY: only the first time that a thread may not. */
+ps_status ps_memory_may_wait(bool may);
 
 /* Whether there are blocks that were given up while work used them. */
 static inline bool

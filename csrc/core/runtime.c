@@ -8,6 +8,7 @@
 #include "capture.h"
 #include "ipc.h"
 #include "notify.h"
+#include "thread.h"
 #include "trace.h"
 
 static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -84,11 +85,12 @@ register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
                          "registered, and that is the most",
                          backend->name, count);
     }
-    if (count == 0 && pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
     struct ps_runtime *runtime = calloc(1, sizeof(*runtime));
-    if (runtime == NULL) {
+    if (runtime == NULL ||
+        (count == 0 &&
+         (ps_thread_init() != PS_SUCCESS ||
+          pthread_atfork(NULL, NULL, after_fork_in_child) != 0))) {
+        free(runtime);
         return PS_ERROR_OUT_OF_MEMORY;
     }
     runtime->backend = backend;

@@ -432,7 +432,7 @@ stream_argument(struct module_state *state, int type, PyObject *argument)
 {
     if (argument == NULL || argument == Py_None) {
         struct ps_device *device = device_argument(state, type, NULL);
-        return device != NULL ? ps_stream_ref(ps_current_stream(device))
+        return device != NULL ? ps_stream_ref(current_stream_of(device))
                               : NULL;
     }
     if (is_stream(argument)) {

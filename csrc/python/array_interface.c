@@ -232,7 +232,7 @@ Buffer_get_array_interface(PyObject *self, void *Py_UNUSED(closure))
         return NULL;
     }
     struct ps_device *device = span.block->device;
-    struct ps_stream *stream = ps_stream_ref(ps_current_stream(device));
+    struct ps_stream *stream = ps_stream_ref(current_stream_of(device));
     PyObject *interface = NULL;
     if (span.block->host ||
         device->runtime->backend->device_type != PS_DEVICE_CUDA) {

@@ -185,7 +185,7 @@ handshake_stream(struct ps_device *device, struct ps_stream *stream)
 {
     return ps_stream_ref(stream != NULL && stream->device == device
                              ? stream
-                             : ps_current_stream(device));
+                             : current_stream_of(device));
 }
 
 struct ps_stream *
@@ -324,7 +324,7 @@ follow(struct module_state *state, struct span *span, struct ps_stream *stream)
         stream->device->runtime != device->runtime) {
         return 0;
     }
-    struct ps_stream *current = ps_stream_ref(ps_current_stream(device));
+    struct ps_stream *current = ps_stream_ref(current_stream_of(device));
     int result = stream_wait_stream(state, stream, current);
     stream_release(state, current);
     return result;

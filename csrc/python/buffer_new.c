@@ -134,7 +134,7 @@ allocation_stream(struct module_state *state, struct ps_device *device,
                   PyObject *argument)
 {
     if (argument == Py_None) {
-        return ps_stream_ref(ps_current_stream(device));
+        return ps_stream_ref(current_stream_of(device));
     }
     struct ps_stream *stream = stream_argument(state, -1, argument);
     if (stream != NULL && stream->device != device) {

@@ -1,6 +1,30 @@
 /* The current stream, as Python sees it: `with stream:` and the functions that
- * ask for and set it. */
+ * ask for and set it.
+ *
+ * What is current belongs to a thread, and to a task: to a context that was
+ * entered (PyContext_Enter, which asyncio does for each step of a task).  The
+ * streams that a thread sets outside of such contexts are the thread's, and
+ * are changed in place.  A change within such a context puts a changed copy
+ * into a context variable: contexts that were copied from it before keep what
+ * was current then.  A context without a value has the thread's streams, and
+ * so has one on another thread than the one that set the value: a thread
+ * starts with the default streams, whichever context it runs. */
 #include "module.h"
+
+/* What is current on a thread, or in a context. */
+struct choice {
+    struct ps_currents *currents;
+    /* The number of the thread that it is for. */
+    uint64_t thread;
+    /* Of a thread's: its context outside of those that it enters; NULL while
+     * that is not known. */
+    PyObject *home;
+};
+
+#define CHOICE "pystreams.current"
+
+/* The context variable; NULL while no context has a value. */
+static PyObject *variable;
 
 static void
 release(struct ps_stream *stream, void *state)
@@ -9,63 +33,221 @@ release(struct ps_stream *stream, void *state)
 }
 
 static void
-destroy_thread(PyObject *capsule)
+choice_destroy(struct choice *choice, struct module_state *state)
+{
+    if (choice == ps_thread_word(PS_THREAD_CURRENTS)) {
+        ps_thread_set_word(PS_THREAD_CURRENTS, NULL);
+    }
+    ps_currents_destroy(choice->currents, release, state);
+    Py_XDECREF(choice->home);
+    PyMem_Free(choice);
+}
+
+static struct choice *
+choice_create(struct ps_currents *currents, uint64_t thread)
+{
+    struct choice *choice = PyMem_Calloc(1, sizeof(*choice));
+    struct ps_currents *copy =
+        choice != NULL ? ps_currents_create(currents) : NULL;
+    if (copy == NULL) {
+        PyMem_Free(choice);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    choice->currents = copy;
+    choice->thread = thread;
+    return choice;
+}
+
+static void
+destroy_capsule(PyObject *capsule)
 {
     if (!is_finalizing()) {
-        ps_thread_destroy(PyCapsule_GetPointer(capsule, NULL), release,
-                          PyCapsule_GetContext(capsule));
+        choice_destroy(PyCapsule_GetPointer(capsule, CHOICE),
+                       PyCapsule_GetContext(capsule));
     }
 }
 
-static int
-ensure_thread(struct module_state *state)
+/* An owner of the choice, which is destroyed on failure. */
+static PyObject *
+capsule_of(struct choice *choice, struct module_state *state)
 {
-    if (ps_thread_self() != NULL) {
-        return 0;
+    PyObject *capsule = PyCapsule_New(choice, CHOICE, destroy_capsule);
+    if (capsule == NULL) {
+        choice_destroy(choice, state);
+        return NULL;
+    }
+    /* The module is not unloaded while its threads' dictionaries live. */
+    PyCapsule_SetContext(capsule, state);
+    return capsule;
+}
+
+/* The calling thread's choice; NULL with an exception. */
+static struct choice *
+thread_choice(struct module_state *state)
+{
+    static uint64_t threads;
+    struct choice *choice = ps_thread_word(PS_THREAD_CURRENTS);
+    if (choice != NULL) {
+        return choice;
     }
     /* The thread's dictionary is cleared when its thread state ends, which
      * is the one place where dropping a stream is safe. */
     PyObject *dictionary = PyThreadState_GetDict();
-    struct ps_thread *thread;
-    if (dictionary == NULL || ps_thread_create(&thread) != PS_SUCCESS) {
-        PyErr_NoMemory();
+    choice = dictionary != NULL ? choice_create(NULL, ++threads) : NULL;
+    if (choice == NULL) {
+        return (struct choice *)PyErr_NoMemory();
+    }
+    /* First, as what follows may run a collector, which may come here. */
+    if (ps_thread_set_word(PS_THREAD_CURRENTS, choice) != PS_SUCCESS) {
+        choice_destroy(choice, state);
+        return (struct choice *)PyErr_NoMemory();
+    }
+    PyObject *capsule = capsule_of(choice, state);
+    if (capsule != NULL &&
+        PyDict_SetItemString(dictionary, CHOICE, capsule) < 0) {
+        Py_CLEAR(capsule);
+    }
+    Py_XDECREF(capsule);
+    return capsule != NULL ? choice : NULL;
+}
+
+static struct choice *
+find_choice(struct choice *thread)
+{
+    struct choice *choice = NULL;
+    PyObject *capsule;
+    if (PyThreadState_Get()->context == thread->home) {
+        return NULL;
+    }
+    if (PyContextVar_Get(variable, NULL, &capsule) < 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    /* Whoever walks through a context finds the variable. */
+    if (capsule != NULL && PyCapsule_IsValid(capsule, CHOICE)) {
+        choice = PyCapsule_GetPointer(capsule, CHOICE);
+    }
+    Py_XDECREF(capsule);
+    return choice != NULL && choice->thread == thread->thread ? choice : NULL;
+}
+
+/* What the running context has of its own, borrowed from it; NULL: nothing.
+ * thread: the calling thread's. */
+static inline struct choice *
+context_choice(struct choice *thread)
+{
+    return variable != NULL ? find_choice(thread) : NULL;
+}
+
+struct ps_currents *
+currents_in_use(void)
+{
+    struct choice *thread = ps_thread_word(PS_THREAD_CURRENTS);
+    if (thread == NULL) {
+        return NULL;
+    }
+    struct choice *choice = context_choice(thread);
+    return choice != NULL ? choice->currents : thread->currents;
+}
+
+struct ps_stream *
+current_stream_of(struct ps_device *device)
+{
+    return ps_current_stream(currents_in_use(), device);
+}
+
+/* If the running context is the thread's own, make that known: 1, 0 if it was
+ * entered, -1 with an exception. */
+static int
+find_home(struct choice *thread)
+{
+    PyThreadState *state = PyThreadState_Get();
+    if (state->context == NULL) {
+        /* Nothing was entered.  To copy the context is to make it first. */
+        PyObject *copy = PyContext_CopyCurrent();
+        if (copy == NULL) {
+            return -1;
+        }
+        Py_DECREF(copy);
+    }
+    else if (PyContext_Enter(state->context) == 0) {
+        PyContext_Exit(state->context);
+    }
+    else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        /* A context cannot be entered twice. */
+        PyErr_Clear();
+        return 0;
+    }
+    else {
         return -1;
     }
-    PyObject *capsule = PyCapsule_New(thread, NULL, destroy_thread);
-    if (capsule == NULL) {
-        ps_thread_destroy(thread, release, state);
-        return -1;
+    thread->home = Py_XNewRef(state->context);
+    return 1;
+}
+
+/* Give the running context a copy of what is current in it. */
+static struct choice *
+renew_context_choice(struct module_state *state, struct choice *thread)
+{
+    PyObject *token = NULL;
+    if (variable == NULL &&
+        (variable = PyContextVar_New(CHOICE, NULL)) == NULL) {
+        return NULL;
     }
-    /* The module is not unloaded while its threads' dictionaries live. */
-    int result = PyCapsule_SetContext(capsule, state);
-    if (result == 0) {
-        result =
-            PyDict_SetItemString(dictionary, "pystreams.current", capsule);
+    struct choice *choice = choice_create(currents_in_use(), thread->thread);
+    PyObject *capsule = choice != NULL ? capsule_of(choice, state) : NULL;
+    if (capsule != NULL) {
+        token = PyContextVar_Set(variable, capsule);
+        Py_DECREF(capsule);
     }
-    Py_DECREF(capsule);
-    return result;
+    Py_XDECREF(token);
+    return token != NULL ? choice : NULL;
+}
+
+/* What a change in the running context is to change; NULL with an
+ * exception. */
+static struct choice *
+choice_to_change(struct module_state *state)
+{
+    struct choice *thread = thread_choice(state);
+    if (thread == NULL) {
+        return NULL;
+    }
+    if (thread->home == NULL && context_choice(thread) == NULL) {
+        int found = find_home(thread);
+        if (found != 0) {
+            return found > 0 ? thread : NULL;
+        }
+    }
+    return thread->home != NULL && PyThreadState_Get()->context == thread->home
+               ? thread
+               : renew_context_choice(state, thread);
 }
 
 /* Call ps_current_set or ps_current_enter for a stream that the caller holds;
- * without the GIL where that has to switch the device, which may take long. */
+ * without the GIL if that has to switch the device, which may take long. */
 static ps_status
 make_current(struct module_state *state, struct ps_stream *stream,
-             ps_status (*operation)(struct ps_stream *stream,
+             ps_status (*operation)(struct ps_currents *currents,
+                                    struct ps_stream *stream,
                                     struct ps_device *left,
                                     struct ps_stream **replaced))
 {
     struct ps_stream *replaced = NULL;
     struct ps_device *left;
-    if (ensure_thread(state) < 0) {
+    struct choice *choice = choice_to_change(state);
+    if (choice == NULL) {
         return PS_RAISED;
     }
     ps_status status =
         ps_runtime_current_device(stream->device->runtime, &left);
     if (status == PS_SUCCESS && left == stream->device) {
-        status = operation(stream, left, &replaced);
+        status = operation(choice->currents, stream, left, &replaced);
     }
     else if (status == PS_SUCCESS) {
-        WITHOUT_GIL(status = operation(stream, left, &replaced));
+        WITHOUT_GIL(status =
+                        operation(choice->currents, stream, left, &replaced));
     }
     stream_release(state, replaced);
     return status;
@@ -88,6 +270,25 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
+/* As choice_to_change, for a change that must not fail: NULL, without an
+ * exception, if this thread and context have entered nothing. */
+static struct choice *
+choice_to_leave(struct module_state *state)
+{
+    struct choice *thread = ps_thread_word(PS_THREAD_CURRENTS);
+    if (thread == NULL) {
+        return NULL;
+    }
+    struct choice *choice = choice_to_change(state);
+    if (choice == NULL) {
+        /* There is no memory for a copy.  Contexts copied from this one are
+         * left with it. */
+        PyErr_Clear();
+        choice = context_choice(thread);
+    }
+    return choice;
+}
+
 PyObject *
 Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
             Py_ssize_t Py_UNUSED(nargs))
@@ -99,15 +300,17 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
     }
     struct module_state *state = state_of(self);
     struct ps_stream *dropped[PS_EXIT_DROPS] = {NULL};
+    struct choice *choice = choice_to_leave(state);
     ps_status status =
-        ps_current_exit(((StreamObject *)self)->device,
+        ps_current_exit(choice != NULL ? choice->currents : NULL,
+                        ((StreamObject *)self)->device,
                         ((StreamObject *)self)->handle, dropped);
     for (int i = 0; i < PS_EXIT_DROPS; i++) {
         stream_release(state, dropped[i]);
     }
     if (status == PS_ERROR_INVALID_VALUE) {
         return PyErr_Format(PyExc_RuntimeError,
-                            "%R was not entered by this thread", self);
+                            "%R was not entered by this thread or task", self);
     }
     return none_or_raise(state, ((StreamObject *)self)->device->runtime,
                          "leaving a stream", status);
@@ -154,7 +357,7 @@ current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     return stream_wrap(state_of_module(module), class,
-                       ps_stream_ref(ps_current_stream(device)));
+                       ps_stream_ref(current_stream_of(device)));
 }
 
 /* cuda.current_stream, which programs call before every launch. */
@@ -172,7 +375,7 @@ cuda_current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         device_argument(state, PS_DEVICE_CUDA, argument);
     return device != NULL
                ? stream_wrap(state, state->cuda_stream_type,
-                             ps_stream_ref(ps_current_stream(device)))
+                             ps_stream_ref(current_stream_of(device)))
                : NULL;
 }
 
@@ -225,22 +428,24 @@ as_stream(PyObject *module, PyObject *args)
 
 PyMethodDef cuda_current_stream_function = FUNCTION(
     "current_stream", cuda_current_stream, METH_FASTCALL | METH_KEYWORDS,
-    "device=None", "Return the calling thread's current stream of a device.");
+    "device=None",
+    "Return the current stream of a device: the calling thread's, or its "
+    "asyncio\ntask's.");
 
 PyMethodDef current_functions[] = {
     FUNCTION(
         "current_stream", current_stream, METH_FASTCALL,
         "type, device=None, cls=None, /",
-        "Return this thread's current stream of the device, as a Stream or "
-        "the class given."),
+        "Return the current stream of the device, as a Stream or the class "
+        "given."),
     FUNCTION(
         "default_stream", default_stream, METH_FASTCALL,
         "type, device=None, cls=None, /",
         "Return the device's default stream, handle 0, as a Stream or the "
         "class given."),
     FUNCTION("set_stream", set_stream, METH_O, "stream, /",
-             "Make the stream current on its device, and its device current, "
-             "in this thread."),
+             "Make the stream current on its device, for this thread or its "
+             "asyncio task,\nand its device current, for the thread."),
     FUNCTION("as_stream", as_stream, METH_VARARGS, "type, stream, /",
              "Return a Stream as it is, and any object with __cuda_stream__ "
              "as a Stream."),

@@ -189,10 +189,10 @@ copy_span(struct module_state *state, struct span *span, bool to_host)
         return -1;
     }
     struct ps_stream *current =
-        ps_stream_ref(ps_current_stream(span->block->device));
+        ps_stream_ref(current_stream_of(span->block->device));
     struct ps_stream *order = span->block->pinned && !to_host
                                   ? NULL
-                                  : ps_stream_ref(ps_current_stream(device));
+                                  : ps_stream_ref(current_stream_of(device));
     struct span copied;
     int result = span_settle(state, span, current);
     if (result == 0) {

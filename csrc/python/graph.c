@@ -261,11 +261,12 @@ Graph_instantiate(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
+    struct ps_currents *currents = currents_in_use();
     struct ps_stream *full;
     ps_status status;
     bool again;
     do {
-        WITHOUT_GIL(status = ps_graph_launch(graph_of(self), &full));
+        WITHOUT_GIL(status = ps_graph_launch(graph_of(self), currents, &full));
         again = full != NULL && has_room_again(full, &status);
         stream_release(state_of(self), full);
     } while (again);

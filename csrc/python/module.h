@@ -10,13 +10,14 @@
 #include <stdbool.h>
 
 #include "../core/capture.h"
-#include "../core/current.h"
 #include "../core/event.h"
 #include "../core/refs.h"
 #include "../core/runtime.h"
 #include "../core/stream.h"
+#include "../core/thread.h"
 #include "../core/trace.h"
 #include "../core/work.h"
+#include "current.h"
 
 struct module_state {
     PyTypeObject *device_type;
@@ -561,7 +562,7 @@ int check_may_wait(const struct work *work);
 /* Start no more callables, and wait for those that run: whether all ended. */
 bool stop_jobs(int64_t timeout_ns);
 
-/* ---- backends.c, device_functions.c, current.c, work_functions.c ---- */
+/* ---- backends.c, device_functions.c, work_functions.c ---- */
 
 /* Register the backends of this library, once in a process; -1 with an
  * exception. */
@@ -574,7 +575,6 @@ int register_backends(void);
     }
 
 extern PyMethodDef backend_functions[], device_functions[], work_functions[];
-extern PyMethodDef current_functions[], cuda_current_stream_function;
 
 /* The device of arguments that are a type and optionally a device; NULL with
  * an exception. */
@@ -592,9 +592,5 @@ void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
 /* The argument if it is a Stream, else stream_argument's. */
 PyObject *
 as_stream_object(struct module_state *state, int type, PyObject *argument);
-
-/* `with stream:`, for any Stream. */
-PyObject *Stream_enter(PyObject *self, PyObject *ignored);
-PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

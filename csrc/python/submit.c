@@ -61,15 +61,19 @@ static struct {
     unsigned generation;
 } queue = {.generation = UINT_MAX};
 
-/* What the calling thread runs, or NULL. */
-static _Thread_local struct job *current;
+/* What a thread that runs callables knows of itself. */
+struct worker {
+    struct job *current; /* what it runs, or NULL */
+    bool replaced;       /* another thread runs callables until it is back */
+    bool coming;         /* it is about to look for a callable anyway */
+};
 
-/* Whether the calling thread is one that runs callables, and whether another
- * does so in its place until it is back. */
-static _Thread_local bool serving, replaced;
-
-/* Whether the calling thread is about to look for a callable anyway. */
-static _Thread_local bool coming;
+/* The calling thread's; NULL if it runs no callables. */
+static struct worker *
+worker_self(void)
+{
+    return ps_thread_word(PS_THREAD_WORKER);
+}
 
 /* Make the queue ready in this process; a forked child starts with none. */
 static void
@@ -94,6 +98,7 @@ ensure_queue(void)
 static void
 reached(void *argument, ps_status status)
 {
+    struct worker *self = worker_self();
     struct job *job = argument;
     job->status = status;
     job->next = NULL;
@@ -101,10 +106,12 @@ reached(void *argument, ps_status status)
     *queue.tail = job;
     queue.tail = &job->next;
     pthread_mutex_unlock(&queue.mutex);
-    if (!coming) {
+    if (self != NULL && self->coming) {
+        self->coming = false;
+    }
+    else {
         sem_post(&queue.hints);
     }
-    coming = false;
 }
 
 static struct job *
@@ -255,10 +262,11 @@ end_child(PyObject *exception)
 void
 let_others_run(void)
 {
-    if (!serving || current != NULL || replaced) {
+    struct worker *self = worker_self();
+    if (self == NULL || self->current != NULL || self->replaced) {
         return;
     }
-    replaced = true;
+    self->replaced = true;
     want_threads(1);
     if (hire() < 0) {
         PyErr_WriteUnraisable(NULL);
@@ -281,15 +289,15 @@ settle(struct job *job, PyObject *outcome, bool failed)
 }
 
 static void
-open_gate(struct job *job)
+open_gate(struct worker *self, struct job *job)
 {
     struct ps_device *device = job->stream->device;
     const struct ps_backend *backend = device->runtime->backend;
     /* Short, so with the GIL: a thread that lets go of it here waits for a
      * whole switch interval to get it back from a busy one. */
-    coming = true;
+    self->coming = true;
     ps_status status = backend->gate_open(backend, device->index, job->gate);
-    coming = false;
+    self->coming = false;
     pthread_mutex_lock(&queue.mutex);
     count_locked(job->stream, -1);
     queue.running--;
@@ -315,24 +323,24 @@ take_exception(void)
 }
 
 static void
-run(struct job *job)
+run(struct worker *self, struct job *job)
 {
     unsigned generation = job->generation;
     PyObject *outcome = NULL;
     bool failed = false;
     if (future_start(job->state, job->future)) {
-        current = job;
+        self->current = job;
         ps_memory_may_wait(false);
         outcome = call(job);
         failed = outcome == NULL;
         outcome = failed ? take_exception() : outcome;
         ps_memory_may_wait(true);
-        current = NULL;
+        self->current = NULL;
     }
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
-    open_gate(job);
+    open_gate(self, job);
     if (outcome != NULL) {
         settle(job, outcome, failed);
         Py_DECREF(outcome);
@@ -341,8 +349,8 @@ run(struct job *job)
     if (generation != ps_generation()) {
         end_child(NULL);
     }
-    if (replaced) {
-        replaced = false;
+    if (self->replaced) {
+        self->replaced = false;
         want_threads(-1);
     }
 }
@@ -350,12 +358,22 @@ run(struct job *job)
 static PyObject *
 run_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
+    struct worker self = {0};
     struct job *job;
-    serving = true;
-    while ((job = take()) != NULL) {
-        run(job);
+    /* Both once now, so that neither can fail later. */
+    if (ps_thread_set_word(PS_THREAD_WORKER, &self) != PS_SUCCESS ||
+        ps_memory_may_wait(false) != PS_SUCCESS) {
+        ps_thread_set_word(PS_THREAD_WORKER, NULL);
+        pthread_mutex_lock(&queue.mutex);
+        queue.threads--;
+        pthread_mutex_unlock(&queue.mutex);
+        return PyErr_NoMemory();
     }
-    serving = false;
+    ps_memory_may_wait(true);
+    while ((job = take()) != NULL) {
+        run(&self, job);
+    }
+    ps_thread_set_word(PS_THREAD_WORKER, NULL);
     Py_RETURN_NONE;
 }
 
@@ -505,9 +523,10 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static struct ps_stream *
 own_stream(void)
 {
-    return current != NULL && current->generation == ps_generation()
-               ? current->stream
-               : NULL;
+    struct worker *self = worker_self();
+    struct job *job = self != NULL ? self->current : NULL;
+    return job != NULL && job->generation == ps_generation() ? job->stream
+                                                             : NULL;
 }
 
 bool

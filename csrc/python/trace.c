@@ -7,8 +7,16 @@
 static PyObject *dispatch;
 static int wanted[PS_TRACE_KINDS];
 
-/* What a callback itself does is not traced. */
-static _Thread_local bool inside;
+/* Reports what the callbacks do not learn of. */
+static void
+report_no_memory(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NoMemory();
+    PyErr_WriteUnraisable(dispatch);
+    PyErr_Restore(type, value, traceback);
+}
 
 static void
 call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
@@ -37,14 +45,19 @@ void
 trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
            uintptr_t second)
 {
-    if (inside || is_finalizing()) {
+    /* What a callback itself does is not traced. */
+    if (ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
         return;
     }
-    inside = true;
     PyGILState_STATE gil = PyGILState_Ensure();
-    call_dispatch(kind, device, first, second);
+    if (ps_thread_set_word(PS_THREAD_TRACING, &dispatch) == PS_SUCCESS) {
+        call_dispatch(kind, device, first, second);
+        ps_thread_set_word(PS_THREAD_TRACING, NULL);
+    }
+    else {
+        report_no_memory();
+    }
     PyGILState_Release(gil);
-    inside = false;
 }
 
 static PyObject *

@@ -112,7 +112,7 @@ work_stream(struct span *span, struct ps_stream *given)
 {
     struct ps_device *device = device_of(span);
     if (given == NULL) {
-        return ps_stream_ref(ps_current_stream(device));
+        return ps_stream_ref(current_stream_of(device));
     }
     if (given->device->runtime != device->runtime) {
         PyErr_Format(PyExc_ValueError,

@@ -172,7 +172,8 @@ def default_stream(device: _Device = None) -> Stream:
 def set_stream(stream: _StreamLike | None) -> None:
     """Make a stream current on its device, and its device current.
 
-    Holds for the calling thread.  None does nothing.
+    Holds for the calling thread, and within an asyncio task for the task
+    alone.  None does nothing.
     """
     chosen = _C.cuda_stream(stream).stream
     if chosen is not None:

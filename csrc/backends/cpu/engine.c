@@ -16,8 +16,8 @@ enum { LEAST_WORKERS = 2, MOST_WORKERS = 8 };
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cpu_engine *engines;
 
-/* Each thread's current device, by the engine's number. */
-static _Thread_local int current_device[CPU_ENGINES];
+pthread_key_t cpu_serving_key;
+unsigned cpu_forks;
 
 /* ---- Members ---- */
 
@@ -104,15 +104,18 @@ cpu_device_count(const struct ps_backend *backend, int *count)
 static ps_status
 cpu_device_current(const struct ps_backend *backend, int *device)
 {
-    *device = current_device[cpu_engine_of(backend)->number];
+    pthread_key_t key = cpu_engine_of(backend)->current_key;
+    *device = (int)(intptr_t)pthread_getspecific(key);
     return PS_SUCCESS;
 }
 
 static ps_status
 cpu_device_set(const struct ps_backend *backend, int device)
 {
-    current_device[cpu_engine_of(backend)->number] = device;
-    return PS_SUCCESS;
+    pthread_key_t key = cpu_engine_of(backend)->current_key;
+    return pthread_setspecific(key, (void *)(intptr_t)device) == 0
+               ? PS_SUCCESS
+               : PS_ERROR_OUT_OF_MEMORY;
 }
 
 /* The processor's name, or just "CPU" where the system does not tell. */
@@ -284,11 +287,33 @@ fork_parent(void)
 static void
 fork_child(void)
 {
-    cpu_serving = NULL;
+    pthread_setspecific(cpu_serving_key, NULL);
+    cpu_forks++;
     for (struct cpu_engine *e = engines; e != NULL; e = e->next) {
         engine_begin_locked(e);
     }
     fork_parent();
+}
+
+/* Keys of POSIX's and not thread-local variables, for which a new thread may
+ * find no memory, which would end the process. */
+static bool
+add_locked(struct cpu_engine *engine)
+{
+    engine->number = engines != NULL ? engines->number + 1 : 0;
+    if (engine->number == CPU_ENGINES ||
+        pthread_key_create(&engine->current_key, NULL) != 0) {
+        return false;
+    }
+    if (engines == NULL &&
+        (pthread_key_create(&cpu_serving_key, NULL) != 0 ||
+         pthread_atfork(fork_prepare, fork_parent, fork_child) != 0)) {
+        pthread_key_delete(engine->current_key);
+        return false;
+    }
+    engine->next = engines;
+    engines = engine;
+    return true;
 }
 
 const struct ps_backend *
@@ -301,17 +326,11 @@ ps_cpu_backend(const char *name, int device_type, int device_count,
         return NULL;
     }
     pthread_mutex_lock(&engines_lock);
-    engine->number = engines != NULL ? engines->number + 1 : 0;
-    if (engine->number < CPU_ENGINES &&
-        (engines != NULL ||
-         pthread_atfork(fork_prepare, fork_parent, fork_child) == 0)) {
-        engine->next = engines;
-        engines = engine;
-    }
-    else {
-        free(engine);
-        engine = NULL;
-    }
+    bool added = add_locked(engine);
     pthread_mutex_unlock(&engines_lock);
-    return engine != NULL ? &engine->table : NULL;
+    if (!added) {
+        free(engine);
+        return NULL;
+    }
+    return &engine->table;
 }

@@ -248,8 +248,17 @@ bool cpu_stream_help_locked(struct cpu_stream *stream);
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 void cpu_stream_ready_locked(struct cpu_stream *stream);
 
-/* The stream whose work the calling thread executes, or NULL. */
-extern _Thread_local const struct cpu_stream *cpu_serving;
+/* The key of the stream whose work the calling thread executes, or NULL. */
+extern pthread_key_t cpu_serving_key;
+
+static inline const struct cpu_stream *
+cpu_serving(void)
+{
+    return pthread_getspecific(cpu_serving_key);
+}
+
+/* How many forks lie between the first process and this one. */
+extern unsigned cpu_forks;
 
 void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
 void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
@@ -369,6 +378,7 @@ struct cpu_device {
 struct cpu_engine {
     struct ps_backend table;       /* constant */
     unsigned number;               /* constant; below CPU_ENGINES */
+    pthread_key_t current_key;     /* constant; of a thread's device */
     const struct cpu_clock *clock; /* constant */
     struct cpu_stream *(*scheduler)(struct cpu_engine *engine); /* constant */
     struct cpu_engine *next; /* guarded by the list's lock */

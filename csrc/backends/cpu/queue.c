@@ -9,8 +9,6 @@ enum {
     HELP = 16,                /* operations that a caller does at a time */
 };
 
-_Thread_local const struct cpu_stream *cpu_serving;
-
 void
 cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
 {
@@ -88,9 +86,12 @@ static bool
 stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
     struct cpu_engine *engine = stream->engine;
-    const struct cpu_stream *outer = cpu_serving;
+    const struct cpu_stream *outer = cpu_serving();
+    unsigned forks = cpu_forks;
     cpu_unlock(engine);
-    cpu_serving = stream;
+    /* If there is no memory for this, a wait of the work for its own stream is
+     * not detected. */
+    pthread_setspecific(cpu_serving_key, stream);
     switch (operation->kind) {
     case CPU_COPY:
         /* Users may overlap the two sides. */
@@ -107,10 +108,10 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     default:
         operation->call.function(operation->call.argument);
     }
-    if (cpu_serving != stream) {
+    if (cpu_forks != forks) {
         return false;
     }
-    cpu_serving = outer;
+    pthread_setspecific(cpu_serving_key, outer);
     cpu_lock(engine);
     return true;
 }
@@ -227,7 +228,7 @@ bool
 cpu_engine_help_locked(struct cpu_engine *engine)
 {
     struct cpu_stream *stream;
-    int left = cpu_serving == NULL ? HELP : 0;
+    int left = cpu_serving() == NULL ? HELP : 0;
     while (left-- > 0 && engine->phase == CPU_OPEN &&
            (stream = cheap_stream_locked(engine)) != NULL) {
         if (!cpu_stream_help_locked(stream)) {
@@ -241,7 +242,7 @@ bool
 cpu_stream_help_locked(struct cpu_stream *stream)
 {
     struct cpu_engine *engine = stream->engine;
-    int left = cpu_serving == NULL ? HELP : 0;
+    int left = cpu_serving() == NULL ? HELP : 0;
     engine->running++;
     while (left-- > 0 && engine->phase == CPU_OPEN && stream->first != NULL &&
            operation_is_cheap(stream->first)) {

@@ -61,7 +61,7 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
     if (stream->first == NULL || stream->first->ticket > ticket) {
         return PS_SUCCESS;
     }
-    if (cpu_serving == stream) {
+    if (cpu_serving() == stream) {
         return PS_ERROR_NOT_PERMITTED;
     }
     return cpu_wait_locked(stream->engine, &stream->waiters, ticket, limit);

@@ -1,0 +1,50 @@
+/* What a thread keeps for the library: a few words, each under a key of
+ * POSIX's, NULL until set.
+ *
+ * Not _Thread_local: a library that is loaded late gets the block for such
+ * variables from malloc, when a thread first touches one, and glibc ends the
+ * process if that fails.  Nor can they be of the initial-exec kind, whose
+ * block is part of a thread's stack: static cudart has variables of 4 KiB,
+ * aligned to as much, and the reserve for libraries loaded late has about
+ * 1.5 KiB (1.6 KiB up to glibc 2.31), which others need too.
+ *
+ * A key has no destructor, as nothing may call a device when a thread ends. */
+#ifndef PYSTREAMS_CORE_THREAD_H
+#define PYSTREAMS_CORE_THREAD_H
+
+#include <pystreams/backend.h>
+
+#include <pthread.h>
+
+/* The first is core's, the others its caller's. */
+enum ps_thread_word {
+    PS_THREAD_MEMORY,
+    PS_THREAD_CURRENTS,
+    PS_THREAD_WORKER,
+    PS_THREAD_TRACING,
+    PS_THREAD_WORDS,
+};
+
+extern pthread_key_t ps_thread_keys[PS_THREAD_WORDS];
+
+/* Call before all else, with no other thread in here; again after a failure.
+ * PS_ERROR_OUT_OF_MEMORY: other libraries have used up the keys. */
+ps_status ps_thread_init(void);
+
+static inline void *
+ps_thread_word(enum ps_thread_word word)
+{
+    return pthread_getspecific(ps_thread_keys[word]);
+}
+
+/* PS_ERROR_OUT_OF_MEMORY is possible until a thread has set the word to
+ * another value than NULL, and not after. */
+static inline ps_status
+ps_thread_set_word(enum ps_thread_word word, const void *value)
+{
+    return pthread_setspecific(ps_thread_keys[word], value) == 0
+               ? PS_SUCCESS
+               : PS_ERROR_OUT_OF_MEMORY;
+}
+
+#endif
