@@ -462,20 +462,92 @@ def test_synchronized_by_many_threads(backend):
     assert done == [True] * 8
 
 
+def test_a_device_is_no_switch(cuda):
+    for device in ("cuda:0", 0, cuda.device()):
+        with pytest.raises(TypeError, match=r"enable_timing.*must be bool"):
+            pystreams.cuda.Event(device)
+
+
+class TestOfADevice:
+    """An event that is made with the index of a device."""
+
+    def test_it_says_so(self, two_devices):
+        name = two_devices.name
+        event = Event(f"{name}:1")
+        assert event.device == two_devices.device(1)
+        assert repr(event) == f"<pystreams.Event {name}:1 uninitialized>"
+        assert event.event_id == 0
+        assert event.query()
+        stream = two_devices.stream(1)
+        event.record(stream)
+        assert event.device == stream.device
+        assert repr(event) == (
+            f"<pystreams.Event {name}:1 {event.event_id:#x}>"
+        )
+        # The type alone leaves it open.
+        assert Event(name).device == pystreams.device(name)
+        assert repr(Event(name)) == "<pystreams.Event uninitialized>"
+
+    @pytest.mark.parametrize("pooled", [False, True], ids=["new", "pooled"])
+    def test_another_device_does_not_record_it(self, two_devices, pooled):
+        here, there = two_devices.stream(0), two_devices.stream(1)
+        if pooled:
+            # Leave a native event for the next one on either device.
+            for stream in (here, there):
+                stream.record_event(two_devices.event())
+        event = Event(two_devices.device(1))
+        message = (
+            "Event device index 1 does not match recording stream's device "
+            "index 0."
+        )
+        for record in (
+            lambda: event.record(here),
+            lambda: event.record(),
+            lambda: here.record_event(event),
+        ):
+            with pytest.raises(RuntimeError) as caught:
+                record()
+            assert str(caught.value) == message
+        assert event.event_id == 0
+        assert event.device == two_devices.device(1)
+        event.record(there)
+        with pytest.raises(RuntimeError) as caught:
+            event.record(here)
+        assert str(caught.value) == message
+
+    def test_any_device_waits_for_it(self, two_devices):
+        here, there = two_devices.stream(0), two_devices.stream(1)
+        event = Event(two_devices.device(1))
+        event.wait(here)
+        with two_devices.hold(there):
+            event.record(there)
+            here.wait_event(event)
+            assert not here.query()
+        here.synchronize()
+
+    def test_its_handle_is_of_that_device(self, two_devices):
+        event = Event(
+            two_devices.device(1), interprocess=True, enable_timing=False
+        )
+        assert len(event.ipc_handle()) == 64
+        assert event.device == two_devices.device(1)
+        assert event.event_id != 0
+
+
 @pytest.mark.parametrize(
     "make", [Event, pystreams.cuda.Event], ids=["Event", "cuda.Event"]
 )
 class TestConstructor:
     """With positional and keyword arguments, which it parses by itself."""
 
-    def test_truth_that_raises(self, make):
-        class Undecided:
-            def __bool__(self):
-                raise LookupError
-
-        for switch in ("enable_timing", "blocking", "interprocess"):
-            with pytest.raises(LookupError):
-                make(**{switch: Undecided()})
+    @pytest.mark.parametrize(
+        "switch", ["enable_timing", "blocking", "interprocess", "external"]
+    )
+    @pytest.mark.parametrize("wrong", ["cuda:0", 0, 1, 1.0, []], ids=repr)
+    def test_switches_are_bools(self, make, switch, wrong):
+        expected = f"'{switch}' must be bool, not {type(wrong).__name__}"
+        with pytest.raises(TypeError, match=expected):
+            make(**{switch: wrong})
 
     def test_wrong_arguments(self, make):
         with pytest.raises(TypeError, match="nonsense"):

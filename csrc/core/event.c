@@ -135,10 +135,16 @@ ps_event_adopt(struct ps_event *event, struct ps_device *device,
 }
 
 static bool
+may_bind(struct ps_event *event, struct ps_device *device)
+{
+    return event->home == NULL || event->home == device;
+}
+
+static bool
 bind_pooled(struct ps_event *event, struct ps_device *device)
 {
     struct ps_idle_events *pool = pool_of(device, event);
-    if (pool == NULL) {
+    if (pool == NULL || !may_bind(event, device)) {
         return false;
     }
     pthread_mutex_lock(&device->mutex);
@@ -189,7 +195,8 @@ bind_once(struct ps_event *event, struct ps_device *device)
 ps_status
 ps_event_make(struct ps_event *event, struct ps_device *device)
 {
-    ps_status status = PS_SUCCESS;
+    ps_status status =
+        may_bind(event, device) ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
     while (status == PS_SUCCESS &&
            atomic_load_explicit(&event->handle, memory_order_acquire) == 0) {
         status = bind_once(event, device);

@@ -33,6 +33,9 @@ struct ps_event {
     /* Whether the latest record was captured, and so will never be done. */
     atomic_bool captured;
     struct ps_runtime *runtime;
+    /* The only device that may record it; NULL for any.  Constant once other
+     * threads see the event. */
+    struct ps_device *home;
     /* NULL and 0 until created, then fixed; the handle is published last. */
     struct ps_device *_Atomic device;
     _Atomic ps_handle handle;
@@ -58,7 +61,7 @@ bool ps_event_let_go(struct ps_event *event);
 ps_status ps_event_finish(struct ps_event *event);
 
 /* Give the event its native event on the device, which it has not.  May
- * block. */
+ * block.  PS_ERROR_INVALID_DEVICE for another device than its home. */
 ps_status ps_event_make(struct ps_event *event, struct ps_device *device);
 
 /* Likewise, unless it has one. */
@@ -70,8 +73,9 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
                : ps_event_make(event, device);
 }
 
-/* Likewise, on the stream's device, where the pool has one: false, with
- * nothing done, where it has none and where the event is bound.  Answers. */
+/* Likewise, on the stream's device, if the pool has one: false, with nothing
+ * done, if it has none, the event is bound, or its home is elsewhere.
+ * Answers. */
 bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
 /* Take over a native event, as that of an event that has none.  False where it

@@ -469,7 +469,8 @@ static ps_status
 wait_external(struct ps_stream *stream, struct ps_event *event)
 {
     const struct ps_backend *backend = event->runtime->backend;
-    ps_status status = ps_event_bind(event, stream->device);
+    ps_status status = ps_event_bind(
+        event, event->home != NULL ? event->home : stream->device);
     if (status == PS_SUCCESS) {
         status = ps_capture_keep_event(event);
     }

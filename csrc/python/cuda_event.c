@@ -80,15 +80,17 @@ static PyGetSetDef cuda_event_getset[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(cuda_event_doc,
-             "Event(enable_timing=False, blocking=False, "
-             "interprocess=False, external=False)\n--\n\n"
-             "A CUDA event (cudaEventCreateWithFlags), created at its first "
-             "record.\n\n"
-             "external: where a record or a wait is captured, each replay "
-             "does it (cudaEventRecordExternal,\ncudaEventWaitExternal); else "
-             "it only orders what is captured.\n\n"
-             "Raises ValueError for an interprocess event that is timed.");
+PyDoc_STRVAR(
+    cuda_event_doc,
+    "Event(enable_timing=False, blocking=False, "
+    "interprocess=False, external=False)\n--\n\n"
+    "A CUDA event (cudaEventCreateWithFlags), created at its first "
+    "record.\n\n"
+    "external: where a record or a wait is captured, each replay "
+    "does it (cudaEventRecordExternal,\ncudaEventWaitExternal); else "
+    "it only orders what is captured.\n\n"
+    "Raises TypeError for a switch that is no bool, ValueError for an "
+    "interprocess event\nthat is timed.");
 
 static PyType_Slot cuda_event_slots[] = {
     {Py_tp_new, CudaEvent_new},

@@ -15,9 +15,9 @@ backend_of(PyObject *self)
     return event_of(self)->runtime->backend;
 }
 
-/* NULL until the event was recorded, or another process was told of it. */
+/* NULL until the event was recorded, or another process knows its handle. */
 static struct ps_device *
-device_of(PyObject *self)
+recorded_on(PyObject *self)
 {
     struct ps_event *event = event_of(self);
     return atomic_load(&event->recorded) != 0 || ps_event_is_shared(event)
@@ -62,7 +62,6 @@ event_wrap(PyTypeObject *type, struct ps_event *event)
         return NULL;
     }
     self->event = event;
-    self->index = -1;
     return (PyObject *)self;
 }
 
@@ -81,6 +80,10 @@ event_new(struct module_state *state, PyTypeObject *type,
     return event_wrap(type, event);
 }
 
+/* Of the constructor; all but the first are switches. */
+static char *keywords[] = {"device",       "enable_timing", "blocking",
+                           "interprocess", "external",      NULL};
+
 int
 event_flags(PyObject *const *switches, unsigned *flags)
 {
@@ -88,18 +91,16 @@ event_flags(PyObject *const *switches, unsigned *flags)
                                      PS_EVENT_INTERPROCESS, PS_EVENT_EXTERNAL};
     *flags = 0;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(meant); i++) {
-        int on = switches[i] != NULL ? PyObject_IsTrue(switches[i]) : 0;
-        if (on < 0) {
+        if (switches[i] != NULL && !PyBool_Check(switches[i])) {
+            PyErr_Format(PyExc_TypeError,
+                         "Event(): argument '%s' must be bool, not %s",
+                         keywords[i + 1], Py_TYPE(switches[i])->tp_name);
             return -1;
         }
-        *flags |= on ? meant[i] : 0;
+        *flags |= switches[i] == Py_True ? meant[i] : 0;
     }
     return 0;
 }
-
-/* Of the constructor; all but the first are switches. */
-static char *keywords[] = {"device",       "enable_timing", "blocking",
-                           "interprocess", "external",      NULL};
 
 static PyObject *
 construct(PyTypeObject *type, PyObject **values)
@@ -118,8 +119,9 @@ construct(PyTypeObject *type, PyObject **values)
         return NULL;
     }
     struct ps_runtime *runtime = use_runtime(state, name.type);
+    struct ps_device *home = NULL;
     if (runtime == NULL ||
-        (name.index >= 0 && device_at(state, name) == NULL)) {
+        (name.index >= 0 && (home = device_at(state, name)) == NULL)) {
         return NULL;
     }
     if (decide && runtime->backend->event_elapsed != NULL &&
@@ -128,7 +130,7 @@ construct(PyTypeObject *type, PyObject **values)
     }
     PyObject *self = event_new(state, type, runtime, flags);
     if (self != NULL) {
-        ((EventObject *)self)->index = name.index;
+        event_of(self)->home = home;
     }
     return self;
 }
@@ -175,8 +177,13 @@ Event_dealloc(PyObject *op)
 static PyObject *
 Event_repr(PyObject *self)
 {
-    struct ps_device *device = device_of(self);
+    struct ps_device *device = recorded_on(self);
+    struct ps_device *home = event_of(self)->home;
     const char *type = Py_TYPE(self)->tp_name;
+    if (device == NULL && home != NULL) {
+        return PyUnicode_FromFormat("<%s %s:%d uninitialized>", type,
+                                    backend_of(self)->name, home->index);
+    }
     if (device == NULL) {
         return PyUnicode_FromFormat("<%s uninitialized>", type);
     }
@@ -212,7 +219,8 @@ __attribute__((cold)) static int
 raise_record(PyObject *self, struct ps_event *event, struct ps_stream *stream,
              ps_status status)
 {
-    struct ps_device *device = atomic_load(&event->device);
+    struct ps_device *device =
+        event->home != NULL ? event->home : atomic_load(&event->device);
     if (status == PS_ERROR_INVALID_DEVICE && device != NULL &&
         device != stream->device) {
         PyErr_Format(PyExc_RuntimeError,
@@ -368,7 +376,7 @@ check_timed(PyObject *self, PyObject *other)
                         "'enable_timing=True'.");
         return -1;
     }
-    struct ps_device *a = device_of(self), *b = device_of(other);
+    struct ps_device *a = recorded_on(self), *b = recorded_on(other);
     if (a == NULL || b == NULL) {
         PyErr_SetString(PyExc_ValueError,
                         "Both events must be recorded before calculating "
@@ -433,7 +441,10 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_get_device(PyObject *self, void *Py_UNUSED(closure))
 {
-    struct ps_device *device = device_of(self);
+    struct ps_device *device = recorded_on(self);
+    if (device == NULL) {
+        device = event_of(self)->home;
+    }
     return device_new(state_of(self), backend_of(self)->device_type,
                       device != NULL ? device->index : -1);
 }
@@ -442,7 +453,7 @@ static PyObject *
 Event_get_event_id(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromUnsignedLongLong(
-        device_of(self) != NULL ? atomic_load(&event_of(self)->handle) : 0);
+        recorded_on(self) != NULL ? atomic_load(&event_of(self)->handle) : 0);
 }
 
 static PyObject *
@@ -525,8 +536,8 @@ PyMethodDef event_methods[] = {
 
 static PyGetSetDef event_getset[] = {
     {"device", Event_get_device, NULL,
-     PyDoc_STR("The event's device; its index is None until first "
-               "recorded or exported.")},
+     PyDoc_STR("The event's device; its index is None until first recorded "
+               "or exported, unless\nthe constructor was given one.")},
     {"event_id", Event_get_event_id, NULL,
      PyDoc_STR("The native handle; 0 until first recorded or exported.")},
     {"enable_timing", Event_get_flag, NULL,
@@ -551,18 +562,20 @@ PyDoc_STRVAR(
     "Event(device=None, *, enable_timing=True, blocking=False, "
     "interprocess=False, external=False)\n--\n\n"
     "A point in a stream's work that can be waited for and timed.\n\n"
-    "Without a device, of the default accelerator's type.  Bound to "
-    "the device of the\nfirst stream that records it.  Timed where "
-    "the backend has timing and the\nevent is not interprocess, "
-    "unless enable_timing says otherwise.  Events are equal only\nto "
+    "Without a device, of the default accelerator's type.  Only "
+    "streams of the device that\ndevice names by an index, else of the "
+    "first stream that records it, may record it.\nTimed if "
+    "the backend has timing and the event is not interprocess, "
+    "unless\nenable_timing says otherwise.  Events are equal only\nto "
     "themselves.\n\n"
     "blocking: synchronize() on CUDA sleeps instead of spinning, "
     "which leaves the core to\nothers and ends later.  interprocess: "
     "other processes can open it.  external: where a\nrecord or a "
     "wait is captured, each replay of the graph does it anew; not "
     "together with\ninterprocess on the CPU engine.\n\n"
-    "Raises ValueError for enable_timing=True with interprocess=True, "
-    "NotImplementedError\nfor enable_timing=True where "
+    "Raises TypeError for a switch that is no bool, ValueError for "
+    "enable_timing=True with\ninterprocess=True, NotImplementedError\nfor "
+    "enable_timing=True where "
     "the backend has no timing, RuntimeError where the device\ntype "
     "is not available.  Safe to use from several threads.");
 

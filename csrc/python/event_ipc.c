@@ -7,8 +7,7 @@
 static const unsigned char *
 export_handle(PyObject *self)
 {
-    EventObject *object = (EventObject *)self;
-    struct ps_event *event = object->event;
+    struct ps_event *event = ((EventObject *)self)->event;
     struct module_state *state = state_of(self);
     const unsigned char *handle;
     if (event->runtime->backend->event_export == NULL) {
@@ -17,8 +16,10 @@ export_handle(PyObject *self)
     }
     struct ps_device *device = atomic_load(&event->device);
     if (device == NULL) {
-        struct device_name name = {event->runtime->backend->device_type,
-                                   object->index};
+        device = event->home;
+    }
+    if (device == NULL) {
+        struct device_name name = {event->runtime->backend->device_type, -1};
         device = device_at(state, name);
     }
     if (device == NULL) {

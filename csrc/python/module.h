@@ -438,8 +438,6 @@ int cuda_stream_protocol(struct module_state *state, PyObject *object,
 typedef struct {
     PyObject ob_base;
     struct ps_event *event;
-    /* Of the device that it was asked for on; -1 where none was named. */
-    int index;
     PyObject *weakrefs;
 } EventObject;
 
@@ -448,7 +446,7 @@ extern const vectorcallfunc event_call, cuda_event_call;
 void Event_dealloc(PyObject *self);
 
 /* The flags that a constructor's four switches ask for, NULL for one that was
- * not given.  -1 with what their truth raises. */
+ * not given.  -1 with TypeError for what is no bool. */
 int event_flags(PyObject *const *switches, unsigned *flags);
 
 /* An event of the type for the runtime that was never recorded. */

@@ -264,13 +264,27 @@ CHANGED = {
             "ValueError: cpu doesn't match the current accelerator cuda.",
         ),
     ),
-    "Flags take any truth value.": (
-        (
-            "torch*Event(enable_timing=*).query()",
-            "TypeError: *",
-            "True",
-        ),
+    "A graph's keep_graph takes any truth value.": (
         ('torch.cuda.CUDAGraph("yes").reset()', "TypeError: *", "None"),
+    ),
+    "An event's switches are bools: an int may be meant as a device.": (
+        (
+            "*torch.cuda.Event(1, 0, 0).query()",
+            "(True, True)",
+            "TypeError: Event(): argument 'enable_timing' must be bool, *",
+        ),
+    ),
+    "An Event that is made with the index of a device is of that device.": (
+        (
+            'torch.Event*("cuda:*").device*',
+            "*device(type='cuda')*",
+            "*device(type='cuda', index=*)*",
+        ),
+        (
+            'e = torch.Event("cuda:1"); e.record(*0*)*',
+            "device(type='cuda', index=0)",
+            "RuntimeError: Event device index 1 does not match *",
+        ),
     ),
     "The ids of a stream are given by keyword.": (
         ("torch.Stream(0, 0, 1).device", "device(*)", "TypeError: *"),
