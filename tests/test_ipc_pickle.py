@@ -81,6 +81,33 @@ def test_pickling_keeps_the_type(cuda):
     assert (device, handle) == (cuda.device(0), event.ipc_handle())
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+def test_blocking_is_kept(backend, peers, blocking):
+    peer = peers()
+    peer.do(
+        "import pickle; event = Event(backend.name, enable_timing=False, "
+        f"interprocess=True, blocking={blocking})"
+    )
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        event = pickle.loads(peer.do(f"pickle.dumps(event, {protocol})"))
+        assert event.blocking is blocking
+        assert event.interprocess is True
+        assert event.enable_timing is False
+        # Kept by who passes it on, too.
+        assert pickle.loads(pickle.dumps(event)).blocking is blocking
+
+
+def test_the_state_of_other_events_is_theirs(backend):
+    for event, state in (
+        (backend.event(), True),
+        (shared(backend), 1),
+        (shared(backend), {"blocking": True}),
+    ):
+        with pytest.raises(TypeError, match="being unpickled"):
+            event.__setstate__(state)
+        assert event.blocking is False
+
+
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_other_events_cannot_be_pickled(backend, way):
     with pytest.raises(TypeError, match="made with interprocess=True"):

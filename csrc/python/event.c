@@ -531,6 +531,10 @@ PyMethodDef event_methods[] = {
                "Pickle an interprocess event, to be opened by its "
                "handle.\n\n"
                "Raises TypeError for any other.")},
+    {"__setstate__", Event_setstate, METH_O,
+     PyDoc_STR("__setstate__($self, blocking, /)\n--\n\n"
+               "Take over from a pickled event what its handle does not "
+               "say.")},
     {NULL},
 };
 

@@ -154,6 +154,26 @@ Event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
         Py_XDECREF(device);
         return NULL;
     }
+    if (event->flags & PS_EVENT_BLOCKING) {
+        return Py_BuildValue("N(Ny#)O", open, device, handle,
+                             (Py_ssize_t)PS_IPC_HANDLE_BYTES, Py_True);
+    }
     return Py_BuildValue("N(Ny#)", open, device, handle,
                          (Py_ssize_t)PS_IPC_HANDLE_BYTES);
+}
+
+PyObject *
+Event_setstate(PyObject *self, PyObject *blocking)
+{
+    struct ps_event *event = ((EventObject *)self)->event;
+    /* The flags of any other event choose the pool that it goes back to. */
+    if (!PyBool_Check(blocking) || !(event->flags & PS_EVENT_INTERPROCESS)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "__setstate__() is for an interprocess event that "
+                            "is being unpickled");
+    }
+    if (blocking == Py_True) {
+        event->flags |= PS_EVENT_BLOCKING;
+    }
+    Py_RETURN_NONE;
 }

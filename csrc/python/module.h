@@ -461,6 +461,7 @@ PyObject *Event_ipc_handle(PyObject *self, PyObject *ignored);
 PyObject *
 Event_from_ipc_handle(PyObject *cls, PyObject *args, PyObject *kwargs);
 PyObject *Event_reduce(PyObject *self, PyObject *ignored);
+PyObject *Event_setstate(PyObject *self, PyObject *blocking);
 
 /* What Event.record and Event.wait do, for a stream the caller holds and for a
  * method of self; -1 with an exception. */
