@@ -48,7 +48,7 @@ class _DeviceProperties(TypedDict):
     uuid: bytes
 
 class AcceleratorError(RuntimeError):
-    error_code: int
+    error_code: int | None
 
 class OutOfMemoryError(AcceleratorError, MemoryError): ...
 

@@ -344,6 +344,28 @@ def test_arguments(backend):
         block.copy_to(target, Truth())
 
 
+def test_onto_itself_nothing_is_done(backend):
+    block = backend.empty(64).fill_(3)
+    backend.synchronize()
+    stream = backend.stream()
+    with backend.hold(stream), stream:
+        for part in (block, block[8:40], block[64:]):
+            # Neither queued nor waited for.
+            assert part.copy_(part) is part
+            assert part.copy_to(part) is part
+            assert part.copy_(part, stream=stream) is part
+    assert block.tobytes() == bytes([3]) * 64
+
+
+def test_onto_itself_the_arguments_are_checked(cuda):
+    block = cuda.empty(8).zero_()
+    with pytest.raises(ValueError, match="expected a cuda stream"):
+        block.copy_(block, stream=pystreams.Stream("cpu"))
+    block.close()
+    with pytest.raises(ValueError, match="closed"):
+        block.copy_(block)
+
+
 def test_a_view_of_itself(pinning):
     pinned = pinning.empty(96, pin_memory=True).copy_(DATA + DATA)
     host = empty(96, device="cpu").copy_(DATA + DATA)

@@ -301,6 +301,20 @@ def test_properties(cuda):
         assert "emulat" in found.name.lower()
 
 
+def test_properties_are_compared_by_value(cuda):
+    found = api.get_device_properties(0)
+    again = api.get_device_properties("cuda:0")
+    assert found is not again
+    assert found == again
+    assert hash(found) == hash(again)
+    assert len({found, again}) == 1
+    assert found != found.name
+    again.total_memory += 1
+    assert found != again
+    if cuda.count > 1 and not cuda.on_engine:
+        assert found != api.get_device_properties(1)
+
+
 def test_every_device_has_properties(cuda):
     for index in range(cuda.count):
         assert api.get_device_properties(index).name

@@ -66,7 +66,11 @@ copy_with(PyObject *op, PyObject *object, bool here, PyObject *non_blocking,
         return NULL;
     }
     if (optional_stream_argument(state, stream_name, &stream) == 0) {
-        if (operand_hold(state, object, &self, stream, !here, &other) == 0) {
+        if (object == op) {
+            result = span_check_stream(&self, stream);
+        }
+        else if (operand_hold(state, object, &self, stream, !here, &other) ==
+                 0) {
             result = span_copy(state, here ? &self : &other,
                                here ? &other : &self, stream, asynchronous);
             span_release(state, &other);
@@ -389,9 +393,10 @@ static PyMethodDef buffer_methods[] = {
                "released until the copy is done when src is host memory of\n"
                "another library, or when one side is host memory and "
                "non_blocking is false.\n\n"
-               "Raises ValueError for another size, overlapping or read-only "
-               "memory and for what\na producer cannot mean, TypeError for "
-               "another type.")},
+               "Does nothing if src is this Buffer.  Raises ValueError "
+               "for another size, for memory\nthat overlaps in part or is "
+               "read-only and for what a producer cannot mean,\nTypeError "
+               "for another type.")},
     {"copy_to", (PyCFunction)(void (*)(void))Buffer_copy_to,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("copy_to($self, /, dst, non_blocking=False, "

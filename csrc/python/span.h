@@ -146,6 +146,9 @@ PyObject *Buffer_get_array_interface(PyObject *self, void *closure);
 
 /* ---- transfer.c ---- */
 
+/* -1 with ValueError unless the stream, or NULL, is of the span's backend. */
+int span_check_stream(struct span *span, struct ps_stream *stream);
+
 /* What the methods do; stream NULL: the current one of the device memory.  -1
  * with an exception. */
 int span_copy(struct module_state *state, struct span *to, struct span *from,

@@ -105,24 +105,29 @@ run_copy(struct module_state *state, struct transfer *transfer,
     return 0;
 }
 
+int
+span_check_stream(struct span *span, struct ps_stream *stream)
+{
+    struct ps_runtime *runtime = device_of(span)->runtime;
+    if (stream == NULL || stream->device->runtime == runtime) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "expected a %s stream, but got a %s stream",
+                 runtime->backend->name,
+                 stream->device->runtime->backend->name);
+    return -1;
+}
+
 /* The stream for work on a span: the one given, which must be of the same
  * backend, or the current stream of its device.  A new reference. */
 static struct ps_stream *
 work_stream(struct span *span, struct ps_stream *given)
 {
-    struct ps_device *device = device_of(span);
-    if (given == NULL) {
-        return ps_stream_ref(current_stream_of(device));
-    }
-    if (given->device->runtime != device->runtime) {
-        PyErr_Format(PyExc_ValueError,
-                     "expected a %s stream, but got a %s "
-                     "stream",
-                     device->runtime->backend->name,
-                     given->device->runtime->backend->name);
+    if (span_check_stream(span, given) < 0) {
         return NULL;
     }
-    return ps_stream_ref(given);
+    return ps_stream_ref(given != NULL ? given
+                                       : current_stream_of(device_of(span)));
 }
 
 /* Run a copy on the stream given, else on the leader's current one; the

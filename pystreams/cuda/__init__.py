@@ -233,6 +233,17 @@ class _CudaDeviceProperties:
         self.L2_cache_size = properties["l2_cache_size"]
         self.uuid = UUID(bytes=properties["uuid"])
 
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _CudaDeviceProperties):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, "
