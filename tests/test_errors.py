@@ -1,6 +1,8 @@
 """Bad input is refused with the promised type and words, and nothing has
 changed."""
 
+import sys
+
 import pytest
 
 import pystreams
@@ -230,3 +232,27 @@ def test_a_failing_call_keeps_the_pending_exception(backend):
         with pytest.raises(ZeroDivisionError, match="kept") as caught:
             work()
         assert caught.value.__context__ is None
+
+
+def test_a_failed_cleanup_says_what_was_ignored_and_where(engine, monkeypatch):
+    """A graph that is dropped ends its capture, which another call spoiled."""
+
+    def work():
+        graph, stream = _C.Graph(engine.type), engine.stream()
+        with stream:
+            graph.capture_begin()
+            with pytest.raises(pystreams.AcceleratorError):
+                stream.wait_event(engine.stream().record_event())
+
+    ignored = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", ignored.append)
+        work()
+    [report] = ignored
+    assert report.err_msg == (
+        f"Exception ignored while dropping a graph of {engine.device()}"
+    )
+    assert type(report.exc_value) is pystreams.AcceleratorError
+    assert report.exc_value.error_code == 901
+    assert "dropping a graph failed" in str(report.exc_value)
+    assert report.exc_traceback.tb_frame.f_code.co_filename == __file__

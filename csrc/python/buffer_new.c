@@ -46,13 +46,13 @@ buffer_hold(PyObject *op, struct span *span)
 void
 block_release(struct module_state *state, struct ps_block *block)
 {
-    struct ps_runtime *runtime = block->device->runtime;
+    struct ps_device *device = block->device;
     ps_status status;
     if (ps_refs_drop_shared(&block->refs)) {
         return;
     }
     WITHOUT_GIL(status = ps_block_unref(block));
-    report_cleanup(state, runtime, "freeing memory", status);
+    report_cleanup_on(state, device, "freeing memory", status);
 }
 
 void

@@ -47,8 +47,8 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
                  backend->status_text(backend, status));
 }
 
-/* The last fault of a GPU that an exception told of. */
-static atomic_int fault_told;
+/* The last fault of a GPU that an exception reported. */
+static atomic_int fault_reported;
 
 /* Whether a GPU has faulted, after which this process gets the same status
  * from every call that asks it for something. */
@@ -95,7 +95,7 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
                "to this process: only a new one can use it."
              : "");
     if (lost) {
-        atomic_store(&fault_told, status);
+        atomic_store(&fault_reported, status);
     }
     if (message == NULL) {
         return;
@@ -173,17 +173,49 @@ raise_absent(struct ps_runtime *runtime, const char *feature)
 }
 
 void
-report_cleanup(struct module_state *state, struct ps_runtime *runtime,
-               const char *operation, ps_status status)
+report_ignored(const char *doing)
 {
-    /* One telling of a fault is enough; whatever is given up then fails. */
+#if PY_VERSION_HEX >= 0x030D0000
+    PyErr_FormatUnraisable("Exception ignored while %s", doing);
+#else
+    char message[128];
+    snprintf(message, sizeof(message), "while %s", doing);
+    _PyErr_WriteUnraisableMsg(message, NULL);
+#endif
+}
+
+static void
+report_status(struct module_state *state, struct ps_runtime *runtime,
+              int index, const char *operation, ps_status status)
+{
+    /* One report of a fault is enough; whatever is dropped then fails. */
     if (status == PS_SUCCESS ||
-        (is_lost(runtime, status) && status == atomic_load(&fault_told))) {
+        (is_lost(runtime, status) && status == atomic_load(&fault_reported))) {
         return;
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
+    char doing[96], device[16] = "";
+    if (index >= 0) {
+        snprintf(device, sizeof(device), ":%d", index);
+    }
+    snprintf(doing, sizeof(doing), "%s of %.32s%s", operation,
+             runtime->backend->name, device);
     raise_status(state, runtime, operation, status);
-    PyErr_WriteUnraisable(NULL);
+    report_ignored(doing);
     PyErr_Restore(type, value, traceback);
+}
+
+void
+report_cleanup(struct module_state *state, struct ps_runtime *runtime,
+               const char *operation, ps_status status)
+{
+    report_status(state, runtime, -1, operation, status);
+}
+
+void
+report_cleanup_on(struct module_state *state, struct ps_device *device,
+                  const char *operation, ps_status status)
+{
+    report_status(state, device->runtime, device->index, operation, status);
 }

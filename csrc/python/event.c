@@ -49,7 +49,7 @@ release(struct module_state *state, struct ps_event *event)
     /* The pool needs no backend, and so it takes most with the GIL held. */
     if (!ps_event_let_go(event)) {
         WITHOUT_GIL(status = ps_event_finish(event));
-        report_cleanup(state, runtime, "giving up an event", status);
+        report_cleanup(state, runtime, "dropping an event", status);
     }
 }
 

@@ -94,9 +94,16 @@ Graph_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     if (self->graph != NULL && !is_finalizing()) {
+        struct ps_device *device = self->graph->device;
         WITHOUT_GIL(status = ps_graph_destroy(self->graph));
-        report_cleanup(state_of(op), self->runtime, "giving up a graph",
-                       status);
+        if (device != NULL) {
+            report_cleanup_on(state_of(op), device, "dropping a graph",
+                              status);
+        }
+        else {
+            report_cleanup(state_of(op), self->runtime, "dropping a graph",
+                           status);
+        }
     }
     type->tp_free(op);
     Py_DECREF(type);

@@ -184,10 +184,14 @@ void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 /* Raise NotImplementedError for a member the backend lacks. */
 PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 
-/* Report a clean-up that failed, keeping the pending exception.  A fault that
- * an exception told of before is not told again. */
+/* Report a clean-up that failed, "dropping an event", keeping the pending
+ * exception.  A fault that an exception reported is not reported again. */
 void report_cleanup(struct module_state *state, struct ps_runtime *runtime,
                     const char *operation, ps_status status);
+void report_cleanup_on(struct module_state *state, struct ps_device *device,
+                       const char *operation, ps_status status);
+/* Give the exception to sys.unraisablehook, with what was being done. */
+void report_ignored(const char *doing);
 
 /* ---- args.c ---- */
 

@@ -42,9 +42,9 @@ stream_release(struct module_state *state, struct ps_stream *stream)
     if (stream == NULL || ps_stream_drop_shared(stream)) {
         return;
     }
-    struct ps_runtime *runtime = stream->device->runtime;
+    struct ps_device *device = stream->device;
     WITHOUT_GIL(status = ps_stream_unref(stream));
-    report_cleanup(state, runtime, "giving up a stream", status);
+    report_cleanup_on(state, device, "dropping a stream", status);
 }
 
 int

@@ -269,7 +269,7 @@ let_others_run(void)
     self->replaced = true;
     want_threads(1);
     if (hire() < 0) {
-        PyErr_WriteUnraisable(NULL);
+        report_ignored("starting a thread for callables");
     }
     sem_post(&queue.hints);
 }
@@ -305,7 +305,7 @@ open_gate(struct worker *self, struct job *job)
         pthread_cond_broadcast(&queue.ended);
     }
     pthread_mutex_unlock(&queue.mutex);
-    report_cleanup(job->state, device->runtime, "opening a gate", status);
+    report_cleanup_on(job->state, device, "opening a gate", status);
 }
 
 static PyObject *
