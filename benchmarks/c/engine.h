@@ -12,7 +12,7 @@ static ps_handle first, second;
 static int
 engine_start(void)
 {
-    cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1);
+    cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1, 0);
     return cpu == NULL ? PS_ERROR_OUT_OF_MEMORY
                        : cpu->stream_create(cpu, 0, 0, &first) ||
                              cpu->stream_create(cpu, 0, 0, &second);
