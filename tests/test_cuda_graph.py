@@ -1,8 +1,11 @@
 """Graphs under torch's names and with torch's words, events that replays
 record, and the end of a process that has graphs."""
 
+import gc
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 from captures import (
@@ -258,6 +261,115 @@ def test_a_capture_that_cannot_begin(cuda):
     before = cuda.currents()
     with pytest.raises(RuntimeError, match="already owns"):
         api.graph(graph).__enter__()
+    assert cuda.currents() == before
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_behind(cuda):
+    """Of the package and of the block: neither an open capture nor another
+    current stream.  At the line of the with statement itself Python lets no
+    signal handler run once it was entered."""
+    buffer = filled(cuda, cuda.default_stream(), 1)
+    package = str(Path(pystreams.__file__).parent)
+    before = cuda.currents()
+
+    def capture(graph, stream):
+        with api.graph(graph, stream=stream):
+            buffer.fill_(2)
+            buffer.fill_(3)
+        return True
+
+    entry = capture.__code__.co_firstlineno + 1
+
+    def interrupt_at(line):
+        """Whether there is such a line."""
+        seen = 0
+
+        def trace(frame, event, _):
+            nonlocal seen
+            code = frame.f_code
+            ours = code.co_filename.startswith(package)
+            if not ours and code is not capture.__code__:
+                return None
+            if event == "line" and frame.f_lineno != entry:
+                seen += 1
+                if seen == line:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        graph, stream = api.CUDAGraph(), cuda.stream()
+        traced = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            ended = capture(graph, stream)
+        except KeyboardInterrupt:
+            ended = False
+        finally:
+            sys.settrace(traced)
+        assert cuda.currents() == before
+        assert not stream.is_capturing()
+        stream.synchronize()
+        graph.reset()
+        return not ended
+
+    lines = 1
+    while interrupt_at(lines):
+        lines += 1
+    assert lines > 3
+
+
+def test_the_context_keeps_what_it_was_given(cuda):
+    graph, stream, pool = api.CUDAGraph(), cuda.stream(), (1, 2)
+    context = api.graph(graph, pool, stream, "relaxed")
+    assert context.cuda_graph is graph
+    assert context.capture_stream == stream
+    assert (context.pool, context.capture_error_mode) == (pool, "relaxed")
+    assert isinstance(context.stream_ctx, api.StreamContext)
+    assert context.stream_ctx.stream == stream
+    context = api.graph(graph)
+    assert (context.pool, context.capture_error_mode) == (None, "global")
+    assert isinstance(context.capture_stream, api.Stream)
+
+
+def test_the_context_in_a_cycle_is_collected():
+    class Named(api.graph):
+        pass
+
+    graph = api.CUDAGraph()
+    seen = weakref.ref(graph)
+    context = Named(graph)
+    context.itself = context
+    del graph, context
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_context_without_init():
+    context = api.graph.__new__(api.graph)
+    for use in (context.__enter__, context.__exit__):
+        with pytest.raises(RuntimeError, match="was not called"):
+            use()
+
+
+def test_methods_of_a_subclass_are_called(cuda):
+    """An exception in them leaves the stream that was current."""
+    called = []
+
+    class Graph(api.CUDAGraph):
+        def capture_begin(self, *args):
+            called.append(args)
+            super().capture_begin(*args)
+
+        def capture_end(self):
+            super().capture_end()
+            called.append("end")
+            raise LookupError
+
+    buffer = filled(cuda, cuda.default_stream(), 1)
+    before = cuda.currents()
+    with pytest.raises(LookupError), api.graph(Graph()):
+        buffer.fill_(2)
+    assert called == [(None, "global"), "end"]
     assert cuda.currents() == before
 
 

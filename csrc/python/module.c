@@ -40,6 +40,8 @@ add_types(PyObject *module, struct module_state *state)
         {&state->graph_type, &graph_spec, NULL, "Graph"},
         {&state->cuda_graph_type, &cuda_graph_spec, &state->graph_type,
          "CudaGraph"},
+        {&state->graph_context_type, &graph_context_spec, NULL,
+         "CudaGraphContext"},
         {&state->device_context_type, &device_context_spec, NULL,
          "DeviceContext"},
         {&state->cuda_device_type, &cuda_device_spec,
@@ -159,6 +161,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->waiter_type);
     Py_VISIT(state->graph_type);
     Py_VISIT(state->cuda_graph_type);
+    Py_VISIT(state->graph_context_type);
     Py_VISIT(state->device_context_type);
     Py_VISIT(state->cuda_device_type);
     Py_VISIT(state->future_type);
@@ -183,6 +186,7 @@ module_clear(PyObject *module)
     Py_CLEAR(state->waiter_type);
     Py_CLEAR(state->graph_type);
     Py_CLEAR(state->cuda_graph_type);
+    Py_CLEAR(state->graph_context_type);
     Py_CLEAR(state->device_context_type);
     Py_CLEAR(state->cuda_device_type);
     Py_CLEAR(state->future_type);

@@ -32,6 +32,7 @@ struct module_state {
     PyTypeObject *waiter_type;
     PyTypeObject *graph_type;
     PyTypeObject *cuda_graph_type;
+    PyTypeObject *graph_context_type;
     PyTypeObject *device_context_type;
     PyTypeObject *cuda_device_type;
     /* The package's StreamFuture; NULL before it is needed. */
@@ -407,7 +408,6 @@ has_room_again(struct ps_stream *stream, ps_status *status)
 /* What repr gives, with the name of the handle there. */
 PyObject *stream_repr(PyObject *self, const char *handle_name);
 
-/* The getter of the handle's names. */
 PyObject *Stream_get_handle(PyObject *self, void *closure);
 /* Types derived of ours name it, too: Python's way there is longer. */
 void Stream_dealloc(PyObject *self);
@@ -437,7 +437,7 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
 int cuda_stream_protocol(struct module_state *state, PyObject *object,
                          ps_handle *handle);
 
-/* ---- event.c, event_ipc.c, cuda_event.c ---- */
+/* ---- event.c, event_new.c, event_ipc.c, cuda_event.c ---- */
 
 typedef struct {
     PyObject ob_base;
@@ -447,6 +447,7 @@ typedef struct {
 
 extern PyType_Spec event_spec, cuda_event_spec;
 extern const vectorcallfunc event_call, cuda_event_call;
+PyObject *Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 void Event_dealloc(PyObject *self);
 
 /* The flags that a constructor's four switches ask for, NULL for one that was
@@ -474,9 +475,9 @@ int event_record_on(PyObject *self, struct ps_event *event,
 int event_wait_on(PyObject *self, struct ps_event *event,
                   struct ps_stream *stream);
 
-/* ---- graph.c ---- */
+/* ---- graph.c, graph_context.c ---- */
 
-extern PyType_Spec graph_spec, cuda_graph_spec;
+extern PyType_Spec graph_spec, cuda_graph_spec, graph_context_spec;
 extern PyMethodDef graph_functions[];
 
 /* ---- wait.c ---- */

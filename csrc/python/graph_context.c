@@ -1,0 +1,257 @@
+/* The type `cuda.graph`: a with block whose work is captured into a CUDAGraph.
+ * To enter it and to leave it is one call each, in which no Python code of the
+ * package's runs, so that Ctrl-C finds the stream current and its capture
+ * begun, or neither. */
+#include "module.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject ob_base;
+    /* NULL before __init__. */
+    PyObject *cuda_graph;
+    PyObject *pool;
+    PyObject *capture_stream;
+    PyObject *capture_error_mode;
+    PyObject *stream_ctx;
+} ContextObject;
+
+static int
+GraphContext_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"cuda_graph", "pool", "stream",
+                               "capture_error_mode", NULL};
+    ContextObject *self = (ContextObject *)op;
+    struct module_state *state = state_of(op);
+    PyObject *graph, *pool = Py_None, *stream = Py_None, *mode = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:graph", keywords,
+                                     &graph, &pool, &stream, &mode)) {
+        return -1;
+    }
+    stream = stream == Py_None
+                 ? PyObject_CallNoArgs((PyObject *)state->cuda_stream_type)
+                 : as_stream_object(state, PS_DEVICE_CUDA, stream);
+    PyObject *context =
+        stream != NULL ? PyObject_CallOneArg(
+                             (PyObject *)state->stream_context_type, stream)
+                       : NULL;
+    mode = mode != NULL ? Py_NewRef(mode) : PyUnicode_FromString("global");
+    if (context == NULL || mode == NULL) {
+        Py_XDECREF(stream);
+        Py_XDECREF(context);
+        Py_XDECREF(mode);
+        return -1;
+    }
+    Py_XSETREF(self->cuda_graph, Py_NewRef(graph));
+    Py_XSETREF(self->pool, Py_NewRef(pool));
+    Py_XSETREF(self->capture_stream, stream);
+    Py_XSETREF(self->capture_error_mode, mode);
+    Py_XSETREF(self->stream_ctx, context);
+    return 0;
+}
+
+static int
+GraphContext_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    ContextObject *self = (ContextObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->cuda_graph);
+    Py_VISIT(self->pool);
+    Py_VISIT(self->capture_stream);
+    Py_VISIT(self->capture_error_mode);
+    Py_VISIT(self->stream_ctx);
+    return 0;
+}
+
+static int
+GraphContext_clear(PyObject *op)
+{
+    ContextObject *self = (ContextObject *)op;
+    Py_CLEAR(self->cuda_graph);
+    Py_CLEAR(self->pool);
+    Py_CLEAR(self->capture_stream);
+    Py_CLEAR(self->capture_error_mode);
+    Py_CLEAR(self->stream_ctx);
+    return 0;
+}
+
+static void
+GraphContext_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    GraphContext_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* What a method of the object's gives is dropped: -1 with an exception. */
+static int
+call(PyObject *object, const char *method, PyObject *first, PyObject *second)
+{
+    PyObject *name = PyUnicode_FromString(method);
+    PyObject *result =
+        name != NULL
+            ? PyObject_CallMethodObjArgs(object, name, first, second, NULL)
+            : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(result);
+    return result != NULL ? 0 : -1;
+}
+
+/* Leave the stream's context, keeping the exception that is pending; without
+ * one, that of leaving. */
+static int
+leave(PyObject *stream_ctx)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    int left = call(stream_ctx, "__exit__", NULL, NULL);
+    if (type == NULL) {
+        return left;
+    }
+    PyErr_Restore(type, value, traceback);
+    return -1;
+}
+
+/* What the object has now, held: a call may run code that calls __init__. */
+static int
+take(PyObject *op, ContextObject *taken)
+{
+    ContextObject *self = (ContextObject *)op;
+    if (self->stream_ctx == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the graph context has no graph: its __init__() was "
+                        "not called");
+        return -1;
+    }
+    taken->cuda_graph = Py_NewRef(self->cuda_graph);
+    taken->pool = Py_NewRef(self->pool);
+    taken->capture_error_mode = Py_NewRef(self->capture_error_mode);
+    taken->stream_ctx = Py_NewRef(self->stream_ctx);
+    return 0;
+}
+
+static void
+give(ContextObject *taken)
+{
+    Py_DECREF(taken->cuda_graph);
+    Py_DECREF(taken->pool);
+    Py_DECREF(taken->capture_error_mode);
+    Py_DECREF(taken->stream_ctx);
+}
+
+static int
+begin(struct module_state *state, ContextObject *self)
+{
+    struct work work = {
+        .operation = "synchronize",
+        .device = device_argument(state, PS_DEVICE_CUDA, NULL),
+    };
+    PyObject *done = work.device != NULL ? waited(state, &work, NULL) : NULL;
+    if (done == NULL) {
+        return -1;
+    }
+    Py_DECREF(done);
+    if (call(self->stream_ctx, "__enter__", NULL, NULL) < 0) {
+        return -1;
+    }
+    if (call(self->cuda_graph, "capture_begin", self->pool,
+             self->capture_error_mode) < 0) {
+        return leave(self->stream_ctx);
+    }
+    return 0;
+}
+
+static PyObject *
+GraphContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    ContextObject taken;
+    if (take(op, &taken) < 0) {
+        return NULL;
+    }
+    int result = begin(state_of(op), &taken);
+    give(&taken);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+GraphContext_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    bool raised = nargs > 0 && args[0] != Py_None;
+    ContextObject taken;
+    if (take(op, &taken) < 0) {
+        return NULL;
+    }
+    if (call(taken.cuda_graph, "capture_end", NULL, NULL) < 0 && raised &&
+        PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+    }
+    int result = leave(taken.stream_ctx);
+    give(&taken);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef context_methods[] = {
+    {"__enter__", GraphContext_enter, METH_NOARGS,
+     PyDoc_STR("__enter__($self, /)\n--\n\n"
+               "Wait for all work on the current device, make the stream "
+               "current and begin the\ncapture.  May block.")},
+    {"__exit__", (PyCFunction)(void (*)(void))GraphContext_exit, METH_FASTCALL,
+     PyDoc_STR("__exit__($self, /, *args)\n--\n\n"
+               "End the capture, and make current again what was so "
+               "before.")},
+    {NULL},
+};
+
+static PyMemberDef context_members[] = {
+    {"cuda_graph", T_OBJECT, offsetof(ContextObject, cuda_graph), READONLY,
+     PyDoc_STR("The CUDAGraph.")},
+    {"pool", T_OBJECT, offsetof(ContextObject, pool), READONLY,
+     PyDoc_STR("The token of a memory pool, or None.")},
+    {"capture_stream", T_OBJECT, offsetof(ContextObject, capture_stream),
+     READONLY, PyDoc_STR("The stream whose work is captured.")},
+    {"capture_error_mode", T_OBJECT,
+     offsetof(ContextObject, capture_error_mode), READONLY,
+     PyDoc_STR("What CUDAGraph.capture_begin is given.")},
+    {"stream_ctx", T_OBJECT, offsetof(ContextObject, stream_ctx), READONLY,
+     PyDoc_STR("The StreamContext that is entered.")},
+    {NULL},
+};
+
+PyDoc_STRVAR(
+    context_doc,
+    "graph(cuda_graph, pool=None, stream=None, "
+    "capture_error_mode='global')\n--\n\n"
+    "Capture what the current stream gets within a with block.\n\n"
+    "The block runs with a stream current, one of its own if none is given, "
+    "after all\nwork on the current device is done.  pool and "
+    "capture_error_mode go to\nCUDAGraph.capture_begin.  However the block "
+    "ends, so does the capture, the streams\nthat it took work of are usable "
+    "again, and the stream that was current is so\nagain.  What the block "
+    "raises comes before what is then wrong with the capture.");
+
+static PyType_Slot context_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, GraphContext_init},
+    {Py_tp_traverse, GraphContext_traverse},
+    {Py_tp_clear, GraphContext_clear},
+    {Py_tp_dealloc, GraphContext_dealloc},
+    {Py_tp_methods, context_methods},
+    {Py_tp_members, context_members},
+    {Py_tp_doc, (void *)context_doc},
+    {0, NULL},
+};
+
+PyType_Spec graph_context_spec = {
+    .name = "pystreams.cuda.graph",
+    .basicsize = sizeof(ContextObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = context_slots,
+};
