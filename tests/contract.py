@@ -24,7 +24,8 @@ def comments():
     text = HEADER.read_text()
     found = {EVERY: plain(text[2 : text.index("*/")])}
     comment = None
-    table = text[text.index("struct ps_backend {") :]
+    # What core gives a backend to call comes first.
+    table = text[text.index("struct ps_limit {") :]
     for match in re.finditer(r"/\*(.*?)\*/|\(\*(\w+)\)\(", table, re.S):
         if match[2]:
             found[match[2]] = comment

@@ -18,6 +18,9 @@ DEFAULT = (
 STATUSES = "Statuses: the failure of "
 GATE = "Queue a gate: once the work before it is done or has failed,"
 NOTIFIED = "With gate NULL nothing is held back,"
+ENDING = "The program is ending:"
+LATER_WAIT = "A later wait returns PS_ERROR_SHUTTING_DOWN"
+ENDED = "NULL, or asked every 50 ms or so"
 
 # What breaks, under which sentence, by the fault of tests/broken_device.
 FAULTS = {
@@ -75,6 +78,18 @@ FAULTS = {
         "test_told_of_the_end_of_work": ("stream_gate", NOTIFIED),
         "test_told_of_an_event": ("stream_gate", NOTIFIED),
         "test_gates_of_a_failed_stream": ("gate_open", "Open the gate,"),
+    },
+    "endless": {
+        "test_it_keeps_its_limit": ("shutdown", ENDING),
+        "test_a_later_wait": ("shutdown", LATER_WAIT),
+    },
+    "undead": {
+        "test_no_notification_comes_after_it": ("shutdown", ENDING),
+        "test_a_later_wait": ("shutdown", LATER_WAIT),
+    },
+    "deaf": {
+        "test_the_wait_for_a_stream_is_ended": ("is_over", ENDED),
+        "test_the_wait_for_an_event_is_ended": ("is_over", ENDED),
     },
     "ajar": {
         "test_holds_back_what_comes_after": ("stream_gate", GATE),
@@ -138,8 +153,8 @@ def test_the_contract_says_so(member, sentence):
 
 def test_every_member_is_shown():
     shown = {member for _, member, _ in CLAIMS}
-    # Nobody sees pinned memory being freed, nor what comes after the end.
-    assert set(comments()) - shown == {"pinned_free", "shutdown"}
+    # Nobody sees pinned memory being freed.
+    assert set(comments()) - shown == {"pinned_free"}
 
 
 def test_names_of_tests_are_unique():
@@ -177,6 +192,7 @@ def test_the_example_holds(conform):
         "capture",
         "graphs",
         "faults",
+        "shutdown",
     ]
     for group in ("status", "devices", "streams", "events", "faults"):
         assert " hold" in rows[group]
@@ -184,7 +200,8 @@ def test_the_example_holds(conform):
     assert rows["ipc"] == "6 absent: event_export, event_open are NULL"
     assert rows["work"] == "3 absent: host_function, sleep are NULL"
     assert rows["gates"] == "13 absent: gate_open, stream_gate are NULL"
-    assert re.match(r"6 absent: .*_synchronize_for", rows["waits"])
+    assert re.match(r"9 absent: .*_synchronize_for", rows["waits"])
+    assert rows["shutdown"] == "3 absent: shutdown is NULL"
     assert rows["capture"] == "1 absent: stream_capturing is NULL"
     assert re.match(r"13 absent: capture_begin, ", rows["graphs"])
     assert re.match(r"\d+ absent: memory_allocate, ", rows["memory"])
@@ -202,6 +219,7 @@ def test_gates_hold(conform, way, built, tmp_path):
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     rows = table(done)
     assert rows["gates"] == "13 hold"
+    assert rows["shutdown"] == "3 hold"
     assert "busy" not in done.stdout
 
 
@@ -214,6 +232,12 @@ def test_a_fault_is_found(conform, fault):
     for test, (member, beginning) in FAULTS[fault].items():
         assert found[test][0] == member
         assert found[test][1].startswith(beginning)
+
+
+def test_what_takes_its_time_is_no_fault(conform):
+    done = conform("mtia", plugin="broken_device", env={"FAULT": "none"})
+    assert done.returncode == 0, done.stdout
+    assert broken(done) == {}
 
 
 def test_an_unfinished_device(conform):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 
 import pystreams
+from pystreams import _C
 
 from .busy import find_way
 from .device import Device
+from .watch import Background
 
 
 class Elsewhere:
@@ -46,21 +50,67 @@ class Elsewhere:
         self._process.communicate()
 
 
+class Interrupted(Exception):
+    """A signal came."""
+
+
+def interrupted(wait: Callable[..., object]) -> str:
+    """How a wait ends that a signal's handler is to end soon."""
+
+    def handler(*args: object) -> None:
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    start = time.monotonic()
+    try:
+        wait(timeout=2.0)
+    except Interrupted:
+        return "soon" if time.monotonic() - start < 1.0 else "late"
+    return "never"
+
+
+def shut_down() -> str:
+    """End the backends, for which they have 0.2 s."""
+    call = Background(lambda: _C.shutdown(0.2))
+    if not call.over(2.0):
+        return "late"
+    call.finish()
+    return "in time"
+
+
 def serve(name: str, module: str) -> None:
     """Do what is said on standard input."""
     plugin = importlib.import_module(module) if module else None
     device = Device(name)
-    stream = device.stream()
+    stream, event, waiter = device.stream(), device.event(), _C.Waiter()
     way = find_way(device, plugin)
 
     def hold() -> None:
         assert way is not None
         actions["release"] = way(stream).open
 
+    def wait() -> str:
+        try:
+            stream.synchronize(timeout=2.0)
+        except pystreams.AcceleratorError as error:
+            return str(error.error_code)
+        except TimeoutError:
+            return "TimeoutError"
+        return "done"
+
     actions: dict[str, Callable[[], object]] = {
         "waiting": lambda: not stream.query(),
         "finish": stream.synchronize,
         "hold": hold,
+        "mark": partial(event.record, stream),
+        "watch": lambda: waiter.watch(stream, 1),
+        "notifications": lambda: len(waiter.wait(0.2)),
+        "interrupt-stream": partial(interrupted, stream.synchronize),
+        "interrupt-event": partial(interrupted, event.synchronize),
+        "interrupt-device": partial(interrupted, device.synchronize),
+        "shutdown": shut_down,
+        "wait-in-time": wait,
     }
     for line in sys.stdin:
         action, *arguments = line.split()

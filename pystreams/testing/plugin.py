@@ -40,6 +40,7 @@ GROUPS = [
     "capture",
     "graphs",
     "faults",
+    "shutdown",
 ]
 
 

@@ -9,12 +9,17 @@ from pystreams import _C
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, Gate
 from pystreams.testing.device import Device
+from pystreams.testing.elsewhere import Elsewhere
 from pystreams.testing.watch import SOON, Background
 
 FAILURE = 719
 FOR = (
     "As the members without _for, but PS_ERROR_NOT_READY once the limit is "
     "reached and there is still something to wait for."
+)
+ENDED = (
+    "NULL, or asked every 50 ms or so with the argument: anything but 0 ends "
+    "the wait."
 )
 
 
@@ -81,3 +86,25 @@ def test_a_device_that_failed(device: Device) -> None:
     _C.fail(device.stream(), FAILURE)
     with pytest.raises(pystreams.AcceleratorError):
         device.synchronize(timeout=SOON)
+
+
+@contract("is_over", ENDED, "stream_synchronize_for")
+@pytest.mark.usefixtures("busy")
+def test_the_wait_for_a_stream_is_ended(elsewhere: Elsewhere) -> None:
+    elsewhere.send("hold")
+    assert elsewhere.ask("interrupt-stream") == "soon"
+
+
+@contract("is_over", ENDED, "event_synchronize_for")
+@pytest.mark.usefixtures("busy")
+def test_the_wait_for_an_event_is_ended(elsewhere: Elsewhere) -> None:
+    elsewhere.send("hold")
+    elsewhere.send("mark")
+    assert elsewhere.ask("interrupt-event") == "soon"
+
+
+@contract("is_over", ENDED, "device_synchronize_for")
+@pytest.mark.usefixtures("busy")
+def test_the_wait_for_a_device_is_ended(elsewhere: Elsewhere) -> None:
+    elsewhere.send("hold")
+    assert elsewhere.ask("interrupt-device") == "soon"

@@ -1,9 +1,11 @@
 /* The example's device with one fault, that the variable FAULT names: each is
  * a mistake of somebody's first backend, which the conformance suite must
- * find. */
+ * find; or "none", with work that takes its time, in which it must find no
+ * fault. */
 #include "gated_device.c"
 
 #include <string.h>
+#include <time.h>
 
 /* "query": yes, also while work runs. */
 static ps_status
@@ -191,6 +193,158 @@ unfinished_stream_create(const struct ps_backend *self, int device,
     return PS_ERROR_NOT_SUPPORTED;
 }
 
+/* "endless": the program does not end while work runs. */
+static ps_status
+endless_shutdown(const struct ps_backend *self, int64_t timeout_ns)
+{
+    return gated_shutdown(self, INT64_MAX);
+}
+
+/* "undead": all goes on after the end. */
+static ps_status
+undead_shutdown(const struct ps_backend *self, int64_t timeout_ns)
+{
+    return PS_SUCCESS;
+}
+
+/* "deaf": a timed wait asks nobody whether it is over. */
+static ps_status
+wait_for(struct ps_limit limit, ps_status (*query)(void *what), void *what)
+{
+    ps_status status = query(what);
+    while (status == PS_ERROR_NOT_READY && limit.timeout_ns > 0) {
+        usleep(1000);
+        limit.timeout_ns -= 1000 * 1000;
+        status = query(what);
+    }
+    return status;
+}
+
+struct target {
+    int device;
+    ps_handle handle;
+};
+
+static ps_status
+query_stream(void *what)
+{
+    struct target *target = what;
+    return fake_stream_query(&table, target->device, target->handle);
+}
+
+static ps_status
+query_event(void *what)
+{
+    struct target *target = what;
+    return fake_event_query(&table, target->device, target->handle);
+}
+
+static ps_status
+deaf_stream_synchronize_for(const struct ps_backend *self, int device,
+                            ps_handle handle, const struct ps_limit *limit)
+{
+    return wait_for(*limit, query_stream, &(struct target){device, handle});
+}
+
+static ps_status
+deaf_event_synchronize_for(const struct ps_backend *self, int device,
+                           ps_handle event, const struct ps_limit *limit)
+{
+    return wait_for(*limit, query_event, &(struct target){device, event});
+}
+
+/* "none": what is queued on a stream takes some milliseconds, also once the
+ * stream has failed. */
+static int64_t busy_until[STREAMS], recorded_until[EVENTS];
+
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static int64_t *
+end_of(int device, ps_handle handle)
+{
+    return &busy_until[handle == 0 ? (ps_handle)device : handle];
+}
+
+static ps_status
+slow(int64_t *end, ps_status status)
+{
+    pthread_mutex_lock(&mutex);
+    bool busy = now_ns() < *end;
+    pthread_mutex_unlock(&mutex);
+    return busy ? PS_ERROR_NOT_READY : status;
+}
+
+static void
+take_time(int64_t *end)
+{
+    pthread_mutex_lock(&mutex);
+    *end = now_ns() + 3000000;
+    pthread_mutex_unlock(&mutex);
+}
+
+static ps_status
+slow_stream_fail(const struct ps_backend *self, int device, ps_handle handle,
+                 ps_status failure)
+{
+    take_time(end_of(device, handle));
+    return fake_stream_fail(self, device, handle, failure);
+}
+
+static ps_status
+slow_event_record(const struct ps_backend *self, int device, ps_handle event,
+                  ps_handle handle)
+{
+    take_time(end_of(device, handle));
+    take_time(&recorded_until[event]);
+    return fake_event_record(self, device, event, handle);
+}
+
+static ps_status
+slow_stream_query(const struct ps_backend *self, int device, ps_handle handle)
+{
+    ps_status status = fake_stream_query(self, device, handle);
+    return slow(end_of(device, handle), status);
+}
+
+static ps_status
+slow_event_query(const struct ps_backend *self, int device, ps_handle event)
+{
+    ps_status status = fake_event_query(self, device, event);
+    return slow(&recorded_until[event], status);
+}
+
+static ps_status
+slow_stream_synchronize(const struct ps_backend *self, int device,
+                        ps_handle handle)
+{
+    ps_status status = fake_stream_synchronize(self, device, handle);
+    usleep(3000);
+    return status;
+}
+
+static ps_status
+slow_event_synchronize(const struct ps_backend *self, int device,
+                       ps_handle event)
+{
+    ps_status status = fake_event_synchronize(self, device, event);
+    usleep(3000);
+    return status;
+}
+
+static ps_status
+slow_device_synchronize(const struct ps_backend *self, int device)
+{
+    ps_status status = fake_device_synchronize(self, device);
+    usleep(3000);
+    return status;
+}
+
 static bool
 break_table(const char *fault)
 {
@@ -222,6 +376,27 @@ break_table(const char *fault)
     else if (strcmp(fault, "ajar") == 0) {
         table.stream_gate = ajar_stream_gate;
         table.gate_open = gated_gate_open;
+    }
+    else if (strcmp(fault, "endless") == 0) {
+        table.shutdown = endless_shutdown;
+    }
+    else if (strcmp(fault, "undead") == 0) {
+        table.shutdown = undead_shutdown;
+        table.stream_gate = gated_stream_gate;
+        table.gate_open = gated_gate_open;
+    }
+    else if (strcmp(fault, "deaf") == 0) {
+        table.stream_synchronize_for = deaf_stream_synchronize_for;
+        table.event_synchronize_for = deaf_event_synchronize_for;
+    }
+    else if (strcmp(fault, "none") == 0) {
+        table.stream_fail = slow_stream_fail;
+        table.event_record = slow_event_record;
+        table.stream_query = slow_stream_query;
+        table.event_query = slow_event_query;
+        table.stream_synchronize = slow_stream_synchronize;
+        table.event_synchronize = slow_event_synchronize;
+        table.device_synchronize = slow_device_synchronize;
     }
     else if (strcmp(fault, "hang") == 0) {
         table.event_synchronize = hanging_event_synchronize;

@@ -4,6 +4,9 @@
 
 #include <unistd.h>
 
+/* The mutex guards it: the program is ending. */
+static bool ended;
+
 struct notice {
     struct point before;
     ps_notification reached;
@@ -17,9 +20,21 @@ give_notice(void *memory)
     free(memory);
     pthread_mutex_lock(&mutex);
     ps_status status = wait_locked(notice.before);
+    bool late = ended;
     pthread_mutex_unlock(&mutex);
-    notice.reached(notice.argument, status);
+    if (!late) {
+        notice.reached(notice.argument, status);
+    }
     return NULL;
+}
+
+static bool
+is_ended(void)
+{
+    pthread_mutex_lock(&mutex);
+    bool result = ended;
+    pthread_mutex_unlock(&mutex);
+    return result;
 }
 
 /* Whether a stream has too much work for one more notification. */
@@ -51,6 +66,9 @@ gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
 {
     struct operation work = {.running = gate != NULL};
     pthread_t thread;
+    if (is_ended()) {
+        return PS_ERROR_SHUTTING_DOWN;
+    }
     if (gate == NULL && is_full(device, handle)) {
         return PS_ERROR_NOT_READY;
     }
@@ -91,9 +109,36 @@ gated_stream_wait_room(const struct ps_backend *self, int device,
     return is_full(device, handle) ? PS_ERROR_NOT_READY : PS_SUCCESS;
 }
 
+static bool
+is_at_work(void)
+{
+    bool result = false;
+    pthread_mutex_lock(&mutex);
+    for (struct stream *s = streams; s < streams + stream_count; s++) {
+        result = result || (s->first != NULL && s->first->running);
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+static ps_status
+gated_shutdown(const struct ps_backend *self, int64_t timeout_ns)
+{
+    int64_t waited = 0;
+    pthread_mutex_lock(&mutex);
+    ended = true;
+    pthread_mutex_unlock(&mutex);
+    while (is_at_work() && waited < timeout_ns) {
+        usleep(1000);
+        waited += 1000 * 1000;
+    }
+    return is_at_work() ? PS_ERROR_NOT_READY : PS_SUCCESS;
+}
+
 PyMODINIT_FUNC
 PyInit_gated_device(void)
 {
+    table.shutdown = gated_shutdown;
     table.stream_gate = gated_stream_gate;
     table.gate_open = gated_gate_open;
     table.stream_wait_room = gated_stream_wait_room;

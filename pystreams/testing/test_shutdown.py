@@ -1,0 +1,40 @@
+"""The end of a program, in another process."""
+
+from pystreams.testing import contract
+from pystreams.testing.elsewhere import Elsewhere
+
+SHUTTING_DOWN = "4"
+
+
+@contract(
+    "shutdown",
+    "The program is ending: start no more queued work, wait for what is "
+    "running until timeout_ns, end the backend's threads.",
+)
+def test_it_keeps_its_limit(elsewhere: Elsewhere) -> None:
+    elsewhere.send("hold")
+    assert elsewhere.ask("shutdown") == "in time"
+
+
+@contract(
+    "shutdown",
+    "The program is ending: start no more queued work, wait for what is "
+    "running until timeout_ns, end the backend's threads.",
+    "stream_gate",
+)
+def test_no_notification_comes_after_it(elsewhere: Elsewhere) -> None:
+    elsewhere.send("hold")
+    assert elsewhere.ask("watch") == "True"
+    elsewhere.ask("shutdown")
+    elsewhere.send("release")
+    assert elsewhere.ask("notifications") == "0"
+
+
+@contract(
+    "shutdown",
+    "A later wait returns PS_ERROR_SHUTTING_DOWN where work is left;",
+)
+def test_a_later_wait(elsewhere: Elsewhere) -> None:
+    elsewhere.send("hold")
+    elsewhere.ask("shutdown")
+    assert elsewhere.ask("wait-in-time") == SHUTTING_DOWN
