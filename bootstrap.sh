@@ -41,22 +41,33 @@ print("%d.%d" % sys.version_info[:2])')-dev
 cd "$(dirname "$0")"
 [ -f setup.py ] || die "run it from a checkout of pystreams"
 
+# A run that was interrupted has left a venv that is not whole.
+if [ -e .venv/unfinished ]; then
+    say "removing the .venv that an interrupted run left"
+    rm -rf .venv
+fi
 if [ ! -x .venv/bin/python ]; then
     python=${PYTHON:-python3}
     command -v "$python" >/dev/null || die "$python is not on this machine"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
         die "$python is older than Python 3.10; choose another by PYTHON=..."
     say "making .venv with $python"
+    mkdir -p .venv
+    : >.venv/unfinished
     "$python" -m venv .venv || {
         rm -rf .venv
         die "no venv could be made; on Debian: apt-get install python3-venv"
     }
+    rm .venv/unfinished
 elif [ -n "${PYTHON:-}" ]; then
     say ".venv is there, so PYTHON is not used; remove it for another Python"
 fi
 has_headers .venv/bin/python || install_headers .venv/bin/python
 command -v "${CC:-cc}" >/dev/null || command -v gcc >/dev/null ||
     die "there is no C compiler; on Debian: apt-get install gcc libc6-dev"
+
+.venv/bin/python -m pip --version >/dev/null 2>&1 ||
+    die ".venv has no pip that works; remove .venv, and run this again"
 
 say "building and installing pystreams into .venv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check \
