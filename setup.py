@@ -5,6 +5,9 @@ Switches, read from the environment:
                       CUDA where a toolkit is found
   CUDA_HOME           the toolkit to build with, before any other
   PYSTREAMS_SANITIZE  address (and undefined behaviour), or thread
+  PYSTREAMS_SHARED    1: emulated CUDA is called with the GIL released, as the
+                      CUDA backend is, which then shows its races; the default
+                      with PYSTREAMS_SANITIZE
   PYSTREAMS_DEBUG     1: no optimization, symbols kept
   PYSTREAMS_WERROR    1: warnings are errors
 """
@@ -155,6 +158,9 @@ class BuildExt(build_ext):
         sanitize = switch("PYSTREAMS_SANITIZE", "", ["", "address", "thread"])
         debug = switch("PYSTREAMS_DEBUG", "0", ["0", "1"]) == "1"
         werror = switch("PYSTREAMS_WERROR", "0", ["0", "1"]) == "1"
+        shared = switch(
+            "PYSTREAMS_SHARED", "1" if sanitize else "0", ["0", "1"]
+        )
         compile_args = ["-std=c11", "-pthread", "-fvisibility=hidden"]
         # Python's own tables of methods and slots end in fields left out.
         compile_args += ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
@@ -163,6 +169,8 @@ class BuildExt(build_ext):
         link_args = ["-pthread", "-Wl,--exclude-libs,ALL"]
         if werror:
             compile_args.append("-Werror")
+        if shared == "1":
+            ext.define_macros.append(("PS_EMULATE_SHARED", "1"))
         if debug or sanitize:
             compile_args += ["-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
         if sanitize:

@@ -173,6 +173,37 @@ def test_an_event_is_asked_while_a_thread_waits_for_room(backend, run_python):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_sanitizers_see_what_cuda_lets_happen(backend, sanitized):
+    """A build with a sanitizer calls emulated CUDA with the GIL released, so
+    that the races of that are seen; nothing else would make these switch."""
+    if not (sanitized and backend.on_engine):
+        pytest.skip("not a build with a sanitizer")
+    stream, event = backend.stream(), backend.event()
+    count, stop = 0, False
+
+    def advance():
+        nonlocal count
+        while not stop:
+            count += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=advance)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        thread.start()
+        before = count
+        for _ in range(2000):
+            event.record(stream)
+        during = count - before
+        stop = True
+    finally:
+        stop = True
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert (during > 0) is (backend.name == "cuda")
+
+
 def test_a_free_threaded_interpreter_turns_the_gil_on(run_python):
     if sysconfig.get_config_var("Py_GIL_DISABLED") != 1:
         pytest.skip("this interpreter is not free-threaded")

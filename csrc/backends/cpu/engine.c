@@ -211,6 +211,15 @@ engine_begin_locked(struct cpu_engine *engine)
     }
 }
 
+/* What devices that emulate others say of themselves.  PS_EMULATE_SHARED has
+ * core call them as it calls the CUDA backend, with the GIL released, so that
+ * a sanitizer sees the races of that. */
+#ifdef PS_EMULATE_SHARED
+enum { EMULATED_FLAGS = PS_BACKEND_EMULATED | PS_BACKEND_SHARED };
+#else
+enum { EMULATED_FLAGS = PS_BACKEND_EMULATED };
+#endif
+
 static struct cpu_engine *
 engine_create(const char *name, int device_type, int device_count,
               uint64_t memory)
@@ -224,7 +233,7 @@ engine_create(const char *name, int device_type, int device_count,
     }
     engine->table = (struct ps_backend){
         .abi_version = PS_ABI_VERSION,
-        .flags = PS_BACKEND_FORKABLE | (emulated ? PS_BACKEND_EMULATED : 0),
+        .flags = PS_BACKEND_FORKABLE | (emulated ? EMULATED_FLAGS : 0),
         .name = name,
         .device_type = device_type,
         .status_name = cpu_status_name,
