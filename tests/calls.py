@@ -1,0 +1,867 @@
+"""A call of each public name, for tests that try every one of them.
+
+CASES and CUDA_CASES map the names that a case covers to a function of a World,
+which prepares and returns what to call, without arguments, and which works.
+test_shortage.py demands a case for each name of _C.pyi and of the modules'
+__all__, or a reason in OTHERS.
+"""
+
+import ast
+import asyncio
+import contextlib
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pystreams
+from pystreams import _C, accelerator, cuda, trace
+
+MODULES = {
+    "pystreams": pystreams,
+    "accelerator": accelerator,
+    "cuda": cuda,
+    "trace": trace,
+}
+# Seconds for what is to end at once.
+LIMIT = 5
+
+
+libc = ctypes.CDLL(None)
+
+
+def address_of(name):
+    return ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
+
+
+PEER = """
+import sys, pystreams
+event = pystreams.Event(
+    pystreams.device(sys.argv[1], 0), interprocess=True, enable_timing=False
+)
+print(event.ipc_handle().hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+class World:
+    """What the calls are made with, on one device type.  The stream is held
+    back between hold() and settle(); the others have nothing to do."""
+
+    def __init__(self, name):
+        self.name = name
+        self.type = dict(_C.backends())[name]
+        self.device = pystreams.device(name, 0)
+        self.stream = pystreams.Stream(self.device)
+        self.other = pystreams.Stream(self.device)
+        self.event = pystreams.Event(name)
+        self.event.record(self.stream)
+        self.timed = [pystreams.Event(name) for _ in range(2)]
+        for event in self.timed:
+            event.record(self.stream)
+        self.buffer = pystreams.empty(256, device=self.device)
+        self.host = pystreams.empty(256, device="cpu")
+        self.buffer.zero_()
+        self.host.zero_()
+        self.waiter = _C.Waiter()
+        self.loop = asyncio.new_event_loop()
+        self.holds = []
+        self.begun = []
+        self.later = contextlib.ExitStack()
+        self.peer = None
+        self.settle()
+
+    def hold(self):
+        """By work that is not Python's."""
+        semaphore = (ctypes.c_long * 4)()
+        assert libc.sem_init(semaphore, 0, 0) == 0
+        self.holds.append(semaphore)
+        _C.launch_host_function(
+            self.stream, address_of("sem_wait"), ctypes.addressof(semaphore)
+        )
+
+    def settle(self):
+        """End all that a call has begun: what did not end in time."""
+        asyncio._set_running_loop(None)
+        for semaphore in self.holds:
+            libc.sem_post(semaphore)
+        lost = []
+        for stream in (self.stream, self.other):
+            try:
+                stream.synchronize(timeout=LIMIT)
+            except TimeoutError:
+                lost.append(f"{stream} is never idle")
+        # Not before: sem_wait has read them to the end.
+        self.holds.clear()
+        begun, self.begun = self.begun, []
+        futures = [f for f in begun if asyncio.isfuture(f)]
+        if futures:
+            self.loop.run_until_complete(asyncio.wait(futures, timeout=LIMIT))
+        for future in begun:
+            if future not in futures:
+                with contextlib.suppress(TimeoutError):
+                    future.exception(LIMIT)
+            if not future.done():
+                lost.append(f"{future} never ends")
+        self.later.close()
+        self.waiter.take()
+        return lost
+
+    def close(self):
+        self.settle()
+        self.loop.close()
+        if self.peer is not None:
+            self.peer.communicate()
+
+    def begin(self, future):
+        self.begun.append(future)
+
+    def peer_handle(self):
+        """The handle of an event that another process has made."""
+        if self.peer is None:
+            self.peer = subprocess.Popen(
+                [sys.executable, "-c", PEER, self.name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self.handle = bytes.fromhex(self.peer.stdout.readline())
+        return self.handle
+
+
+def enter(context):
+    with context:
+        pass
+
+
+def closing(make):
+    """A case of close(): each call has an object of its own."""
+
+    def case(world):
+        return make(world).close
+
+    return case
+
+
+def awaiting(obj):
+    """A case of __await__ whose work is not done."""
+
+    def case(world):
+        world.hold()
+        one = getattr(world, obj)
+        if one is world.event:
+            one.record(world.stream)
+
+        # As on a task of the loop's.
+        asyncio._set_running_loop(world.loop)
+
+        def call():
+            for future in one.__await__():
+                world.begin(future)
+                break
+
+        return call
+
+    return case
+
+
+def holding(make):
+    """A case whose stream is held back while the call is made."""
+
+    def case(world):
+        world.hold()
+        return make(world)
+
+    return case
+
+
+def submit(world):
+    world.hold()
+    return lambda: world.begin(world.stream.submit(divmod, 7, 2))
+
+
+def submit_keywords(world):
+    return lambda: world.begin(world.stream.submit(int, "7", base=8))
+
+
+def wait_some(world):
+    world.hold()
+    future = world.other.submit(int)
+    objects = [world.stream, world.other, world.event, future]
+
+    def call():
+        pystreams.wait(objects, return_when="FIRST_COMPLETED")
+
+    return call
+
+
+def wait_in_vain(world):
+    world.hold()
+    world.event.record(world.stream)
+    objects = [world.stream, world.event, world.stream.submit(int)]
+    return lambda: pystreams.wait(objects, timeout=0.001)
+
+
+def as_completed(world):
+    objects = [world.stream, world.event, world.other.submit(int)]
+    return lambda: list(pystreams.as_completed(objects))
+
+
+def watch(world):
+    world.hold()
+    world.event.record(world.stream)
+    token = iter(range(10**6))
+
+    def call():
+        for obj in (world.stream, world.event, world.device):
+            world.waiter.watch(obj, next(token))
+
+    return call
+
+
+def take(world):
+    for token in range(5):
+        world.waiter.post(token)
+    return world.waiter.take
+
+
+def wait_waiter(world):
+    for token in range(5):
+        world.waiter.post(token)
+    return lambda: world.waiter.wait(1)
+
+
+def captured(world, make=None):
+    """A graph in which a buffer is filled."""
+    graph = make() if make is not None else _C.Graph(world.type)
+    with world.other:
+        graph.capture_begin(capture_error_mode="relaxed")
+        try:
+            world.buffer.fill_(3)
+        finally:
+            graph.capture_end()
+    return graph
+
+
+def capture(world):
+    def call():
+        graph = _C.Graph(world.type)
+        with world.other:
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                world.buffer.fill_(3)
+                world.event.record(world.other)
+            finally:
+                graph.capture_end()
+
+    return call
+
+
+def capture_to_the_side(world):
+    def call():
+        graph = _C.Graph(world.type)
+        with world.other:
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                world.event.record(world.other)
+                with pystreams.Stream(world.device) as side:
+                    world.event.wait(side)
+                    world.buffer.fill_(3)
+                    world.event.record(side)
+                world.event.wait(world.other)
+            finally:
+                graph.capture_end()
+
+    return call
+
+
+def instantiate(world):
+    graph = _C.Graph(world.type, True)
+    with world.other:
+        graph.capture_begin(capture_error_mode="relaxed")
+        world.buffer.fill_(3)
+        graph.capture_end()
+    return graph.instantiate
+
+
+def of_graph(use):
+    def case(world):
+        graph = captured(world, lambda: _C.Graph(world.type, True))
+
+        def call():
+            use(graph)
+
+        return call
+
+    return case
+
+
+def replay(world):
+    graph = captured(world)
+
+    def call():
+        with world.other:
+            graph.replay()
+
+    return call
+
+
+def ipc_handle(world):
+    event = pystreams.Event(
+        world.device, interprocess=True, enable_timing=False
+    )
+    return event.ipc_handle
+
+
+def ipc_open(world):
+    handle = world.peer_handle()
+
+    def call():
+        opened = _C.Event.from_ipc_handle(world.device, handle)
+        opened.wait(world.other)
+        opened.record(world.other)
+
+    return call
+
+
+def to_dlpack(world):
+    return lambda: (
+        world.host.__dlpack__(max_version=(1, 0)),
+        world.host.__dlpack__(),
+    )
+
+
+class Interface:
+    def __init__(self, buffer):
+        self.buffer = buffer
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.buffer.__cuda_array_interface__
+
+
+def copy(world):
+    data, target = bytes(256), bytearray(256)
+
+    def call():
+        world.buffer.copy_(data, stream=world.stream)
+        world.buffer.copy_(world.host, non_blocking=True, stream=world.stream)
+        world.buffer.copy_to(target, stream=world.stream)
+
+    return call
+
+
+def copy_later(world):
+    """Behind work that takes a while: a copy may wait for it when it cannot
+    note what it uses."""
+    _C.sleep(world.type, 2_000_000, world.stream)
+    target = pystreams.empty(256, device=world.device)
+
+    def call():
+        target.copy_(world.buffer, non_blocking=True, stream=world.stream)
+
+    return call
+
+
+def buffer_views(world):
+    host = world.host
+
+    def call():
+        with host.memoryview() as view:
+            bytes(view[:3])
+        with memoryview(host):
+            pass
+        len(host)
+        host[3:9].tobytes()
+
+    return call
+
+
+def record_stream(world):
+    """Memory that is given up while another stream uses it."""
+    _C.sleep(world.type, 2_000_000, world.stream)
+
+    def call():
+        block = pystreams.empty(64, device=world.device)
+        block.record_stream(world.stream)
+        block.close()
+
+    return call
+
+
+def raw_stream(world):
+    made = [(1, 0)]
+    world.later.callback(
+        lambda: made[0][0] or _C.raw_stream_destroy(world.type, made[0][1])
+    )
+
+    def call():
+        made[0] = _C.raw_stream_create(world.type)
+        if made[0][0] == 2:
+            raise MemoryError
+
+    return call
+
+
+def raw_stream_destroy(world):
+    _, handle = _C.raw_stream_create(world.type)
+    world.later.callback(_C.raw_stream_destroy, world.type, handle)
+
+    def call():
+        assert _C.raw_stream_destroy(world.type, handle) == 0
+
+    return call
+
+
+def host_function(world):
+    world.hold()
+    getpid = address_of("getpid")
+    return lambda: _C.launch_host_function(world.stream, getpid)
+
+
+def fail(world):
+    def call():
+        stream = pystreams.Stream(world.device)
+        _C.fail(stream, 700)
+        try:
+            stream.synchronize()
+        except pystreams.AcceleratorError as error:
+            assert error.error_code == 700
+
+    return call
+
+
+def set_trace(world):
+    seen, subscribed = [], [None]
+    world.later.callback(lambda: subscribed[0] and subscribed[0].close())
+
+    def call():
+        subscribed[0] = trace.subscribe(seen.append, ["event_record"])
+        world.event.record(world.stream)
+        subscribed[0].close()
+
+    return call
+
+
+def current_device(world):
+    def call():
+        enter(_C.DeviceContext(world.type, 0))
+        _C.set_device(world.type, 0)
+        return _C.current_device(world.type), _C.DeviceContext(
+            world.type, 0
+        ).idx
+
+    return call
+
+
+def set_stream(world):
+    default = _C.default_stream(world.type)
+
+    def call():
+        try:
+            _C.set_stream(world.stream)
+        finally:
+            _C.set_stream(default)
+
+    return call
+
+
+def record_many(world):
+    """So many that what the engine keeps them in has to grow."""
+    world.hold()
+    events = [pystreams.Event(world.device) for _ in range(200)]
+
+    def call():
+        for event in events:
+            event.record(world.stream)
+            world.other.wait_event(event)
+
+    return call
+
+
+def cuda_event(world):
+    def call():
+        event = cuda.Event()
+        event.record(world.stream)
+        return event.device, event.cuda_event, event._as_parameter_
+
+    return call
+
+
+def array_interface(world):
+    source = pystreams.empty(64, device=world.device)
+    interface = Interface(source)
+    return lambda: world.buffer[:64].copy_(interface)
+
+
+def cuda_graph(world):
+    def call():
+        with cuda.graph(cuda.CUDAGraph(), capture_error_mode="relaxed"):
+            assert cuda.is_current_stream_capturing()
+            world.buffer.fill_(3)
+
+    return call
+
+
+CASES = {
+    "device device.type device.index": lambda w: (
+        lambda: [
+            (d.type, d.index)
+            for d in (_C.device(w.name, 0), _C.device(w.name))
+        ]
+    ),
+    "Stream": lambda w: lambda: _C.Stream(w.device, priority=0),
+    "Stream.stream_id Stream.device_index Stream.device_type": lambda w: (
+        lambda: _C.Stream(
+            stream_id=w.stream.stream_id,
+            device_index=w.stream.device_index,
+            device_type=w.stream.device_type,
+        )
+    ),
+    "Stream.device Stream.native_handle Stream.priority": lambda w: (
+        lambda: (
+            w.stream.device,
+            w.stream.native_handle,
+            w.stream.priority,
+        )
+    ),
+    "Stream._as_parameter_": lambda w: lambda: w.stream._as_parameter_,
+    "Stream.priority_range": lambda w: (
+        lambda: _C.Stream.priority_range(w.device)
+    ),
+    "Stream.query": lambda w: w.stream.query,
+    "Stream.synchronize": lambda w: w.stream.synchronize,
+    "Stream.synchronize (timeout)": lambda w: lambda: w.stream.synchronize(9),
+    "Stream.submit": submit,
+    "Stream.submit (keywords)": submit_keywords,
+    "Stream.__await__": awaiting("stream"),
+    "Stream.__await__ (done)": lambda w: lambda: list(w.stream.__await__()),
+    "Stream.wait_event": holding(
+        lambda w: lambda: w.other.wait_event(w.stream.record_event())
+    ),
+    "Stream.wait_stream": holding(
+        lambda w: lambda: w.other.wait_stream(w.stream)
+    ),
+    "Stream.record_event": holding(lambda w: w.stream.record_event),
+    "Stream.record_event (many)": record_many,
+    "Stream.is_capturing": lambda w: w.stream.is_capturing,
+    "Stream.close": closing(lambda w: _C.Stream(w.device)),
+    "Stream.__enter__ Stream.__exit__": lambda w: lambda: enter(w.stream),
+    "ExternalStream": lambda w: (
+        lambda: _C.ExternalStream(w.stream.native_handle, w.device).query()
+    ),
+    "Event": lambda w: lambda: _C.Event(w.device, blocking=True),
+    "Event.device Event.enable_timing Event.blocking Event.interprocess": (
+        lambda w: (
+            lambda: (
+                w.event.device,
+                w.event.enable_timing,
+                w.event.blocking,
+                w.event.interprocess,
+            )
+        )
+    ),
+    "Event.event_id": lambda w: lambda: w.event.event_id,
+    "Event.record": holding(lambda w: lambda: w.event.record(w.stream)),
+    "Event.record (first)": lambda w: (
+        lambda: _C.Event(w.device).record(w.stream)
+    ),
+    "Event.wait": holding(
+        lambda w: lambda: (w.event.record(w.stream), w.event.wait(w.other))
+    ),
+    "Event.query": lambda w: w.event.query,
+    "Event.synchronize": lambda w: w.event.synchronize,
+    "Event.__await__": awaiting("event"),
+    "Event.elapsed_time": lambda w: (
+        lambda: w.timed[0].elapsed_time(w.timed[1])
+    ),
+    "Event.ipc_handle": ipc_handle,
+    "Event.from_ipc_handle": ipc_open,
+    "Graph Graph.capture_begin Graph.capture_end": capture,
+    "Graph.capture_end (side stream)": capture_to_the_side,
+    "Graph.instantiate": instantiate,
+    "Graph.replay": replay,
+    "Graph.reset": of_graph(lambda g: g.reset()),
+    "Graph.pool": of_graph(lambda g: g.pool()),
+    "Graph.enable_debug_mode": of_graph(lambda g: g.enable_debug_mode()),
+    "Graph.raw_cuda_graph": of_graph(lambda g: g.raw_cuda_graph()),
+    "Graph.raw_cuda_graph_exec": of_graph(
+        lambda g: (g.instantiate(), g.raw_cuda_graph_exec())
+    ),
+    "StreamContext StreamContext.stream StreamContext.__enter__ "
+    "StreamContext.__exit__": lambda w: (
+        lambda: enter(_C.StreamContext(_C.StreamContext(w.stream).stream))
+    ),
+    "DeviceContext DeviceContext.idx DeviceContext.prev_idx "
+    "DeviceContext.__enter__ DeviceContext.__exit__ current_device "
+    "set_device": current_device,
+    "Waiter Waiter.fileno": lambda w: lambda: _C.Waiter().fileno(),
+    "Waiter.watch": watch,
+    "Waiter.post": lambda w: lambda: w.waiter.post(1),
+    "Waiter.take": take,
+    "Waiter.wait": wait_waiter,
+    "Waiter.check": lambda w: lambda: w.waiter.check(w.stream, 0),
+    "Buffer pystreams.empty": lambda w: (
+        lambda: pystreams.empty(64, device=w.device, stream=w.stream)
+    ),
+    "Buffer (pinned)": lambda w: lambda: pystreams.empty(64, pin_memory=True),
+    "Buffer.nbytes Buffer.device Buffer.data_ptr Buffer.is_pinned "
+    "Buffer.readonly": lambda w: (
+        lambda: (
+            w.buffer.nbytes,
+            w.buffer.device,
+            w.buffer.data_ptr(),
+            w.buffer.is_pinned(),
+            w.buffer.readonly,
+        )
+    ),
+    "Buffer.copy_ Buffer.copy_to": copy,
+    "Buffer.copy_ (later)": copy_later,
+    "Buffer.fill_ Buffer.zero_": holding(
+        lambda w: (
+            lambda: (
+                w.buffer.fill_(1, stream=w.stream),
+                w.buffer.zero_(stream=w.stream),
+            )
+        )
+    ),
+    "Buffer.record_stream": record_stream,
+    "Buffer.tobytes": lambda w: w.buffer.tobytes,
+    "Buffer.memoryview Buffer.__buffer__ Buffer.__len__ Buffer.__getitem__": (
+        buffer_views
+    ),
+    "Buffer.__dlpack__": to_dlpack,
+    "Buffer.__dlpack_device__": lambda w: w.buffer.__dlpack_device__,
+    "Buffer.close": closing(lambda w: pystreams.empty(9, device=w.device)),
+    "from_dlpack": lambda w: lambda: pystreams.from_dlpack(w.buffer),
+    "backend_members backends default_type": lambda w: (
+        lambda: (
+            _C.backend_members(w.type),
+            _C.backends(),
+            _C.default_type(),
+        )
+    ),
+    "device_count unavailable_reason is_emulated is_initialized initialize "
+    "device_index": lambda w: (
+        lambda: (
+            _C.device_count(w.type),
+            _C.unavailable_reason(w.type),
+            _C.is_emulated(w.type),
+            _C.is_initialized(w.type),
+            _C.initialize(w.type),
+            _C.device_index(w.type, w.device),
+        )
+    ),
+    "synchronize": lambda w: (
+        lambda: (
+            _C.synchronize(w.type),
+            _C.synchronize(w.type, w.device, 9),
+        )
+    ),
+    "current_stream default_stream as_stream": lambda w: (
+        lambda: (
+            _C.current_stream(w.type, w.device, _C.Stream),
+            _C.default_stream(w.type),
+            _C.as_stream(w.type, w.stream),
+        )
+    ),
+    "set_stream": set_stream,
+    "device_properties": lambda w: lambda: _C.device_properties(w.type),
+    "can_device_access_peer mem_get_info memory_stats "
+    "reset_peak_memory_stats": lambda w: (
+        lambda: (
+            _C.can_device_access_peer(w.type, 0, 1),
+            _C.mem_get_info(w.type),
+            _C.memory_stats(w.type),
+            _C.reset_peak_memory_stats(w.type),
+        )
+    ),
+    "sleep": holding(lambda w: lambda: _C.sleep(w.type, 1000, w.stream)),
+    "launch_host_function": host_function,
+    "fail": fail,
+    "versions status_name status_text": lambda w: (
+        lambda: (
+            _C.versions(w.type),
+            _C.status_name(w.type, 2),
+            _C.status_text(w.type, 2),
+        )
+    ),
+    "raw_stream_create": raw_stream,
+    "raw_stream_destroy": raw_stream_destroy,
+    "set_trace trace.subscribe": set_trace,
+    "graph_pool_handle": lambda w: _C.graph_pool_handle,
+    "pystreams.wait": wait_some,
+    "pystreams.wait (in vain)": wait_in_vain,
+    "pystreams.as_completed": as_completed,
+    "pystreams.get_include": lambda w: pystreams.get_include,
+    "trace.Record": lambda w: lambda: trace.Record("event_wait", w.device),
+    "accelerator.current_accelerator accelerator.current_device_idx "
+    "accelerator.current_device_index accelerator.device_count "
+    "accelerator.is_available": lambda w: (
+        lambda: (
+            accelerator.current_accelerator(),
+            accelerator.current_device_index(),
+            accelerator.device_count(),
+            accelerator.is_available(),
+        )
+    ),
+    "accelerator.current_stream accelerator.default_stream": lambda w: (
+        lambda: (accelerator.current_stream(), accelerator.default_stream())
+    ),
+    "accelerator.device_index": lambda w: (
+        lambda: enter(accelerator.device_index(0))
+    ),
+    "accelerator.get_memory_info accelerator.memory_stats "
+    "accelerator.max_memory_allocated accelerator.max_memory_reserved "
+    "accelerator.memory_allocated accelerator.memory_reserved "
+    "accelerator.reset_peak_memory_stats": lambda w: (
+        lambda: (
+            accelerator.get_memory_info(),
+            accelerator.memory_stats(),
+            accelerator.max_memory_allocated(),
+            accelerator.memory_allocated(),
+            accelerator.reset_peak_memory_stats(),
+        )
+    ),
+    "accelerator.set_device_idx accelerator.set_device_index": lambda w: (
+        lambda: accelerator.set_device_index(0)
+    ),
+    "accelerator.set_stream": lambda w: (
+        lambda: accelerator.set_stream(accelerator.default_stream())
+    ),
+    "accelerator.stream": lambda w: (
+        lambda: enter(accelerator.stream(accelerator.default_stream()))
+    ),
+    "accelerator.synchronize": lambda w: accelerator.synchronize,
+}
+
+CUDA_CASES = {
+    "Stream.__cuda_stream__": lambda w: w.stream.__cuda_stream__,
+    "ExternalStream (object)": lambda w: lambda: _C.ExternalStream(w.stream),
+    "CudaStream CudaStream.cuda_stream": lambda w: (
+        lambda: _C.CudaStream(w.device).cuda_stream
+    ),
+    "CudaExternalStream cuda.get_stream_from_external": lambda w: (
+        lambda: cuda.get_stream_from_external(w.stream.native_handle, w.device)
+    ),
+    "CudaEvent CudaEvent.device CudaEvent.cuda_event "
+    "CudaEvent._as_parameter_": cuda_event,
+    "CudaGraph": lambda w: lambda: captured(w, _C.CudaGraph).reset(),
+    "CudaDevice": lambda w: lambda: enter(cuda.device(0)),
+    "cuda_current_stream cuda_stream": lambda w: (
+        lambda: (
+            cuda.current_stream(),
+            enter(cuda.stream(w.stream)),
+        )
+    ),
+    "Buffer.__cuda_array_interface__": array_interface,
+    "cuda.graph cuda.is_current_stream_capturing": cuda_graph,
+    "cuda.can_device_access_peer cuda.current_device cuda.device_count "
+    "cuda.is_available cuda.is_emulated cuda.is_initialized cuda.init": (
+        lambda w: (
+            lambda: (
+                cuda.can_device_access_peer(0, 1),
+                cuda.current_device(),
+                cuda.device_count(),
+                cuda.is_available(),
+                cuda.is_emulated(),
+                cuda.is_initialized(),
+                cuda.init(),
+            )
+        )
+    ),
+    "cuda.check_error cuda.cudart cuda.cudaStatus": lambda w: (
+        lambda: cuda.check_error(cuda.cudart().cudaError.success)
+    ),
+    "cuda.CudaError": lambda w: lambda: cuda.CudaError(2),
+    "cuda.default_stream": lambda w: cuda.default_stream,
+    "cuda.device_of": lambda w: lambda: enter(cuda.device_of(w.buffer)),
+    "cuda.get_device_capability cuda.get_device_name "
+    "cuda.get_device_properties": lambda w: (
+        lambda: (
+            cuda.get_device_capability(),
+            cuda.get_device_name(),
+            repr(cuda.get_device_properties()),
+        )
+    ),
+    "cuda.max_memory_allocated cuda.max_memory_reserved cuda.mem_get_info "
+    "cuda.memory_allocated cuda.memory_reserved cuda.memory_stats "
+    "cuda.reset_peak_memory_stats cuda.ipc_collect": lambda w: (
+        lambda: (
+            cuda.max_memory_allocated(),
+            cuda.mem_get_info(),
+            cuda.memory_allocated(),
+            cuda.memory_stats(),
+            cuda.reset_peak_memory_stats(),
+            cuda.ipc_collect(),
+        )
+    ),
+    "cuda.set_device": lambda w: lambda: cuda.set_device(0),
+    "cuda.set_stream": lambda w: (
+        lambda: cuda.set_stream(cuda.default_stream())
+    ),
+    "cuda.synchronize": lambda w: cuda.synchronize,
+}
+
+# Names with no case, and why.
+OTHERS = {
+    "AcceleratorError": "what calls raise",
+    "OutOfMemoryError": "what calls raise",
+    "Graph.debug_dump": "not on emulated devices",
+    "run_jobs": "what the package's threads run: every submit()",
+    "linger": "every result()",
+    "register_backend": "a backend stays; test_register.py",
+    "_activate_gpu_trace": "what cuda._gpu_trace calls for torch",
+    "_deactivate_gpu_trace": "what cuda._gpu_trace calls for torch",
+    "shutdown": "nothing works after it",
+    "trace.Subscription": "what subscribe() returns",
+}
+
+
+def cases(name):
+    """Those of a device type."""
+    return {**CASES, **CUDA_CASES} if name == "cuda" else CASES
+
+
+def members(path):
+    """The names that a stub declares: functions, classes and what those
+    have."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif (
+            isinstance(node, ast.ClassDef)
+            and not node.decorator_list[
+                slice(None) if node.name.startswith("_") else slice(0)
+            ]
+        ):
+            yield node.name
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef):
+                    yield f"{node.name}.{member.name}"
+
+
+def public_names():
+    """Each once: what a module only passes on is under _C's name."""
+    stub = Path(_C.__file__).with_name("_C.pyi")
+    names = {
+        name
+        for name in members(stub)
+        if not name.endswith((".__new__", ".__init__"))
+    }
+    own = {id(value) for value in vars(_C).values()}
+    for module, namespace in MODULES.items():
+        for name in namespace.__all__:
+            value = getattr(namespace, name)
+            if id(value) not in own and callable(value):
+                names.add(f"{module}.{name}")
+    return names
+
+
+def covered_names():
+    """Those with a case; what stands in brackets says which of several."""
+    return {
+        name
+        for key in {**CASES, **CUDA_CASES}
+        for name in key.partition(" (")[0].split()
+    }

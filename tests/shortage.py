@@ -1,0 +1,411 @@
+"""Have each allocation of each public call fail, one at a time and all from
+one on, and print what is wrong then, a line each:
+
+    python tests/shortage.py KIND cpu|cuda [CASE...]
+
+A call that is short of something ends with MemoryError, or with OSError when
+it is short of descriptors, or works all the same.  Then everything is usable,
+what was begun ends, and nothing is kept.  KIND is what fails: `python`, the
+interpreter's allocator; `native`, the module's own calls, for which shortage.c
+is loaded before all else; `threads` and `delivery`, the interpreter's
+allocator on the package's threads, and while an event loop is told.
+"""
+
+import _testcapi
+import asyncio
+import ctypes
+import faulthandler
+import functools
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+
+from calls import LIMIT, World, cases, libc
+
+import pystreams
+from pystreams import _C
+
+SHORT = (MemoryError, OSError)
+# More allocations than any call makes.
+MOST = 2000
+# How many fail where all do.  Not without an end: with no memory at all,
+# CPython 3.11 tries for ever to enter a block that handles an exception.
+MANY = 1000
+SWEEPS = 10
+BATCH = 100
+
+
+class Lost(Exception):
+    """What makes the world of no more use."""
+
+
+class Python:
+    """The interpreter's allocator."""
+
+    # The library tells how much the module holds, if it is there.
+    held = staticmethod(lambda: 0)
+
+    def attempt(self, call, skip, count):
+        """Have count allocations fail after skip: whether the first of them
+        did, and with what the call ended."""
+        error, failed = None, True
+        try:
+            _testcapi.set_nomemory(skip, skip + count)
+            try:
+                call()
+                failed = self.is_over()
+            finally:
+                _testcapi.remove_mem_hooks()
+        except BaseException as caught:
+            error = caught
+        return failed, error
+
+    def is_over(self, some=tuple(range(50)), make=object):
+        """Whether the allocation that was to fail did, before this call."""
+        try:
+            for _ in some:
+                make()
+        except MemoryError:
+            return False
+        return True
+
+
+class Native:
+    """The module's own calls."""
+
+    def __init__(self, library):
+        loaded = ctypes.PyDLL(library)
+        self.begin = loaded.shortage_begin
+        self.begin.argtypes = (ctypes.c_long, ctypes.c_long)
+        self.begin.restype = None
+        self.end, self.held = loaded.shortage_end, loaded.shortage_held
+        self.end.restype = self.held.restype = ctypes.c_long
+        self.name = loaded.shortage_name
+        self.name.restype = ctypes.c_char_p
+        assert loaded.shortage_of(b"pystreams/_C.")
+
+    def attempt(self, call, skip, count):
+        error = None
+        try:
+            self.begin(skip, count)
+            try:
+                call()
+            finally:
+                failed = self.end()
+        except BaseException as caught:
+            error = caught
+        return failed > 0, error
+
+    def failed_call(self):
+        return self.name().decode()
+
+
+class Threads(Python):
+    """The interpreter's allocator, from when a scene says so on a thread of
+    the package's; a scene returns the Futures that are then to end."""
+
+    ENDED = ("FINISHED", "CANCELLED_AND_NOTIFIED")
+
+    def attempt(self, call, skip, count):
+        futures = call(
+            functools.partial(_testcapi.set_nomemory, skip, skip + count)
+        )
+        end = time.monotonic() + LIMIT
+        over, left = False, futures
+        # No lock is taken, as this may fail here, too.
+        while left:
+            try:
+                left = [f for f in left if f._state not in self.ENDED]
+                time.sleep(0.0005)
+                if time.monotonic() > end:
+                    break
+            except MemoryError:
+                over = True
+        try:
+            over = self.is_over() or over
+        finally:
+            _testcapi.remove_mem_hooks()
+        if left:
+            return True, Lost(f"{left} never end")
+        return over, next(filter(None, (f._exception for f in futures)), None)
+
+
+def arm(start, result):
+    start()
+    return result
+
+
+def arm_and_raise(start, error):
+    start()
+    raise error
+
+
+def settle(world):
+    return lambda start: [world.other.submit(arm, start, 5)]
+
+
+def settle_exception(world):
+    error = OSError("the callable's own")
+    return lambda start: [world.other.submit(arm_and_raise, start, error)]
+
+
+def settle_watched(world):
+    def call(start):
+        world.hold()
+        world.other.wait_stream(world.stream)
+        future = world.other.submit(arm, start, 5)
+        future.add_done_callback(id)
+        libc.sem_post(world.holds[-1])
+        return [future]
+
+    return call
+
+
+def start_the_next(world):
+    def call(start):
+        world.hold()
+        world.other.wait_stream(world.stream)
+        futures = [
+            world.other.submit(arm, start, 5),
+            world.other.submit(int),
+            world.other.submit(int),
+        ]
+        futures[1].add_done_callback(id)
+        libc.sem_post(world.holds[-1])
+        return futures
+
+    return call
+
+
+SCENES = {
+    "settle": settle,
+    "settle an exception": settle_exception,
+    "settle what is watched": settle_watched,
+    "start the next": start_the_next,
+}
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Has allocations fail while it first delivers."""
+
+    def __init__(self, shortage, skip, count):
+        super().__init__()
+        self.plan = shortage, skip, count
+        self.failed = None
+
+    def add_reader(self, file, callback, *arguments):
+        def deliver():
+            if self.failed is not None:
+                callback(*arguments)
+                return
+            shortage, skip, count = self.plan
+            self.failed, error = shortage.attempt(
+                functools.partial(callback, *arguments), skip, count
+            )
+            if error is not None:
+                raise error
+
+        super().add_reader(file, deliver)
+
+
+class Delivery(Python):
+    """The same, in the delivery to an event loop."""
+
+    def attempt(self, call, skip, count):
+        loop = Loop(super(), skip, count)
+        asyncio._set_running_loop(loop)
+        try:
+            futures = call()
+        finally:
+            asyncio._set_running_loop(None)
+        try:
+            loop.run_until_complete(asyncio.wait(futures, timeout=LIMIT))
+        finally:
+            loop.close()
+        left = [f for f in futures if not f.done()]
+        if left:
+            return True, Lost(f"{left} never end")
+        errors = (f.exception() for f in futures)
+        return loop.failed, next(filter(None, errors), None)
+
+
+def deliver(world):
+    """What several streams were awaited for, at once."""
+
+    def call():
+        streams = [pystreams.Stream(world.device) for _ in range(8)]
+        world.hold()
+        for stream in streams:
+            stream.wait_stream(world.stream)
+        futures = [next(iter(stream.__await__())) for stream in streams]
+        libc.sem_post(world.holds[-1])
+        for stream in streams:
+            stream.synchronize()
+        return futures
+
+    return call
+
+
+DELIVERIES = {"deliver": deliver}
+
+
+def is_short(error):
+    """Whether a call failed for a shortage, or not at all; what it was doing
+    then may fail for what is missing."""
+    if error is None or isinstance(error, SHORT):
+        return True
+    if isinstance(error, SystemError):
+        return False
+    # As CPython says it of its own.
+    if str(error) in ("can't allocate lock", "can't start new thread"):
+        return True
+    return error.__context__ is not None and is_short(error.__context__)
+
+
+class Sweep:
+    def __init__(self, shortage, name):
+        self.shortage = shortage
+        self.world = World(name)
+        self.faults = []
+        self.unraisable = []
+        sys.unraisablehook = self.unraisable.append
+
+    def fault(self, case, text):
+        line = f"{self.world.name}, {case}: {text}"
+        if line not in self.faults:
+            self.faults.append(line)
+            print(line, flush=True)
+
+    def sweep(self, case, prepare, count, most=MOST):
+        """Have each allocation of the call fail, and those after it: how many
+        there are."""
+        for skip in range(most):
+            call = prepare(self.world)
+            failed, error = self.shortage.attempt(call, skip, count)
+            where = f"allocation {skip}{' and more' if count > 1 else ''}"
+            if isinstance(self.shortage, Native):
+                where += f", {self.shortage.failed_call()}"
+            if not is_short(error):
+                self.fault(case, f"{where}: {error!r}")
+            if isinstance(error, Lost):
+                raise error
+            del call, error
+            self.check(case, where)
+            if not failed:
+                return skip
+        if most == MOST:
+            self.fault(case, f"more than {MOST} allocations")
+        return most
+
+    def check(self, case, where):
+        """Whether all is as it was."""
+        lost = self.world.settle()
+        try:
+            assert self.world.stream.submit(int, "7").result(LIMIT) == 7
+        except BaseException as error:
+            lost.append(f"then submit: {error!r}")
+        for text in lost:
+            self.fault(case, f"{where}: {text}")
+        if lost:
+            raise Lost
+        if _C.current_stream(self.world.type).native_handle != 0:
+            self.fault(case, f"{where}: another stream is current")
+            _C.set_stream(_C.default_stream(self.world.type))
+        for one in (self.world.stream, self.world.other):
+            if one.is_capturing():
+                self.fault(case, f"{where}: {one} is capturing")
+                raise Lost
+        for ignored in self.unraisable:
+            if not issubclass(ignored.exc_type, SHORT):
+                self.fault(
+                    case,
+                    f"{where}: ignored: {ignored.exc_type.__name__}: "
+                    f"{ignored.exc_value} in {ignored.object!r}",
+                )
+        self.unraisable.clear()
+
+    def held(self):
+        """What there is now: objects, descriptors, and the module's own."""
+        gc.collect()
+        return {
+            "blocks": sys.getallocatedblocks(),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "native": self.shortage.held(),
+        }
+
+    def run(self, case, prepare):
+        """Sweep until nothing grows any more; whether the world is whole."""
+        try:
+            count = self.sweep(case, prepare, 1)
+            self.sweep(case, prepare, MANY, count)
+            before, growing = None, {"blocks", "descriptors", "native"}
+            for _ in range(SWEEPS):
+                self.sweep(case, prepare, 1)
+                held = self.held()
+                if before is not None:
+                    growing = {k for k in growing if held[k] > before[k]}
+                before = held
+                if not growing:
+                    return True
+            for kind in sorted(growing):
+                self.look_for_leak(case, prepare, count, kind)
+        except Lost:
+            return False
+        return True
+
+    def look_for_leak(self, case, prepare, count, kind):
+        """The allocation whose failure leaks each time.  Lists of free
+        objects, the interpreter's, grow too, but ever more slowly."""
+        for skip in range(count):
+            grown, before = BATCH, self.held()[kind]
+            for _ in range(3):
+                if grown < BATCH // 2:
+                    break
+                for _ in range(BATCH):
+                    self.shortage.attempt(prepare(self.world), skip, 1)
+                    self.check(case, f"allocation {skip}")
+                now = self.held()[kind]
+                grown, before = now - before, now
+            else:
+                self.fault(case, f"allocation {skip}: {kind} leak")
+
+
+def main(kind, name, *chosen):
+    gc.disable()
+    # What concurrent.futures says of a callback that failed.
+    logging.disable()
+    threading.excepthook = lambda arguments: None
+    preloaded = os.environ.get("SHORTAGE")
+    shortage, table = {
+        "python": (Python, cases(name)),
+        "native": (lambda: Native(preloaded), cases(name)),
+        "threads": (Threads, SCENES),
+        "delivery": (Delivery, DELIVERIES),
+    }[kind]
+    sweep = Sweep(shortage(), name)
+    if preloaded:
+        sweep.shortage.held = Native(preloaded).held
+    sweep.world.stream.submit(int).result(LIMIT)
+    names = [case for case in table if not chosen or case in chosen]
+    for number, case in enumerate(names):
+        print(case, end=" ", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback_later(LIMIT * 8, exit=True)
+        started = time.monotonic()
+        usable = sweep.run(case, table[case])
+        took = time.monotonic() - started
+        print(f"({took:.2f} s)", file=sys.stderr, flush=True)
+        rest = names[number + 1 :]
+        if not usable and rest:
+            # What is stuck would be in the way of the other cases.
+            program = [sys.executable, *sys.orig_argv[1:]]
+            end = len(program) - len(chosen)
+            os.execv(sys.executable, [*program[:end], *rest])
+    faulthandler.cancel_dump_traceback_later()
+    sweep.world.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""Short of memory, descriptors or threads: what each public call does when any
+allocation of it fails.  shortage.py has the sweeps, calls.py the calls."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import calls
+import pytest
+
+from pystreams import _C
+
+HERE = Path(__file__).resolve().parent
+
+# What the module imports of the C library's, and why shortage.c does not have
+# it fail, is: it cannot, it fails for other reasons, or it is not for Linux's
+# lack of something.
+CANNOT_BE_SHORT = re.compile(
+    r"_ITM_\w+|__\w+_chk|__ctype_\w+|__cxa_finalize|__errno_location"
+    r"|__gmon_start__|__register_atfork|__isoc\w+|__stack_chk_fail|__tls_get_addr"
+    r"|__getdelim|clock_gettime|close|epoll_wait|eventfd_(write|read)"
+    r"|fclose|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|madvise"
+    r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
+    r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
+    r"|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
+    r"|read|readlink|sched_yield|sem_\w+|sigfillset|s?n?printf|f?stat(x|fs)?"
+    r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
+    r"|sched_getaffinity|secure_getenv|process_vm_\w+|pread|pwrite|write"
+)
+
+
+def test_each_public_name_has_a_call():
+    named = calls.covered_names() | set(calls.OTHERS)
+    assert calls.public_names() - named == set()
+    assert named - calls.public_names() == set()
+    assert calls.covered_names() & set(calls.OTHERS) == set()
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_each_call_works(run_python, name):
+    """And can be made again: otherwise a sweep of it shows nothing."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+import calls
+world = calls.World({name!r})
+for case, prepare in calls.cases({name!r}).items():
+    for _ in range(2):
+        prepare(world)()
+        assert world.settle() == [], case
+world.close()
+"""
+    done = run_python(code, env=environment(name))
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def environment(name):
+    return {
+        "PYSTREAMS_ACCELERATOR": name,
+        "PYSTREAMS_CPU_DEVICES": "2",
+        "PYSTREAMS_EMULATE_CUDA": "2",
+    }
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory, tools):
+    """shortage.c, compiled."""
+    path = tmp_path_factory.mktemp("shortage") / "shortage.so"
+    options = ["-std=c11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE"]
+    # _FORTIFY_SOURCE gives open() a body of its own.
+    options += ["-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(
+        ["cc", *options, HERE / "shortage.c", "-o", path, "-ldl"],
+        env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"},
+        check=True,
+    )
+    return path
+
+
+@pytest.fixture
+def sweep(run_python, sanitized, request):
+    """sweep(kind, device type): what is wrong."""
+
+    def run(kind, name):
+        pytest.importorskip("_testcapi", reason="needs _testcapi")
+        variables = environment(name)
+        if not sanitized:
+            library = str(request.getfixturevalue("library"))
+            variables |= {"LD_PRELOAD": library, "SHORTAGE": library}
+        done = run_python(
+            ["-W", "ignore", HERE / "shortage.py", kind, name],
+            env=variables,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["python", "threads", "delivery"])
+def test_the_interpreter_is_short(sweep, kind, name):
+    assert sweep(kind, name) == ""
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_the_module_is_short(sweep, sanitized, name):
+    if sanitized:
+        pytest.skip("a sanitizer has an allocator of its own")
+    assert sweep("native", name) == ""
+
+
+def test_no_call_is_forgotten(tools, sanitized):
+    """Each that the module makes of the C library's can be made to fail, or
+    is known not to be short of anything."""
+    if sanitized:
+        pytest.skip("a sanitizer has calls of its own")
+    if "cudart" in Path(_C.__file__).read_bytes().decode("latin-1"):
+        pytest.skip("this module has the CUDA runtime's calls too")
+    done = subprocess.run(
+        ["nm", "-D", "--undefined-only", _C.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = set(re.findall(r" [Uw] (\w+)", done.stdout))
+    source = (HERE / "shortage.c").read_text()
+    failing = set(re.findall(r"FAILS\((\w+),", source))
+    failing |= {"__open_2"}
+    known = {
+        name
+        for name in imported
+        if name.startswith(("Py", "_Py")) or CANNOT_BE_SHORT.fullmatch(name)
+    }
+    assert imported - known - failing == set()
