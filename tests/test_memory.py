@@ -3,6 +3,7 @@
 import gc
 import random
 import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -520,3 +521,24 @@ def test_recycled_pinned_block_is_of_the_device_that_asked(two_devices):
         two_devices.synchronize(0)
         assert bytes(block.memoryview()) != b"\7" * 4096
     assert block.tobytes() == b"\7" * 4096
+
+
+def test_a_drop_costs_no_more_with_many_retired(backend):
+    """Each looks at the oldest block of a stream, not at all of them."""
+    first, second = backend.stream(), backend.stream()
+
+    def drop(count):
+        start = time.thread_time()
+        for _ in range(count):
+            block = backend.empty(64, stream=first)
+            block.record_stream(second)
+            del block
+        return (time.thread_time() - start) / count
+
+    with backend.hold(second):
+        drop(100)
+        early = min(drop(100) for _ in range(5))
+        drop(3000)
+        late = min(drop(100) for _ in range(5))
+    second.synchronize()
+    assert late < 5 * early

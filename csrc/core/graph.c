@@ -92,45 +92,30 @@ struct leftovers {
     struct ps_stream *origin;
     struct ps_stream *launched;
     struct ps_keep keep;
+    struct ps_block *launches;
 };
 
 static ps_status
-release_event(void *event)
+release_keep(void *owner)
 {
-    return ps_event_unref(event);
+    ps_status status = ps_keep_drop(owner);
+    free(owner);
+    return status;
 }
 
-/* Keep the event until the stream's work is done: the pool of memory knows how
- * to, of what is lent to it. */
+/* A loan of nothing, as the pool of memory knows how to keep what streams use
+ * until they are done.  What is kept is put into it when it is given up. */
 static ps_status
-retire_event(struct ps_event *event, struct ps_stream *stream)
+create_launches(struct ps_device *device, struct ps_block **block)
 {
-    struct ps_loan loan = {.owner = event, .release = release_event};
-    struct ps_block *block;
-    ps_status status = ps_block_borrow(stream->device, &loan, &block);
-    if (status != PS_SUCCESS) {
-        return status;
+    struct ps_keep *keep = calloc(1, sizeof(*keep));
+    if (keep == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
     }
-    ps_event_ref(event);
-    status = ps_block_use(block, stream, false);
-    return ps_first_failure(status, ps_block_unref(block));
-}
-
-/* Launches of the graph may not be done yet. */
-static ps_status
-retire(struct ps_keep *keep, struct ps_stream *launched)
-{
-    ps_status status = PS_SUCCESS;
-    for (size_t i = 0; i < keep->count; i++) {
-        struct ps_kept *item = &keep->items[i];
-        status = ps_first_failure(
-            status, item->block != NULL
-                        ? ps_block_use(item->block, launched, false)
-                        : retire_event(item->event, launched));
-    }
+    struct ps_loan loan = {.owner = keep, .release = release_keep};
+    ps_status status = ps_block_borrow(device, &loan, block);
     if (status != PS_SUCCESS) {
-        /* Unmarked, the use must be over. */
-        ps_stream_synchronize(launched);
+        free(keep);
     }
     return status;
 }
@@ -138,11 +123,14 @@ retire(struct ps_keep *keep, struct ps_stream *launched)
 static ps_status
 drop(struct leftovers *left)
 {
-    ps_status status = PS_SUCCESS;
-    if (left->launched != NULL) {
-        status = retire(&left->keep, left->launched);
+    ps_status status;
+    if (left->launches != NULL) {
+        *(struct ps_keep *)left->launches->owner = left->keep;
+        status = ps_block_unref(left->launches);
     }
-    status = ps_first_failure(status, ps_keep_drop(&left->keep));
+    else {
+        status = ps_keep_drop(&left->keep);
+    }
     status = ps_first_failure(status, ps_stream_unref(left->launched));
     if (left->origin == NULL) {
         return status;
@@ -241,11 +229,14 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
     status = end_locked(graph, false, &left, operations);
     if (status == PS_SUCCESS && !graph->keeps) {
         status = instantiate_locked(graph);
-        if (status != PS_SUCCESS || !keep_native) {
-            status = ps_first_failure(status, drop_native_locked(graph));
+        if (status == PS_SUCCESS && !keep_native) {
+            status = drop_native_locked(graph);
         }
     }
     if (status != PS_SUCCESS) {
+        /* Nothing that is left could be launched without what it uses. */
+        status = ps_first_failure(status, drop_native_locked(graph));
+        status = ps_first_failure(status, drop_executable_locked(graph));
         left.keep = graph->keep;
         graph->keep = (struct ps_keep){0};
     }
@@ -322,12 +313,19 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (graph->executable == 0) {
         status = instantiate_locked(graph);
     }
+    if (status == PS_SUCCESS && graph->launches == NULL) {
+        status = create_launches(graph->device, &graph->launches);
+    }
     if (status == PS_SUCCESS && waits) {
         status = follow_locked(graph, stream, before, full);
     }
     if (status == PS_SUCCESS) {
+        status = ps_block_use_begin(graph->launches, stream);
+    }
+    if (status == PS_SUCCESS) {
         status = backend->graph_launch(backend, graph->device->index,
                                        graph->executable, stream->handle);
+        ps_block_use_end(graph->launches, stream);
     }
     if (status == PS_ERROR_NOT_READY && *full == NULL) {
         *full = stream;
@@ -378,8 +376,10 @@ reset_and_unlock(struct ps_graph *graph, bool last)
     status = ps_first_failure(status, drop_executable_locked(graph));
     left.keep = graph->keep;
     left.launched = graph->launched;
+    left.launches = graph->launches;
     graph->keep = (struct ps_keep){0};
     graph->launched = NULL;
+    graph->launches = NULL;
     unlock(graph, status);
     return ps_first_failure(status, drop(&left));
 }

@@ -36,6 +36,9 @@ struct ps_graph {
     bool fresh;
     /* What the captured work uses. */
     struct ps_keep keep;
+    /* Made at the first launch, and used by the streams of all: what was kept
+     * is given up with it, once they are done.  NULL before. */
+    struct ps_block *launches;
     /* The stream of the latest launch: what it gets from here on comes after
      * every launch. */
     struct ps_stream *launched;

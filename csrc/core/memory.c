@@ -1,6 +1,7 @@
-/* Blocks of memory.  A block that is given up while other streams still use
- * it is retired with an event for each of them, and looked at again whenever
- * memory is asked for or given up. */
+/* Blocks of memory.  A block that is given up while other streams still use it
+ * is retired: each use waits with its stream, with an event, behind those of
+ * earlier blocks, and the last to be over settles the block.  Whenever memory
+ * is asked for or given up, the oldest use of each stream is looked at. */
 #include "memory.h"
 
 #include <stdlib.h>
@@ -146,24 +147,78 @@ settle(struct ps_block *block)
     return free_block(block);
 }
 
-/* A free in the order of a stream that is being captured would be part of the
- * graph. */
-static bool
-is_captured(struct ps_block *block)
+void
+ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
 {
-    return block->stream != NULL && ps_stream_in_capture(block->stream);
+    int none = PS_SUCCESS;
+    if (status != PS_SUCCESS) {
+        atomic_compare_exchange_strong(&pool->failure, &none, status);
+    }
 }
 
-/* Take the retired blocks out of their list.  wait: for those, too, that other
+static void
+list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
+{
+    if (!stream->memory.listed) {
+        stream->memory.listed = true;
+        stream->memory.next = pool->retired;
+        pool->retired = ps_stream_ref(stream);
+    }
+}
+
+/* Settle a block that no other stream uses, unless a free in the order of its
+ * own would be part of the graph that is captured there. */
+static ps_status
+finish(struct ps_block *block)
+{
+    struct ps_memory_pool *pool = &block->device->runtime->memory;
+    struct ps_stream *stream = block->stream;
+    if (stream == NULL || !ps_stream_in_capture(stream)) {
+        return settle(block);
+    }
+    pthread_mutex_lock(&pool->mutex);
+    block->next = stream->memory.held;
+    stream->memory.held = block;
+    list_locked(pool, stream);
+    pthread_mutex_unlock(&pool->mutex);
+    return PS_SUCCESS;
+}
+
+/* Have the block's uses wait with their streams. */
+static void
+retire(struct ps_block *block)
+{
+    struct ps_memory_pool *pool = &block->device->runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    while (block->uses != NULL) {
+        struct ps_block_use *use = block->uses;
+        struct ps_stream *stream = use->stream;
+        block->uses = use->next;
+        block->waiting++;
+        use->block = block;
+        use->next = NULL;
+        if (stream->memory.first == NULL) {
+            stream->memory.first = use;
+        }
+        else {
+            stream->memory.last->next = use;
+        }
+        stream->memory.last = use;
+        list_locked(pool, stream);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Take out the streams that have retired memory.  wait: those, too, that other
  * threads have taken out. */
-static struct ps_block *
+static struct ps_stream *
 begin_sweep(struct ps_memory_pool *pool, bool wait)
 {
     pthread_mutex_lock(&pool->mutex);
     while (wait && pool->sweeps > 0) {
         pthread_cond_wait(&pool->swept, &pool->mutex);
     }
-    struct ps_block *taken = pool->retired;
+    struct ps_stream *taken = pool->retired;
     pool->retired = NULL;
     pool->sweeps++;
     pthread_mutex_unlock(&pool->mutex);
@@ -180,67 +235,116 @@ end_sweep(struct ps_memory_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-static void
-retire(struct ps_block *block)
+/* Forget the oldest use that waits with the stream: the block, if it was the
+ * last of it, else NULL. */
+static struct ps_block *
+forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
-    struct ps_memory_pool *pool = &block->device->runtime->memory;
     pthread_mutex_lock(&pool->mutex);
-    block->next = pool->retired;
-    pool->retired = block;
+    struct ps_block_use *use = stream->memory.first;
+    struct ps_block *block = use->block;
+    stream->memory.first = use->next;
+    bool last = --block->waiting == 0;
     pthread_mutex_unlock(&pool->mutex);
+    ps_memory_note_failure(pool, ps_use_drop(use));
+    return last ? block : NULL;
 }
 
-/* Settle the block, if its uses are over.  wait: so that they are.  It is
- * retired again at once where not, for others to look at. */
-static ps_status
-look_at(struct ps_block *block, bool wait)
+static struct ps_block_use *
+first_use(struct ps_memory_pool *pool, struct ps_stream *stream)
+{
+    pthread_mutex_lock(&pool->mutex);
+    struct ps_block_use *use = stream->memory.first;
+    pthread_mutex_unlock(&pool->mutex);
+    return use;
+}
+
+/* The blocks that wait for the end of a capture, if that was reached. */
+static struct ps_block *
+take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
+{
+    pthread_mutex_lock(&pool->mutex);
+    struct ps_block *held = stream->memory.held;
+    pthread_mutex_unlock(&pool->mutex);
+    if (held == NULL || ps_stream_in_capture(stream)) {
+        return NULL;
+    }
+    pthread_mutex_lock(&pool->mutex);
+    held = stream->memory.held;
+    stream->memory.held = NULL;
+    pthread_mutex_unlock(&pool->mutex);
+    return held;
+}
+
+/* Give the stream back, unless it has no more such memory. */
+static void
+put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
+{
+    pthread_mutex_lock(&pool->mutex);
+    stream->memory.listed = false;
+    if (stream->memory.first != NULL || stream->memory.held != NULL) {
+        list_locked(pool, stream);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    ps_memory_note_failure(pool, ps_stream_unref(stream));
+}
+
+/* Settle the blocks that no longer wait for a stream that was taken out.
+ * wait: so that none does.  False in a child that a release has forked: the
+ * rest is the parent's. */
+static bool
+look_at(struct ps_memory_pool *pool, struct ps_stream *stream, bool wait)
 {
     unsigned generation = ps_generation();
-    ps_status status = ps_uses_forget_finished(block, wait);
-    if (generation != ps_generation()) {
-        return status;
+    struct ps_block_use *use;
+    struct ps_block *block, *next;
+    while ((use = first_use(pool, stream)) != NULL &&
+           ps_use_is_over(use, wait)) {
+        block = forget_first(pool, stream);
+        ps_status status = block != NULL ? finish(block) : PS_SUCCESS;
+        if (generation != ps_generation()) {
+            return false;
+        }
+        ps_memory_note_failure(pool, status);
     }
-    if (block->uses == NULL && !is_captured(block)) {
-        return ps_first_failure(status, settle(block));
+    for (block = take_held(pool, stream); block != NULL; block = next) {
+        next = block->next;
+        ps_memory_note_failure(pool, finish(block));
     }
-    retire(block);
-    return status;
+    put_back(pool, stream);
+    return true;
 }
 
 /* Settle the retired blocks whose uses are over.  wait: so that they are. */
-static ps_status
+static void
 sweep(struct ps_runtime *runtime, bool wait)
 {
     struct ps_memory_pool *pool = &runtime->memory;
     unsigned mark = ps_generation() + 1;
-    ps_status status = PS_SUCCESS;
     if (sweeping() == mark || !(wait || ps_memory_has_retired(pool))) {
-        return status;
+        return;
     }
     if (set_sweeping(mark) != PS_SUCCESS) {
-        return wait ? PS_ERROR_OUT_OF_MEMORY : PS_SUCCESS;
+        return;
     }
     enum ps_capture_mode mode = ps_capture_relax(runtime);
 
-    struct ps_block *next, *block = begin_sweep(pool, wait);
-    for (; block != NULL; block = next) {
-        next = block->next;
-        status = ps_first_failure(status, look_at(block, wait));
-        if (mark != ps_generation() + 1) {
-            /* A release has forked, and the rest is the parent's. */
-            return status;
+    struct ps_stream *next, *stream = begin_sweep(pool, wait);
+    for (; stream != NULL; stream = next) {
+        next = stream->memory.next;
+        if (!look_at(pool, stream, wait)) {
+            return;
         }
     }
     end_sweep(pool);
     ps_capture_restore(runtime, mode);
     set_sweeping(0);
-    return status;
 }
 
-ps_status
+void
 ps_memory_sweep(struct ps_runtime *runtime)
 {
-    return sweep(runtime, false);
+    sweep(runtime, false);
 }
 
 static struct ps_block *
@@ -270,13 +374,12 @@ allocate_native(struct ps_block *block, size_t nbytes)
 
 /* Free the idle pinned blocks, where they hold more than so much and the
  * thread may wait. */
-static ps_status
+static void
 drop_idle(struct ps_memory_pool *pool, size_t most)
 {
-    ps_status status = PS_SUCCESS;
     struct ps_block *block = NULL;
     if (may_not_wait()) {
-        return status;
+        return;
     }
     pthread_mutex_lock(&pool->mutex);
     if (pool->idle_bytes > most) {
@@ -287,10 +390,9 @@ drop_idle(struct ps_memory_pool *pool, size_t most)
     pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
-        status = ps_first_failure(status, free_block(block));
+        ps_memory_note_failure(pool, free_block(block));
         block = next;
     }
-    return status;
 }
 
 /* Fill in data and nbytes; where memory is short, once what was given up is
@@ -304,13 +406,9 @@ allocate(struct ps_block *block, size_t nbytes)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        status = sweep(runtime, !may_not_wait());
-        if (status == PS_SUCCESS) {
-            status = drop_idle(&runtime->memory, 0);
-        }
-        if (status == PS_SUCCESS) {
-            status = allocate_native(block, nbytes);
-        }
+        sweep(runtime, !may_not_wait());
+        drop_idle(&runtime->memory, 0);
+        status = allocate_native(block, nbytes);
     }
     if (status == PS_SUCCESS) {
         block->nbytes = nbytes;
@@ -414,10 +512,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     block->host = true;
     block->pinned = true;
     /* Callables may have left more than is kept. */
-    ps_status status = drop_idle(&device->runtime->memory, IDLE_BYTES);
-    if (status == PS_SUCCESS) {
-        status = allocate(block, rounded);
-    }
+    drop_idle(&device->runtime->memory, IDLE_BYTES);
+    ps_status status = allocate(block, rounded);
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;
@@ -475,14 +571,16 @@ ps_block_unref(struct ps_block *block)
     }
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
-    if (block->uses == NULL && !is_captured(block)) {
+    if (block->uses == NULL) {
         /* At once: a lender may count on having its memory back. */
-        status = ps_first_failure(status, settle(block));
-        return ps_first_failure(status, sweep(device->runtime, false));
+        status = ps_first_failure(status, finish(block));
     }
-    ps_uses_retire(block);
-    retire(block);
-    return ps_first_failure(status, sweep(device->runtime, false));
+    else {
+        ps_uses_record(block);
+        retire(block);
+    }
+    sweep(device->runtime, false);
+    return status;
 }
 
 void

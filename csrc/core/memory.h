@@ -32,12 +32,15 @@ struct ps_memory_stats {
 struct ps_memory_pool {
     /* Guards the lists and counts; never held across a call of a backend. */
     pthread_mutex_t mutex;
-    /* Blocks that work still uses; changed under the mutex. */
-    struct ps_block *_Atomic retired;
-    /* How many threads are looking at such blocks, which are in no list then;
-     * `swept` tells that none is. */
+    /* The streams that have such memory, with a reference; changed under the
+     * mutex. */
+    struct ps_stream *_Atomic retired;
+    /* How many threads are looking at such streams, which are in no list then;
+     * `swept` is signalled when none is. */
     unsigned sweeps;
     pthread_cond_t swept;
+    /* The first failure of a clean-up that nobody was told of, or success. */
+    atomic_int failure;
     /* Pinned blocks for reuse, and how much they hold. */
     struct ps_block *idle;
     size_t idle_bytes;
@@ -75,9 +78,12 @@ struct ps_block {
     void *owner;
     ps_status (*release)(void *owner);
     /* The other streams whose work uses the block; the device's mutex guards
-     * the list while the block is held. */
+     * the list. */
     struct ps_block_use *uses;
-    /* In a list of the pool. */
+    /* How many of them wait with their streams once nobody holds the block;
+     * the pool's mutex guards it. */
+    unsigned waiting;
+    /* In a list of the pool or of a stream. */
     struct ps_block *next;
 };
 
@@ -98,9 +104,22 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 }
 
 /* Free, keep for reuse or give back such blocks that nothing uses any more.
- * Call before a block is made and after work was waited for; the status is
- * that of the clean-up.  May block. */
-ps_status ps_memory_sweep(struct ps_runtime *runtime);
+ * Call before a block is made and after work was waited for.  May block. */
+void ps_memory_sweep(struct ps_runtime *runtime);
+
+/* The failure of a clean-up since the last call, or success.  It fails none of
+ * the calls that happened to do it, so that their callers report it. */
+static inline ps_status
+ps_memory_take_failure(struct ps_memory_pool *pool)
+{
+    return atomic_load_explicit(&pool->failure, memory_order_relaxed) ==
+                   PS_SUCCESS
+               ? PS_SUCCESS
+               : atomic_exchange(&pool->failure, PS_SUCCESS);
+}
+
+/* Leave the status, of which the first is kept, to be taken there. */
+void ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
  * be 0.  Waits, where memory is short, for the work that uses what was given
@@ -119,13 +138,19 @@ ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
 
 struct ps_block *ps_block_ref(struct ps_block *block);
 
-/* Accepts NULL.  As ps_stream_unref. */
+/* Accepts NULL.  As ps_stream_unref.  Needs no memory. */
 ps_status ps_block_unref(struct ps_block *block);
 
 /* Work now queued on the stream uses the block.  lasting: so may work that it
  * gets while the block is held. */
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
+
+/* Likewise, around the queueing of work, so that none is queued for whose use
+ * there is no memory.  After success the second is called, also if none was
+ * queued. */
+ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
+void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
 /* The streams whose work is known to use the block: a new reference to each,
  * in an array that is the caller's to free. */

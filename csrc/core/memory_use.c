@@ -21,6 +21,17 @@ ps_use_drop(struct ps_block_use *use)
     return status;
 }
 
+/* Whether an answer says that work is over: not one that says that a capture
+ * is in the way, which another thread may begin at any time.  A failure of the
+ * work is its stream's to report. */
+static bool
+says_over(ps_status status)
+{
+    return status != PS_ERROR_NOT_READY &&
+           !(status >= PS_ERROR_CAPTURE_UNSUPPORTED &&
+             status <= PS_ERROR_CAPTURE_WRONG_THREAD);
+}
+
 /* compute-sanitizer takes no query of an event for an order, and would report
  * the block's end as one that nothing keeps behind its use. */
 static bool
@@ -32,48 +43,51 @@ is_done(struct ps_event *event)
         backend->event_synchronize(backend, atomic_load(&event->device)->index,
                                    atomic_load(&event->handle));
     }
-    return status != PS_ERROR_NOT_READY;
+    return says_over(status);
 }
 
-/* Whether the stream's work with a block that was given up is done; a failure
- * of that work is the stream's to tell.  wait: so that it is. */
-static bool
-is_over(struct ps_block_use *use, bool wait)
+/* Make sure that the use has a recorded event, if that can be now. */
+static void
+record(struct ps_block_use *use)
+{
+    if (use->done == NULL && ps_event_create(use->stream->device->runtime, 0,
+                                             &use->done) == PS_SUCCESS) {
+        use->done->internal = true;
+    }
+    if (use->done != NULL && !use->recorded) {
+        use->recorded = ps_event_record(use->done, use->stream) == PS_SUCCESS;
+    }
+}
+
+bool
+ps_use_is_over(struct ps_block_use *use, bool wait)
 {
     if (ps_stream_in_capture(use->stream)) {
         return false;
     }
-    if (use->done != NULL && !use->recorded) {
-        ps_status status = ps_event_record(use->done, use->stream);
-        use->recorded = status == PS_SUCCESS;
-        if (status == PS_ERROR_NOT_READY && !wait) {
-            return false;
+    if (use->recorded && atomic_load(&use->done->captured)) {
+        use->recorded = false;
+    }
+    record(use);
+    if (use->recorded) {
+        if (wait) {
+            ps_event_synchronize(use->done);
         }
-        wait = wait || status != PS_SUCCESS;
+        return is_done(use->done);
     }
-    if (use->done != NULL && wait) {
-        ps_stream_synchronize(use->stream);
-        return true;
-    }
-    return use->done == NULL || is_done(use->done);
+    /* With no event, an idle stream is the end of the use, or a wait. */
+    return (wait && ps_stream_synchronize(use->stream) == PS_SUCCESS) ||
+           says_over(ps_stream_query_quietly(use->stream));
 }
 
-ps_status
-ps_uses_forget_finished(struct ps_block *block, bool wait)
+void
+ps_uses_record(struct ps_block *block)
 {
-    ps_status status = PS_SUCCESS;
-    struct ps_block_use **link = &block->uses;
-    while (*link != NULL) {
-        struct ps_block_use *use = *link;
-        if (is_over(use, wait)) {
-            *link = use->next;
-            status = ps_first_failure(status, ps_use_drop(use));
-        }
-        else {
-            link = &use->next;
+    for (struct ps_block_use *use = block->uses; use; use = use->next) {
+        if (!ps_stream_in_capture(use->stream)) {
+            record(use);
         }
     }
-    return status;
 }
 
 struct ps_block_use *
@@ -82,7 +96,7 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status)
     struct ps_block_use **link = &uses;
     while (*link != NULL) {
         struct ps_block_use *use = *link;
-        if (ps_stream_query_quietly(use->stream) == PS_ERROR_NOT_READY) {
+        if (!says_over(ps_stream_query_quietly(use->stream))) {
             link = &use->next;
             continue;
         }
@@ -90,20 +104,6 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status)
         *status = ps_first_failure(*status, ps_use_drop(use));
     }
     return uses;
-}
-
-void
-ps_uses_retire(struct ps_block *block)
-{
-    for (struct ps_block_use *use = block->uses; use; use = use->next) {
-        if (ps_event_create(block->device->runtime, 0, &use->done) !=
-            PS_SUCCESS) {
-            ps_stream_synchronize(use->stream);
-        }
-        else {
-            use->done->internal = true;
-        }
-    }
 }
 
 /* Take the use out of the block's, unless it was marked again. */
@@ -115,7 +115,8 @@ unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
     while (*link != NULL && *link != wanted) {
         link = &(*link)->next;
     }
-    if (*link == NULL || wanted->mark != mark || wanted->lasting) {
+    if (*link == NULL || wanted->mark != mark || wanted->lasting ||
+        wanted->begun > 0) {
         return false;
     }
     *link = wanted->next;
@@ -124,7 +125,7 @@ unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
 
 /* A block that meets many streams must not keep them all alive: forget a use
  * whose stream is idle, of those that were added last. */
-static ps_status
+static void
 forget_idle_uses(struct ps_block *block)
 {
     enum { LOOKED_AT = 16 };
@@ -135,12 +136,12 @@ forget_idle_uses(struct ps_block *block)
         unsigned long long mark;
     } seen[LOOKED_AT];
     int count = 0;
-    ps_status status = PS_SUCCESS;
+    struct ps_memory_pool *pool = &device->runtime->memory;
 
     pthread_mutex_lock(&device->mutex);
     for (struct ps_block_use *use = block->uses;
          use != NULL && count < LOOKED_AT; use = use->next) {
-        if (!use->lasting) {
+        if (!use->lasting && use->begun == 0) {
             seen[count].use = use;
             seen[count].stream = ps_stream_ref(use->stream);
             seen[count++].mark = use->mark;
@@ -148,21 +149,30 @@ forget_idle_uses(struct ps_block *block)
     }
     pthread_mutex_unlock(&device->mutex);
     for (int i = 0; i < count; i++) {
-        if (ps_stream_query_quietly(seen[i].stream) != PS_ERROR_NOT_READY) {
+        if (says_over(ps_stream_query_quietly(seen[i].stream))) {
             pthread_mutex_lock(&device->mutex);
             bool mine = unlink_use_locked(block, seen[i].use, seen[i].mark);
             pthread_mutex_unlock(&device->mutex);
             if (mine) {
-                status = ps_first_failure(status, ps_use_drop(seen[i].use));
+                ps_memory_note_failure(pool, ps_use_drop(seen[i].use));
             }
         }
-        status = ps_first_failure(status, ps_stream_unref(seen[i].stream));
+        ps_memory_note_failure(pool, ps_stream_unref(seen[i].stream));
     }
-    return status;
 }
 
-ps_status
-ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
+static void
+mark_locked(struct ps_block_use *use, bool lasting, unsigned begun)
+{
+    use->lasting = use->lasting || lasting;
+    use->begun += begun;
+    use->mark = atomic_fetch_add(&last_mark, 1);
+}
+
+/* Mark the block as used by the stream's work. */
+static ps_status
+mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
+     unsigned begun)
 {
     struct ps_device *device = block->device;
     ps_status status = ps_stream_is_captured(stream)
@@ -177,8 +187,7 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
         use = use->next;
     }
     if (use != NULL) {
-        use->lasting = use->lasting || lasting;
-        use->mark = atomic_fetch_add(&last_mark, 1);
+        mark_locked(use, lasting, begun);
     }
     pthread_mutex_unlock(&device->mutex);
     if (use != NULL) {
@@ -190,13 +199,43 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
         return PS_ERROR_OUT_OF_MEMORY;
     }
     use->stream = ps_stream_ref(stream);
-    use->lasting = lasting;
-    use->mark = atomic_fetch_add(&last_mark, 1);
+    mark_locked(use, lasting, begun);
     pthread_mutex_lock(&device->mutex);
     use->next = block->uses;
     block->uses = use;
     pthread_mutex_unlock(&device->mutex);
-    return forget_idle_uses(block);
+    forget_idle_uses(block);
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
+{
+    return mark(block, stream, lasting, 0);
+}
+
+ps_status
+ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
+{
+    return mark(block, stream, false, 1);
+}
+
+void
+ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
+{
+    struct ps_device *device = block->device;
+    if (stream == block->stream) {
+        return;
+    }
+    pthread_mutex_lock(&device->mutex);
+    struct ps_block_use *use = block->uses;
+    /* Threads that began together may have a use each. */
+    while (use->stream != stream || use->begun == 0) {
+        use = use->next;
+    }
+    use->begun--;
+    use->mark = atomic_fetch_add(&last_mark, 1);
+    pthread_mutex_unlock(&device->mutex);
 }
 
 ps_status

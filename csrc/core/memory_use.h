@@ -1,6 +1,7 @@
 /* Which streams' work uses a block; only memory.c and memory_use.c know.  A
  * use of a block that is held is guarded by its device's mutex; one of a block
- * that nobody holds, by whoever took the block from its list. */
+ * that nobody holds waits with its stream, and is the thread's that took that
+ * out of the pool. */
 #ifndef PYSTREAMS_CORE_MEMORY_USE_H
 #define PYSTREAMS_CORE_MEMORY_USE_H
 
@@ -17,12 +18,17 @@ struct ps_stream;
 struct ps_block_use {
     struct ps_stream *stream;
     bool lasting;
+    /* How many threads are about to queue work with the block. */
+    unsigned begun;
     /* A new one whenever the stream gets work with the block. */
     unsigned long long mark;
-    /* Made when the block was given up, and recorded on the stream as soon as
-     * its queue has room; NULL where the stream was waited for instead. */
+    /* Made when the block was given up, and recorded on the stream; as soon as
+     * there is memory for it, and room in the queue. */
     struct ps_event *done;
     bool recorded;
+    /* Once it was given up. */
+    struct ps_block *block;
+    /* Of the block, then of the stream. */
     struct ps_block_use *next;
 };
 
@@ -32,11 +38,12 @@ ps_status ps_use_drop(struct ps_block_use *use);
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 
-/* Give each use of such a block the event that will tell that it is over. */
-void ps_uses_retire(struct ps_block *block);
-
-/* Forget the uses of a retired block that are over.  wait: so that they are.
+/* Record for each use of such a block the event that ends it, if that can be.
  */
-ps_status ps_uses_forget_finished(struct ps_block *block, bool wait);
+void ps_uses_record(struct ps_block *block);
+
+/* Whether the stream's work with a block that was given up is done.  wait: so
+ * that it is, unless the stream is captured. */
+bool ps_use_is_over(struct ps_block_use *use, bool wait);
 
 #endif

@@ -54,7 +54,9 @@ after_fork_in_child(void)
         for (int d = 0; d < atomic_load(&runtime->device_count); d++) {
             reset_device_in_child(&runtime->devices[d]);
             if (usable) {
-                runtime->devices[d].default_stream.generation = generation;
+                struct ps_stream *stream = &runtime->devices[d].default_stream;
+                stream->generation = generation;
+                memset(&stream->memory, 0, sizeof(stream->memory));
             }
         }
     }

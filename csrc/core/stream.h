@@ -11,6 +11,8 @@
 
 #include "refs.h"
 
+struct ps_block;
+struct ps_block_use;
 struct ps_device;
 struct ps_event;
 
@@ -44,6 +46,17 @@ struct ps_stream {
     struct ps_stream *previous;
     /* The next of those given up while they were captured. */
     struct ps_stream *aside;
+    /* Of memory that was given up: the uses by this stream's work that are not
+     * over, the oldest first, and the blocks to be freed in its order that
+     * wait for the end of a capture.  The mutex of the runtime's pool guards
+     * it. */
+    struct {
+        struct ps_block_use *first;
+        struct ps_block_use *last;
+        struct ps_block *held;
+        bool listed; /* in the pool, or taken out by a thread that looks */
+        struct ps_stream *next;
+    } memory;
 };
 
 /* A stream without a handle and with one reference; NULL when out of

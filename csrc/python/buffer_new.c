@@ -43,6 +43,14 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
+/* Report a failure to give memory up that failed no call. */
+static void
+memory_report(struct module_state *state, struct ps_runtime *runtime)
+{
+    report_cleanup(state, runtime, "freeing memory",
+                   ps_memory_take_failure(&runtime->memory));
+}
+
 void
 block_release(struct module_state *state, struct ps_block *block)
 {
@@ -53,16 +61,16 @@ block_release(struct module_state *state, struct ps_block *block)
     }
     WITHOUT_GIL(status = ps_block_unref(block));
     report_cleanup_on(state, device, "freeing memory", status);
+    memory_report(state, device->runtime);
 }
 
 void
 memory_settle(struct module_state *state, struct ps_runtime *runtime)
 {
-    ps_status status;
     if (ps_memory_has_retired(&runtime->memory)) {
-        WITHOUT_GIL(status = ps_memory_sweep(runtime));
-        report_cleanup(state, runtime, "freeing memory", status);
+        WITHOUT_GIL(ps_memory_sweep(runtime));
     }
+    memory_report(state, runtime);
 }
 
 PyObject *
@@ -110,15 +118,15 @@ span_create(struct module_state *state, struct ps_device *device,
 {
     struct ps_runtime *runtime = device->runtime;
     struct ps_block *block;
-    ps_status swept, status;
+    ps_status status;
     let_others_run();
     Py_BEGIN_ALLOW_THREADS
-    swept = ps_memory_sweep(runtime);
+    ps_memory_sweep(runtime);
     status = stream != NULL
                  ? ps_block_create(stream, (size_t)nbytes, &block)
                  : ps_block_create_pinned(device, (size_t)nbytes, &block);
     Py_END_ALLOW_THREADS
-    report_cleanup(state, runtime, "freeing memory", swept);
+    memory_report(state, runtime);
     if (status != PS_SUCCESS) {
         raise_not_allocated(state, device, nbytes, stream == NULL, status);
         return -1;

@@ -1,7 +1,7 @@
 /* Copies and fills: what `Buffer` does in stream order.
  *
- * Work that is not waited for marks its blocks as used by its stream after it
- * was queued, so that no block is reused under it.  Callers hold the blocks.
+ * Work that is not waited for marks its blocks as used by its stream around
+ * its queueing, so that no block is reused under it.  Callers hold the blocks.
  */
 #include "span.h"
 
@@ -21,19 +21,30 @@ device_of(struct span *span)
     return span->block->device;
 }
 
+static void
+end_use(struct transfer *transfer)
+{
+    if (transfer->destination != NULL) {
+        ps_block_use_end(transfer->destination, transfer->stream);
+    }
+    if (transfer->source != NULL) {
+        ps_block_use_end(transfer->source, transfer->stream);
+    }
+}
+
+/* After success end_use is called. */
 static ps_status
-mark_used(struct transfer *transfer)
+begin_use(struct transfer *transfer)
 {
     ps_status status = PS_SUCCESS;
     if (transfer->destination != NULL) {
-        status = ps_block_use(transfer->destination, transfer->stream, false);
+        status = ps_block_use_begin(transfer->destination, transfer->stream);
     }
     if (status == PS_SUCCESS && transfer->source != NULL) {
-        status = ps_block_use(transfer->source, transfer->stream, false);
-    }
-    if (status != PS_SUCCESS) {
-        /* Unmarked, the use must be over. */
-        ps_stream_synchronize(transfer->stream);
+        status = ps_block_use_begin(transfer->source, transfer->stream);
+        if (status != PS_SUCCESS && transfer->destination != NULL) {
+            ps_block_use_end(transfer->destination, transfer->stream);
+        }
     }
     return status;
 }
@@ -43,18 +54,27 @@ static ps_status
 copy(struct transfer *transfer, void *destination, const void *source,
      size_t nbytes, bool wait)
 {
-    ps_status status =
-        ps_stream_copy(transfer->stream, destination, source, nbytes);
-    return status == PS_SUCCESS && !wait ? mark_used(transfer) : status;
+    ps_status status = wait ? PS_SUCCESS : begin_use(transfer);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = ps_stream_copy(transfer->stream, destination, source, nbytes);
+    if (!wait) {
+        end_use(transfer);
+    }
+    return status;
 }
 
 static ps_status
 fill(struct transfer *transfer, void *destination, uint8_t value,
      size_t nbytes)
 {
-    ps_status status =
-        ps_stream_fill(transfer->stream, destination, value, nbytes);
-    return status == PS_SUCCESS ? mark_used(transfer) : status;
+    ps_status status = begin_use(transfer);
+    if (status == PS_SUCCESS) {
+        status = ps_stream_fill(transfer->stream, destination, value, nbytes);
+        end_use(transfer);
+    }
+    return status;
 }
 
 /* -1 with an exception where a copy on the stream cannot be waited for. */
@@ -94,7 +114,12 @@ run_copy(struct module_state *state, struct transfer *transfer,
         status = wait_for_work(state, &work, NO_TIMEOUT);
         if (status == PS_RAISED) {
             /* A signal ended the wait, not the copy. */
-            mark_used(transfer);
+            if (begin_use(transfer) == PS_SUCCESS) {
+                end_use(transfer);
+            }
+            else {
+                WITHOUT_GIL(ps_stream_synchronize(transfer->stream));
+            }
         }
     }
     if (status != PS_SUCCESS) {

@@ -224,7 +224,6 @@ static struct cpu_engine *
 engine_create(const char *name, int device_type, int device_count,
               uint64_t memory)
 {
-    bool emulated = device_type != PS_DEVICE_CPU;
     struct cpu_engine *engine =
         calloc(1, sizeof(*engine) +
                       (size_t)device_count * sizeof(engine->devices[0]));
@@ -233,7 +232,8 @@ engine_create(const char *name, int device_type, int device_count,
     }
     engine->table = (struct ps_backend){
         .abi_version = PS_ABI_VERSION,
-        .flags = PS_BACKEND_FORKABLE | (emulated ? EMULATED_FLAGS : 0),
+        .flags = PS_BACKEND_FORKABLE |
+                 (device_type == PS_DEVICE_CPU ? 0 : EMULATED_FLAGS),
         .name = name,
         .device_type = device_type,
         .status_name = cpu_status_name,
@@ -253,11 +253,12 @@ engine_create(const char *name, int device_type, int device_count,
     engine->clock = &cpu_monotonic_clock;
     engine->scheduler = cpu_threaded_scheduler;
     engine->device_count = device_count;
-    /* Half for the devices, half for the programs that use them. */
-    engine->memory = !emulated ? 0
-                     : memory > 0
-                         ? memory
-                         : cpu_host_memory() / 2 / (uint64_t)device_count;
+    if (device_type != PS_DEVICE_CPU) {
+        /* Half for the devices, half for the programs that use them. */
+        engine->memory = memory > 0
+                             ? memory
+                             : cpu_host_memory() / 2 / (uint64_t)device_count;
+    }
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS

@@ -1,0 +1,222 @@
+"""What becomes of memory when there is none for its housekeeping, or when to
+give some up fails: nothing is freed early, and no other call fails."""
+
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory, tools):
+    """A folder with the module `failing`, see tests/c/failing."""
+    folder = tmp_path_factory.mktemp("failing")
+    subprocess.run(
+        [
+            *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC"),
+            *("-shared", "-pthread", "-Wall", "-Wextra", "-Werror"),
+            f"-I{ROOT}/csrc/include",
+            f"-I{sysconfig.get_path('include')}",
+            *(ROOT / "csrc/backends/cpu").glob("*.c"),
+            HERE / "c/failing/failing.c",
+            *("-o", folder / "failing.so"),
+        ],
+        check=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def run(run_python, sanitized, failing):
+    """run(code): what it prints, with `failing` and its device type."""
+    if sanitized:
+        pytest.skip("a sanitizer must be loaded before anything else")
+    before = """
+import ctypes, sys
+import failing, pystreams
+from pystreams import _C
+failing_memory = ctypes.CDLL("failing.so").failing_memory
+failing_memory.argtypes = (ctypes.c_long,)
+sys.unraisablehook = lambda told: print("unraisable:", told.exc_value)
+
+def empty(nbytes, stream=None):
+    return pystreams.empty(nbytes, device="failing", stream=stream)
+
+def free():
+    return _C.mem_get_info(20)[0]
+
+all = free()
+first, second = pystreams.Stream("failing"), pystreams.Stream("failing")
+"""
+    env = {
+        "PYTHONPATH": f"{failing}:{ROOT}",
+        "LD_LIBRARY_PATH": str(failing),
+        "LD_PRELOAD": f"{failing}/failing.so",
+    }
+
+    def run(code):
+        done = run_python(before + code, env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
+def test_without_memory_for_its_mark_no_work_is_queued(run):
+    """Or the block could be given up under it."""
+    assert (
+        run("""
+source, target = empty(64).fill_(1), empty(64).fill_(2)
+source.tobytes(), target.tobytes()
+refused = 0
+for after in range(50):
+    for use in (
+        lambda s: target.copy_(source, non_blocking=True, stream=s),
+        lambda s: target.fill_(1, stream=s),
+    ):
+        stream = pystreams.Stream("failing")
+        failing_memory(after)
+        try:
+            use(stream)
+        except MemoryError:
+            refused += 1
+        else:
+            target.fill_(2, stream=stream)
+        finally:
+            failing_memory(-1)
+        stream.synchronize()
+        assert target.tobytes() == b"\\2" * 64
+assert 2 <= refused < 100
+print("done")
+""")
+        == "done\n"
+    )
+
+
+HELD = """
+import threading
+gate = threading.Event()
+second.submit(gate.wait, 30)
+block = empty(1 << 20, first)
+block.fill_(1, stream=second)
+assert free() == all - (1 << 20)
+"""
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(
+    "shortage",
+    ["failing_memory(0)", "failing.fail('event_create', 2, 99)"],
+    ids=["of memory", "of events"],
+)
+def test_what_is_given_up_without_memory_is_not_freed_early(
+    run, shortage, captured
+):
+    assert (
+        run(
+            HELD
+            + f"""
+graph, other = _C.Graph(20), empty(256, second)
+if {captured}:
+    _C.set_stream(second)
+    graph.capture_begin(capture_error_mode="relaxed")
+    other.fill_(1)
+{shortage}
+block.close()
+failing_memory(-1)
+if {captured}:
+    graph.capture_end()
+    _C.set_stream(_C.default_stream(20))
+for _ in range(3):
+    empty(8, first)
+    assert free() == all - (1 << 20) - 256
+gate.set()
+second.synchronize()
+assert free() == all - 256
+print("done")
+"""
+        )
+        == "done\n"
+    )
+
+
+def test_a_failing_free_fails_no_other_call(run):
+    """Not even of an allocation that waits for what was given up."""
+    assert run(
+        HELD
+        + """
+rest = empty(free(), first)
+rest.record_stream(second)
+block.close()
+rest.close()
+failing.fail("memory_free", 700, 1)
+timer = threading.Timer(0.1, gate.set)
+timer.start()
+kept = empty(32 << 20, first)
+print("allocated")
+timer.join()
+"""
+    ) == (
+        "unraisable: FAILING error: unknown error\n"
+        "freeing memory failed with PS_ERROR_UNKNOWN (700).\n"
+        "allocated\n"
+    )
+
+
+def test_a_graph_that_is_not_whole_is_none(run):
+    """It could be launched, and what its work uses would be gone."""
+    assert run("""
+graph = _C.Graph(20)
+_C.set_stream(first)
+graph.capture_begin()
+block = empty(64, first)
+block.fill_(1, stream=first)
+failing.fail("graph_destroy", 700, 1)
+try:
+    graph.capture_end()
+except pystreams.AcceleratorError as error:
+    print(error)
+del block
+assert free() == all
+try:
+    graph.replay()
+except RuntimeError as error:
+    print(error)
+""").splitlines()[1:] == [
+        "CUDAGraph.capture_end failed with PS_ERROR_UNKNOWN (700).",
+        "Called CUDAGraph::replay without a preceding successful capture.",
+    ]
+
+
+def test_a_graph_keeps_its_memory_until_its_launches_are_done(run):
+    """Also if there is none for its end."""
+    assert (
+        run("""
+graph = _C.Graph(20)
+_C.set_stream(first)
+graph.capture_begin()
+block = empty(64, first)
+block.fill_(1, stream=first)
+graph.capture_end()
+del block
+import threading
+gate = threading.Event()
+second.submit(gate.wait, 30)
+_C.set_stream(second)
+graph.replay()
+failing_memory(0)
+graph.reset()
+failing_memory(-1)
+empty(8, first)
+assert free() < all
+gate.set()
+second.synchronize()
+assert free() == all, (free(), all)
+print("done")
+""")
+        == "done\n"
+    )
