@@ -58,8 +58,8 @@ first, second = pystreams.Stream("failing"), pystreams.Stream("failing")
         "LD_PRELOAD": f"{failing}/failing.so",
     }
 
-    def run(code):
-        done = run_python(before + code, env=env)
+    def run(code, **variables):
+        done = run_python(before + code, env=env | variables)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
@@ -95,6 +95,41 @@ print("done")
 """)
         == "done\n"
     )
+
+
+USES = {
+    "device": "pystreams.Stream(name)",
+    "current stream": "_C.current_stream(dict(_C.backends())[name])",
+    "memory": "pystreams.empty(64, device=name).close()",
+    "properties": "_C.device_properties(dict(_C.backends())[name])",
+    "synchronize": "_C.synchronize(dict(_C.backends())[name])",
+    "event": "pystreams.Event(name).record()",
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_out_of_memory_at_first_use(run, name, use):
+    """It is a MemoryError, and the next use finds all as at first."""
+    told = run(
+        f"""
+name = {name!r}
+refused = 0
+for after in range(100):
+    failing_memory(after)
+    try:
+        {use}
+        break
+    except MemoryError:
+        refused += 1
+    finally:
+        failing_memory(-1)
+assert refused == after
+print(refused)
+""",
+        PYSTREAMS_EMULATE_CUDA="1",
+    )
+    assert 1 <= int(told) < 50
 
 
 HELD = """

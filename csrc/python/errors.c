@@ -42,6 +42,10 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
 {
     const struct ps_backend *backend = runtime->backend;
     struct shouted_name name = shout(runtime);
+    if (status == PS_ERROR_OUT_OF_MEMORY) {
+        PyErr_NoMemory();
+        return;
+    }
     PyErr_Format(PyExc_RuntimeError, "No %s %s are available: %s", name.chars,
                  backend->device_type == PS_DEVICE_CUDA ? "GPUs" : "devices",
                  backend->status_text(backend, status));
