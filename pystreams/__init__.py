@@ -7,6 +7,8 @@ waits up to 5 seconds for work that is running, and starts no more.
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 
 try:
     from . import _C, accelerator, cuda, trace
@@ -20,6 +22,12 @@ except ImportError:
         "bootstrap.sh` there and use its .venv/bin/python, or `pip install` "
         "it and start Python in another folder"
     ) from None
+except ValueError as error:
+    # A variable has a value that is none.  -m: Python looks for __main__.
+    if sys.argv[:1] != ["-m"]:
+        raise
+    print(f"pystreams: {error}", file=sys.stderr)
+    raise SystemExit(2) from None
 from ._C import (
     AcceleratorError,
     Buffer,
@@ -60,6 +68,21 @@ __all__ = [
 
 _EXIT_DEADLINE = 5.0
 
+# All there are: what a program may set, a build, and the tests.
+_VARIABLES = {
+    "PYSTREAMS_ACCELERATOR",
+    "PYSTREAMS_CPU_DEVICES",
+    "PYSTREAMS_EMULATE_CUDA",
+    "PYSTREAMS_EMULATE_MEMORY",
+    "PYSTREAMS_CUDA",
+    "PYSTREAMS_DEBUG",
+    "PYSTREAMS_SANITIZE",
+    "PYSTREAMS_SHARED",
+    "PYSTREAMS_WERROR",
+    "PYSTREAMS_CYCLES",
+    "PYSTREAMS_STRESS",
+}
+
 
 def empty(
     nbytes: int,
@@ -80,15 +103,11 @@ def empty(
 
 def get_include() -> str:
     """Return the folder to compile with as -I for <pystreams/backend.h>."""
-    import os
-
     return os.path.join(os.path.dirname(__file__), "include")
 
 
 def _shutdown() -> None:
     if not _C.shutdown(_EXIT_DEADLINE):
-        import sys
-
         print(
             "pystreams: queued work was still running "
             f"{_EXIT_DEADLINE:g} s after the program ended; it was abandoned",
@@ -96,4 +115,20 @@ def _shutdown() -> None:
         )
 
 
+def _warn_of_unknown_variables() -> None:
+    for name in os.environ:
+        if name.startswith("PYSTREAMS_") and name not in _VARIABLES:
+            import difflib
+            import warnings
+
+            (nearest,) = difflib.get_close_matches(name, _VARIABLES, 1, 0.0)
+            warnings.warn(
+                f"{name} is set, but means nothing to pystreams; the variable "
+                f"with the nearest name is {nearest}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
 atexit.register(_shutdown)
+_warn_of_unknown_variables()

@@ -240,6 +240,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     from .demo import DemoError, Mismatch
 
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        # What is opened next would get its number, and what is printed.
+        return complain("the output can't be written: it is closed", 2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Any path can be printed then, as on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")

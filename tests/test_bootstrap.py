@@ -1,5 +1,6 @@
 """bootstrap.sh, with a Python that only makes what it is asked for."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -42,7 +43,7 @@ def bootstrap(tmp_path):
         return subprocess.run(
             ["sh", "bootstrap.sh"],
             cwd=tmp_path,
-            env={"PATH": "/usr/bin:/bin", "PYTHON": python, "STOP": stop},
+            env=dict(os.environ, PYTHON=python, STOP=stop),
             capture_output=True,
             text=True,
             timeout=60,
