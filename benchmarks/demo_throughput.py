@@ -1,44 +1,52 @@
-"""The demo's speed on the CPU engine against the same copies in plain C.
+"""The demo's speed beside the limits of the machine it runs on.
 
-The C loop reads each chunk of the file and copies it in and out with memcpy,
-on one thread.
+Limits are what plain threads read of the page cache into the demo's kind of
+memory, with and without a CRC-32 of each chunk, and what the devices copy up,
+down and both ways at once.  On a GPU the slowest of the stages is the
+pipeline's limit.  On the CPU engine all stages share the cores, and the limit
+is a loop in C on as many threads: read and two memcpy for each chunk.  Every
+round measures all of it; ratios are within a round, and the medians of the
+rounds are printed.
 """
 
 import argparse
+import contextlib
 import ctypes
+import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 
-import pystreams
-from pystreams import demo
+from pystreams import _C, Stream, demo
 
-LIMIT = 0.6
+READERS = (1, 2, 4, 8, 16, 32)
+# The bytes that go through the CPU engine, or are copied one way.
+HOST_BYTES = 1 << 30
+COPY_BYTES = 4 << 30
 SOURCE = r"""
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-long
-copy_file(const char *path, size_t chunk)
+void
+copy_part(int file, size_t chunk, long begin, long end)
 {
-    int file = open(path, O_RDONLY);
     char *in = malloc(chunk), *device = malloc(chunk), *out = malloc(chunk);
-    long total = 0;
-    ssize_t count;
-    while ((count = read(file, in, chunk)) > 0) {
+    ssize_t count = 1;
+    for (long at = begin; at < end && count > 0; at += count) {
+        count = pread(file, in, chunk, at);
         memcpy(device, in, (size_t)count);
         memcpy(out, device, (size_t)count);
         /* Keeps the compiler from dropping the copies. */
         __asm__ volatile("" : : "r"(out), "r"(device) : "memory");
-        total += count;
     }
     free(in), free(device), free(out);
-    close(file);
-    return count < 0 ? -1 : total;
 }
 """
 
@@ -51,55 +59,310 @@ def compile_copy(folder: str) -> ctypes.CDLL:
     command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC"]
     subprocess.run([*command, "-o", library, source], check=True)
     loaded = ctypes.CDLL(library)
-    loaded.copy_file.restype = ctypes.c_long
-    loaded.copy_file.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    loaded.copy_part.restype = None
+    loaded.copy_part.argtypes = [
+        ctypes.c_int,
+        ctypes.c_size_t,
+        ctypes.c_long,
+        ctypes.c_long,
+    ]
     return loaded
 
 
+def rate_in_c(
+    loaded: ctypes.CDLL, file: int, chunk: int, limit: int, threads: int
+) -> float:
+    """Return the bytes a second of the loop in C, a part on each thread."""
+    part = -(-limit // threads)
+
+    def copy(begin: int) -> None:
+        loaded.copy_part(file, chunk, begin, min(begin + part, limit))
+
+    with ThreadPoolExecutor(threads) as pool:
+        began = time.perf_counter()
+        for _ in pool.map(copy, range(0, limit, part)):
+            pass
+        return limit / (time.perf_counter() - began)
+
+
 def write_file(path: str, nbytes: int) -> None:
-    block = os.urandom(1 << 20)
+    block = os.urandom(16 << 20)
     with open(path, "wb") as file:
-        for _ in range(nbytes >> 20):
-            file.write(block)
+        for left in range(nbytes, 0, -len(block)):
+            file.write(block[:left])
 
 
-def silent(title: str, total: int):
-    return lambda nbytes: None
+def silent(nbytes: int) -> None:
+    pass
+
+
+def is_host(devices: list[_C.device]) -> bool:
+    kind = dict(_C.backends())[devices[0].type]
+    return devices[0].type == "cpu" or _C.is_emulated(kind)
+
+
+class Readers:
+    """Plain threads that read a file into host memory of a device's kind."""
+
+    def __init__(self, source: demo.Source, device: _C.device, chunk: int):
+        self._source = source
+        self._stream = Stream(device)
+        self._chunk = chunk
+        self._buffers: list[list] = []
+
+    def rate(self, threads: int, limit: int, check: bool) -> float:
+        """Return the bytes a second that some threads read."""
+        while len(self._buffers) < threads:
+            self._buffers.append(
+                [
+                    demo.host_buffer(self._chunk, self._stream)
+                    for _ in range(demo.PLACES)
+                ]
+            )
+        offsets = iter(range(0, limit, self._chunk))
+
+        def read(buffers: list) -> None:
+            views = [buffer.memoryview() for buffer in buffers]
+            for turn, offset in enumerate(offsets):
+                view = views[turn % len(views)][: limit - offset]
+                self._source.read(view, offset)
+                if check:
+                    zlib.crc32(view)
+
+        with ThreadPoolExecutor(threads) as pool:
+            began = time.perf_counter()
+            for _ in pool.map(read, self._buffers[:threads]):
+                pass
+            return limit / (time.perf_counter() - began)
+
+
+class Copies:
+    """Copies between the host and each of some devices at once."""
+
+    def __init__(self, devices: list[_C.device], chunk: int):
+        streams = 4 if is_host(devices) else 2
+        self._chunk = chunk
+        self._ways = []
+        for device in devices:
+            for _ in range(streams):
+                stream = Stream(device)
+                place = demo.Place([stream], chunk)
+                back = Stream(device)
+                self._ways.append(
+                    (stream, place, back, demo.Place([back], chunk))
+                )
+
+    def rate(self, up: bool, down: bool, limit: int) -> float:
+        """Return the bytes a second one way, or each way at once."""
+        turns = max(1, limit // self._chunk // len(self._ways))
+        began = time.perf_counter()
+        for _ in range(turns):
+            for stream, place, back, other in self._ways:
+                if up:
+                    place.buffers[0].copy_(
+                        place.incoming, non_blocking=True, stream=stream
+                    )
+                if down:
+                    other.outgoing.copy_(
+                        other.buffers[0], non_blocking=True, stream=back
+                    )
+        for stream, _, back, _ in self._ways:
+            stream.synchronize()
+            back.synchronize()
+        seconds = time.perf_counter() - began
+        return turns * len(self._ways) * self._chunk / seconds
+
+
+class Section:
+    """The demo on some devices, over some numbers of streams."""
+
+    def __init__(self, devices, source, file, in_c, options, counts):
+        self.devices = devices
+        self.host = is_host(devices)
+        self.size = min(source.size, HOST_BYTES) if self.host else source.size
+        self.name = ", ".join(map(str, devices))
+        self._source = source
+        ways = [[device] for device in devices]
+        self.streams = options.streams or [demo.default_streams(len(devices))]
+        most = max(self.streams) * len(ways)
+        self.chunk = (options.chunk_kib or 0) << 10 or demo.default_chunk(
+            self.size, most, devices[0]
+        )
+        self._places = options.places
+        self._file = file
+        self._in_c = in_c
+        self._ways = ways
+        self._counts = counts
+        self._readers = Readers(source, devices[0], self.chunk)
+        self._copies = Copies(devices, self.chunk)
+        self._checksums = demo.read_plainly(
+            source, self.chunk, self.size, silent
+        )
+        self._lanes: list[demo.Lane] = []
+
+    def _demo(self, streams: int, checksums: array | None) -> float:
+        count = streams * len(self._ways)
+        while len(self._lanes) < count:
+            way = self._ways[len(self._lanes) % len(self._ways)]
+            self._lanes.append(demo.Lane(way, self.chunk, self._places))
+        lanes = self._lanes[:count]
+        arguments = self._source, lanes, self.chunk
+        # The threads are there before the clock runs.
+        demo.stream_file(*arguments, min(self.size, 1 << 28), None, silent)
+        seconds = demo.stream_file(*arguments, self.size, checksums, silent)
+        return self.size / seconds
+
+    def round(self) -> dict:
+        """Measure the limits and the demo once; rates in GB/s."""
+        read = {
+            str(n): self._readers.rate(n, self.size, False)
+            for n in self._counts
+        }
+        copies = {
+            name: self._copies.rate(up, down, min(self.size, COPY_BYTES))
+            for name, up, down in (
+                ("up", True, False),
+                ("down", False, True),
+                ("each way at once", True, True),
+            )
+        }
+        runs = {str(n): self._demo(n, None) for n in self.streams}
+        # Slower by far, and more so on few threads.
+        checked_read = {
+            str(n): self._readers.rate(n, self.size, True)
+            for n in self._counts
+            if n >= max(self._counts) // 4
+        }
+        checked = {
+            str(n): self._demo(n, self._checksums) for n in self.streams
+        }
+        if self.host:
+            threads = demo.cores()
+            in_c = {
+                str(n): rate_in_c(
+                    self._in_c, self._file, self.chunk, self.size, n
+                )
+                for n in sorted({1, threads})
+            }
+            limit = max(in_c.values())
+            # What a CRC-32 adds to the time of reading.
+            added = 1 / max(checked_read.values()) - 1 / max(read.values())
+            checked_limit = 1 / (1 / limit + added)
+        else:
+            in_c = {}
+            both = copies["each way at once"]
+            limit = min(max(read.values()), both)
+            checked_limit = min(max(checked_read.values()), both)
+        return {
+            "readers": giga(read),
+            "readers with CRC-32": giga(checked_read),
+            "copies": giga(copies),
+            "loop in C": giga(in_c),
+            "limit": limit / 1e9,
+            "limit with check": checked_limit / 1e9,
+            "demo": giga(runs),
+            "demo with check": giga(checked),
+            "demo / limit": {n: rate / limit for n, rate in runs.items()},
+            "demo / limit with check": {
+                n: rate / checked_limit for n, rate in checked.items()
+            },
+            "demo / 1 thread in C": {
+                n: rate / in_c["1"] for n, rate in runs.items() if in_c
+            },
+        }
+
+
+def giga(rates: dict[str, float]) -> dict[str, float]:
+    return {name: rate / 1e9 for name, rate in rates.items()}
+
+
+def median(values: list):
+    """Return the median of numbers, or of each member of dictionaries."""
+    if isinstance(values[0], dict):
+        return {
+            name: median([value[name] for value in values])
+            for name in values[0]
+        }
+    return statistics.median(values)
+
+
+def show(section: Section, result: dict) -> None:
+    print(
+        f"\n{section.name}: {section.size / 1e9:.2f} GB in chunks of "
+        f"{section.chunk >> 10} KiB; GB/s"
+    )
+    for name, value in result.items():
+        if value == {}:
+            continue
+        if isinstance(value, dict):
+            text = "  ".join(f"{key}: {x:.2f}" for key, x in value.items())
+        else:
+            text = f"{value:.2f}"
+        print(f"  {name:<24} {text}")
+
+
+def counts(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--chunk", type=int, default=demo.DEFAULT_CHUNK)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--device",
+        action="append",
+        help="devices of one section, with commas; repeat it for more "
+        "(default: the CPU engine, each device of the accelerator, and all)",
+    )
+    parser.add_argument("--gib", type=float, help="size of the file")
+    parser.add_argument("--file", help="a file to read in its place")
+    parser.add_argument("--streams", type=counts, help="such as 8,16,24")
+    parser.add_argument("--chunk-kib", type=int)
+    parser.add_argument("--places", type=int, default=demo.PLACES)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    nbytes = options.mib << 20
-    plain, streamed, one = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        library = compile_copy(folder)
-        path = os.path.join(folder, "data")
-        write_file(path, nbytes)
-        for _ in range(options.runs):
-            began = time.perf_counter()
-            copied = library.copy_file(path.encode(), options.chunk)
-            plain.append(time.perf_counter() - began)
-            if copied != nbytes:
-                raise RuntimeError(f"copied {copied} of {nbytes} bytes")
-            result = demo.run(
-                path,
-                [pystreams.device("cpu:0")],
-                options.streams,
-                options.chunk,
-                silent,
+    names = options.device
+    if names is None:
+        devices = demo.find_devices([])
+        names = [str(device) for device in devices]
+        if len(devices) > 1:
+            names.append(",".join(names))
+        if "cpu:0" not in names:
+            names.insert(0, "cpu:0")
+    sections = [demo.find_devices(name.split(",")) for name in names]
+    on_host = all(map(is_host, sections))
+    nbytes = int((options.gib or (1 if on_host else 8)) * (1 << 30))
+    readers = [n for n in READERS if n <= max(2, demo.cores())]
+    results = []
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        path = options.file or os.path.join(folder, "data")
+        if options.file is None:
+            write_file(path, nbytes)
+        file = stack.enter_context(demo.open_file(path))
+        source = demo.Source(path, file)
+        in_c = compile_copy(folder) if any(map(is_host, sections)) else None
+        for devices in sections:
+            section = Section(
+                devices, source, file.fileno(), in_c, options, readers
             )
-            streamed.append(result["seconds"])
-            one.append(result["one_stream_seconds"])
-    ratio = min(plain) / min(streamed)
-    for name, times in ("C", plain), ("demo", streamed), ("1 stream", one):
-        print(f"{name:<10} {nbytes / min(times) / 1e9:6.2f} GB/s")
-    print(f"demo / C   {ratio:6.2f}, limit {LIMIT:g}")
-    return 0 if ratio >= LIMIT else 1
+            rounds = [section.round() for _ in range(options.rounds)]
+            result = median(rounds)
+            if options.json:
+                results.append(
+                    {
+                        "devices": [str(device) for device in devices],
+                        "bytes": section.size,
+                        "chunk": section.chunk,
+                        **result,
+                    }
+                )
+            else:
+                show(section, result)
+            del section
+    if options.json:
+        print(json.dumps(results, indent=2))
+    return 0
 
 
 if __name__ == "__main__":

@@ -90,22 +90,26 @@ def parser() -> Parser:
         default=[],
         metavar="D",
         help="a device such as cuda:0, or a type for all its devices; "
-        "repeat it or use commas for a way across several "
+        "repeat it or use commas for several, which share the chunks "
         "(default: all devices of the accelerator)",
+    )
+    demo.add_argument(
+        "--chain",
+        action="store_true",
+        help="send each chunk through all of the devices, one after another",
     )
     demo.add_argument(
         "--streams",
         type=stream_count,
-        default=4,
         metavar="N",
-        help="streams on each device (default: 4)",
+        help="streams on each device (default: by the number of cores)",
     )
     demo.add_argument(
         "--chunk",
         type=chunk_size,
         metavar="BYTES",
         help="bytes on a stream at a time, with K, M or G for powers of "
-        "1024 (default: up to 1M, by the size of the file)",
+        "1024 (default: up to 8M, by the device and the size of the file)",
     )
     demo.add_argument(
         "--json",
@@ -146,7 +150,12 @@ def show_demo(options: argparse.Namespace) -> None:
     devices = demo.find_devices(names)
     with Bars() as bars:
         result = demo.run(
-            path, devices, options.streams, options.chunk, bars.start
+            path,
+            devices,
+            options.streams,
+            options.chunk,
+            bars.start,
+            options.chain,
         )
     result["why"] = (
         "--device asks for it" if names else report.accelerator_why()
@@ -215,11 +224,9 @@ class Bars:
         self._width = len(line)
 
     def start(self, title: str, total: int) -> Callable[[int], None]:
-        if self._rich:
-            task = self._rich.add_task(title, total=total)
-            return lambda nbytes: self._rich.advance(task, nbytes)
         if not sys.stderr.isatty():
             return lambda nbytes: None
+        task = self._rich and self._rich.add_task(title, total=total)
         done = 0
         shown = time.monotonic()
 
@@ -227,11 +234,15 @@ class Bars:
             nonlocal done, shown
             done += nbytes
             now = time.monotonic()
-            if now - shown >= self.PERIOD:
-                shown = now
-                self._write(
-                    f"{title} {done / total:.0%} of {report.size_text(total)}"
-                )
+            if now - shown < self.PERIOD and done < total:
+                return
+            shown = now
+            if self._rich:
+                self._rich.update(task, completed=done)
+                return
+            self._write(
+                f"{title} {done / total:.0%} of {report.size_text(total)}"
+            )
 
         return advance
 

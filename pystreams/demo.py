@@ -1,8 +1,10 @@
 """Stream a file through devices and back, and check every byte.
 
-A ring of slots bounds the memory: a slot has a stream on each device, a
-pinned buffer at each end of the way and a buffer on each device.  A chunk of
-the file takes the next slot once the chunk before it has come back out.
+A lane is a stream for work on the host, a stream on each device of its way,
+and buffers for two chunks of the file.  In stream order, a chunk is read by a
+callable, copied from device to device and back, and checked by the callable
+that reads the next chunk into its place.  The main thread only queues ahead,
+always on the lane that is through with a chunk.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import stat
 import time
 import zlib
 from array import array
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from . import _C
 from ._C import Buffer, Event, Stream
@@ -22,6 +26,7 @@ from .report import size_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from io import FileIO
     from typing import Any
 
@@ -31,9 +36,19 @@ MAX_STREAMS = 64
 MAX_CHUNK = 1 << 30
 MAX_BUFFERS = 4 << 30
 MIN_CHUNK = 4 << 10
-DEFAULT_CHUNK = 1 << 20
+# On the host's own engine a chunk is to stay in the cache of a core.
+HOST_CHUNK = 1 << 20
+DEVICE_CHUNK = 8 << 20
+# Streams on a device by default: one for each core, within limits.
+LEAST_STREAMS = 4
+MOST_DEFAULT = 16
+# Chunks that a lane holds, and turns of its callable that are queued.
+PLACES = 2
+TURNS = 4
 # How much of a long file is timed.
-TIMED_BYTES = 1 << 30
+TIMED_BYTES = 8 << 30
+# What a thread reads plainly before it says so.
+PLAIN_BYTES = 64 << 20
 
 
 class DemoError(Exception):
@@ -58,7 +73,7 @@ def open_file(path: str) -> FileIO:
 
 
 class Source:
-    """An open file that must stay as it is now."""
+    """An open file that must stay as it is now; any thread may read it."""
 
     def __init__(self, path: str, file: FileIO) -> None:
         self.path = path
@@ -68,15 +83,14 @@ class Source:
         if self.size == 0:
             raise DemoError(f"{path} is empty")
 
-    def rewind(self) -> None:
-        self._file.seek(0)
-
-    def read(self, view: memoryview) -> None:
-        """Fill the view with what comes next."""
+    def read(self, view: memoryview, offset: int) -> None:
+        """Fill the view with what the file has from an offset on."""
         filled = 0
         while filled < len(view):
             try:
-                count = self._file.readinto(view[filled:])
+                count = os.preadv(
+                    self._file.fileno(), [view[filled:]], offset + filled
+                )
             except OSError as error:
                 raise DemoError(f"{self.path}: {error.strerror}") from error
             if not count:
@@ -91,6 +105,24 @@ class Source:
             raise DemoError(f"{self.path} changed while it was being read")
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Chunk:
+    """A part of the file, and when the streams of a lane worked on it."""
+
+    def __init__(
+        self, index: int, offset: int, nbytes: int, way: list[_C.device]
+    ) -> None:
+        self.index = index
+        self.offset = offset
+        self.nbytes = nbytes
+        self.starts = [Event(device) for device in way]
+        self.ends = [Event(device) for device in way]
+
+
 def host_buffer(nbytes: int, stream: Stream) -> Buffer:
     """Return host memory that a stream copies asynchronously."""
     device = stream.device
@@ -100,136 +132,211 @@ def host_buffer(nbytes: int, stream: Stream) -> Buffer:
     return Buffer(nbytes, device=device, pin_memory=True)
 
 
-class Slot:
-    """A place in the ring, for one chunk at a time."""
+class Place:
+    """Buffers for one chunk at a time, and the chunk that has them."""
 
-    def __init__(self, devices: list[_C.device], chunk: int) -> None:
-        self.streams = [Stream(device) for device in devices]
+    def __init__(self, streams: list[Stream], nbytes: int) -> None:
+        self.chunk: Chunk | None = None
+        self.incoming = host_buffer(nbytes, streams[0])
+        self.outgoing = host_buffer(nbytes, streams[-1])
         self.buffers = [
-            Buffer(chunk, device=stream.device, stream=stream)
-            for stream in self.streams
+            Buffer(nbytes, device=stream.device, stream=stream)
+            for stream in streams
         ]
-        self.incoming = host_buffer(chunk, self.streams[0])
-        self.outgoing = host_buffer(chunk, self.streams[-1])
-        self.incoming_view = self.incoming.memoryview()
-        self.outgoing_view = self.outgoing.memoryview()
-        self.starts = [Event(device) for device in devices]
-        self.ends = [Event(device) for device in devices]
-        # For each device, when its stream began and ended each chunk, in
-        # milliseconds after the device's origin: begin, end, begin, end, ...
-        self.spans = [array("f") for _ in devices]
+        self._incoming_view = self.incoming.memoryview()
+        self._outgoing_view = self.outgoing.memoryview()
 
-    def send(self, nbytes: int) -> None:
-        """Queue the way of a chunk, from incoming through to outgoing."""
-        source = self.incoming[:nbytes]
-        for place, stream in enumerate(self.streams):
-            if place:
-                stream.wait_event(self.ends[place - 1])
-            self.starts[place].record(stream)
-            target = self.buffers[place][:nbytes]
-            target.copy_(source, non_blocking=True, stream=stream)
-            if place == len(self.streams) - 1:
-                back = self.outgoing[:nbytes]
-                back.copy_(target, non_blocking=True, stream=stream)
-            self.ends[place].record(stream)
-            source = target
+    def read(self, source: Source, chunk: Chunk) -> None:
+        source.read(self._incoming_view[: chunk.nbytes], chunk.offset)
 
-    def check(self, chunk: int, nbytes: int, expected: int) -> None:
-        """Wait for a chunk to come out, and compare its CRC-32."""
-        self.ends[-1].synchronize()
-        found = zlib.crc32(self.outgoing_view[:nbytes])
+    def check(self, chunk: Chunk, expected: int) -> None:
+        """Compare the CRC-32 of a chunk that came back."""
+        found = zlib.crc32(self._outgoing_view[: chunk.nbytes])
         if found != expected:
             raise Mismatch(
-                f"chunk {chunk} came back different: its CRC-32 is "
+                f"chunk {chunk.index} came back different: its CRC-32 is "
                 f"{found:08x}, and {expected:08x} in a plain read"
             )
 
-    def note_times(self, origins: list[Event]) -> None:
-        """Wait for a chunk to come out, and add to the spans."""
-        self.ends[-1].synchronize()
-        for place, origin in enumerate(origins):
-            begin = origin.elapsed_time(self.starts[place])
-            end = origin.elapsed_time(self.ends[place])
-            self.spans[place].extend((begin, end))
+
+class Lane:
+    """Streams and buffers that chunks take one behind the other.
+
+    With room for one chunk, a single stream reads, copies and checks.
+    """
+
+    def __init__(
+        self, way: list[_C.device], nbytes: int, places: int = PLACES
+    ) -> None:
+        self.way = way
+        self.streams = [Stream(device) for device in way]
+        self._host = self.streams[0] if places == 1 else Stream(way[0])
+        self._places = [Place(self.streams, nbytes) for _ in range(places)]
+
+    def begin(
+        self,
+        source: Source,
+        checksums: array[int] | None,
+        done: SimpleQueue[Lane],
+    ) -> None:
+        """Start anew; the lane puts itself into a queue after each turn."""
+        self._source = source
+        self._checksums = checksums
+        self._done = done
+        self._count = 0
+        # The callables that are queued, oldest first.  Each returns the chunk
+        # that is out.
+        self.turns: deque[Future[Chunk | None]] = deque()
+        self._origins = [Event(device) for device in self.way]
+        for origin, stream in zip(self._origins, self.streams, strict=True):
+            origin.record(stream)
+        # For each device, when its stream began and ended to copy each chunk,
+        # in milliseconds after the origin: begin, end, begin, end, ...
+        self.spans = [array("f") for _ in self.way]
+
+    def send(self, chunk: Chunk) -> None:
+        """Queue the way of a chunk."""
+        place = self._queue_turn(chunk)
+        ready = Event(self.way[0], enable_timing=False)
+        ready.record(self._host)
+        source = place.incoming[: chunk.nbytes]
+        for index, stream in enumerate(self.streams):
+            stream.wait_event(ready)
+            chunk.starts[index].record(stream)
+            target = place.buffers[index][: chunk.nbytes]
+            target.copy_(source, non_blocking=True, stream=stream)
+            if index == len(self.streams) - 1:
+                back = place.outgoing[: chunk.nbytes]
+                back.copy_(target, non_blocking=True, stream=stream)
+            ready = chunk.ends[index]
+            ready.record(stream)
+            source = target
+
+    def finish(self) -> None:
+        """Queue the turns that see the last chunks out."""
+        for _ in self._places:
+            self._queue_turn(None)
+
+    def _queue_turn(self, chunk: Chunk | None) -> Place:
+        place = self._places[self._count % len(self._places)]
+        self._count += 1
+        before, place.chunk = place.chunk, chunk
+        if before is not None:
+            self._host.wait_event(before.ends[-1])
+        self.turns.append(self._host.submit(self._turn, place, before, chunk))
+        return place
+
+    def _turn(
+        self, place: Place, before: Chunk | None, chunk: Chunk | None
+    ) -> Chunk | None:
+        try:
+            if before is not None and self._checksums is not None:
+                place.check(before, self._checksums[before.index])
+            if chunk is not None:
+                place.read(self._source, chunk)
+        finally:
+            self._done.put(self)
+        return before
+
+    def end_turn(self) -> int:
+        """Take the oldest turn's result; return the bytes that are out."""
+        chunk = self.turns.popleft().result()
+        if chunk is None:
+            return 0
+        for index, origin in enumerate(self._origins):
+            begin = origin.elapsed_time(chunk.starts[index])
+            end = origin.elapsed_time(chunk.ends[index])
+            self.spans[index].extend((begin, end))
+        return chunk.nbytes
+
+    def stop(self) -> None:
+        """Drop the turns that are queued, and wait for what has begun."""
+        for turn in self.turns:
+            turn.cancel()
+        for stream in (self._host, *self.streams):
+            # Why it is stopped has been raised already.
+            with suppress(RuntimeError):
+                stream.synchronize()
 
 
-def send_file(
+def next_lane(lanes: list[Lane], done: SimpleQueue[Lane]) -> Lane:
+    """Wait for a lane that ended a turn."""
+    while True:
+        try:
+            return done.get(timeout=1)
+        except Empty:
+            # A turn behind work that failed has not run.
+            for lane in lanes:
+                if lane.turns and lane.turns[0].done():
+                    lane.turns[0].result()
+
+
+def stream_file(
     source: Source,
-    ring: list[Slot],
+    lanes: list[Lane],
+    nbytes: int,
     limit: int,
+    checksums: array[int] | None,
     progress: Progress,
-    watch: Callable[[Slot, int, int], Callable[[], None]],
-) -> None:
-    """Send the first bytes of a file around the ring.
-
-    watch gets a slot, the number and the bytes of the chunk that was sent
-    from it, and returns what to call before the slot is used again.
-    """
-    chunk = ring[0].incoming.nbytes
-    waits: list[Callable[[], None]] = []
-    source.rewind()
-    for index, offset in enumerate(range(0, limit, chunk)):
-        place = index % len(ring)
-        slot = ring[place]
-        if index >= len(ring):
-            waits[place]()
-        nbytes = min(chunk, limit - offset)
-        source.read(slot.incoming_view[:nbytes])
-        slot.send(nbytes)
-        waits[place : place + 1] = [watch(slot, index, nbytes)]
-        progress(nbytes)
-    for wait in waits:
-        wait()
-
-
-def check_file(
-    source: Source, ring: list[Slot], checksums: array[int], progress: Progress
-) -> None:
-    """Send a file around, and check that each chunk has its CRC-32."""
-    with ThreadPoolExecutor(min(len(ring), os.cpu_count() or 1)) as pool:
-
-        def watch(slot: Slot, index: int, nbytes: int) -> Callable[[], None]:
-            expected = checksums[index]
-            return pool.submit(slot.check, index, nbytes, expected).result
-
-        send_file(source, ring, source.size, progress, watch)
-
-
-def time_file(
-    source: Source, ring: list[Slot], limit: int, progress: Progress
 ) -> float:
-    """Send the first bytes of a file around, and return the seconds it took.
+    """Send the first bytes of a file over the lanes, in chunks of nbytes.
 
-    The slots' spans tell afterwards when each stream worked.
+    Return the seconds it took.  Each chunk is checked if there are checksums.
+    The lanes' spans tell afterwards when each stream copied.
     """
-    origins = [Event(stream.device) for stream in ring[0].streams]
-    for slot in ring:
-        slot.spans = [array("f") for _ in origins]
+    done: SimpleQueue[Lane] = SimpleQueue()
     began = time.perf_counter()
-    for origin, stream in zip(origins, ring[0].streams, strict=True):
-        origin.record(stream)
-    send_file(
-        source,
-        ring,
-        limit,
-        progress,
-        lambda slot, index, nbytes: partial(slot.note_times, origins),
-    )
+    for lane in lanes:
+        lane.begin(source, checksums, done)
+    room = deque(lanes * TURNS)
+    try:
+        for index, offset in enumerate(range(0, limit, nbytes)):
+            if room:
+                lane = room.popleft()
+            else:
+                lane = next_lane(lanes, done)
+                progress(lane.end_turn())
+            part = min(nbytes, limit - offset)
+            lane.send(Chunk(index, offset, part, lane.way))
+        for lane in lanes:
+            lane.finish()
+        for _ in range(sum(len(lane.turns) for lane in lanes)):
+            progress(next_lane(lanes, done).end_turn())
+    except BaseException:
+        for lane in lanes:
+            lane.stop()
+        raise
     return time.perf_counter() - began
 
 
 def read_plainly(
     source: Source, chunk: int, limit: int, progress: Progress
 ) -> array[int]:
-    """Read the first bytes of a file; return the CRC-32 of each chunk."""
+    """Read the first bytes of a file; return the CRC-32 of each chunk.
+
+    Threads do it, with no stream and no buffer of the package's.
+    """
+    block = max(1, PLAIN_BYTES // chunk) * chunk
+
+    def read(begin: int) -> array[int]:
+        end = min(begin + block, limit)
+        view = memoryview(bytearray(min(chunk, end - begin)))
+        found = array("I")
+        for offset in range(begin, end, chunk):
+            part = view[: end - offset]
+            source.read(part, offset)
+            found.append(zlib.crc32(part))
+        return found
+
     checksums = array("I")
-    view = memoryview(bytearray(chunk))
-    source.rewind()
-    for offset in range(0, limit, chunk):
-        part = view[: limit - offset]
-        source.read(part)
-        checksums.append(zlib.crc32(part))
-        progress(len(part))
+    begins = range(0, limit, block)
+    pool = ThreadPoolExecutor(min(len(begins), cores()))
+    try:
+        for begin, found in zip(begins, pool.map(read, begins), strict=True):
+            checksums.extend(found)
+            progress(min(block, limit - begin))
+    finally:
+        pool.shutdown(cancel_futures=True)
     return checksums
 
 
@@ -268,69 +375,110 @@ def find_devices(names: list[str]) -> list[_C.device]:
     return found
 
 
-def pick_chunk(size: int, streams: int) -> int:
-    """Return a chunk that gives every stream of a small file some work."""
-    wanted = size // (4 * streams) >> 12 << 12
-    return max(MIN_CHUNK, min(wanted, DEFAULT_CHUNK))
+def default_streams(devices: int) -> int:
+    """Return how many streams each of some devices gets."""
+    return max(1, min(MOST_DEFAULT, max(LEAST_STREAMS, cores()) // devices))
+
+
+def default_chunk(size: int, lanes: int, device: _C.device) -> int:
+    """Return a chunk that gives every lane some work, even of a small file."""
+    emulated = _C.is_emulated(dict(_C.backends())[device.type])
+    on_host = emulated or device.type == "cpu"
+    wanted = size // (4 * lanes) >> 12 << 12
+    return max(MIN_CHUNK, min(wanted, HOST_CHUNK if on_host else DEVICE_CHUNK))
+
+
+def make_lanes(
+    ways: list[list[_C.device]], count: int, chunk: int
+) -> list[Lane]:
+    """Return lanes that take the ways in turn."""
+    total = count * PLACES * chunk * (2 + len(ways[0]))
+    if total > MAX_BUFFERS:
+        raise DemoError(
+            f"{count} streams with chunks of {size_text(chunk)} need "
+            f"{size_text(total)} of buffers; the limit is "
+            f"{size_text(MAX_BUFFERS)}"
+        )
+    return [Lane(ways[i % len(ways)], chunk) for i in range(count)]
 
 
 def run(
     path: str,
     devices: list[_C.device],
-    streams: int,
+    streams: int | None,
     chunk: int | None,
     progress: Callable[[str, int], Progress],
+    chain: bool = False,
 ) -> dict[str, Any]:
     """Send a file through the devices and back, and return what was measured.
 
+    Each chunk goes through one of the devices, or in a chain through all.
     The whole file is read plainly, then streamed and checked; then its first
     bytes are streamed twice against the clock, over all streams and over one.
     progress gets a title and the bytes to come, and returns what to call with
-    each number of bytes done.  Raises DemoError where the file can't be read
-    or changes, and Mismatch where a byte came back different.
+    each number of bytes done.  Raises DemoError if the file can't be read or
+    changes, and Mismatch if a byte came back different.
     """
+    ways = [devices] if chain else [[device] for device in devices]
     with open_file(path) as file:
         source = Source(path, file)
         size = source.size
-        chunk = min(chunk or pick_chunk(size, streams), size)
+        count = (streams or default_streams(len(ways))) * len(ways)
+        chunk = min(chunk or default_chunk(size, count, devices[0]), size)
         chunks = -(-size // chunk)
-        streams = min(streams, chunks)
-        total = streams * chunk * (2 + len(devices))
-        if total > MAX_BUFFERS:
-            raise DemoError(
-                f"{streams} streams with chunks of {size_text(chunk)} need "
-                f"{size_text(total)} of buffers; the limit is "
-                f"{size_text(MAX_BUFFERS)}"
-            )
+        lanes = make_lanes(ways, min(count, chunks), chunk)
         timed = min(size, max(1, TIMED_BYTES // chunk) * chunk)
+
+        def stream(
+            title: str,
+            lanes: list[Lane],
+            limit: int,
+            checksums: array[int] | None = None,
+        ) -> float:
+            return stream_file(
+                source, lanes, chunk, limit, checksums, progress(title, limit)
+            )
+
         try:
             checksums = read_plainly(
                 source, chunk, size, progress("reading", size)
             )
-            ring = [Slot(devices, chunk) for _ in range(streams)]
-            check_file(source, ring, checksums, progress("checking", size))
-            # A long file may have pushed its own beginning out of memory.
-            read_plainly(source, chunk, timed, progress("reading", timed))
-            one_seconds = time_file(
-                source, ring[:1], timed, progress("timing 1 stream", timed)
-            )
-            seconds = time_file(source, ring, timed, progress("timing", timed))
+            checked_seconds = stream("checking", lanes, size, checksums)
+            if timed < size:
+                # The rest may have pushed the beginning out of memory.
+                read_plainly(source, chunk, timed, progress("reading", timed))
+            one = Lane(lanes[0].way, chunk, places=1)
+            one_seconds = stream("timing 1 stream", [one], timed)
+            seconds = stream("timing", lanes, timed)
         except Mismatch:
             source.check_unchanged()
             raise
         source.check_unchanged()
+    if chain:
+        spans = [
+            list(rows)
+            for rows in zip(*(lane.spans for lane in lanes), strict=True)
+        ]
+    else:
+        spans = [
+            [lane.spans[0] for lane in lanes[place :: len(ways)]]
+            for place in range(len(ways))
+        ]
     return {
         "file": path,
         "bytes": size,
         "chunk": chunk,
         "chunks": chunks,
-        "streams": streams,
+        "streams": len(lanes),
         "devices": [str(device) for device in devices],
+        "chain": chain,
+        "checked_seconds": checked_seconds,
+        "checked_bytes_per_second": size / checked_seconds,
         "timed_bytes": timed,
         "seconds": seconds,
         "bytes_per_second": timed / seconds,
         "one_stream_seconds": one_seconds,
         "one_stream_bytes_per_second": timed / one_seconds,
-        "overlap": one_seconds / seconds if streams > 1 else None,
-        "spans": [slot.spans for slot in ring],
+        "overlap": one_seconds / seconds if len(lanes) > 1 else None,
+        "spans": spans,
     }

@@ -54,19 +54,21 @@ def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "device": device,
             "stream": index,
-            "chunks": len(spans[place]) // 2,
-            "begin_ms": spans[place][0],
-            "end_ms": spans[place][-1],
-            "busy_ms": busy(spans[place]),
+            "chunks": len(spans) // 2,
+            "begin_ms": spans[0],
+            "end_ms": spans[-1],
+            "busy_ms": busy(spans),
         }
-        for place, device in enumerate(result["devices"])
-        for index, spans in enumerate(result["spans"])
+        for device, rows in zip(
+            result["devices"], result["spans"], strict=True
+        )
+        for index, spans in enumerate(rows)
     ]
 
 
 def figures(result: dict[str, Any], title: str) -> str:
     """Return the lines above the timetable."""
-    way = " -> ".join(result["devices"])
+    way = (" -> " if result["chain"] else " or ").join(result["devices"])
     names = ", ".join(dict.fromkeys(result["device_names"]))
     chunks = plural(result["chunks"], "chunk")
     lines = [
@@ -74,7 +76,11 @@ def figures(result: dict[str, Any], title: str) -> str:
         ("device", f"{names}, because {result['why']}"),
         ("way", f"file -> pinned -> {way} -> pinned"),
         ("bytes", f"{result['bytes']:,}"),
-        ("check", f"{chunks} of {size_text(result['chunk'])} came back right"),
+        (
+            "check",
+            f"{chunks} of {size_text(result['chunk'])} came back right, at "
+            f"{size_text(result['checked_bytes_per_second'])}/s",
+        ),
         ("1 stream", speed(result, result["one_stream_seconds"])),
     ]
     if result["streams"] > 1:
@@ -106,20 +112,19 @@ def speed(result: dict[str, Any], seconds: float) -> str:
 
 def draw(result: dict[str, Any], columns: int, marks: str) -> str:
     """Return the timetable: a bar for each stream on each device."""
-    spans = result["spans"]
     width = max(10, columns - LABEL - TAIL - 2)
-    lines = [f"When each stream worked: {marks[0]} idle to {marks[-1]} busy"]
-    for place, device in enumerate(result["devices"]):
-        total = max(row[place][-1] for row in spans) or 1.0
+    lines = [f"When each stream copied: {marks[0]} idle to {marks[-1]} busy"]
+    for device, rows in zip(result["devices"], result["spans"], strict=True):
+        total = max((spans[-1] for spans in rows), default=0) or 1.0
         end = milliseconds(total)
         ruler = "0 ms" + end.rjust(width - 4)
         lines += ["", f"{device:<{LABEL}} {ruler}   busy  chunks"]
-        for index, row in enumerate(spans):
-            part = busy(row[place]) / total
+        for index, spans in enumerate(rows):
+            part = busy(spans) / total
             lines.append(
                 f"stream {index:<{LABEL - 7}} "
-                f"{bar(row[place], total, width, marks)} "
-                f"{part:>6.0%} {len(row[place]) // 2:>7}"
+                f"{bar(spans, total, width, marks)} "
+                f"{part:>6.0%} {len(spans) // 2:>7}"
             )
     return "\n".join(lines)
 

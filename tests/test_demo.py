@@ -1,5 +1,6 @@
 """`python -m pystreams`, as a user runs it: what it prints, how it ends."""
 
+import errno
 import json
 import os
 import random
@@ -59,7 +60,7 @@ def test_adds_up(backend, run_demo, make, size):
     assert result["bytes"] == size
     assert result["chunks"] == chunks
     assert result["devices"] == [str(backend.device())]
-    assert result["streams"] == min(4, chunks)
+    assert result["streams"] == min(demo.default_streams(1), chunks)
     assert result["why"]
     rows = result["timetable"]
     assert len(rows) == result["streams"]
@@ -75,6 +76,9 @@ def test_adds_up(backend, run_demo, make, size):
     )
     assert result["one_stream_bytes_per_second"] == pytest.approx(
         size / result["one_stream_seconds"]
+    )
+    assert result["checked_bytes_per_second"] == pytest.approx(
+        size / result["checked_seconds"]
     )
     if result["streams"] == 1:
         assert result["overlap"] is None
@@ -108,21 +112,53 @@ def test_where_blocks_cannot_be_printed(run_demo, make):
     assert done.stdout.isascii()
 
 
+@pytest.mark.parametrize("way", ["shared", "chain"])
 @pytest.mark.parametrize("spelling", ["comma", "twice", "type"])
-def test_across_devices(two_devices, run_demo, make, spelling):
+def test_across_devices(two_devices, run_demo, make, spelling, way):
     first, second = (str(two_devices.device(i)) for i in range(2))
     arguments = {
         "comma": ["--device", f"{first},{second}"],
         "twice": ["--device", first, "--device", second],
         "type": ["--device", two_devices.name],
     }[spelling]
+    if way == "chain":
+        arguments.append("--chain")
     done = run_demo(make(300_000), *arguments, "--chunk", "64K", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
-    assert result["devices"][:2] == [first, second]
+    devices = result["devices"]
+    assert devices[:2] == [first, second]
     assert result["chunks"] == 5
-    rows = [row["device"] for row in result["timetable"]]
-    assert rows.count(first) == rows.count(second) == result["streams"]
+    rows = result["timetable"]
+    total = sum(row["chunks"] for row in rows)
+    if way == "chain":
+        assert total == 5 * len(devices)
+        assert len(rows) == result["streams"] * len(devices)
+    else:
+        assert total == 5
+        assert len(rows) == result["streams"]
+    counts = [row["device"] for row in rows]
+    assert set(counts) == set(devices[:5])
+    assert counts.count(first) >= counts.count(second) >= 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "devices", "streams"),
+    [(1, 1, 4), (2, 1, 4), (2, 2, 2), (16, 1, 16), (32, 2, 16), (64, 1, 16),
+     (2, 8, 1)],
+)  # fmt: skip
+def test_streams_by_default(monkeypatch, cores, devices, streams):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(cores))
+    assert demo.default_streams(devices) == streams
+
+
+def test_way_for_a_person(two_devices, run_demo, make):
+    """It says which devices a chunk goes through."""
+    devices = [str(two_devices.device(i)) for i in range(2)]
+    for options, way in ([], " or "), (["--chain"], " -> "):
+        done = run_demo(make(50_000), "--device", ",".join(devices), *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"pinned -> {way.join(devices)} -> pinned" in done.stdout
 
 
 def test_device_by_default(run_demo, make):
@@ -221,7 +257,9 @@ def during(monkeypatch, stage, action):
 
 
 def demo_here(path):
-    return program.main(["demo", path, "--device=cpu:0", f"--chunk={CHUNK}"])
+    return program.main(
+        ["demo", path, "--device=cpu:0", "--streams=2", f"--chunk={CHUNK}"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,26 +292,85 @@ def rewrite(path):
     os.utime(path, (1, 1))
 
 
-def test_a_wrong_byte_is_found(monkeypatch, capsys, make):
+@pytest.mark.parametrize("at", ["incoming", "outgoing"])
+def test_a_wrong_byte_is_found(monkeypatch, capsys, make, at):
     """The check is real: one byte changed on the way, and it fails."""
-    send = demo.Slot.send
-    spoiled = []
+    read, check = demo.Place.read, demo.Place.check
 
-    def spoil(self, nbytes):
-        send(self, nbytes)
-        if not spoiled:
-            stream = self.streams[-1]
-            spoiled.append(self.outgoing[nbytes - 1 : nbytes])
-            stream.synchronize()
-            byte = self.outgoing_view[nbytes - 1]
-            spoiled[0].fill_(byte ^ 1, stream)
-            self.ends[-1].record(stream)
+    def flip(place, chunk):
+        if chunk.index == 7:
+            getattr(place, at).memoryview()[chunk.nbytes - 1] ^= 1
 
-    monkeypatch.setattr(demo.Slot, "send", spoil)
+    def spoilt_read(self, source, chunk):
+        read(self, source, chunk)
+        flip(self, chunk)
+
+    def spoilt_check(self, chunk, expected):
+        flip(self, chunk)
+        check(self, chunk, expected)
+
+    if at == "incoming":
+        monkeypatch.setattr(demo.Place, "read", spoilt_read)
+    else:
+        monkeypatch.setattr(demo.Place, "check", spoilt_check)
     assert demo_here(make(10 * CHUNK)) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "chunk 0 came back different" in err
+    assert "chunk 7 came back different" in err
+
+
+def test_short_reads(monkeypatch, capsys, make):
+    """The rest of a chunk is read after them."""
+    preadv = os.preadv
+
+    def short(file, views, offset):
+        return preadv(file, [view[:1000] for view in views], offset)
+
+    monkeypatch.setattr(os, "preadv", short)
+    assert demo_here(make(10 * CHUNK + 1)) == 0
+    assert "came back right" in capsys.readouterr().out
+
+
+def test_a_read_that_fails(monkeypatch, capsys, make):
+    """In a callable: the demo ends, and says why."""
+    preadv = os.preadv
+    pending = [OSError(errno.EIO, "Input/output error")]
+
+    def start(self, title, total):
+        if title == "checking":
+            monkeypatch.setattr(os, "preadv", fail)
+        return lambda nbytes: None
+
+    def fail(file, views, offset):
+        if offset == 50 * CHUNK and pending:
+            raise pending.pop()
+        return preadv(file, views, offset)
+
+    monkeypatch.setattr(program.Bars, "start", start)
+    path = make(100 * CHUNK)
+    assert demo_here(path) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"pystreams: {path}: Input/output error\n"
+
+
+def test_work_that_fails(faulty, monkeypatch, capsys, make):
+    """The callables behind it never run; the demo does not wait for them."""
+    send = demo.Lane.send
+
+    def fail(self, chunk):
+        if chunk.index == 7:
+            _C.fail(self.streams[0], 719)
+        send(self, chunk)
+
+    monkeypatch.setattr(demo.Lane, "send", fail)
+    path, device = make(100 * CHUNK), str(faulty.device())
+    assert program.main(["demo", path, f"--device={device}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("pystreams: ")
+    assert "Traceback" not in err
+    assert "719" in err
 
 
 def test_interrupted(monkeypatch, capsys, make):
