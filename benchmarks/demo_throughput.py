@@ -23,7 +23,7 @@ import zlib
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 
-from pystreams import _C, Stream, demo
+from pystreams import _C, Buffer, Stream, demo
 
 READERS = (1, 2, 4, 8, 16, 32)
 # The bytes that go through the CPU engine, or are copied one way.
@@ -96,11 +96,6 @@ def silent(nbytes: int) -> None:
     pass
 
 
-def is_host(devices: list[_C.device]) -> bool:
-    kind = dict(_C.backends())[devices[0].type]
-    return devices[0].type == "cpu" or _C.is_emulated(kind)
-
-
 class Readers:
     """Plain threads that read a file into host memory of a device's kind."""
 
@@ -108,23 +103,18 @@ class Readers:
         self._source = source
         self._stream = Stream(device)
         self._chunk = chunk
-        self._buffers: list[list] = []
+        self._buffers: list[Buffer] = []
 
     def rate(self, threads: int, limit: int, check: bool) -> float:
         """Return the bytes a second that some threads read."""
         while len(self._buffers) < threads:
-            self._buffers.append(
-                [
-                    demo.host_buffer(self._chunk, self._stream)
-                    for _ in range(demo.PLACES)
-                ]
-            )
+            self._buffers.append(demo.host_buffer(self._chunk, self._stream))
         offsets = iter(range(0, limit, self._chunk))
 
-        def read(buffers: list) -> None:
-            views = [buffer.memoryview() for buffer in buffers]
-            for turn, offset in enumerate(offsets):
-                view = views[turn % len(views)][: limit - offset]
+        def read(buffer: Buffer) -> None:
+            whole = buffer.memoryview()
+            for offset in offsets:
+                view = whole[: limit - offset]
                 self._source.read(view, offset)
                 if check:
                     zlib.crc32(view)
@@ -140,37 +130,39 @@ class Copies:
     """Copies between the host and each of some devices at once."""
 
     def __init__(self, devices: list[_C.device], chunk: int):
-        streams = 4 if is_host(devices) else 2
         self._chunk = chunk
-        self._ways = []
-        for device in devices:
-            for _ in range(streams):
-                stream = Stream(device)
-                place = demo.Place([stream], chunk)
-                back = Stream(device)
-                self._ways.append(
-                    (stream, place, back, demo.Place([back], chunk))
-                )
+        # A stream that copies up, one that copies down, and their buffers.
+        self._pairs = []
+        for device in devices * (4 if demo.on_host(devices[0]) else 2):
+            up, down = Stream(device), Stream(device)
+            self._pairs.append(
+                [
+                    (
+                        stream,
+                        Buffer(chunk, device=device, stream=stream),
+                        demo.host_buffer(chunk, stream),
+                    )
+                    for stream in (up, down)
+                ]
+            )
 
     def rate(self, up: bool, down: bool, limit: int) -> float:
         """Return the bytes a second one way, or each way at once."""
-        turns = max(1, limit // self._chunk // len(self._ways))
+        turns = max(1, limit // self._chunk // len(self._pairs))
         began = time.perf_counter()
         for _ in range(turns):
-            for stream, place, back, other in self._ways:
+            for upward, downward in self._pairs:
                 if up:
-                    place.buffers[0].copy_(
-                        place.incoming, non_blocking=True, stream=stream
-                    )
+                    stream, device, host = upward
+                    device.copy_(host, non_blocking=True, stream=stream)
                 if down:
-                    other.outgoing.copy_(
-                        other.buffers[0], non_blocking=True, stream=back
-                    )
-        for stream, _, back, _ in self._ways:
-            stream.synchronize()
-            back.synchronize()
+                    stream, device, host = downward
+                    host.copy_(device, non_blocking=True, stream=stream)
+        for pair in self._pairs:
+            for stream, _, _ in pair:
+                stream.synchronize()
         seconds = time.perf_counter() - began
-        return turns * len(self._ways) * self._chunk / seconds
+        return turns * len(self._pairs) * self._chunk / seconds
 
 
 class Section:
@@ -178,7 +170,7 @@ class Section:
 
     def __init__(self, devices, source, file, in_c, options, counts):
         self.devices = devices
-        self.host = is_host(devices)
+        self.host = demo.on_host(devices[0])
         self.size = min(source.size, HOST_BYTES) if self.host else source.size
         self.name = ", ".join(map(str, devices))
         self._source = source
@@ -188,7 +180,6 @@ class Section:
         self.chunk = (options.chunk_kib or 0) << 10 or demo.default_chunk(
             self.size, most, devices[0]
         )
-        self._places = options.places
         self._file = file
         self._in_c = in_c
         self._ways = ways
@@ -204,9 +195,9 @@ class Section:
         count = streams * len(self._ways)
         while len(self._lanes) < count:
             way = self._ways[len(self._lanes) % len(self._ways)]
-            self._lanes.append(demo.Lane(way, self.chunk, self._places))
+            self._lanes.append(demo.Lane(way, self.chunk))
         lanes = self._lanes[:count]
-        arguments = self._source, lanes, self.chunk
+        arguments = self._source, lanes
         # The threads are there before the clock runs.
         demo.stream_file(*arguments, min(self.size, 1 << 28), None, silent)
         seconds = demo.stream_file(*arguments, self.size, checksums, silent)
@@ -317,7 +308,6 @@ def main() -> int:
     parser.add_argument("--file", help="a file to read in its place")
     parser.add_argument("--streams", type=counts, help="such as 8,16,24")
     parser.add_argument("--chunk-kib", type=int)
-    parser.add_argument("--places", type=int, default=demo.PLACES)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -330,8 +320,8 @@ def main() -> int:
         if "cpu:0" not in names:
             names.insert(0, "cpu:0")
     sections = [demo.find_devices(name.split(",")) for name in names]
-    on_host = all(map(is_host, sections))
-    nbytes = int((options.gib or (1 if on_host else 8)) * (1 << 30))
+    on_host = [demo.on_host(devices[0]) for devices in sections]
+    nbytes = int((options.gib or (1 if all(on_host) else 8)) * (1 << 30))
     readers = [n for n in READERS if n <= max(2, demo.cores())]
     results = []
     with contextlib.ExitStack() as stack:
@@ -341,7 +331,7 @@ def main() -> int:
             write_file(path, nbytes)
         file = stack.enter_context(demo.open_file(path))
         source = demo.Source(path, file)
-        in_c = compile_copy(folder) if any(map(is_host, sections)) else None
+        in_c = compile_copy(folder) if any(on_host) else None
         for devices in sections:
             section = Section(
                 devices, source, file.fileno(), in_c, options, readers

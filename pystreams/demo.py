@@ -1,10 +1,9 @@
 """Stream a file through devices and back, and check every byte.
 
-A lane is a stream for work on the host, a stream on each device of its way,
-and buffers for two chunks of the file.  In stream order, a chunk is read by a
-callable, copied from device to device and back, and checked by the callable
-that reads the next chunk into its place.  The main thread only queues ahead,
-always on the lane that is through with a chunk.
+A lane is a stream on each device of its way, and buffers for one chunk of the
+file.  In stream order, a callable reads the chunk, copies take it from device
+to device and back, and the callable that reads the next chunk checks it.  So
+the main thread only queues ahead, on the lane that ended a turn.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Progress = Callable[[int], None]
+    # The lane, the chunk that is out, and what went wrong.
+    Turn = tuple["Lane", "Chunk | None", "Exception | None"]
 
 MAX_STREAMS = 64
 MAX_CHUNK = 1 << 30
@@ -42,8 +43,7 @@ DEVICE_CHUNK = 8 << 20
 # Streams on a device by default: one for each core, within limits.
 LEAST_STREAMS = 4
 MOST_DEFAULT = 16
-# Chunks that a lane holds, and turns of its callable that are queued.
-PLACES = 2
+# How many turns of a lane's callable are queued.
 TURNS = 4
 # How much of a long file is timed.
 TIMED_BYTES = 8 << 30
@@ -111,16 +111,14 @@ def cores() -> int:
 
 
 class Chunk:
-    """A part of the file, and when the streams of a lane worked on it."""
+    """A part of the file, and events for when the streams copied it."""
 
-    def __init__(
-        self, index: int, offset: int, nbytes: int, way: list[_C.device]
-    ) -> None:
+    def __init__(self, index: int, offset: int, nbytes: int) -> None:
         self.index = index
         self.offset = offset
         self.nbytes = nbytes
-        self.starts = [Event(device) for device in way]
-        self.ends = [Event(device) for device in way]
+        self.starts: list[Event] = []
+        self.ends: list[Event] = []
 
 
 def host_buffer(nbytes: int, stream: Stream) -> Buffer:
@@ -132,22 +130,97 @@ def host_buffer(nbytes: int, stream: Stream) -> Buffer:
     return Buffer(nbytes, device=device, pin_memory=True)
 
 
-class Place:
-    """Buffers for one chunk at a time, and the chunk that has them."""
+class Lane:
+    """Streams and buffers that chunks take one behind the other."""
 
-    def __init__(self, streams: list[Stream], nbytes: int) -> None:
-        self.chunk: Chunk | None = None
-        self.incoming = host_buffer(nbytes, streams[0])
-        self.outgoing = host_buffer(nbytes, streams[-1])
-        self.buffers = [
-            Buffer(nbytes, device=stream.device, stream=stream)
-            for stream in streams
+    def __init__(self, way: list[_C.device], nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.streams = [Stream(device) for device in way]
+        self.incoming = host_buffer(nbytes, self.streams[0])
+        self.outgoing = host_buffer(nbytes, self.streams[-1])
+        self._buffers = [
+            self.incoming,
+            *(
+                Buffer(nbytes, device=stream.device, stream=stream)
+                for stream in self.streams
+            ),
+            self.outgoing,
         ]
         self._incoming_view = self.incoming.memoryview()
         self._outgoing_view = self.outgoing.memoryview()
+        self._origins = [Event(device) for device in way]
+        # For the chunks behind the turns that are queued, and the one before.
+        self._events = [
+            (
+                [Event(device) for device in way],
+                [Event(device) for device in way],
+            )
+            for _ in range(TURNS + 1)
+        ]
 
-    def read(self, source: Source, chunk: Chunk) -> None:
-        source.read(self._incoming_view[: chunk.nbytes], chunk.offset)
+    def begin(
+        self,
+        source: Source,
+        checksums: array[int] | None,
+        done: SimpleQueue[Turn],
+    ) -> None:
+        """Start anew; the turns put into a queue how they ended."""
+        self._source = source
+        self._checksums = checksums
+        self._done = done
+        self._latest: Chunk | None = None
+        self._count = 0
+        self.turns: deque[Future[None]] = deque()
+        for origin, stream in zip(self._origins, self.streams, strict=True):
+            origin.record(stream)
+        # For each device, when its stream began and ended to copy each chunk,
+        # in milliseconds after the origin: begin, end, begin, end, ...
+        self.spans = [array("f") for _ in self.streams]
+
+    def send(self, chunk: Chunk) -> None:
+        """Queue the way of a chunk."""
+        self._queue_turn(chunk)
+        events = self._events[self._count % len(self._events)]
+        chunk.starts, chunk.ends = events
+        self._count += 1
+        buffers = self._buffers
+        if chunk.nbytes < self.nbytes:
+            buffers = [buffer[: chunk.nbytes] for buffer in buffers]
+        last = len(self.streams) - 1
+        for place, stream in enumerate(self.streams):
+            if place:
+                stream.wait_event(chunk.ends[place - 1])
+            chunk.starts[place].record(stream)
+            buffers[place + 1].copy_(buffers[place], True, stream)
+            if place == last:
+                buffers[-1].copy_(buffers[-2], True, stream)
+            chunk.ends[place].record(stream)
+
+    def finish(self) -> None:
+        """Queue the turn that sees the last chunk out."""
+        self._queue_turn(None)
+
+    def _queue_turn(self, chunk: Chunk | None) -> None:
+        before, self._latest = self._latest, chunk
+        first = self.streams[0]
+        if before is not None and len(self.streams) > 1:
+            first.wait_event(before.ends[-1])
+        self.turns.append(first.submit(self._turn, before, chunk))
+
+    def _turn(self, before: Chunk | None, chunk: Chunk | None) -> None:
+        """Check the chunk that came back, then read the next."""
+        failure = None
+        try:
+            if before is not None and self._checksums is not None:
+                self.check(before, self._checksums[before.index])
+            if chunk is not None:
+                self.read(chunk)
+        except Exception as error:
+            failure = error
+        self._done.put((self, before, failure))
+
+    def read(self, chunk: Chunk) -> None:
+        self._source.read(self._incoming_view[: chunk.nbytes], chunk.offset)
 
     def check(self, chunk: Chunk, expected: int) -> None:
         """Compare the CRC-32 of a chunk that came back."""
@@ -158,150 +231,75 @@ class Place:
                 f"{found:08x}, and {expected:08x} in a plain read"
             )
 
+    def note(self, chunk: Chunk) -> None:
+        """Add a chunk that is out to the spans."""
+        for place, origin in enumerate(self._origins):
+            begin = origin.elapsed_time(chunk.starts[place])
+            end = origin.elapsed_time(chunk.ends[place])
+            self.spans[place].extend((begin, end))
 
-class Lane:
-    """Streams and buffers that chunks take one behind the other.
-
-    With room for one chunk, a single stream reads, copies and checks.
-    """
-
-    def __init__(
-        self, way: list[_C.device], nbytes: int, places: int = PLACES
-    ) -> None:
-        self.way = way
-        self.streams = [Stream(device) for device in way]
-        self._host = self.streams[0] if places == 1 else Stream(way[0])
-        self._places = [Place(self.streams, nbytes) for _ in range(places)]
-
-    def begin(
-        self,
-        source: Source,
-        checksums: array[int] | None,
-        done: SimpleQueue[Lane],
-    ) -> None:
-        """Start anew; the lane puts itself into a queue after each turn."""
-        self._source = source
-        self._checksums = checksums
-        self._done = done
-        self._count = 0
-        # The callables that are queued, oldest first.  Each returns the chunk
-        # that is out.
-        self.turns: deque[Future[Chunk | None]] = deque()
-        self._origins = [Event(device) for device in self.way]
-        for origin, stream in zip(self._origins, self.streams, strict=True):
-            origin.record(stream)
-        # For each device, when its stream began and ended to copy each chunk,
-        # in milliseconds after the origin: begin, end, begin, end, ...
-        self.spans = [array("f") for _ in self.way]
-
-    def send(self, chunk: Chunk) -> None:
-        """Queue the way of a chunk."""
-        place = self._queue_turn(chunk)
-        ready = Event(self.way[0], enable_timing=False)
-        ready.record(self._host)
-        source = place.incoming[: chunk.nbytes]
-        for index, stream in enumerate(self.streams):
-            stream.wait_event(ready)
-            chunk.starts[index].record(stream)
-            target = place.buffers[index][: chunk.nbytes]
-            target.copy_(source, non_blocking=True, stream=stream)
-            if index == len(self.streams) - 1:
-                back = place.outgoing[: chunk.nbytes]
-                back.copy_(target, non_blocking=True, stream=stream)
-            ready = chunk.ends[index]
-            ready.record(stream)
-            source = target
-
-    def finish(self) -> None:
-        """Queue the turns that see the last chunks out."""
-        for _ in self._places:
-            self._queue_turn(None)
-
-    def _queue_turn(self, chunk: Chunk | None) -> Place:
-        place = self._places[self._count % len(self._places)]
-        self._count += 1
-        before, place.chunk = place.chunk, chunk
-        if before is not None:
-            self._host.wait_event(before.ends[-1])
-        self.turns.append(self._host.submit(self._turn, place, before, chunk))
-        return place
-
-    def _turn(
-        self, place: Place, before: Chunk | None, chunk: Chunk | None
-    ) -> Chunk | None:
-        try:
-            if before is not None and self._checksums is not None:
-                place.check(before, self._checksums[before.index])
-            if chunk is not None:
-                place.read(self._source, chunk)
-        finally:
-            self._done.put(self)
-        return before
-
-    def end_turn(self) -> int:
-        """Take the oldest turn's result; return the bytes that are out."""
-        chunk = self.turns.popleft().result()
-        if chunk is None:
-            return 0
-        for index, origin in enumerate(self._origins):
-            begin = origin.elapsed_time(chunk.starts[index])
-            end = origin.elapsed_time(chunk.ends[index])
-            self.spans[index].extend((begin, end))
-        return chunk.nbytes
+    def raise_failure(self) -> None:
+        """Raise why the oldest turn has not run, if it never will."""
+        if self.turns and self.turns[0].done():
+            self.turns[0].result()
 
     def stop(self) -> None:
         """Drop the turns that are queued, and wait for what has begun."""
         for turn in self.turns:
             turn.cancel()
-        for stream in (self._host, *self.streams):
+        for stream in self.streams:
             # Why it is stopped has been raised already.
             with suppress(RuntimeError):
                 stream.synchronize()
 
 
-def next_lane(lanes: list[Lane], done: SimpleQueue[Lane]) -> Lane:
-    """Wait for a lane that ended a turn."""
+def end_turn(
+    lanes: list[Lane], done: SimpleQueue[Turn], progress: Progress
+) -> Lane:
+    """Wait for a turn to end; return its lane."""
     while True:
         try:
-            return done.get(timeout=1)
+            lane, chunk, failure = done.get(timeout=1)
+            break
         except Empty:
-            # A turn behind work that failed has not run.
+            # A turn behind work that failed is not run.
             for lane in lanes:
-                if lane.turns and lane.turns[0].done():
-                    lane.turns[0].result()
+                lane.raise_failure()
+    lane.turns.popleft()
+    if failure is not None:
+        raise failure
+    if chunk is not None:
+        lane.note(chunk)
+        progress(chunk.nbytes)
+    return lane
 
 
 def stream_file(
     source: Source,
     lanes: list[Lane],
-    nbytes: int,
     limit: int,
     checksums: array[int] | None,
     progress: Progress,
 ) -> float:
-    """Send the first bytes of a file over the lanes, in chunks of nbytes.
+    """Send the first bytes of a file over the lanes.
 
     Return the seconds it took.  Each chunk is checked if there are checksums.
-    The lanes' spans tell afterwards when each stream copied.
+    The lanes' spans say afterwards when each stream copied.
     """
-    done: SimpleQueue[Lane] = SimpleQueue()
+    done: SimpleQueue[Turn] = SimpleQueue()
+    nbytes = lanes[0].nbytes
     began = time.perf_counter()
     for lane in lanes:
         lane.begin(source, checksums, done)
     room = deque(lanes * TURNS)
     try:
         for index, offset in enumerate(range(0, limit, nbytes)):
-            if room:
-                lane = room.popleft()
-            else:
-                lane = next_lane(lanes, done)
-                progress(lane.end_turn())
-            part = min(nbytes, limit - offset)
-            lane.send(Chunk(index, offset, part, lane.way))
+            lane = room.popleft() if room else end_turn(lanes, done, progress)
+            lane.send(Chunk(index, offset, min(nbytes, limit - offset)))
         for lane in lanes:
             lane.finish()
         for _ in range(sum(len(lane.turns) for lane in lanes)):
-            progress(next_lane(lanes, done).end_turn())
+            end_turn(lanes, done, progress)
     except BaseException:
         for lane in lanes:
             lane.stop()
@@ -380,19 +378,24 @@ def default_streams(devices: int) -> int:
     return max(1, min(MOST_DEFAULT, max(LEAST_STREAMS, cores()) // devices))
 
 
+def on_host(device: _C.device) -> bool:
+    """Return whether this machine's cores do a device's copies."""
+    emulated = _C.is_emulated(dict(_C.backends())[device.type])
+    return emulated or device.type == "cpu"
+
+
 def default_chunk(size: int, lanes: int, device: _C.device) -> int:
     """Return a chunk that gives every lane some work, even of a small file."""
-    emulated = _C.is_emulated(dict(_C.backends())[device.type])
-    on_host = emulated or device.type == "cpu"
     wanted = size // (4 * lanes) >> 12 << 12
-    return max(MIN_CHUNK, min(wanted, HOST_CHUNK if on_host else DEVICE_CHUNK))
+    most = HOST_CHUNK if on_host(device) else DEVICE_CHUNK
+    return max(MIN_CHUNK, min(wanted, most))
 
 
 def make_lanes(
     ways: list[list[_C.device]], count: int, chunk: int
 ) -> list[Lane]:
     """Return lanes that take the ways in turn."""
-    total = count * PLACES * chunk * (2 + len(ways[0]))
+    total = count * chunk * (2 + len(ways[0]))
     if total > MAX_BUFFERS:
         raise DemoError(
             f"{count} streams with chunks of {size_text(chunk)} need "
@@ -436,7 +439,7 @@ def run(
             checksums: array[int] | None = None,
         ) -> float:
             return stream_file(
-                source, lanes, chunk, limit, checksums, progress(title, limit)
+                source, lanes, limit, checksums, progress(title, limit)
             )
 
         try:
@@ -447,8 +450,7 @@ def run(
             if timed < size:
                 # The rest may have pushed the beginning out of memory.
                 read_plainly(source, chunk, timed, progress("reading", timed))
-            one = Lane(lanes[0].way, chunk, places=1)
-            one_seconds = stream("timing 1 stream", [one], timed)
+            one_seconds = stream("timing 1 stream", lanes[:1], timed)
             seconds = stream("timing", lanes, timed)
         except Mismatch:
             source.check_unchanged()

@@ -295,14 +295,14 @@ def rewrite(path):
 @pytest.mark.parametrize("at", ["incoming", "outgoing"])
 def test_a_wrong_byte_is_found(monkeypatch, capsys, make, at):
     """The check is real: one byte changed on the way, and it fails."""
-    read, check = demo.Place.read, demo.Place.check
+    read, check = demo.Lane.read, demo.Lane.check
 
-    def flip(place, chunk):
+    def flip(lane, chunk):
         if chunk.index == 7:
-            getattr(place, at).memoryview()[chunk.nbytes - 1] ^= 1
+            getattr(lane, at).memoryview()[chunk.nbytes - 1] ^= 1
 
-    def spoilt_read(self, source, chunk):
-        read(self, source, chunk)
+    def spoilt_read(self, chunk):
+        read(self, chunk)
         flip(self, chunk)
 
     def spoilt_check(self, chunk, expected):
@@ -310,9 +310,9 @@ def test_a_wrong_byte_is_found(monkeypatch, capsys, make, at):
         check(self, chunk, expected)
 
     if at == "incoming":
-        monkeypatch.setattr(demo.Place, "read", spoilt_read)
+        monkeypatch.setattr(demo.Lane, "read", spoilt_read)
     else:
-        monkeypatch.setattr(demo.Place, "check", spoilt_check)
+        monkeypatch.setattr(demo.Lane, "check", spoilt_check)
     assert demo_here(make(10 * CHUNK)) == 1
     out, err = capsys.readouterr()
     assert out == ""
