@@ -251,6 +251,9 @@ class Lane:
             # Why it is stopped has been raised already.
             with suppress(RuntimeError):
                 stream.synchronize()
+        for turn in self.turns:
+            if not turn.cancelled():
+                turn.exception()
 
 
 def end_turn(
@@ -318,12 +321,16 @@ def read_plainly(
 
     def read(begin: int) -> array[int]:
         end = min(begin + block, limit)
-        view = memoryview(bytearray(min(chunk, end - begin)))
+        piece = memoryview(bytearray(min(chunk, HOST_CHUNK)))
         found = array("I")
-        for offset in range(begin, end, chunk):
-            part = view[: end - offset]
-            source.read(part, offset)
-            found.append(zlib.crc32(part))
+        for first in range(begin, end, chunk):
+            behind = min(first + chunk, end)
+            checksum = 0
+            for offset in range(first, behind, len(piece)):
+                part = piece[: behind - offset]
+                source.read(part, offset)
+                checksum = zlib.crc32(part, checksum)
+            found.append(checksum)
         return found
 
     checksums = array("I")
