@@ -109,7 +109,7 @@ def parser() -> Parser:
         type=chunk_size,
         metavar="BYTES",
         help="bytes on a stream at a time, with K, M or G for powers of "
-        "1024 (default: up to 8M, by the device and the size of the file)",
+        "1024 (default: up to 4M, by the device and the size of the file)",
     )
     demo.add_argument(
         "--json",

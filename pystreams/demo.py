@@ -37,9 +37,9 @@ MAX_STREAMS = 64
 MAX_CHUNK = 1 << 30
 MAX_BUFFERS = 4 << 30
 MIN_CHUNK = 4 << 10
-# On the host's own engine a chunk is to stay in the cache of a core.
+# The buffers of all lanes are to stay in the cache: reading is twice as fast.
 HOST_CHUNK = 1 << 20
-DEVICE_CHUNK = 8 << 20
+DEVICE_CHUNK = 4 << 20
 # Streams on a device by default: one for each core, within limits.
 LEAST_STREAMS = 4
 MOST_DEFAULT = 16
