@@ -2,14 +2,15 @@
 
 An event loop has one file descriptor for all of them, which is written when
 work ends, by a thread that never meets Python; no wait has a thread of its
-own.
+own.  A wait that is cancelled takes back what it left with the object.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary, ref
 
@@ -18,97 +19,122 @@ from . import _C
 _Awaitable = _C.Stream | _C.Event
 
 
-class _Desk:
-    """Where a loop's futures wait for their letters."""
+class _LoopState:
+    """The Waiter of a loop, and what receives its messages."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._waiter = _C.Waiter()
+        self.waiter = _C.Waiter()
         self._tokens = count()
-        self._pending: dict[int, tuple[asyncio.Future[None], _Awaitable]] = {}
-        self._letters: deque[tuple[int, int]] = deque()
-        loop.add_reader(self._waiter.fileno(), self._deliver)
+        self._receivers: dict[int, Callable[[int, int], None]] = {}
+        self._messages: deque[tuple[int, int]] = deque()
+        loop.add_reader(self.waiter.fileno(), self._deliver)
 
-    def watch(
-        self, loop: asyncio.AbstractEventLoop, obj: _Awaitable
-    ) -> asyncio.Future[None]:
-        future = loop.create_future()
+    def new_token(self, receive: Callable[[int, int], None]) -> int:
+        """Return a token whose message receive(token, status) is to get."""
         token = next(self._tokens)
-        self._pending[token] = future, obj
-        try:
-            self._ask(token)
-        except BaseException:
-            del self._pending[token]
-            raise
-        return future
+        self._receivers[token] = receive
+        return token
 
-    def _ask(self, token: int, nap: float = 0.001) -> None:
-        """Have a letter sent; later where the stream's queue is full."""
-        future, obj = self._pending[token]
-        if not self._waiter.watch(obj, token):
-            longer = min(2 * nap, 0.1)
-            future.get_loop().call_later(nap, self._ask_again, token, longer)
-
-    def _ask_again(self, token: int, nap: float) -> None:
-        # Ctrl-C may have had another try planned twice.
-        watched = self._pending.get(token)
-        if watched is None:
-            return
-        future, _ = watched
-        if future.done():
-            del self._pending[token]
-            return
-        try:
-            self._ask(token, nap)
-        except Exception as error:
-            del self._pending[token]
-            future.set_exception(error)
-        except BaseException:
-            # It ends the loop, which may be run again.
-            future.get_loop().call_soon(self._ask_again, token, nap)
-            raise
+    def forget(self, token: int) -> None:
+        """Cancel what has not been received."""
+        if self._receivers.pop(token, None) is not None:
+            self.waiter.cancel(token)
 
     def _deliver(self) -> None:
-        self._letters.extend(self._waiter.take())
+        self._messages.extend(self.waiter.take())
         try:
-            while self._letters:
-                self._settle(*self._letters.popleft())
+            while self._messages:
+                token, status = self._messages[0]
+                receive = self._receivers.get(token)
+                if receive is not None:
+                    receive(token, status)
+                    self._receivers.pop(token, None)
+                self._messages.popleft()
         finally:
             # Ctrl-C ends the loop, which may be run again.
-            if self._letters:
+            if self._messages:
                 asyncio.get_running_loop().call_soon(self._deliver)
 
-    def _settle(self, token: int, status: int) -> None:
-        # Ctrl-C may have ended watch() once the letter was on its way.
-        watched = self._pending.pop(token, None)
-        if watched is None or watched[0].done():
-            return
-        future, obj = watched
-        try:
-            self._waiter.check(obj, status)
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
 
-
-# A desk is kept by its loop, which forgets it when it is closed, and its
-# futures keep the loop: so nothing here may keep the desk.
-_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_Desk]] = (
+# It is kept by its loop, which forgets it when it is closed, and by what waits
+# on the loop, which keeps the loop: so nothing here may keep it.
+_states: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopState]] = (
     WeakKeyDictionary()
 )
 
 
-def watch(obj: _Awaitable) -> asyncio.Future[None]:
-    """Return a future of the running loop for the work that obj has now."""
-    loop = asyncio.get_running_loop()
-    known = _desks.get(loop)
-    desk = known() if known is not None else None
-    if desk is None:
-        desk = _Desk(loop)
-        _desks[loop] = ref(desk)
-    return desk.watch(loop, obj)
+def _state_of(loop: asyncio.AbstractEventLoop) -> _LoopState:
+    known = _states.get(loop)
+    state = known() if known is not None else None
+    if state is None:
+        state = _LoopState(loop)
+        _states[loop] = ref(state)
+    return state
+
+
+def _settle(
+    waiter: _C.Waiter,
+    future: asyncio.Future[None],
+    obj: _Awaitable,
+    token: int,
+    status: int,
+) -> None:
+    if future.done():
+        return
+    try:
+        waiter.check(obj, status)
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 def pending(obj: _Awaitable) -> Generator[None, None, None]:
     """What obj.__await__() returns while its work is not done."""
-    return watch(obj).__await__()
+    loop = asyncio.get_running_loop()
+    state, future = _state_of(loop), loop.create_future()
+    token = state.new_token(partial(_settle, state.waiter, future, obj))
+    try:
+        state.waiter.watch(obj, token)
+        yield from future.__await__()
+    finally:
+        state.forget(token)
+
+
+class Inbox:
+    """Tokens of the running loop, and the messages that come for them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._state = _state_of(self._loop)
+        self._tokens: list[int] = []
+        self._messages: list[tuple[int, int]] = []
+        self._arrival: asyncio.Future[None] | None = None
+        self.waiter = self._state.waiter
+
+    def __iter__(self) -> Inbox:
+        return self
+
+    def __next__(self) -> int:
+        token = self._state.new_token(self._receive)
+        self._tokens.append(token)
+        return token
+
+    def _receive(self, token: int, status: int) -> None:
+        self._messages.append((token, status))
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def wait(self, timeout: float | None) -> list[tuple[int, int]]:
+        """Return the messages since the last call, or none after timeout."""
+        if not self._messages:
+            self._arrival = self._loop.create_future()
+            await asyncio.wait([self._arrival], timeout=timeout)
+        messages, self._messages = self._messages, []
+        return messages
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None:
+        for token in self._tokens:
+            self._state.forget(token)

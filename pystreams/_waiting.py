@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf, isnan
+from itertools import count
+from math import isnan
 from time import monotonic
 
 from . import _C
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from concurrent.futures import Future
     from typing import Any, Generic, TypeVar
+
+    from typing_extensions import Self
 
     _Waitable = _C.Stream | _C.Event | Future[Any]
     _W = TypeVar("_W", bound=_Waitable)
@@ -86,44 +89,64 @@ def _is_done(obj: _Waitable) -> bool:
         return True
 
 
-# How long a full queue is left alone.
-_NAP = 0.005
+class Watched(Generic[_W]):
+    """Objects that a Waiter watches, each under a token.
 
+    None of them keeps anything once this is closed, or gone.
+    """
 
-class _Box(Generic[_W]):
-    """Objects, and who of them is done."""
+    _callbacks: Any = ()
 
-    def __init__(self, objects: list[_W]) -> None:
-        self._waiter = _C.Waiter()
-        self._objects = objects
-        self._unwatched = list(range(len(objects)))
-        self._watch_all()
+    def __init__(
+        self, waiter: _C.Waiter, tokens: Iterator[int], objects: list[_W]
+    ) -> None:
+        self._waiter = waiter
+        self._callbacks = []
+        self._left: dict[int, _W] = {}
+        for obj in objects:
+            self._watch(next(tokens), obj)
 
-    def _watch_all(self) -> None:
-        self._unwatched = [i for i in self._unwatched if not self._watch(i)]
-
-    def _watch(self, token: int) -> bool:
-        """False where a stream's queue has no room for the letter."""
-        obj = self._objects[token]
+    def _watch(self, token: int, obj: _W) -> None:
+        self._left[token] = obj
         if _is_done(obj):
             self._waiter.post(token)
         elif isinstance(obj, (_C.Stream, _C.Event)):
-            return self._waiter.watch(obj, token)
+            self._waiter.watch(obj, token)
         else:
-            post = self._waiter.post
-            obj.add_done_callback(lambda _: post(token))
-        return True
+            # Imported already, by whoever made the Future.
+            from functools import partial
 
-    def wait(self, deadline: float | None) -> list[_W]:
-        """Those that are done since the last call; none at the deadline."""
-        while True:
-            left = inf if deadline is None else deadline - monotonic()
-            nap = min(left, _NAP) if self._unwatched else left
-            told = self._waiter.wait(nap)
-            self._watch_all()
-            if told or nap == left:
-                told += self._waiter.take()
-                return [self._objects[i] for i, _ in told]
+            self._waiter.expect(token)
+            callback = partial(self._waiter.post, token)
+            self._callbacks.append((obj, callback))
+            obj.add_done_callback(callback)
+
+    def take(self, messages: list[tuple[int, int]]) -> list[_W]:
+        """Return the objects that the messages say are done."""
+        left = self._left
+        return [left.pop(token) for token, _ in messages if token in left]
+
+    def close(self) -> None:
+        while self._callbacks:
+            future, callback = self._callbacks[-1]
+            with future._condition:
+                # The callbacks of one that is done may be being called.
+                if not future.done() and callback in future._done_callbacks:
+                    future._done_callbacks.remove(callback)
+            self._callbacks.pop()
+        for token in self._left:
+            self._waiter.cancel(token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Ctrl-C may have come in the middle of close(), or before it.
+        if self._callbacks:
+            self.close()
 
 
 def _deadline(timeout: float | None) -> float | None:
@@ -139,6 +162,10 @@ def _deadline(timeout: float | None) -> float | None:
     if isnan(deadline):
         raise ValueError("timeout must be a number of seconds, got nan")
     return deadline
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - monotonic()
 
 
 def wait(
@@ -163,19 +190,22 @@ def wait(
     deadline = _deadline(timeout)
     done: set[_W] = set()
     if timeout is not None and timeout <= 0:
-        # A program that polls must not leave a letter to come each time.
         done.update(filter(_is_done, found))
         return DoneAndNotDone((done, set(found) - done))
-    box = _Box(found)
-    while len(done) < len(found):
-        ended = box.wait(deadline)
-        done.update(ended)
-        if (
-            not ended
-            or return_when == "FIRST_COMPLETED"
-            or (return_when == "FIRST_EXCEPTION" and any(map(_failed, ended)))
-        ):
-            break
+    waiter = _C.Waiter()
+    with Watched(waiter, count(), found) as watched:
+        while len(done) < len(found):
+            ended = watched.take(waiter.wait(_left(deadline)))
+            done.update(ended)
+            if (
+                not ended
+                or return_when == "FIRST_COMPLETED"
+                or (
+                    return_when == "FIRST_EXCEPTION"
+                    and any(map(_failed, ended))
+                )
+            ):
+                break
     return DoneAndNotDone((done, set(found) - done))
 
 
@@ -199,38 +229,24 @@ class as_completed(Generic[_W]):
         )
 
     def __iter__(self) -> Iterator[_W]:
-        box = _Box(self._objects)
-        left = len(self._objects)
-        while left:
-            ended = box.wait(self._deadline)
-            if not ended:
-                raise self._late(left)
-            left -= len(ended)
-            yield from ended
+        waiter, left = _C.Waiter(), len(self._objects)
+        with Watched(waiter, count(), self._objects) as watched:
+            while left:
+                ended = watched.take(waiter.wait(_left(self._deadline)))
+                if not ended:
+                    raise self._late(left)
+                left -= len(ended)
+                yield from ended
 
     async def __aiter__(self) -> AsyncIterator[_W]:
-        import asyncio
+        from ._asyncio import Inbox
 
-        from ._asyncio import watch
-
-        owners = {
-            watch(obj)
-            if isinstance(obj, (_C.Stream, _C.Event))
-            else asyncio.wrap_future(obj): obj
-            for obj in self._objects
-        }
-        for future in owners:
-            # The failure is the object's to tell, not this future's.
-            future.add_done_callback(lambda f: f.cancelled() or f.exception())
-        pending = set(owners)
-        while pending:
-            timeout = None
-            if self._deadline is not None:
-                timeout = max(0, self._deadline - monotonic())
-            ended, pending = await asyncio.wait(
-                pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not ended:
-                raise self._late(len(pending))
-            for future in ended:
-                yield owners[future]
+        inbox, left = Inbox(), len(self._objects)
+        with inbox, Watched(inbox.waiter, inbox, self._objects) as watched:
+            while left:
+                ended = watched.take(await inbox.wait(_left(self._deadline)))
+                if not ended:
+                    raise self._late(left)
+                left -= len(ended)
+                for obj in ended:
+                    yield obj

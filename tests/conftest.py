@@ -172,11 +172,12 @@ class Backend:
         """Keep the stream busy until the gate is opened."""
         return Gate(stream)
 
-    def fill(self, stream):
-        """Leave no room in the queue of a busy stream of the engine's."""
-        waiter = _C.Waiter()
-        while waiter.watch(stream, 0):
-            pass
+    def fill(self, stream, queued):
+        """Leave no room in the queue of a busy stream of the engine's, which
+        has so many operations."""
+        event = self.event()
+        for _ in range(65_536 - queued):
+            event.record(stream)
 
     def call(self, stream):
         """Queue something that a thread of the backend must do."""
@@ -350,7 +351,7 @@ def full(engine):
     stream = engine.stream()
     gate = engine.gate(stream)
     event = stream.record_event()
-    engine.fill(stream)
+    engine.fill(stream, queued=2)
     # What waits for room is to fail, not to hang.
     rescue = threading.Timer(10, gate.open)
     rescue.start()

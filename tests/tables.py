@@ -41,6 +41,7 @@ MEMORY = [
     "memory_fill",
     "memory_info",
 ]
+NOTIFICATIONS = ["stream_notify", "event_notify", "notify_cancel"]
 GATES = ["stream_gate", "gate_open"]
 IPC = ["event_export", "event_open"]
 GRAPHS = [
@@ -53,9 +54,14 @@ GRAPHS = [
     "executable_destroy",
     "graph_destroy",
 ]
-REQUIRED = [
-    m for m in MEMBERS if m not in {*OPTIONAL, *MEMORY, *GATES, *IPC, *GRAPHS}
-]
+GROUPS = {
+    "memory": MEMORY,
+    "notifications": NOTIFICATIONS,
+    "gates": GATES,
+    "interprocess events": IPC,
+    "graphs": GRAPHS,
+}
+REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 
 
 class Table(ctypes.Structure):

@@ -5,6 +5,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_outside_a_loop(backend, gate):
     gate.hold(stream)
     for work in (stream, stream.record_event()):
         with pytest.raises(RuntimeError, match="no running event loop"):
-            work.__await__()
+            list(work.__await__())
     gate.open()
     stream.synchronize()
 
@@ -252,7 +253,7 @@ def test_cancelled(backend, run, gate):
 
 
 def test_a_full_queue(full, run):
-    """It has no room for a letter, and the loop goes on."""
+    """It needs no room."""
     stream, event, gate = full
     run(left_pending(stream))
 
@@ -272,20 +273,6 @@ def test_a_full_queue(full, run):
         gate.open()
         await asyncio.gather(*tasks)
         assert event.query()
-
-    run(main())
-
-
-def test_a_stream_that_is_closed_while_its_queue_is_full(full, run):
-    stream, _, _ = full
-    other = pystreams.ExternalStream(stream.native_handle, stream.device)
-
-    async def main():
-        task = asyncio.ensure_future(waiting(other))
-        await asyncio.sleep(0)
-        other.close()
-        with pytest.raises(ValueError, match="closed"):
-            await task
 
     run(main())
 
@@ -479,7 +466,7 @@ def test_as_completed_cancelled(trio, run):
 
 
 class Interrupting(asyncio.Future):
-    """Ctrl-C comes when the first of these is told."""
+    """Ctrl-C comes when the first of these gets its result."""
 
     come = False
 
@@ -490,88 +477,103 @@ class Interrupting(asyncio.Future):
         super().set_result(result)
 
 
-def test_ctrl_c_loses_no_other_wait(backend, gate, monkeypatch):
-    """The loop may be run again, and then tells the others."""
+def test_ctrl_c_loses_no_wait(backend, gate, monkeypatch):
+    """The loop may be run again, and then reports all of them."""
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(Interrupting, "come", False)
     monkeypatch.setattr(loop, "create_future", lambda: Interrupting(loop=loop))
     streams = [backend.stream() for _ in range(5)]
     for stream in streams:
         gate.hold(stream)
-
-    waits = []
+    waits = [loop.create_task(waiting(stream)) for stream in streams]
 
     async def main():
-        waits.extend(map(_asyncio.watch, streams))
+        await asyncio.sleep(0)
         gate.open()
         for stream in streams:
             stream.synchronize()
-        await told()
-
-    async def told():
-        while sum(map(asyncio.Future.done, waits)) < 4:
-            await asyncio.sleep(0)
+        await asyncio.gather(*waits)
 
     try:
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(main())
-        loop.run_until_complete(asyncio.wait_for(told(), LONG))
+        loop.run_until_complete(asyncio.wait(waits, timeout=LONG))
+        assert all(task.done() for task in waits)
     finally:
         loop.close()
 
 
-def test_a_letter_for_nobody(backend, gate):
-    """As Ctrl-C leaves one that comes in the middle of watch()."""
+def test_a_message_for_nobody(backend, gate):
+    """As Ctrl-C leaves one that comes in the middle of a wait's beginning."""
     stream = backend.stream()
     gate.hold(stream)
 
     async def main():
-        wait = _asyncio.watch(stream)
-        _asyncio._desks[asyncio.get_running_loop()]()._waiter.post(10**6)
+        task = asyncio.ensure_future(waiting(stream))
+        await asyncio.sleep(0)
+        state = _asyncio._states[asyncio.get_running_loop()]()
+        state.waiter.post(10**6)
         gate.open()
         stream.synchronize()
-        await wait
+        await task
 
     asyncio.run(asyncio.wait_for(main(), LONG))
 
 
-def test_ctrl_c_once_another_try_is_planned(full, monkeypatch, caplog):
-    """It is planned twice then, and the later one is for nobody."""
-    stream, _, gate = full
-    loop, ask, waits = asyncio.new_event_loop(), _asyncio._Desk._ask, []
-
-    def interrupted(desk, token, nap):
-        ask(desk, token, 0.1)
-        raise KeyboardInterrupt
+def test_a_cancelled_wait_leaves_nothing(backend, gate):
+    """At once: nothing is pending, neither here nor with the backend."""
+    stream = backend.stream()
+    gate.hold(stream)
+    event = stream.record_event()
 
     async def main():
-        waits.append(_asyncio.watch(stream))
-        monkeypatch.setattr(_asyncio._Desk, "_ask", interrupted)
-        await waits[0]
-
-    async def told():
-        await waits[0]
-        await asyncio.sleep(0.2)
-
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(main())
-        monkeypatch.setattr(_asyncio._Desk, "_ask", ask)
+        tasks = [
+            asyncio.ensure_future(waiting(work)) for work in (stream, event)
+        ]
+        await asyncio.sleep(0)
+        state = _asyncio._states[asyncio.get_running_loop()]()
+        assert len(state._receivers) == 2
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not state._receivers
+        async for _ in pystreams.as_completed([backend.stream(), event]):
+            break
+        await asyncio.sleep(0.01)
+        assert not state._receivers
         gate.open()
-        stream.synchronize()
-        loop.run_until_complete(asyncio.wait_for(told(), LONG))
-    finally:
-        loop.close()
-    assert caplog.records == []
+        await stream
+        return state.waiter.wait(0.02)
+
+    assert asyncio.run(asyncio.wait_for(main(), LONG)) == []
+
+
+def test_as_completed_keeps_the_order(backend, run):
+    """Of what ends while the loop is busy, too."""
+    streams = [backend.stream() for _ in range(12)]
+    for index, stream in enumerate(streams):
+        backend.sleep(stream, 2 * index + 2)
+
+    async def main():
+        order = []
+        async for stream in pystreams.as_completed(streams):
+            if not order:
+                time.sleep(0.05)
+            order.append(streams.index(stream))
+        return order
+
+    assert run(main()) == list(range(12))
 
 
 def test_a_loop_that_is_gone_keeps_no_descriptor(backend, gate):
-    """Although the news that it waited for is still to come."""
+    """Although the work that it waited for goes on."""
     stream = backend.stream()
     gate.hold(stream)
 
     async def main():
-        _asyncio.watch(stream)
+        task = asyncio.ensure_future(waiting(stream))
+        await asyncio.sleep(0)
+        del task
 
     gc.collect()
     before = count("fd")

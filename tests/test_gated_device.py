@@ -62,7 +62,6 @@ for timeout in (0.0001, 0.02):
     raises(TimeoutError, f"was not done after {timeout} s; it goes on",
            stream.synchronize, timeout=timeout)
     assert pystreams.wait([stream], timeout).not_done == {stream}
-assert not _C.Waiter().watch(stream, 0)
 soon(list, map(complete, rest))
 stream.synchronize(timeout=30)
 assert stream.query()

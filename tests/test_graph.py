@@ -475,7 +475,8 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
     with engine.hold(streams[0]) as first, engine.hold(streams[1]) as second:
         replay(kept, streams[0])
         kept.instantiate()
-        engine.fill(streams[full])
+        # The gate and, of a replay, the fill and the end.
+        engine.fill(streams[full], queued=[3, 1][full])
         opener = threading.Timer(0.3, [first, second][full].open)
         opener.start()
         before = time.thread_time()
@@ -497,7 +498,7 @@ def test_a_replay_cannot_wait_for_room_behind_itself(engine, buffer):
 
     @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     def work(_):
-        engine.fill(busy)
+        engine.fill(busy, queued=1)
         seen.append(code(lambda: replay(kept, other)))
 
     address = ctypes.cast(work, ctypes.c_void_p).value

@@ -62,18 +62,10 @@ def test_a_required_member_is_missing(member):
 
 @pytest.mark.parametrize(
     ("group", "member"),
-    [("memory", m) for m in tables.MEMORY]
-    + [("gates", m) for m in tables.GATES]
-    + [("interprocess events", m) for m in tables.IPC]
-    + [("graphs", m) for m in tables.GRAPHS],
+    [(group, m) for group, members in tables.GROUPS.items() for m in members],
 )
 def test_a_group_is_there_in_part(group, member):
-    whole = {
-        "memory": tables.MEMORY,
-        "gates": tables.GATES,
-        "interprocess events": tables.IPC,
-        "graphs": tables.GRAPHS,
-    }[group]
+    whole = tables.GROUPS[group]
     others = dict.fromkeys(whole, True)
     there = next(name for name in whole if name != member)
     refused(

@@ -1,7 +1,9 @@
 """`wait` and `as_completed`: several streams, events and Futures at once."""
 
 import concurrent.futures
+import functools
 import os
+import select
 import threading
 
 import pytest
@@ -207,23 +209,24 @@ def test_two_types_at_once(cuda):
     assert listed(wait(objects, LONG).done) == listed(objects)
 
 
-def test_more_events_than_a_queue_holds(engine):
-    """Of one stream: they share what tells of them, within limits."""
+def test_more_notifications_than_a_queue_holds(engine):
+    """Of one stream, and of an event that it recorded."""
     stream, event = engine.stream(), engine.event()
     waiter = _C.Waiter()
     with engine.hold(stream):
         event.record(stream)
         for token in range(40_000):
             waiter.watch(event, token)
+            waiter.watch(stream, token + 40_000)
         assert waiter.take() == []
-    told = []
-    while len(told) < 40_000:
-        told += waiter.wait(LONG)
-    assert sorted(told) == [(token, 0) for token in range(40_000)]
+    messages = []
+    while len(messages) < 80_000:
+        messages += waiter.wait(LONG)
+    assert sorted(messages) == [(token, 0) for token in range(80_000)]
 
 
 def test_a_full_queue(full, trio):
-    """It has no room for a letter: neither limits nor others wait for it."""
+    """Neither limits nor others wait for it."""
     stream, event, gate = full
     objects, gates = trio
     for timeout in (0, 0.001, 0.01, 0.01):
@@ -243,51 +246,126 @@ def test_a_full_queue(full, trio):
     assert set(as_completed([stream, event], LONG)) == {stream, event}
 
 
-def test_a_stream_that_is_closed_while_its_queue_is_full(full):
-    stream, _, _ = full
-    other = pystreams.ExternalStream(stream.native_handle, stream.device)
-    closer = threading.Timer(0.05, other.close)
-    closer.start()
-    with pytest.raises(ValueError, match="closed"):
-        wait([other], LONG)
-    closer.join()
-
-
 # ---- The box below ----
 
 
 def test_waiter(backend):
     waiter, stream = _C.Waiter(), backend.stream()
     assert waiter.take() == [] == waiter.wait(0) == waiter.wait(timeout=0.01)
-    assert waiter.watch(stream, 7) is True
+    waiter.watch(stream, 7)
     waiter.post(2**64 - 1)
-    letters = waiter.wait(LONG)
-    if len(letters) == 1:
-        letters += waiter.wait(LONG)
-    assert sorted(letters) == [(7, 0), (2**64 - 1, 0)]
+    messages = waiter.wait(LONG)
+    if len(messages) == 1:
+        messages += waiter.wait(LONG)
+    assert sorted(messages) == [(7, 0), (2**64 - 1, 0)]
     waiter.watch(stream.device, 9)
     assert waiter.wait(LONG) == [(9, 0)]
     for wrong in (-1, 2**64, "7"):
         with pytest.raises((TypeError, OverflowError)):
             waiter.post(wrong)
+        with pytest.raises((TypeError, OverflowError)):
+            waiter.expect(wrong)
+        with pytest.raises((TypeError, OverflowError)):
+            waiter.cancel(wrong)
+    for wrong in [(), (1, None, None)]:
+        with pytest.raises(TypeError, match="1 or 2 arguments"):
+            waiter.post(*wrong)
+    with pytest.raises(TypeError, match="at most 1 argument"):
+        waiter.cancel(1, 2)
     with pytest.raises(TypeError):
         waiter.watch(3, 1)
 
 
-def test_a_waiter_that_there_is_no_room_for(full):
+def test_a_waiter_of_a_full_queue(full):
     stream, event, gate = full
     waiter = _C.Waiter()
-    assert waiter.watch(stream, 1) is False
-    assert waiter.watch(event, 2) is True
-    gate.open()
-    assert waiter.wait(LONG) == [(2, 0)]
-    stream.synchronize()
+    waiter.watch(stream, 1)
+    waiter.watch(event, 2)
     assert waiter.take() == []
+    gate.open()
+    messages = waiter.wait(LONG)
+    while len(messages) < 2:
+        messages += waiter.wait(LONG)
+    assert messages == [(2, 0), (1, 0)]
+
+
+def test_a_waiter_takes_back(backend):
+    """What is to come and what has come, of one token or of all."""
+    waiter, stream, done = _C.Waiter(), backend.stream(), backend.stream()
+    with backend.hold(stream):
+        event = stream.record_event()
+        for token in (1, 2, 3):
+            waiter.watch(stream, token)
+            waiter.watch(event, token)
+            waiter.expect(token)
+            waiter.post(token)
+            waiter.watch(done, token)
+            waiter.expect(token)
+        waiter.cancel(2)
+        waiter.cancel(4)
+        came = waiter.wait(LONG)
+        assert sorted(came) == [(1, 0)] * 2 + [(3, 0)] * 2
+        waiter.cancel(1)
+    messages = []
+    while len(messages) < 2:
+        messages += waiter.wait(LONG)
+    assert messages == [(3, 0)] * 2
+    waiter.post(3)
+    waiter.watch(stream, 5)
+    waiter.cancel()
+    assert waiter.wait(0.02) == []
+    waiter.post(3)
+    assert waiter.wait(LONG) == [(3, 0)]
+
+
+def take_with_one_failure(waiter, start):
+    """None if an allocation was there to fail."""
+    memory = pytest.importorskip("_testcapi", reason="needs _testcapi")
+    try:
+        memory.set_nomemory(start, start + 1)
+        return waiter.take()
+    except MemoryError:
+        return None
+    finally:
+        memory.remove_mem_hooks()
+
+
+def test_a_waiter_that_runs_out_of_memory():
+    """It loses no message, and its descriptor stays readable."""
+    waiter, messages = _C.Waiter(), None
+    fd, start = waiter.fileno(), 0
+    while messages is None:
+        for token in range(1000, 1005):
+            waiter.post(token)
+        messages = take_with_one_failure(waiter, start)
+        if messages is None:
+            assert select.select([fd], [], [], 0)[0] == [fd]
+            waiter.post(1005)
+            again = waiter.take()
+            assert again == [(token, 0) for token in range(1000, 1006)]
+            start += 1
+    assert messages == again[:-1]
+    assert start > 3
+
+
+def test_a_token_that_is_expected_needs_no_memory():
+    """More of them than there was room for at first."""
+    memory = pytest.importorskip("_testcapi", reason="needs _testcapi")
+    waiter, posts = _C.Waiter(), []
+    for token in range(1000, 1100):
+        waiter.expect(token)
+        posts.append(functools.partial(waiter.post, token))
+    future, left = concurrent.futures.Future(), iter(posts)
+    memory.set_nomemory(0)
+    try:
+        for post in left:
+            post(future)
+    finally:
+        memory.remove_mem_hooks()
+    assert waiter.take() == [(token, 0) for token in range(1000, 1100)]
 
 
 def test_a_waiters_descriptor(backend):
-    import select
-
     def readable():
         return select.select([fd], [], [], 0)[0] == [fd]
 
@@ -308,7 +386,7 @@ def test_a_waiters_descriptor(backend):
         os.fstat(fd)
 
 
-def test_a_waiter_may_go_before_its_news(backend):
+def test_a_waiter_may_go_before_its_messages(backend):
     stream = backend.stream()
     with backend.hold(stream):
         waiter = _C.Waiter()
@@ -320,7 +398,7 @@ def test_a_waiter_may_go_before_its_news(backend):
 
 
 def test_a_failure_is_its_own_streams(faulty):
-    """News of one stream's work is never what another's came to."""
+    """The end of one stream's work is never reported as another's."""
     waiter = _C.Waiter()
     for turn in range(30):
         good, bad = faulty.stream(), faulty.stream()
@@ -331,9 +409,9 @@ def test_a_failure_is_its_own_streams(faulty):
         gates = [faulty.gate(good)]
         waiter.watch(good.record_event(), 0)
         gates[0].open()
-        told = []
-        while len(told) < 2:
-            told += waiter.wait(LONG)
-        assert sorted(told) == [(0, 0), (1, 719)], turn
+        messages = []
+        while len(messages) < 2:
+            messages += waiter.wait(LONG)
+        assert sorted(messages) == [(0, 0), (1, 719)], turn
         with pytest.raises(pystreams.AcceleratorError):
             bad.synchronize()

@@ -15,8 +15,10 @@
 #include "cuda_gate.h"
 #include "cuda_graph.h"
 #include "cuda_ipc.h"
+#include "cuda_notify.h"
 #include "cuda_pool.h"
 #include "cuda_sleep.h"
+#include "cuda_wait.h"
 #include "cuda_watch.h"
 
 /* Every member is handed the table and the device; few need both. */
@@ -238,6 +240,12 @@ cuda_event_create(const struct ps_backend *backend, int device, unsigned flags,
     ps_status status =
         ON_DEVICE(device, cudaEventCreateWithFlags(&created, wanted));
 
+    if (status == PS_SUCCESS && (flags & PS_EVENT_INTERPROCESS)) {
+        status = cuda_event_share((ps_handle)created);
+        if (status != PS_SUCCESS) {
+            (void)ON_DEVICE(device, cudaEventDestroy(created));
+        }
+    }
     if (status == PS_SUCCESS) {
         *event = (ps_handle)created;
     }
@@ -248,13 +256,21 @@ static ps_status
 cuda_event_destroy(const struct ps_backend *backend, int device,
                    ps_handle event)
 {
-    return ON_DEVICE(device, cudaEventDestroy((cudaEvent_t)event));
+    return cuda_event_forget(event)
+               ? PS_SUCCESS
+               : ON_DEVICE(device, cudaEventDestroy((cudaEvent_t)event));
 }
 
 static ps_status
 cuda_event_record(const struct ps_backend *backend, int device,
                   ps_handle event, ps_handle stream)
 {
+    if (cuda_events_are_watched()) {
+        ps_status status = cuda_event_yield(device, event);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
     return ON_HANDLE(
         device, stream,
         cuda_driver.event_record((CUevent)event, (CUstream)stream));
@@ -527,6 +543,9 @@ const struct ps_backend ps_cuda_backend = {
     .memory_device = cuda_memory_device,
     .host_function = cuda_host_function,
     .sleep = cuda_sleep,
+    .stream_notify = cuda_stream_notify,
+    .event_notify = cuda_event_notify,
+    .notify_cancel = cuda_notify_cancel,
     .stream_gate = cuda_stream_gate,
     .gate_open = cuda_gate_open,
     .device_synchronize_for = cuda_device_synchronize_for,

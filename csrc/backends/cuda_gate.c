@@ -108,12 +108,13 @@ slot_wait(const struct slot *slot, ps_handle stream)
 
 /* A stream's coming to a gate.  The word says so at once, whoever has the
  * driver's locks.  An event says it too, as nothing is written once the work
- * has failed: the first of the two is told. */
+ * has failed: the first of the two is reported. */
 struct passage {
+    struct ps_notification word, event;
     struct slot *slot;
-    ps_notification reached;
+    ps_notification_function reached;
     void *argument;
-    atomic_bool told;
+    atomic_bool reported;
     atomic_int references;
 };
 
@@ -122,7 +123,7 @@ passage_arrive(void *memory, ps_status status)
 {
     struct passage *passage = memory;
 
-    if (!atomic_exchange(&passage->told, true)) {
+    if (!atomic_exchange(&passage->reported, true)) {
         passage->reached(passage->argument, status);
     }
     if (atomic_fetch_sub(&passage->references, 1) == 1) {
@@ -137,25 +138,32 @@ word_arrive(void *memory, ps_status status)
     passage_arrive(memory, status);
 }
 
-/* Queue a gate on a stream with work.  The passage is used up on success. */
-static ps_status
-passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
-              struct passage *passage)
+static struct passage *
+passage_create(struct slot *slot, ps_notification_function reached,
+               void *argument)
 {
-    struct cuda_notice *word, *event;
-    ps_status status = cuda_word_notice_create(&slot->reached, slot->number,
-                                               word_arrive, passage, &word);
+    struct passage *passage = calloc(1, sizeof(*passage));
 
-    if (status != PS_SUCCESS) {
-        return status;
+    if (passage != NULL) {
+        passage->word.reached = word_arrive;
+        passage->event.reached = passage_arrive;
+        passage->word.argument = passage->event.argument = passage;
+        passage->slot = slot;
+        passage->reached = reached;
+        passage->argument = argument;
+        atomic_init(&passage->reported, false);
+        atomic_init(&passage->references, 2);
     }
-    status = cuda_notice_create(post, passage_arrive, passage, &event);
-    if (status != PS_SUCCESS) {
-        cuda_notice_destroy(word);
-        return status;
-    }
-    status = cuda_driver.stream_write_value(
+    return passage;
+}
+
+/* Queue what writes the word and what waits at the gate. */
+static ps_status
+slot_queue(struct slot *slot, ps_handle stream)
+{
+    ps_status status = cuda_driver.stream_write_value(
         (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
+
     if (status == PS_SUCCESS) {
         status = slot_wait(slot, stream);
         if (status != PS_SUCCESS) {
@@ -163,84 +171,90 @@ passage_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
             atomic_fetch_add(&slot->holders, 1);
         }
     }
+    return status;
+}
+
+/* Queue a gate on a stream with work.  The passage is used up on success. */
+static ps_status
+passage_queue(struct cuda_entry *entry, int device, ps_handle stream,
+              struct passage *passage)
+{
+    struct slot *slot = passage->slot;
+    struct cuda_mark *word = cuda_mark_word(&slot->reached, slot->number);
+    struct cuda_mark *event;
+    ps_status status =
+        word != NULL ? cuda_mark_find(device, &event) : PS_ERROR_OUT_OF_MEMORY;
+
     if (status != PS_SUCCESS) {
-        cuda_notice_destroy(word);
-        cuda_notice_destroy(event);
+        free(word);
+        return status;
+    }
+    status = cuda_driver.event_record(event->event, (CUstream)stream);
+    if (status == PS_SUCCESS) {
+        status = slot_queue(slot, stream);
+    }
+    if (status != PS_SUCCESS) {
+        cuda_mark_release(word);
+        cuda_mark_release(event);
         return status;
     }
     atomic_fetch_add(&slot->holders, 1);
-    cuda_notice_send(post, word);
-    cuda_notice_send(post, event);
+    cuda_mark_put(entry, word, &passage->word);
+    cuda_mark_put(entry, event, &passage->event);
     return PS_SUCCESS;
 }
 
 /* ---- Members ---- */
 
 /* A stream that has nothing to do has come to what is queued already: that is
- * the caller's to tell. */
+ * the caller's to report. */
 static ps_status
-gate_queue(struct cuda_post *post, ps_handle stream, struct slot *slot,
-           ps_notification reached, void *argument, bool *idle)
+gate_queue(struct cuda_entry *entry, int device, ps_handle stream,
+           struct passage *passage, bool *idle)
 {
-    struct cuda_notice *notice;
-    struct passage *passage;
     ps_status status = cuda_driver.stream_query((CUstream)stream);
 
     *idle = status == PS_SUCCESS;
     if (*idle) {
-        return slot != NULL ? slot_wait(slot, stream) : PS_SUCCESS;
+        return slot_wait(passage->slot, stream);
     }
-    if (status != PS_ERROR_NOT_READY) {
-        return status;
-    }
-    if (slot == NULL) {
-        status = cuda_notice_create(post, reached, argument, &notice);
-        if (status == PS_SUCCESS) {
-            cuda_notice_send(post, notice);
-        }
-        return status;
-    }
-    passage = malloc(sizeof(*passage));
-    if (passage == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    passage->slot = slot;
-    passage->reached = reached;
-    passage->argument = argument;
-    atomic_init(&passage->told, false);
-    atomic_init(&passage->references, 2);
-    status = passage_queue(post, stream, slot, passage);
-    if (status != PS_SUCCESS) {
-        free(passage);
-    }
-    return status;
+    return status == PS_ERROR_NOT_READY
+               ? passage_queue(entry, device, stream, passage)
+               : status;
 }
 
 /* The member, with the device's context current. */
 static ps_status
-gate_make(int device, ps_handle stream, ps_notification reached,
+gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)
 {
     enum cudaStreamCaptureStatus capturing;
-    struct cuda_post post;
-    struct slot *slot = NULL;
+    struct cuda_entry entry;
+    struct passage *passage;
+    struct slot *slot;
     ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
 
     if (status == PS_SUCCESS && capturing != cudaStreamCaptureStatusNone) {
         status = PS_ERROR_NOT_SUPPORTED;
     }
-    if (status == PS_SUCCESS && gate != NULL) {
+    if (status == PS_SUCCESS) {
         status = slot_take(&slot);
-        *gate = (ps_handle)slot;
     }
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    *gate = (ps_handle)slot;
+    passage = passage_create(slot, reached, argument);
+    status = passage != NULL ? cuda_stream_enter(&entry, device, stream)
+                             : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
-        status = cuda_post_enter(&post, device, stream);
+        status = gate_queue(&entry, device, stream, passage, idle);
+        cuda_stream_leave(&entry);
     }
-    if (status == PS_SUCCESS) {
-        status = gate_queue(&post, stream, slot, reached, argument, idle);
-        cuda_post_leave(&post);
+    if (status != PS_SUCCESS || *idle) {
+        free(passage);
     }
-    if (status != PS_SUCCESS && slot != NULL) {
+    if (status != PS_SUCCESS) {
         slot_release(slot);
     }
     return status;
@@ -248,8 +262,8 @@ gate_make(int device, ps_handle stream, ps_notification reached,
 
 ps_status
 cuda_stream_gate(const struct ps_backend *backend, int device,
-                 ps_handle stream, ps_notification reached, void *argument,
-                 ps_handle *gate)
+                 ps_handle stream, ps_notification_function reached,
+                 void *argument, ps_handle *gate)
 {
     bool idle = false;
     ps_status status = PS_ERROR_NOT_SUPPORTED;

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda_driver.h"
+#include "cuda_notify.h"
 
 /* Every member is handed the table; few need it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -83,6 +84,14 @@ ps_status
 cuda_event_record_external(const struct ps_backend *backend, int device,
                            ps_handle event, ps_handle stream)
 {
+    ps_status status = cuda_event_share(event);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_event_yield(device, event);
+    }
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     return ON_DEVICE(device, cudaEventRecordWithFlags(
                                  (cudaEvent_t)event, (cudaStream_t)stream,
                                  cudaEventRecordExternal));

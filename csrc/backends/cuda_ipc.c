@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
+#include "cuda_notify.h"
 
 _Static_assert(sizeof(cudaIpcEventHandle_t) == PS_IPC_HANDLE_BYTES,
                "a handle is cudart's");
@@ -53,6 +54,12 @@ cuda_event_open(const struct ps_backend *backend, int device,
     memcpy(&exported, handle, sizeof(exported));
     status = ON_DEVICE(device,
                        open_status(cudaIpcOpenEventHandle(&opened, exported)));
+    if (status == PS_SUCCESS) {
+        status = cuda_event_share((ps_handle)opened);
+        if (status != PS_SUCCESS) {
+            (void)ON_DEVICE(device, cudaEventDestroy(opened));
+        }
+    }
     if (status == PS_SUCCESS) {
         *event = (ps_handle)opened;
     }

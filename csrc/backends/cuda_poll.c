@@ -27,15 +27,18 @@ cuda_rest_ns(int64_t waited)
     return rest < LEAST ? LEAST : rest > MOST ? MOST : rest;
 }
 
-/* Doze for a while, or until something is given that was not seen. */
+/* Sleep for a while, no shorter than it took to ask, or until something is
+ * given that was not seen. */
 static void
-doze(struct cuda_poller *poller, unsigned long long seen, bool idle)
+back_off(struct cuda_poller *poller, unsigned long long seen, bool idle,
+         int64_t began)
 {
     int64_t now = cuda_now_ns();
-    int64_t end = now + cuda_rest_ns(now - atomic_load(&poller->latest));
+    int64_t rest = cuda_rest_ns(now - atomic_load(&poller->latest));
+    int64_t end = now + (rest > now - began ? rest : now - began);
     struct timespec until = {end / SECOND, end % SECOND};
 
-    atomic_store(&poller->dozing, true);
+    atomic_store(&poller->asleep, true);
     if (atomic_load(&poller->given) == seen &&
         !atomic_load(&poller->stopping)) {
         if (idle) {
@@ -45,7 +48,7 @@ doze(struct cuda_poller *poller, unsigned long long seen, bool idle)
             sem_clockwait(&poller->call, CLOCK_MONOTONIC, &until);
         }
     }
-    atomic_store(&poller->dozing, false);
+    atomic_store(&poller->asleep, false);
 }
 
 static void *
@@ -53,7 +56,6 @@ poller_main(void *argument)
 {
     struct cuda_poller *poller = argument;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    unsigned long long over = 0;
 
     /* Whatever other threads capture, asking does not disturb it. */
     cuda_driver.capture_mode(&mode);
@@ -61,8 +63,9 @@ poller_main(void *argument)
     prctl(PR_SET_TIMERSLACK, 1);
     while (!atomic_load(&poller->stopping)) {
         unsigned long long seen = atomic_load(&poller->given);
-        over += poller->sweep(poller);
-        doze(poller, seen, over == seen);
+        int64_t began = cuda_now_ns();
+        bool more = poller->sweep(poller);
+        back_off(poller, seen, !more, began);
     }
     return NULL;
 }
@@ -104,7 +107,7 @@ cuda_poller_give(struct cuda_poller *poller)
 {
     atomic_store(&poller->latest, cuda_now_ns());
     atomic_fetch_add(&poller->given, 1);
-    if (atomic_exchange(&poller->dozing, false)) {
+    if (atomic_exchange(&poller->asleep, false)) {
         sem_post(&poller->call);
     }
 }

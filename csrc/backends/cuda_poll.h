@@ -23,15 +23,15 @@ int64_t cuda_rest_ns(int64_t waited);
 
 struct cuda_poller {
     const char *name; /* of the thread */
-    /* Ask for everything; how much of it is over and done with. */
-    unsigned (*sweep)(struct cuda_poller *poller);
+    /* Ask for everything; whether there is something left to ask for. */
+    bool (*sweep)(struct cuda_poller *poller);
     pthread_mutex_t lock; /* guards starting and ending the thread */
     bool started;
     pthread_t thread;
     atomic_bool stopping;
-    /* Posted when there is something new while the thread dozes. */
+    /* Posted when there is something new while the thread sleeps. */
     sem_t call;
-    atomic_bool dozing;
+    atomic_bool asleep;
     atomic_ullong given;    /* things to ask for, ever */
     _Atomic int64_t latest; /* when the latest was given */
 };

@@ -1,106 +1,41 @@
-/* Notices of what CUDA streams have done; cuda_watch.h says why they are asked
- * for.  Those of one stream come in order, so only the first of each is asked
- * for. */
+/* What CUDA streams and events have done; cuda_watch.h says why it is asked.
+ */
 #include "cuda_watch.h"
 
 #include <cuda_runtime_api.h>
 
+#include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "cuda_driver.h"
 #include "cuda_poll.h"
 
-/* ---- Notices ---- */
-
-struct cuda_notice {
-    /* One of the two. */
-    CUevent event;
-    _Atomic uint32_t *word;
-    uint32_t number;
-    int device; /* of the event */
-    ps_notification reached;
-    void *argument;
-    ps_status status;
-    struct cuda_notice *next;
-};
-
-/* Notices with events, to be used again. */
-static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_notice *spare[CUDA_DEVICES];
-
-void
-cuda_notice_destroy(struct cuda_notice *notice)
-{
-    if (notice->word != NULL) {
-        free(notice);
-        return;
-    }
-    pthread_mutex_lock(&spare_lock);
-    notice->next = spare[notice->device];
-    spare[notice->device] = notice;
-    pthread_mutex_unlock(&spare_lock);
-}
-
-/* A notice with an event that stands for nothing yet. */
-static ps_status
-notice_find(int device, struct cuda_notice **result)
-{
-    struct cuda_notice *notice;
-    cudaError_t error;
-
-    pthread_mutex_lock(&spare_lock);
-    notice = spare[device];
-    if (notice != NULL) {
-        spare[device] = notice->next;
-    }
-    pthread_mutex_unlock(&spare_lock);
-    *result = notice;
-    if (notice != NULL) {
-        return PS_SUCCESS;
-    }
-    notice = calloc(1, sizeof(*notice));
-    if (notice == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    notice->device = device;
-    error = cudaEventCreateWithFlags(&notice->event, cudaEventDisableTiming);
-    if (error != cudaSuccess) {
-        free(notice);
-        return error;
-    }
-    *result = notice;
-    return PS_SUCCESS;
-}
-
-/* What the work came to. */
-static ps_status
-notice_ask(const struct cuda_notice *notice)
-{
-    if (notice->word == NULL) {
-        return cuda_driver.event_query(notice->event);
-    }
-    return (int32_t)(atomic_load_explicit(notice->word, memory_order_acquire) -
-                     notice->number) >= 0
-               ? PS_SUCCESS
-               : PS_ERROR_NOT_READY;
-}
+_Static_assert(offsetof(struct cuda_mark, notifications) == 0,
+               "a ring tells its mark");
 
 /* ---- Lines ---- */
 
-/* The notices of a stream that are to come. */
+enum line_kind {
+    OF_STREAM, /* its handle is a stream's */
+    OF_EVENT,  /* a program's, which its only mark has */
+    ALONE,     /* no handle leads to it */
+    ORPHAN,    /* nor does one here, but the mark's event was a program's */
+};
+
+/* The marks that are asked for in turn. */
 struct cuda_line {
+    enum line_kind kind;
     int device;
-    ps_handle stream;
-    struct cuda_notice *first;
-    struct cuda_notice **tail;
-    bool entered; /* by who sends some */
+    ps_handle handle;
+    struct bucket *bucket;
+    struct cuda_mark *first, *last;
+    bool entered; /* by a thread that puts marks into it */
     struct cuda_line *next;
 };
 
 enum { BUCKETS = 64 };
 
-/* Lines by their streams.  The lock is held while the device is asked. */
+/* Lines by their handles.  The lock is held while the device is asked. */
 struct bucket {
     pthread_mutex_t lock;
     pthread_cond_t left; /* a line is not entered any more */
@@ -120,7 +55,7 @@ struct watch {
     struct bucket buckets[BUCKETS];
 };
 
-static unsigned watch_sweep(struct cuda_poller *poller);
+static bool watch_sweep(struct cuda_poller *poller);
 
 #define WATCH(thread)                                                \
     {                                                                \
@@ -136,21 +71,23 @@ static unsigned watch_sweep(struct cuda_poller *poller);
 static struct watch events = WATCH("ps-cuda-events");
 static struct watch words = WATCH("ps-cuda-words");
 
+atomic_int cuda_events_watched;
+
 static struct bucket *
-bucket_of(struct watch *watch, int device, ps_handle stream)
+bucket_of(struct watch *watch, ps_handle handle)
 {
-    /* Streams are objects, so the lowest bits say little. */
-    ps_handle hash = (stream >> 6) + (stream >> 12) + (ps_handle)device;
-    return &watch->buckets[hash % BUCKETS];
+    /* Handles are addresses, so the lowest bits say little. */
+    return &watch->buckets[((handle >> 6) + (handle >> 12)) % BUCKETS];
 }
 
 static struct cuda_line *
-line_find_locked(struct bucket *bucket, int device, ps_handle stream)
+line_find_locked(struct bucket *bucket, enum line_kind kind, int device,
+                 ps_handle handle)
 {
     struct cuda_line *line = bucket->lines;
 
-    while (line != NULL &&
-           (line->device != device || line->stream != stream)) {
+    while (line != NULL && (line->kind != kind || line->device != device ||
+                            line->handle != handle)) {
         line = line->next;
     }
     return line;
@@ -158,25 +95,51 @@ line_find_locked(struct bucket *bucket, int device, ps_handle stream)
 
 /* NULL when out of memory. */
 static struct cuda_line *
-line_add_locked(struct bucket *bucket, int device, ps_handle stream)
+line_add_locked(struct bucket *bucket, enum line_kind kind, int device,
+                ps_handle handle)
 {
     struct cuda_line *line = calloc(1, sizeof(*line));
 
     if (line != NULL) {
+        line->kind = kind;
         line->device = device;
-        line->stream = stream;
-        line->tail = &line->first;
+        line->handle = handle;
+        line->bucket = bucket;
         line->next = bucket->lines;
         bucket->lines = line;
     }
     return line;
 }
 
+static void
+line_rename_locked(struct cuda_line *line, enum line_kind kind)
+{
+    if (line->kind == OF_EVENT) {
+        atomic_fetch_sub(&cuda_events_watched, 1);
+    }
+    line->kind = kind;
+}
+
+static void
+line_put_locked(struct cuda_line *line, struct cuda_mark *mark)
+{
+    mark->line = line;
+    mark->next = NULL;
+    mark->previous = line->last;
+    if (line->last != NULL) {
+        line->last->next = mark;
+    }
+    else {
+        line->first = mark;
+    }
+    line->last = mark;
+}
+
 /* Free the line unless it is of use. */
 static void
-line_trim_locked(struct bucket *bucket, struct cuda_line *line)
+line_trim_locked(struct cuda_line *line)
 {
-    struct cuda_line **link = &bucket->lines;
+    struct cuda_line **link = &line->bucket->lines;
 
     if (line->first != NULL || line->entered) {
         return;
@@ -185,33 +148,84 @@ line_trim_locked(struct bucket *bucket, struct cuda_line *line)
         link = &(*link)->next;
     }
     *link = line->next;
+    line_rename_locked(line, ALONE);
     free(line);
 }
 
-/* Move what is to be told to the list that ends at the tail. */
+/* Take the mark out of its line, which may be gone then. */
 static void
-line_collect_locked(struct cuda_line *line, struct cuda_notice ***tail)
+mark_remove_locked(struct cuda_mark *mark)
 {
-    struct cuda_notice *first = line->first;
+    struct cuda_line *line = mark->line;
 
-    while (first != NULL &&
-           (first->status = notice_ask(first)) != PS_ERROR_NOT_READY) {
-        **tail = first;
-        *tail = &first->next;
-        first = first->next;
+    *(mark->previous != NULL ? &mark->previous->next : &line->first) =
+        mark->next;
+    *(mark->next != NULL ? &mark->next->previous : &line->last) =
+        mark->previous;
+    mark->line = NULL;
+}
+
+/* ---- The ends of marks ---- */
+
+/* Release a mark that is in no line any more. */
+static void
+mark_end(struct cuda_mark *mark)
+{
+    if (mark->kind == ORPHAN) {
+        (void)ON_DEVICE(mark->device,
+                        cudaEventDestroy((cudaEvent_t)mark->event));
     }
-    line->first = first;
-    if (first == NULL) {
-        line->tail = &line->first;
+    if (mark->kind == ORPHAN || mark->kind == OF_EVENT) {
+        mark->event = NULL;
+    }
+    cuda_mark_release(mark);
+}
+
+/* Move what is done to the list that ends at the tail, where nobody can cancel
+ * it. */
+static void
+line_collect_locked(struct cuda_line *line, struct cuda_mark ***tail)
+{
+    struct cuda_mark *mark;
+
+    while ((mark = line->first) != NULL &&
+           (mark->status = cuda_mark_ask(mark)) != PS_ERROR_NOT_READY) {
+        struct ps_notification *last = mark->notifications, *n = last;
+        mark_remove_locked(mark);
+        mark->kind = line->kind;
+        do {
+            n = n->next;
+            n->ring = NULL;
+        } while (n != last);
+        **tail = mark;
+        *tail = &mark->next;
     }
 }
 
-static unsigned
+/* Call them all.  The memory of each is its owner's again when it is called.
+ */
+static void
+call_notifications(struct cuda_mark *mark)
+{
+    struct ps_notification *last = mark->notifications, *n, *next;
+
+    mark->notifications = NULL;
+    for (n = last->next;; n = next) {
+        bool more = n != last;
+        next = n->next;
+        n->reached(n->argument, mark->status);
+        if (!more) {
+            return;
+        }
+    }
+}
+
+static bool
 watch_sweep(struct cuda_poller *poller)
 {
     struct watch *watch = (struct watch *)poller;
-    struct cuda_notice *found = NULL, **tail = &found, *notice;
-    unsigned told = 0;
+    struct cuda_mark *found = NULL, **tail = &found, *mark;
+    bool more = false;
 
     for (struct bucket *b = watch->buckets; b < &watch->buckets[BUCKETS];
          b++) {
@@ -220,37 +234,73 @@ watch_sweep(struct cuda_poller *poller)
         for (struct cuda_line *line = b->lines; line != NULL; line = next) {
             next = line->next;
             line_collect_locked(line, &tail);
-            line_trim_locked(b, line);
+            more = more || line->first != NULL;
+            line_trim_locked(line);
         }
         pthread_mutex_unlock(&b->lock);
     }
     *tail = NULL;
-    while ((notice = found) != NULL && !cuda_poller_stopping(poller)) {
-        found = notice->next;
-        notice->reached(notice->argument, notice->status);
-        cuda_notice_destroy(notice);
-        told++;
+    while ((mark = found) != NULL && !cuda_poller_stopping(poller)) {
+        found = mark->next;
+        call_notifications(mark);
+        mark_end(mark);
     }
-    return told;
+    return more;
 }
 
-/* ---- Posts ---- */
+ps_status
+cuda_notify_cancel(const struct ps_backend *backend, int device,
+                   struct ps_notification *notification)
+{
+    struct bucket *bucket = (struct bucket *)(uintptr_t)notification->number;
+    struct cuda_mark *mark = NULL;
+    ps_status status = PS_ERROR_NOT_READY;
+
+    (void)backend;
+    (void)device;
+    pthread_mutex_lock(&bucket->lock);
+    if (notification->ring != NULL) {
+        mark = (struct cuda_mark *)notification->ring;
+        ps_notification_remove(notification);
+        status = PS_SUCCESS;
+    }
+    if (mark != NULL && mark->notifications == NULL) {
+        struct cuda_line *line = mark->line;
+        mark->kind = line->kind;
+        mark_remove_locked(mark);
+        line_trim_locked(line);
+    }
+    else {
+        mark = NULL;
+    }
+    pthread_mutex_unlock(&bucket->lock);
+    if (mark != NULL) {
+        mark_end(mark);
+    }
+    return status;
+}
+
+/* ---- Streams ---- */
 
 /* The line of the stream, once nobody else is in it; NULL when out of memory.
- */
+ * The per-thread default stream is another one on each thread. */
 static struct cuda_line *
 line_enter(struct watch *watch, int device, ps_handle stream)
 {
-    struct bucket *bucket = bucket_of(watch, device, stream);
-    struct cuda_line *line;
+    struct bucket *bucket = bucket_of(watch, stream);
+    struct cuda_line *line = NULL;
+    bool per_thread = stream == (ps_handle)CU_STREAM_PER_THREAD;
 
     pthread_mutex_lock(&bucket->lock);
-    while ((line = line_find_locked(bucket, device, stream)) != NULL &&
+    while (!per_thread &&
+           (line = line_find_locked(bucket, OF_STREAM, device, stream)) !=
+               NULL &&
            line->entered) {
         pthread_cond_wait(&bucket->left, &bucket->lock);
     }
     if (line == NULL) {
-        line = line_add_locked(bucket, device, stream);
+        line = line_add_locked(bucket, per_thread ? ALONE : OF_STREAM, device,
+                               stream);
     }
     if (line != NULL) {
         line->entered = true;
@@ -260,19 +310,19 @@ line_enter(struct watch *watch, int device, ps_handle stream)
 }
 
 static void
-line_leave(struct watch *watch, struct cuda_line *line)
+line_leave(struct cuda_line *line)
 {
-    struct bucket *bucket = bucket_of(watch, line->device, line->stream);
+    struct bucket *bucket = line->bucket;
 
     pthread_mutex_lock(&bucket->lock);
     line->entered = false;
-    line_trim_locked(bucket, line);
+    line_trim_locked(line);
     pthread_cond_broadcast(&bucket->left);
     pthread_mutex_unlock(&bucket->lock);
 }
 
 ps_status
-cuda_post_enter(struct cuda_post *post, int device, ps_handle stream)
+cuda_stream_enter(struct cuda_entry *entry, int device, ps_handle stream)
 {
     ps_status status = cuda_poller_ensure(&events.poller);
 
@@ -282,74 +332,204 @@ cuda_post_enter(struct cuda_post *post, int device, ps_handle stream)
     if (status != PS_SUCCESS) {
         return status;
     }
-    post->events = line_enter(&events, device, stream);
-    if (post->events == NULL) {
+    entry->events = line_enter(&events, device, stream);
+    if (entry->events == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    post->words = line_enter(&words, device, stream);
-    if (post->words == NULL) {
-        line_leave(&events, post->events);
+    entry->words = line_enter(&words, device, stream);
+    if (entry->words == NULL) {
+        line_leave(entry->events);
         return PS_ERROR_OUT_OF_MEMORY;
     }
     return PS_SUCCESS;
 }
 
 void
-cuda_post_leave(struct cuda_post *post)
+cuda_stream_leave(struct cuda_entry *entry)
 {
-    line_leave(&words, post->words);
-    line_leave(&events, post->events);
+    line_leave(entry->words);
+    line_leave(entry->events);
+}
+
+static void
+notification_put_locked(struct cuda_mark *mark,
+                        struct ps_notification *notification)
+{
+    notification->number = (uintptr_t)mark->line->bucket;
+    ps_notification_append(&mark->notifications, notification);
+}
+
+void
+cuda_mark_put(struct cuda_entry *entry, struct cuda_mark *mark,
+              struct ps_notification *notification)
+{
+    struct watch *watch = mark->word != NULL ? &words : &events;
+    struct cuda_line *line = mark->word != NULL ? entry->words : entry->events;
+
+    pthread_mutex_lock(&line->bucket->lock);
+    line_put_locked(line, mark);
+    notification_put_locked(mark, notification);
+    pthread_mutex_unlock(&line->bucket->lock);
+    cuda_poller_give(&watch->poller);
+}
+
+/* ---- Events ---- */
+
+/* Put a mark with the notification into a new line; false when out of memory.
+ */
+static bool
+mark_watch_locked(struct bucket *bucket, enum line_kind kind, ps_handle handle,
+                  struct cuda_mark *mark, struct ps_notification *notification)
+{
+    struct cuda_line *line =
+        line_add_locked(bucket, kind, mark->device, handle);
+
+    if (line != NULL) {
+        line_put_locked(line, mark);
+        notification_put_locked(mark, notification);
+    }
+    return line != NULL;
 }
 
 ps_status
-cuda_notice_create(struct cuda_post *post, ps_notification reached,
-                   void *argument, struct cuda_notice **result)
+cuda_mark_watch(struct cuda_mark *mark, struct ps_notification *notification)
 {
-    ps_status status = notice_find(post->events->device, result);
+    struct bucket *bucket = bucket_of(&events, (ps_handle)mark->event);
+    ps_status status = cuda_poller_ensure(&events.poller);
 
-    if (status == PS_SUCCESS) {
-        (*result)->reached = reached;
-        (*result)->argument = argument;
-        status = cuda_driver.event_record((*result)->event,
-                                          (CUstream)post->events->stream);
-        if (status != PS_SUCCESS) {
-            cuda_notice_destroy(*result);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&bucket->lock);
+    if (!mark_watch_locked(bucket, ALONE, 0, mark, notification)) {
+        status = PS_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&bucket->lock);
+    cuda_poller_give(&events.poller);
+    return status;
+}
+
+/* Statuses: PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+event_watch_locked(struct bucket *bucket, int device, ps_handle event,
+                   struct ps_notification *notification)
+{
+    struct cuda_line *line = line_find_locked(bucket, OF_EVENT, device, event);
+    struct cuda_mark *mark;
+
+    if (line != NULL) {
+        notification_put_locked(line->first, notification);
+        return PS_SUCCESS;
+    }
+    mark = calloc(1, sizeof(*mark));
+    if (mark == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    mark->event = (CUevent)event;
+    mark->device = device;
+    if (!mark_watch_locked(bucket, OF_EVENT, event, mark, notification)) {
+        free(mark);
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    atomic_fetch_add(&cuda_events_watched, 1);
+    return PS_SUCCESS;
+}
+
+ps_status
+cuda_event_watch(int device, ps_handle event,
+                 struct ps_notification *notification)
+{
+    struct bucket *bucket = bucket_of(&events, event);
+    ps_status status = cuda_poller_ensure(&events.poller);
+
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&bucket->lock);
+    status = event_watch_locked(bucket, device, event, notification);
+    pthread_mutex_unlock(&bucket->lock);
+    cuda_poller_give(&events.poller);
+    return status;
+}
+
+/* An event's handle says its device. */
+static struct cuda_line *
+event_find_locked(struct bucket *bucket, ps_handle event)
+{
+    struct cuda_line *line = bucket->lines;
+
+    while (line != NULL && (line->kind != OF_EVENT || line->handle != event)) {
+        line = line->next;
+    }
+    return line;
+}
+
+bool
+cuda_event_is_watched(ps_handle event)
+{
+    struct bucket *bucket = bucket_of(&events, event);
+    bool found;
+
+    pthread_mutex_lock(&bucket->lock);
+    found = event_find_locked(bucket, event) != NULL;
+    pthread_mutex_unlock(&bucket->lock);
+    return found;
+}
+
+/* Put the mark in the place of the line's only one, which is freed. */
+static void
+line_replace_locked(struct cuda_line *line, struct cuda_mark *mark)
+{
+    struct cuda_mark *former = line->first;
+
+    while (former->notifications != NULL) {
+        struct ps_notification *first = former->notifications->next;
+        ps_notification_remove(first);
+        ps_notification_append(&mark->notifications, first);
+    }
+    mark_remove_locked(former);
+    free(former);
+    line_put_locked(line, mark);
+    line_rename_locked(line, ALONE);
+}
+
+ps_status
+cuda_event_replace(ps_handle event, struct cuda_mark *mark,
+                   ps_status (*record)(struct cuda_mark *mark,
+                                       ps_handle event))
+{
+    struct bucket *bucket = bucket_of(&events, event);
+    ps_status status = PS_SUCCESS;
+
+    pthread_mutex_lock(&bucket->lock);
+    struct cuda_line *line = event_find_locked(bucket, event);
+    if (line != NULL) {
+        status = record(mark, event);
+        if (status == PS_SUCCESS) {
+            line_replace_locked(line, mark);
+            mark = NULL;
         }
+    }
+    pthread_mutex_unlock(&bucket->lock);
+    if (mark != NULL) {
+        cuda_mark_release(mark);
     }
     return status;
 }
 
-ps_status
-cuda_word_notice_create(_Atomic uint32_t *word, uint32_t number,
-                        ps_notification reached, void *argument,
-                        struct cuda_notice **result)
+bool
+cuda_event_leave(ps_handle event)
 {
-    struct cuda_notice *notice = calloc(1, sizeof(*notice));
+    struct bucket *bucket = bucket_of(&events, event);
+    struct cuda_line *line;
 
-    if (notice == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    notice->word = word;
-    notice->number = number;
-    notice->reached = reached;
-    notice->argument = argument;
-    *result = notice;
-    return PS_SUCCESS;
-}
-
-void
-cuda_notice_send(struct cuda_post *post, struct cuda_notice *notice)
-{
-    struct watch *watch = notice->word != NULL ? &words : &events;
-    struct cuda_line *line = notice->word != NULL ? post->words : post->events;
-    struct bucket *bucket = bucket_of(watch, line->device, line->stream);
-
-    notice->next = NULL;
     pthread_mutex_lock(&bucket->lock);
-    *line->tail = notice;
-    line->tail = &notice->next;
+    line = event_find_locked(bucket, event);
+    if (line != NULL) {
+        line_rename_locked(line, ORPHAN);
+    }
     pthread_mutex_unlock(&bucket->lock);
-    cuda_poller_give(&watch->poller);
+    return line != NULL;
 }
 
 ps_status
@@ -361,96 +541,4 @@ cuda_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 
     (void)backend;
     return first != PS_SUCCESS ? first : second;
-}
-
-/* ---- Waiting ---- */
-
-/* Ask for the event until the limit; again and again at first. */
-static ps_status
-event_wait_for(CUevent event, const struct ps_limit *limit)
-{
-    enum { EAGER = 50 * CUDA_MICROSECOND, QUESTION = 50 * CUDA_MILLISECOND };
-    int64_t start = cuda_now_ns(), now = start, asked = start;
-    ps_status status = cuda_driver.event_query(event);
-
-    while (status == PS_ERROR_NOT_READY && now - start < limit->timeout_ns) {
-        int64_t rest = cuda_rest_ns(now - start);
-        int64_t left = limit->timeout_ns - (now - start);
-        if (now - start > EAGER) {
-            nanosleep(&(struct timespec){.tv_nsec = rest < left ? rest : left},
-                      NULL);
-        }
-        if (limit->is_over != NULL && now - asked > QUESTION) {
-            asked = now;
-            if (limit->is_over(limit->argument)) {
-                return PS_ERROR_NOT_READY;
-            }
-        }
-        status = cuda_driver.event_query(event);
-        now = cuda_now_ns();
-    }
-    return status;
-}
-
-ps_status
-cuda_stream_drain(int device, ps_handle stream)
-{
-    const struct ps_limit forever = {.timeout_ns = INT64_MAX};
-    enum cudaStreamCaptureStatus capturing;
-    struct cuda_notice *notice;
-    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
-
-    if (status != PS_SUCCESS || capturing != cudaStreamCaptureStatusNone) {
-        return status;
-    }
-    status = cuda_driver.stream_query((CUstream)stream);
-    if (status != PS_ERROR_NOT_READY) {
-        return status;
-    }
-    status = notice_find(device, &notice);
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.event_record(notice->event, (CUstream)stream);
-        if (status == PS_SUCCESS) {
-            status = event_wait_for(notice->event, &forever);
-        }
-        cuda_notice_destroy(notice);
-    }
-    return status;
-}
-
-static ps_status
-device_mark(int device, struct cuda_notice **mark)
-{
-    CUcontext context;
-    ps_status status = cuda_context_retain(device, &context);
-
-    if (status == PS_SUCCESS) {
-        status = notice_find(device, mark);
-    }
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.context_record(context, (*mark)->event);
-        if (status != PS_SUCCESS) {
-            cuda_notice_destroy(*mark);
-        }
-    }
-    return status;
-}
-
-ps_status
-cuda_device_synchronize_for(const struct ps_backend *backend, int device,
-                            const struct ps_limit *limit)
-{
-    struct cuda_notice *mark;
-    ps_status status;
-
-    (void)backend;
-    if (cuda_driver.context_record == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
-    status = ON_DEVICE(device, device_mark(device, &mark));
-    if (status == PS_SUCCESS) {
-        status = event_wait_for(mark->event, limit);
-        cuda_notice_destroy(mark);
-    }
-    return status;
 }

@@ -116,7 +116,7 @@ claim(struct ps_event *event, struct ps_device *device, ps_handle handle)
     if (!atomic_compare_exchange_strong(&event->device, &unbound, device)) {
         return false;
     }
-    if (event->flags & PS_EVENT_INTERPROCESS) {
+    if ((event->flags & PS_EVENT_INTERPROCESS) || event->external) {
         atomic_store(&event->source, (ps_handle)event);
     }
     atomic_store_explicit(&event->handle, handle, memory_order_release);
@@ -253,7 +253,7 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
             atomic_store_explicit(&event->captured, captured,
                                   memory_order_relaxed);
         }
-        if (!(event->flags & PS_EVENT_INTERPROCESS)) {
+        if (!(event->flags & PS_EVENT_INTERPROCESS) && !event->external) {
             atomic_store_explicit(&event->source, stream->handle,
                                   memory_order_relaxed);
         }

@@ -41,8 +41,8 @@ struct ps_event {
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The stream of the latest record; of a shared event, whose latest record
-     * may be another process's, something that is no stream. */
+    /* The stream of the latest record; of a shared or external event, which
+     * others may have recorded since, something that is no stream. */
     _Atomic ps_handle source;
     /* How other processes know it; NULL where none was told. */
     struct ps_ipc *_Atomic ipc;

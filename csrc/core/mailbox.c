@@ -1,36 +1,51 @@
-/* Mailboxes.  The descriptor is written once per run of letters, not once per
- * letter: a full mailbox wakes its reader no more. */
+/* Mailboxes.  The descriptor is written once per run of messages, not once per
+ * message: a mailbox that is not empty wakes its reader no more.
+ *
+ *   created --expected--> pending --arrives--> to be taken --> freed
+ *                            |                     |
+ *                            '----- cancelled -----'
+ */
 #include "mailbox.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
+enum { LEAST_BUCKETS = 8 };
+
 struct ps_mailbox {
-    atomic_uint refs;
-    /* Guards what follows. */
+    /* Guards what follows; never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    struct ps_letter *first;
-    struct ps_letter **tail;
+    struct ps_message *first;
+    struct ps_message **tail;
+    /* All messages by their tokens, but those that were taken or abandoned;
+     * and how many there are, with those abandoned. */
+    struct ps_message **buckets;
+    size_t bucket_count; /* a power of two */
+    size_t count;
     int fd; /* -1 until asked for */
+    /* Freed with the last message, which was abandoned. */
+    bool destroyed;
 };
 
 ps_status
 ps_mailbox_create(struct ps_mailbox **result)
 {
     struct ps_mailbox *mailbox = calloc(1, sizeof(*mailbox));
+    struct ps_message **buckets = calloc(LEAST_BUCKETS, sizeof(*buckets));
     pthread_condattr_t monotonic;
-    if (mailbox == NULL) {
+    if (mailbox == NULL || buckets == NULL) {
+        free(mailbox);
+        free(buckets);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    atomic_init(&mailbox->refs, 1);
     mailbox->tail = &mailbox->first;
+    mailbox->buckets = buckets;
+    mailbox->bucket_count = LEAST_BUCKETS;
     mailbox->fd = -1;
     pthread_mutex_init(&mailbox->mutex, NULL);
     pthread_condattr_init(&monotonic);
@@ -41,51 +56,69 @@ ps_mailbox_create(struct ps_mailbox **result)
     return PS_SUCCESS;
 }
 
-struct ps_mailbox *
-ps_mailbox_ref(struct ps_mailbox *mailbox)
+/* Unlock, and free the mailbox where nobody is left to use it. */
+static void
+unlock(struct ps_mailbox *mailbox)
 {
-    atomic_fetch_add_explicit(&mailbox->refs, 1, memory_order_relaxed);
-    return mailbox;
+    bool last = mailbox->destroyed && mailbox->count == 0;
+    pthread_mutex_unlock(&mailbox->mutex);
+    if (last) {
+        pthread_cond_destroy(&mailbox->posted);
+        pthread_mutex_destroy(&mailbox->mutex);
+        free(mailbox->buckets);
+        free(mailbox);
+    }
 }
 
-void
-ps_mailbox_unref(struct ps_mailbox *mailbox)
+/* ---- Messages by their tokens ---- */
+
+static struct ps_message **
+bucket_of(const struct ps_mailbox *mailbox, uint64_t token)
 {
-    if (mailbox == NULL || atomic_fetch_sub_explicit(
-                               &mailbox->refs, 1, memory_order_acq_rel) != 1) {
+    return &mailbox->buckets[token & (mailbox->bucket_count - 1)];
+}
+
+static void
+insert_locked(struct ps_mailbox *mailbox, struct ps_message *message)
+{
+    struct ps_message **bucket = bucket_of(mailbox, message->token);
+    message->same_hash = *bucket;
+    *bucket = message;
+}
+
+static void
+remove_locked(struct ps_mailbox *mailbox, struct ps_message *message)
+{
+    struct ps_message **link = bucket_of(mailbox, message->token);
+    while (*link != message) {
+        link = &(*link)->same_hash;
+    }
+    *link = message->same_hash;
+}
+
+/* Where there is no memory for more buckets, these do. */
+static void
+grow_locked(struct ps_mailbox *mailbox)
+{
+    size_t count = mailbox->bucket_count;
+    struct ps_message **old = mailbox->buckets;
+    struct ps_message **new = calloc(2 * count, sizeof(*new));
+    if (new == NULL) {
         return;
     }
-    while (mailbox->first != NULL) {
-        struct ps_letter *letter = mailbox->first;
-        mailbox->first = letter->next;
-        free(letter);
+    mailbox->buckets = new;
+    mailbox->bucket_count = 2 * count;
+    for (size_t i = 0; i < count; i++) {
+        struct ps_message *message = old[i], *next;
+        for (; message != NULL; message = next) {
+            next = message->same_hash;
+            insert_locked(mailbox, message);
+        }
     }
-    ps_mailbox_close_fd(mailbox);
-    pthread_cond_destroy(&mailbox->posted);
-    pthread_mutex_destroy(&mailbox->mutex);
-    free(mailbox);
+    free(old);
 }
 
-ps_status
-ps_letter_create(struct ps_mailbox *mailbox, uint64_t token,
-                 struct ps_letter **result)
-{
-    struct ps_letter *letter = calloc(1, sizeof(*letter));
-    if (letter == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    letter->mailbox = ps_mailbox_ref(mailbox);
-    letter->token = token;
-    *result = letter;
-    return PS_SUCCESS;
-}
-
-void
-ps_letter_destroy(struct ps_letter *letter)
-{
-    ps_mailbox_unref(letter->mailbox);
-    free(letter);
-}
+/* ---- Their coming ---- */
 
 static void
 signal_locked(struct ps_mailbox *mailbox)
@@ -99,38 +132,283 @@ signal_locked(struct ps_mailbox *mailbox)
     }
 }
 
-void
-ps_letter_post(void *posted, ps_status status)
-{
-    struct ps_letter *letter = posted;
-    struct ps_mailbox *mailbox = letter->mailbox;
-    letter->mailbox = NULL;
-    letter->status = status;
-    pthread_mutex_lock(&mailbox->mutex);
-    bool was_empty = mailbox->first == NULL;
-    *mailbox->tail = letter;
-    mailbox->tail = &letter->next;
-    if (was_empty) {
-        signal_locked(mailbox);
-    }
-    pthread_mutex_unlock(&mailbox->mutex);
-    ps_mailbox_unref(mailbox);
-}
-
-struct ps_letter *
-ps_mailbox_take(struct ps_mailbox *mailbox)
+static void
+quiet_locked(struct ps_mailbox *mailbox)
 {
     uint64_t count;
-    pthread_mutex_lock(&mailbox->mutex);
-    struct ps_letter *letters = mailbox->first;
-    mailbox->first = NULL;
-    mailbox->tail = &mailbox->first;
-    if (letters != NULL && mailbox->fd >= 0) {
+    if (mailbox->fd >= 0) {
         ssize_t taken = read(mailbox->fd, &count, sizeof(count));
         (void)taken;
     }
+}
+
+static void
+forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
+{
+    if (!message->abandoned) {
+        remove_locked(mailbox, message);
+    }
+    mailbox->count--;
+    free(message);
+}
+
+/* Of a message that arrived and that nobody holds. */
+static void
+deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
+{
+    if (message->abandoned) {
+        forget_locked(mailbox, message);
+        return;
+    }
+    bool was_empty = mailbox->first == NULL;
+    message->next = NULL;
+    *mailbox->tail = message;
+    mailbox->tail = &message->next;
+    if (was_empty) {
+        signal_locked(mailbox);
+    }
+}
+
+static void
+arrive_locked(struct ps_mailbox *mailbox, struct ps_message *message,
+              ps_status status)
+{
+    message->status = status;
+    message->arrived = true;
+    if (!message->held) {
+        deliver_locked(mailbox, message);
+    }
+}
+
+/* A ps_notification_function. */
+static void
+post(void *argument, ps_status status)
+{
+    struct ps_message *message = argument;
+    struct ps_mailbox *mailbox = message->mailbox;
+    pthread_mutex_lock(&mailbox->mutex);
+    arrive_locked(mailbox, message, status);
+    unlock(mailbox);
+}
+
+ps_status
+ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
+                  struct ps_message **result)
+{
+    struct ps_message *message = malloc(sizeof(*message));
+    if (message == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *message = (struct ps_message){
+        .watch.notification = {.reached = post, .argument = message},
+        .mailbox = mailbox,
+        .token = token,
+        .held = true,
+    };
+    pthread_mutex_lock(&mailbox->mutex);
+    if (mailbox->count >= mailbox->bucket_count) {
+        grow_locked(mailbox);
+    }
+    insert_locked(mailbox, message);
+    mailbox->count++;
     pthread_mutex_unlock(&mailbox->mutex);
-    return letters;
+    *result = message;
+    return PS_SUCCESS;
+}
+
+void
+ps_message_expect(struct ps_message *message)
+{
+    struct ps_mailbox *mailbox = message->mailbox;
+    pthread_mutex_lock(&mailbox->mutex);
+    message->held = false;
+    if (message->arrived) {
+        deliver_locked(mailbox, message);
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+}
+
+void
+ps_message_drop(struct ps_message *message)
+{
+    struct ps_mailbox *mailbox = message->mailbox;
+    pthread_mutex_lock(&mailbox->mutex);
+    forget_locked(mailbox, message);
+    pthread_mutex_unlock(&mailbox->mutex);
+}
+
+bool
+ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
+{
+    pthread_mutex_lock(&mailbox->mutex);
+    struct ps_message *message = *bucket_of(mailbox, token);
+    while (message != NULL &&
+           (message->token != token || message->arrived || message->held ||
+            message->watch.device != NULL)) {
+        message = message->same_hash;
+    }
+    if (message != NULL) {
+        arrive_locked(mailbox, message, PS_SUCCESS);
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+    return message != NULL;
+}
+
+/* ---- Cancelling ---- */
+
+/* With the mutex unlocked, of a message that the caller holds. */
+static void
+finish_cancel(struct ps_message *message)
+{
+    struct ps_mailbox *mailbox = message->mailbox;
+    ps_status status = ps_notify_cancel(&message->watch);
+    pthread_mutex_lock(&mailbox->mutex);
+    message->held = false;
+    if (status == PS_SUCCESS || message->arrived) {
+        forget_locked(mailbox, message);
+    }
+    else {
+        remove_locked(mailbox, message);
+        message->abandoned = true;
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+}
+
+/* Take those with the token, or all for NULL, out of those to be taken. */
+static void
+unlink_arrived_locked(struct ps_mailbox *mailbox, const uint64_t *token)
+{
+    bool was_empty = mailbox->first == NULL;
+    struct ps_message **link = &mailbox->first;
+    while (*link != NULL) {
+        struct ps_message *message = *link;
+        if (token == NULL || message->token == *token) {
+            *link = message->next;
+        }
+        else {
+            link = &message->next;
+        }
+    }
+    mailbox->tail = link;
+    if (!was_empty && mailbox->first == NULL) {
+        quiet_locked(mailbox);
+    }
+}
+
+/* Cancel what can be cancelled at once of a bucket's messages with the token,
+ * or of all; one that the backend must be asked for is returned, held. */
+static struct ps_message *
+cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
+                   const uint64_t *token)
+{
+    struct ps_message *next;
+    bool unlinked = false;
+    for (; message != NULL; message = next) {
+        next = message->same_hash;
+        if (message->held || (token != NULL && message->token != *token)) {
+            continue;
+        }
+        if (!message->arrived && message->watch.device != NULL) {
+            message->held = true;
+            return message;
+        }
+        if (message->arrived && !unlinked) {
+            unlink_arrived_locked(mailbox, token);
+            unlinked = true;
+        }
+        forget_locked(mailbox, message);
+    }
+    return NULL;
+}
+
+void
+ps_mailbox_cancel(struct ps_mailbox *mailbox, uint64_t token)
+{
+    struct ps_message *message;
+    do {
+        pthread_mutex_lock(&mailbox->mutex);
+        message =
+            cancel_some_locked(mailbox, *bucket_of(mailbox, token), &token);
+        pthread_mutex_unlock(&mailbox->mutex);
+        if (message != NULL) {
+            finish_cancel(message);
+        }
+    } while (message != NULL);
+}
+
+void
+ps_mailbox_cancel_all(struct ps_mailbox *mailbox)
+{
+    size_t bucket = 0;
+    pthread_mutex_lock(&mailbox->mutex);
+    while (bucket < mailbox->bucket_count) {
+        struct ps_message *message =
+            cancel_some_locked(mailbox, mailbox->buckets[bucket], NULL);
+        bucket += message == NULL;
+        if (message != NULL) {
+            pthread_mutex_unlock(&mailbox->mutex);
+            finish_cancel(message);
+            pthread_mutex_lock(&mailbox->mutex);
+        }
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+}
+
+void
+ps_mailbox_destroy(struct ps_mailbox *mailbox)
+{
+    if (mailbox == NULL) {
+        return;
+    }
+    ps_mailbox_cancel_all(mailbox);
+    pthread_mutex_lock(&mailbox->mutex);
+    if (mailbox->fd >= 0) {
+        close(mailbox->fd);
+    }
+    mailbox->fd = -1;
+    mailbox->destroyed = true;
+    unlock(mailbox);
+}
+
+/* ---- Their receiver ---- */
+
+struct ps_message *
+ps_mailbox_take(struct ps_mailbox *mailbox)
+{
+    pthread_mutex_lock(&mailbox->mutex);
+    struct ps_message *messages = mailbox->first;
+    for (struct ps_message *m = messages; m != NULL; m = m->next) {
+        remove_locked(mailbox, m);
+        mailbox->count--;
+    }
+    mailbox->first = NULL;
+    mailbox->tail = &mailbox->first;
+    if (messages != NULL) {
+        quiet_locked(mailbox);
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+    return messages;
+}
+
+void
+ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
+{
+    struct ps_message **link = &messages;
+    pthread_mutex_lock(&mailbox->mutex);
+    for (; *link != NULL; link = &(*link)->next) {
+        insert_locked(mailbox, *link);
+        mailbox->count++;
+    }
+    bool was_empty = mailbox->first == NULL;
+    *link = mailbox->first;
+    if (was_empty) {
+        mailbox->tail = link;
+    }
+    mailbox->first = messages;
+    if (was_empty && messages != NULL) {
+        signal_locked(mailbox);
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
 }
 
 ps_status
@@ -165,16 +443,4 @@ ps_mailbox_fd(struct ps_mailbox *mailbox)
     int fd = mailbox->fd;
     pthread_mutex_unlock(&mailbox->mutex);
     return fd;
-}
-
-void
-ps_mailbox_close_fd(struct ps_mailbox *mailbox)
-{
-    pthread_mutex_lock(&mailbox->mutex);
-    int fd = mailbox->fd;
-    mailbox->fd = -1;
-    pthread_mutex_unlock(&mailbox->mutex);
-    if (fd >= 0) {
-        close(fd);
-    }
 }

@@ -1,251 +1,175 @@
-/* Notifications.  An event tells nobody that it is done, so a watch does: a
- * native stream that waits for the event and is then notified.  Events that
- * one stream recorded are done in order, so they share a watch, and a program
- * needs as many as it has streams with events that somebody waits for. */
+/* Notifications: what is known without asking the backend, and those of a
+ * device, which its thread reports: it synchronizes the device, again and
+ * again while there are some, each time for those that came before it began.
+ */
 #include "notify.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include "capture.h"
 #include "event.h"
 #include "runtime.h"
 #include "stream.h"
 
-enum {
-    /* How many watches of a device nobody uses are kept. */
-    IDLE_WATCHES = 4,
-    /* Notifications that one watch has to come: far from filling a queue. */
-    MOST_PENDING = 8192,
-};
-
-struct ps_watch {
-    ps_handle stream;
-    /* The stream whose events are watched. */
-    ps_handle source;
-    /* Notifications to come; the device's watch_mutex guards the rest. */
-    atomic_uint pending;
-    struct ps_watch *next;
-};
-
-/* What a watch is notified with. */
-struct news {
-    struct ps_watch *watch;
-    ps_notification notify;
-    void *argument;
-};
-
 ps_status
-ps_stream_notify(struct ps_stream *stream, ps_notification notify,
-                 void *argument)
+ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
+    struct ps_device *device = stream->device;
+    const struct ps_backend *backend = device->runtime->backend;
     if (stream->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
-    if (backend->stream_gate == NULL) {
+    if (backend->stream_notify == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    return backend->stream_gate(backend, stream->device->index, stream->handle,
-                                notify, argument, NULL);
-}
-
-static void
-arrive(void *memory, ps_status status)
-{
-    struct news news = *(struct news *)memory;
-    free(memory);
-    news.notify(news.argument, status);
-    /* From here on another thread may give the watch up. */
-    atomic_fetch_sub(&news.watch->pending, 1);
-}
-
-/* Of the watches that nobody uses keep a few, and none that failed: its
- * failure is its source's to tell, so it is not left for the device to. */
-static ps_status
-trim_locked(struct ps_device *device)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    ps_status status = PS_SUCCESS;
-    int idle = 0;
-    struct ps_watch **link = &device->watches;
-    while (*link != NULL && status == PS_SUCCESS) {
-        struct ps_watch *watch = *link;
-        ps_status health =
-            atomic_load(&watch->pending) == 0
-                ? backend->stream_query(backend, device->index, watch->stream)
-                : PS_ERROR_NOT_READY;
-        if (health == PS_ERROR_NOT_READY ||
-            (health == PS_SUCCESS && ++idle <= IDLE_WATCHES)) {
-            link = &watch->next;
-            continue;
-        }
-        *link = watch->next;
-        backend->stream_synchronize(backend, device->index, watch->stream);
-        status =
-            backend->stream_destroy(backend, device->index, watch->stream);
-        free(watch);
-    }
-    return status;
-}
-
-ps_status
-ps_device_forget_watches(struct ps_device *device)
-{
-    enum ps_capture_mode mode = ps_capture_relax(device->runtime);
-    pthread_mutex_lock(&device->watch_mutex);
-    ps_status status = trim_locked(device);
-    pthread_mutex_unlock(&device->watch_mutex);
-    ps_capture_restore(device->runtime, mode);
-    return status;
-}
-
-static ps_status
-add_watch_locked(struct ps_device *device, struct ps_watch **result)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    struct ps_watch *watch = calloc(1, sizeof(*watch));
-    if (watch == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    ps_status status =
-        backend->stream_create(backend, device->index, 0, &watch->stream);
-    if (status != PS_SUCCESS) {
-        free(watch);
-        return status;
-    }
-    watch->next = device->watches;
-    device->watches = watch;
-    *result = watch;
-    return PS_SUCCESS;
-}
-
-/* The watch for events that the source recorded.  The records that processes
- * make of an event they share are in no order. */
-static ps_status
-find_watch_locked(struct ps_device *device, ps_handle source, bool shared,
-                  struct ps_watch **result)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    struct ps_watch *found = NULL;
-    for (struct ps_watch *w = device->watches; w != NULL; w = w->next) {
-        unsigned pending = atomic_load(&w->pending);
-        if (pending == 0) {
-            /* One that failed since it was last looked at is of no use. */
-            found = backend->stream_query(backend, device->index, w->stream) ==
-                            PS_SUCCESS
-                        ? w
-                        : found;
-        }
-        else if (!shared && w->source == source && pending < MOST_PENDING) {
-            found = w;
-            break;
-        }
-    }
-    ps_status status =
-        found != NULL ? PS_SUCCESS : add_watch_locked(device, &found);
-    if (status == PS_SUCCESS) {
-        found->source = source;
-        *result = found;
-    }
-    return status;
-}
-
-static ps_status
-watch_locked(struct ps_event *event, struct ps_device *device,
-             struct news *news)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    ps_status status = trim_locked(device);
-    if (status == PS_SUCCESS) {
-        status = find_watch_locked(device, atomic_load(&event->source),
-                                   ps_event_is_shared(event), &news->watch);
-    }
+    ps_status status = ps_capture_refuse(stream);
     if (status != PS_SUCCESS) {
         return status;
     }
-    ps_handle stream = news->watch->stream;
-    status = backend->stream_wait_event(backend, device->index, stream,
-                                        atomic_load(&event->handle));
-    if (status == PS_SUCCESS) {
-        atomic_fetch_add(&news->watch->pending, 1);
-        status = backend->stream_gate(backend, device->index, stream, arrive,
-                                      news, NULL);
-        if (status != PS_SUCCESS) {
-            atomic_fetch_sub(&news->watch->pending, 1);
-        }
-    }
-    return status;
+    watch->device = device;
+    return backend->stream_notify(backend, device->index, stream->handle,
+                                  &watch->notification);
 }
 
 ps_status
-ps_event_notify(struct ps_event *event, ps_notification notify, void *argument)
+ps_event_notify(struct ps_event *event, struct ps_watch *watch)
 {
+    const struct ps_backend *backend = event->runtime->backend;
+    struct ps_device *device = atomic_load(&event->device);
     if (event->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
+    if (atomic_load_explicit(&event->captured, memory_order_relaxed)) {
+        return PS_ERROR_CAPTURED_EVENT;
+    }
     if (ps_event_known_done(event)) {
-        notify(argument, PS_SUCCESS);
+        watch->notification.reached(watch->notification.argument, PS_SUCCESS);
         return PS_SUCCESS;
     }
-    if (event->runtime->backend->stream_gate == NULL) {
+    if (backend->event_notify == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    struct ps_device *device = atomic_load(&event->device);
-    struct news *news = malloc(sizeof(*news));
-    if (news == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    *news = (struct news){NULL, notify, argument};
-    enum ps_capture_mode mode = ps_capture_relax(device->runtime);
-    pthread_mutex_lock(&device->watch_mutex);
-    ps_status status = watch_locked(event, device, news);
-    pthread_mutex_unlock(&device->watch_mutex);
-    ps_capture_restore(device->runtime, mode);
-    if (status != PS_SUCCESS) {
-        free(news);
-    }
-    return status;
+    watch->device = device;
+    return backend->event_notify(backend, device->index,
+                                 atomic_load(&event->handle),
+                                 &watch->notification);
 }
 
-struct errand {
-    struct ps_device *device;
-    ps_notification notify;
-    void *argument;
-};
+/* ---- Devices ---- */
+
+/* Guards the rings and flags of all devices; held for a few instructions. */
+static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* Report the notifications up to the number; whether there are more.  If not,
+ * the thread is over. */
+static bool
+report(struct ps_device *device, uint64_t number, ps_status status)
+{
+    struct ps_notification *first;
+    pthread_mutex_lock(&devices_mutex);
+    while (device->notifications != NULL &&
+           (first = device->notifications->next)->number <= number) {
+        ps_notification_function reached = first->reached;
+        void *argument = first->argument;
+        ps_notification_remove(first);
+        pthread_mutex_unlock(&devices_mutex);
+        reached(argument, status);
+        pthread_mutex_lock(&devices_mutex);
+    }
+    device->notifying = device->notifications != NULL;
+    bool more = device->notifying;
+    pthread_mutex_unlock(&devices_mutex);
+    return more;
+}
+
+static uint64_t
+latest_number(struct ps_device *device)
+{
+    pthread_mutex_lock(&devices_mutex);
+    uint64_t number = device->notified;
+    pthread_mutex_unlock(&devices_mutex);
+    return number;
+}
 
 static void *
-run_errand(void *memory)
+notify_main(void *argument)
 {
-    struct errand errand = *(struct errand *)memory;
-    const struct ps_backend *backend = errand.device->runtime->backend;
-    free(memory);
-    errand.notify(errand.argument,
-                  backend->device_synchronize(backend, errand.device->index));
+    struct ps_device *device = argument;
+    const struct ps_backend *backend = device->runtime->backend;
+    uint64_t number;
+    ps_status status;
+    do {
+        number = latest_number(device);
+        status = backend->device_synchronize(backend, device->index);
+    } while (report(device, number, status));
     return NULL;
 }
 
-ps_status
-ps_device_notify(struct ps_device *device, ps_notification notify,
-                 void *argument)
+/* False where no thread is to be had. */
+static bool
+start_locked(struct ps_device *device)
 {
-    struct errand *errand = malloc(sizeof(*errand));
     sigset_t all, before;
     pthread_t thread;
-    if (errand == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
+    if (device->notifying) {
+        return true;
     }
-    *errand = (struct errand){device, notify, argument};
     /* No signal of the program's is for this thread. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, run_errand, errand);
+    int error = pthread_create(&thread, NULL, notify_main, device);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        free(errand);
-        return PS_ERROR_OUT_OF_MEMORY;
+    if (error == 0) {
+        pthread_detach(thread);
     }
-    pthread_detach(thread);
-    return PS_SUCCESS;
+    device->notifying = error == 0;
+    return device->notifying;
+}
+
+ps_status
+ps_device_notify(struct ps_device *device, struct ps_watch *watch)
+{
+    ps_status status = ps_capture_refuse_device(device);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    watch->device = device;
+    watch->of_device = true;
+    pthread_mutex_lock(&devices_mutex);
+    if (start_locked(device)) {
+        watch->notification.number = ++device->notified;
+        ps_notification_append(&device->notifications, &watch->notification);
+    }
+    else {
+        status = PS_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&devices_mutex);
+    return status;
+}
+
+void
+ps_device_forget_notifications(struct ps_device *device)
+{
+    pthread_mutex_init(&devices_mutex, NULL);
+    device->notifications = NULL;
+    device->notifying = false;
+}
+
+ps_status
+ps_notify_cancel(struct ps_watch *watch)
+{
+    struct ps_device *device = watch->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (!watch->of_device) {
+        return backend->notify_cancel(backend, device->index,
+                                      &watch->notification);
+    }
+    pthread_mutex_lock(&devices_mutex);
+    bool pending = watch->notification.ring != NULL;
+    if (pending) {
+        ps_notification_remove(&watch->notification);
+    }
+    pthread_mutex_unlock(&devices_mutex);
+    return pending ? PS_SUCCESS : PS_ERROR_NOT_READY;
 }

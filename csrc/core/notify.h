@@ -1,31 +1,40 @@
-/* Notifications: to be told when work is done, without waiting for it. */
+/* Notifications: completion that is reported, without a thread that waits. */
 #ifndef PYSTREAMS_CORE_NOTIFY_H
 #define PYSTREAMS_CORE_NOTIFY_H
 
 #include <pystreams/backend.h>
 
+#include <stdbool.h>
+
 struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* Call notify(argument, status) once, on any thread, when the work that the
- * stream has now is done; see stream_gate.  PS_ERROR_NOT_READY: its queue is
- * full.  PS_ERROR_NOT_SUPPORTED where the backend has no gates.  Enqueues. */
-ps_status ps_stream_notify(struct ps_stream *stream, ps_notification notify,
-                           void *argument);
+/* A notification and where it is pending; see struct ps_notification for
+ * whose memory it is when.  The device is written before the backend is
+ * asked, and stays. */
+struct ps_watch {
+    struct ps_notification notification;
+    struct ps_device *device;
+    /* Of all the device's work, which no backend reports. */
+    bool of_device;
+};
 
-/* Likewise, when the event's record in effect is done, which may be now.  May
+/* The members stream_notify and event_notify.  PS_ERROR_FOREIGN,
+ * PS_ERROR_NOT_SUPPORTED, and PS_ERROR_CAPTURE_UNSUPPORTED or
+ * PS_ERROR_CAPTURED_EVENT for what is known to be captured.  The latter may
  * block. */
-ps_status ps_event_notify(struct ps_event *event, ps_notification notify,
-                          void *argument);
+ps_status ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch);
+ps_status ps_event_notify(struct ps_event *event, struct ps_watch *watch);
 
-/* Likewise, when all that the device has now is done.  A thread is made that
- * waits for it, so any backend will do. */
-ps_status ps_device_notify(struct ps_device *device, ps_notification notify,
-                           void *argument);
+/* Likewise, of all that the device has now.  A thread waits for it, one for
+ * each device, so any backend will do. */
+ps_status ps_device_notify(struct ps_device *device, struct ps_watch *watch);
 
-/* Call before a device is waited for, which would tell of what the watches of
- * its events came to, too.  May block. */
-ps_status ps_device_forget_watches(struct ps_device *device);
+/* The member notify_cancel.  Answers. */
+ps_status ps_notify_cancel(struct ps_watch *watch);
+
+/* In a forked child: the device has no thread, and nothing pending. */
+void ps_device_forget_notifications(struct ps_device *device);
 
 #endif

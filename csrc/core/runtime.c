@@ -32,8 +32,7 @@ reset_device_in_child(struct ps_device *device)
         device->idle_events[i].count = 0;
     }
     memset(&device->memory, 0, sizeof(device->memory));
-    pthread_mutex_init(&device->watch_mutex, NULL);
-    device->watches = NULL;
+    ps_device_forget_notifications(device);
 }
 
 static void
@@ -155,7 +154,6 @@ make_devices_locked(struct ps_runtime *runtime, int count)
         device->runtime = runtime;
         device->index = i;
         pthread_mutex_init(&device->mutex, NULL);
-        pthread_mutex_init(&device->watch_mutex, NULL);
         device->default_stream.kind = PS_STREAM_DEFAULT;
         device->default_stream.generation = ps_generation();
         device->default_stream.device = device;
@@ -235,14 +233,6 @@ ps_runtime_current_device(struct ps_runtime *runtime,
     return ps_runtime_device(runtime, index, device);
 }
 
-/* What nobody holds must not have its failure told of again and again. */
-static ps_status
-forget_hidden(struct ps_device *device)
-{
-    ps_status status = ps_device_forget_watches(device);
-    return status != PS_SUCCESS ? status : ps_device_forget_failed(device);
-}
-
 ps_status
 ps_device_synchronize(struct ps_device *device)
 {
@@ -252,7 +242,9 @@ ps_device_synchronize(struct ps_device *device)
         return status;
     }
     ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
-    status = forget_hidden(device);
+    /* What nobody holds must not have its failure reported again and again.
+     */
+    status = ps_device_forget_failed(device);
     return status == PS_SUCCESS
                ? backend->device_synchronize(backend, device->index)
                : status;
@@ -268,7 +260,7 @@ ps_device_synchronize_for(struct ps_device *device,
     }
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
-        status = forget_hidden(device);
+        status = ps_device_forget_failed(device);
     }
     return status == PS_SUCCESS
                ? backend->device_synchronize_for(backend, device->index, limit)

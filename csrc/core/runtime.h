@@ -63,9 +63,11 @@ struct ps_device {
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
-    /* Guards the watches, also across calls of the backend. */
-    pthread_mutex_t watch_mutex;
-    struct ps_watch *watches;
+    /* See notify.c, whose mutex guards them: a ring of notifications of all
+     * its work, the number of the latest, and whether a thread waits. */
+    struct ps_notification *notifications;
+    uint64_t notified;
+    bool notifying;
 };
 
 struct ps_runtime {

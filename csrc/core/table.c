@@ -6,7 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum kind { REQUIRED, OPTIONAL, IPC, MEMORY, GATES, GRAPHS };
+enum kind {
+    REQUIRED,
+    OPTIONAL,
+    IPC,
+    MEMORY,
+    NOTIFICATIONS,
+    GATES,
+    GRAPHS,
+};
 
 enum { MOST_NAME = 31 };
 
@@ -55,6 +63,9 @@ static const struct {
     MEMBER(OPTIONAL, memory_device),
     MEMBER(OPTIONAL, host_function),
     MEMBER(OPTIONAL, sleep),
+    MEMBER(NOTIFICATIONS, stream_notify),
+    MEMBER(NOTIFICATIONS, event_notify),
+    MEMBER(NOTIFICATIONS, notify_cancel),
     MEMBER(GATES, stream_gate),
     MEMBER(GATES, gate_open),
     MEMBER(OPTIONAL, stream_synchronize_for),
@@ -172,6 +183,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
     } groups[] = {
         {IPC, "interprocess events"},
         {MEMORY, "memory"},
+        {NOTIFICATIONS, "notifications"},
         {GATES, "gates"},
         {GRAPHS, "graphs"},
     };

@@ -62,17 +62,20 @@ struct module_state {
         Py_END_ALLOW_THREADS   \
     } while (0)
 
-/* Run a statement that calls a backend and does not block, unless another
- * library makes it. */
-#define CALL_BACKEND(runtime, statement)                     \
-    do {                                                     \
-        if ((runtime)->backend->flags & PS_BACKEND_SHARED) { \
-            WITHOUT_GIL(statement);                          \
-        }                                                    \
-        else {                                               \
-            statement;                                       \
-        }                                                    \
+/* Run a statement that calls a backend and does not block, unless it is a
+ * shared one and another library makes it. */
+#define CALL_WITH(shared, statement) \
+    do {                             \
+        if (shared) {                \
+            WITHOUT_GIL(statement);  \
+        }                            \
+        else {                       \
+            statement;               \
+        }                            \
     } while (0)
+
+#define CALL_BACKEND(runtime, statement) \
+    CALL_WITH(((runtime)->backend->flags & PS_BACKEND_SHARED), statement)
 
 extern struct PyModuleDef pystreams_module;
 
@@ -480,55 +483,11 @@ int event_wait_on(PyObject *self, struct ps_event *event,
 extern PyType_Spec graph_spec, cuda_graph_spec, graph_context_spec;
 extern PyMethodDef graph_functions[];
 
-/* ---- wait.c ---- */
-
-/* What is waited for: a stream's work, or an event's latest record, or all of
- * a device's. */
-struct work {
-    const char *operation;
-    /* Of the stream and of an event that was recorded. */
-    struct ps_device *device;
-    struct ps_stream *stream;
-    struct ps_event *event;
-};
-
-#define NO_TIMEOUT INT64_MAX
-
-int64_t monotonic_ns(void);
-
-/* A timeout in seconds, None or NULL for none; -1 with an exception. */
-int timeout_argument(PyObject *argument, int64_t *timeout_ns);
-
-/* Wait with the GIL released; where the backend can end a wait, and wherever
- * there is a timeout, open to signals.  PS_ERROR_NOT_READY: it took longer. */
-ps_status wait_for_work(struct module_state *state, const struct work *work,
-                        int64_t timeout_ns);
-
-/* What the methods that wait return: None, or NULL with an exception. */
-PyObject *
-waited(struct module_state *state, const struct work *work, PyObject *timeout);
-
-struct ps_letter;
-struct ps_mailbox;
-/* Have the letter posted when the work is done.  With the GIL released;
- * PS_ERROR_NOT_READY: the stream's queue is full. */
-ps_status notify_of_work(const struct work *work, struct ps_letter *letter);
-
-/* ps_mailbox_wait with the GIL released, and open to signals. */
-ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
-
 /* ---- buffer_new.c ---- */
 
 /* Give back what was in use by work that was waited for.  Keeps a pending
  * exception. */
 void memory_settle(struct module_state *state, struct ps_runtime *runtime);
-
-/* ---- waiter.c ---- */
-
-extern PyType_Spec waiter_spec;
-
-PyObject *Stream_await(PyObject *self);
-PyObject *Event_await(PyObject *self);
 
 /* ---- future.c ---- */
 
@@ -561,6 +520,7 @@ bool is_own_stream(struct ps_stream *stream);
 /* Before a wait, which after a callable's end lets another thread run those
  * behind it.  -1 with RuntimeError in one that would wait for itself. */
 void let_others_run(void);
+struct work;
 int check_may_wait(const struct work *work);
 
 /* Start no more callables, and wait for those that run: whether all ended. */
@@ -596,5 +556,7 @@ void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
 /* The argument if it is a Stream, else stream_argument's. */
 PyObject *
 as_stream_object(struct module_state *state, int type, PyObject *argument);
+
+#include "waiting.h"
 
 #endif

@@ -94,7 +94,7 @@ ensure_queue(void)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* A ps_notification: the callable's turn has come. */
+/* A ps_notification_function: the callable's turn has come. */
 static void
 reached(void *argument, ps_status status)
 {

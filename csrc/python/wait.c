@@ -9,12 +9,11 @@
 #include <unistd.h>
 
 #include "../core/mailbox.h"
-#include "../core/notify.h"
 #include "../core/trace.h"
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
-/* A device tells nobody at once that it is done: a thread asks it. */
+/* A device reports late that it is done: a thread asks it. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
 /* Limits beyond this are none. */
@@ -79,7 +78,7 @@ wait_limited(const struct work *work, const struct ps_limit *limit)
 }
 
 /* The main thread, while it waits. */
-struct watchman {
+struct main_wait {
     PyThreadState *thread;
     unsigned generation;
     ps_status status;
@@ -89,65 +88,65 @@ struct watchman {
 static int
 is_disturbed(void *argument)
 {
-    struct watchman *watchman = argument;
-    PyEval_RestoreThread(watchman->thread);
+    struct main_wait *wait = argument;
+    PyEval_RestoreThread(wait->thread);
     if (PyErr_CheckSignals() < 0) {
-        watchman->status = PS_RAISED;
+        wait->status = PS_RAISED;
     }
-    else if (watchman->generation != ps_generation()) {
-        watchman->status = PS_ERROR_FOREIGN;
+    else if (wait->generation != ps_generation()) {
+        wait->status = PS_ERROR_FOREIGN;
     }
-    watchman->thread = PyEval_SaveThread();
-    return watchman->status != PS_SUCCESS;
+    wait->thread = PyEval_SaveThread();
+    return wait->status != PS_SUCCESS;
 }
 
 /* Wait where the backend can end a wait.  No thread but the main one is asked:
  * it could find the interpreter at its end, and would leave the backend with a
  * wait whose stack is gone. */
 static ps_status
-wait_watchfully(const struct work *work, int64_t timeout_ns)
+wait_interruptibly(const struct work *work, int64_t timeout_ns)
 {
     bool is_main = syscall(SYS_gettid) == getpid();
-    struct watchman watchman = {NULL, ps_generation(), PS_SUCCESS};
+    struct main_wait wait = {NULL, ps_generation(), PS_SUCCESS};
     struct ps_limit limit = {
         .timeout_ns = timeout_ns,
         .is_over = is_main ? is_disturbed : NULL,
-        .argument = &watchman,
+        .argument = &wait,
     };
-    watchman.thread = PyEval_SaveThread();
+    wait.thread = PyEval_SaveThread();
     ps_status status = wait_limited(work, &limit);
-    PyEval_RestoreThread(watchman.thread);
-    return watchman.status != PS_SUCCESS ? watchman.status : status;
+    PyEval_RestoreThread(wait.thread);
+    return wait.status != PS_SUCCESS ? wait.status : status;
 }
 
-/* Wait for a letter a while, until `end` at most: the longer, the longer it
+/* Wait for a message a while, until `end` at most: the longer, the longer it
  * has been since `start`.  A core that has slept for long takes a tenth of a
  * millisecond to wake up, and one that does every now and then is busy for
  * less than a hundredth of the time. */
 static ps_status
-doze(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
+back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
 {
     enum { LEAST = 20 * 1000, PART = 250 };
-    int64_t nap = (now - start) / PART > LEAST ? (now - start) / PART : LEAST;
-    return ps_mailbox_wait(mailbox, nap < end - now ? nap : end - now);
+    int64_t rest = (now - start) / PART > LEAST ? (now - start) / PART : LEAST;
+    return ps_mailbox_wait(mailbox, rest < end - now ? rest : end - now);
 }
 
 /* Of which slices are made. */
 typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
 
-struct lookout {
+struct mailbox_wait {
     struct ps_mailbox *mailbox;
     int64_t start;
 };
 
 static ps_status
-slice_of_lookout(const void *context, int64_t timeout_ns)
+mailbox_slice(const void *context, int64_t timeout_ns)
 {
-    const struct lookout *lookout = context;
+    const struct mailbox_wait *wait = context;
     int64_t now = monotonic_ns(), end = now + timeout_ns;
     ps_status status;
     do {
-        status = doze(lookout->mailbox, lookout->start, now, end);
+        status = back_off(wait->mailbox, wait->start, now, end);
         now = monotonic_ns();
     } while (status == PS_ERROR_NOT_READY && now < end);
     return status;
@@ -165,7 +164,7 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
             return PS_RAISED;
         }
         if (generation != ps_generation()) {
-            /* A handler forked: here nobody will tell. */
+            /* A handler forked: no message comes to this process. */
             return PS_ERROR_FOREIGN;
         }
         if (timeout_ns != NO_TIMEOUT) {
@@ -178,32 +177,18 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
 ps_status
 wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 {
-    struct lookout lookout = {mailbox, monotonic_ns()};
-    return wait_in_slices(slice_of_lookout, &lookout, timeout_ns);
+    struct mailbox_wait wait = {mailbox, monotonic_ns()};
+    return wait_in_slices(mailbox_slice, &wait, timeout_ns);
 }
 
-ps_status
-notify_of_work(const struct work *work, struct ps_letter *letter)
-{
-    if (work->stream != NULL) {
-        return ps_stream_notify(work->stream, ps_letter_post, letter);
-    }
-    return work->event != NULL
-               ? ps_event_notify(work->event, ps_letter_post, letter)
-               : ps_device_notify(work->device, ps_letter_post, letter);
-}
-
-/* A wait for news of work, and what is needed to ask for it meanwhile. */
-struct vigil {
+/* A wait for a notification of work, which may be late, so that the work is
+ * asked about, too. */
+struct notified_wait {
     const struct work *work;
     struct ps_mailbox *mailbox;
-    /* NULL once it is on its way, for which the queue needs room. */
-    struct ps_letter *letter;
     int64_t start;
     /* The record of the event that is waited for. */
     unsigned long long record;
-    /* What the work came to, once it is not PS_ERROR_NOT_READY. */
-    ps_status status;
 };
 
 static unsigned long long
@@ -213,83 +198,69 @@ latest_record(const struct work *work)
 }
 
 static ps_status
-ask(const struct vigil *vigil)
+ask(const struct notified_wait *wait)
 {
-    const struct work *work = vigil->work;
+    const struct work *work = wait->work;
     if (work->stream != NULL) {
         return ps_stream_query(work->stream);
     }
     ps_status status =
         work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
     /* Of a later record the answer means nothing. */
-    return latest_record(work) == vigil->record ? status : PS_ERROR_NOT_READY;
+    return latest_record(work) == wait->record ? status : PS_ERROR_NOT_READY;
 }
 
+/* Ask all the time at first. */
 static ps_status
-send_letter(struct vigil *vigil)
-{
-    if (vigil->letter == NULL) {
-        return PS_SUCCESS;
-    }
-    ps_status status = notify_of_work(vigil->work, vigil->letter);
-    if (status == PS_SUCCESS) {
-        vigil->letter = NULL;
-    }
-    return status;
-}
-
-/* News of a device may be late, so it is asked too; all the time at first. */
-static ps_status
-slice_of_vigil(const void *context, int64_t timeout_ns)
+notified_slice(const void *context, int64_t timeout_ns)
 {
     enum { EAGER_NS = 50 * 1000 };
-    struct vigil *vigil = (struct vigil *)context;
+    const struct notified_wait *wait = context;
     int64_t now = monotonic_ns(), end = now + timeout_ns;
+    ps_status status;
     do {
-        if (now - vigil->start > EAGER_NS &&
-            doze(vigil->mailbox, vigil->start, now, end) == PS_SUCCESS) {
-            struct ps_letter *letter = ps_mailbox_take(vigil->mailbox);
-            vigil->status = letter->status;
-            ps_letter_destroy(letter);
+        if (now - wait->start > EAGER_NS &&
+            back_off(wait->mailbox, wait->start, now, end) == PS_SUCCESS) {
+            struct ps_message *message = ps_mailbox_take(wait->mailbox);
+            status = message->status;
+            free(message);
         }
-        else if ((vigil->status = send_letter(vigil)) == PS_SUCCESS) {
-            vigil->status = ask(vigil);
+        else {
+            status = ask(wait);
         }
         now = monotonic_ns();
-    } while (vigil->status == PS_ERROR_NOT_READY && now < end);
-    return vigil->status;
+    } while (status == PS_ERROR_NOT_READY && now < end);
+    return status;
 }
 
 /* Wait where the backend cannot end a wait. */
 static ps_status
-wait_for_news(const struct work *work, int64_t timeout_ns)
+wait_notified(const struct work *work, int64_t timeout_ns)
 {
-    struct vigil vigil = {
+    struct notified_wait wait = {
         .work = work,
         .start = monotonic_ns(),
         .record = latest_record(work),
-        .status = PS_ERROR_NOT_READY,
     };
     bool is_device = work->stream == NULL && work->event == NULL;
     ps_status status;
-    CALL_BACKEND(work->device->runtime, status = ask(&vigil));
-    /* Who only asks, and again, must not leave a letter to come each time. */
-    if (status == PS_ERROR_NOT_READY && (is_device || timeout_ns > 0)) {
-        status = ps_mailbox_create(&vigil.mailbox);
-    }
-    if (vigil.mailbox == NULL) {
+    CALL_BACKEND(work->device->runtime, status = ask(&wait));
+    if (status != PS_ERROR_NOT_READY || (!is_device && timeout_ns <= 0)) {
         return status;
     }
-    status = ps_letter_create(vigil.mailbox, 0, &vigil.letter);
+    status = ps_mailbox_create(&wait.mailbox);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = watch_work(wait.mailbox, work, 0);
     if (status == PS_SUCCESS) {
         status = wait_in_slices(
-            slice_of_vigil, &vigil,
+            notified_slice, &wait,
             is_device && timeout_ns < LEAST_NS ? LEAST_NS : timeout_ns);
     }
-    if (vigil.letter != NULL) {
-        ps_letter_destroy(vigil.letter);
+    if (status != PS_ERROR_FOREIGN) {
+        CALL_BACKEND(work->device->runtime, ps_mailbox_destroy(wait.mailbox));
     }
-    ps_mailbox_unref(vigil.mailbox);
     if (status == PS_SUCCESS && work->event != NULL) {
         /* So that it is known. */
         ps_event_query(work->event);
@@ -331,10 +302,10 @@ wait_for_work(struct module_state *state, const struct work *work,
     }
     else {
         trace(work);
-        status = limits ? wait_watchfully(work, timeout_ns)
+        status = limits ? wait_interruptibly(work, timeout_ns)
                         : PS_ERROR_NOT_SUPPORTED;
         if (status == PS_ERROR_NOT_SUPPORTED) {
-            status = wait_for_news(work, timeout_ns);
+            status = wait_notified(work, timeout_ns);
         }
     }
     memory_settle(state, work->device->runtime);

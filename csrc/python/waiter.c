@@ -1,6 +1,9 @@
-/* The type `_C.Waiter`: a mailbox that streams, events and devices tell of the
- * end of their work.  What the package's `wait`, `as_completed` and `await`
- * are built on; no thread of a backend's meets Python here. */
+/* The type `_C.Waiter`: a mailbox for messages about work that is done.  The
+ * package's `wait`, `as_completed` and `await` are built on it; no thread of a
+ * backend's meets Python here.
+ *
+ * One rule: what a Waiter watches is cancelled when it is deallocated, so that
+ * a wait that gave up, in whichever way, leaves nothing behind. */
 #include "module.h"
 
 #include <structmember.h>
@@ -12,6 +15,8 @@ typedef struct {
     PyObject ob_base;
     struct ps_mailbox *mailbox;
     unsigned generation;
+    /* Whether backends must be called with the GIL released. */
+    bool shared;
     PyObject *weakrefs;
 } WaiterObject;
 
@@ -49,9 +54,8 @@ Waiter_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     /* A backend's thread may have held the lock at the fork. */
-    if (self->mailbox != NULL && self->generation == ps_generation()) {
-        ps_mailbox_close_fd(self->mailbox);
-        ps_mailbox_unref(self->mailbox);
+    if (self->generation == ps_generation() && !is_finalizing()) {
+        CALL_WITH(self->shared, ps_mailbox_destroy(self->mailbox));
     }
     type->tp_free(op);
     Py_DECREF(type);
@@ -92,13 +96,42 @@ work_of(struct module_state *state, PyObject *object, struct work *work)
     return 0;
 }
 
+/* Ask for the message when the work is done. */
+static ps_status
+notify(const struct work *work, struct ps_message *message)
+{
+    if (work->stream != NULL) {
+        return ps_stream_notify(work->stream, &message->watch);
+    }
+    return work->event != NULL
+               ? ps_event_notify(work->event, &message->watch)
+               : ps_device_notify(work->device, &message->watch);
+}
+
+ps_status
+watch_work(struct ps_mailbox *mailbox, const struct work *work, uint64_t token)
+{
+    struct ps_message *message;
+    ps_status status = ps_message_create(mailbox, token, &message);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    WITHOUT_GIL(status = notify(work, message));
+    if (status == PS_SUCCESS) {
+        ps_message_expect(message);
+    }
+    else {
+        ps_message_drop(message);
+    }
+    return status;
+}
+
 static PyObject *
 Waiter_watch(PyObject *self, PyObject *args)
 {
     struct module_state *state = state_of(self);
     PyObject *object;
     unsigned long long token;
-    struct ps_letter *letter;
     struct work work;
     if (!PyArg_ParseTuple(args, "OK:watch", &object, &token) ||
         check_generation(self) < 0 || work_of(state, object, &work) < 0) {
@@ -108,59 +141,115 @@ Waiter_watch(PyObject *self, PyObject *args)
         stream_release(state, work.stream);
         return NULL;
     }
-    ps_status status =
-        ps_letter_create(as_waiter(self)->mailbox, token, &letter);
-    if (status == PS_SUCCESS) {
-        WITHOUT_GIL(status = notify_of_work(&work, letter));
-        if (status != PS_SUCCESS) {
-            ps_letter_destroy(letter);
-        }
-    }
     struct ps_runtime *runtime =
         work.event != NULL ? work.event->runtime : work.device->runtime;
-    stream_release(state, work.stream);
-    if (status != PS_SUCCESS && status != PS_ERROR_NOT_READY) {
-        return raise_status(state, runtime, "being told of the end of work",
-                            status);
+    if (runtime->backend->flags & PS_BACKEND_SHARED) {
+        as_waiter(self)->shared = true;
     }
-    return PyBool_FromLong(status == PS_SUCCESS);
+    ps_status status = watch_work(as_waiter(self)->mailbox, &work, token);
+    stream_release(state, work.stream);
+    return none_or_raise(state, runtime, "waiting for an object", status);
+}
+
+static int
+token_argument(PyObject *argument, unsigned long long *token)
+{
+    *token = PyLong_AsUnsignedLongLong(argument);
+    return *token == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
 static PyObject *
-Waiter_post(PyObject *self, PyObject *argument)
+Waiter_expect(PyObject *self, PyObject *argument)
 {
-    struct ps_letter *letter;
-    unsigned long long token = PyLong_AsUnsignedLongLong(argument);
-    if ((token == (unsigned long long)-1 && PyErr_Occurred()) ||
-        check_generation(self) < 0) {
+    struct ps_message *message;
+    unsigned long long token;
+    if (token_argument(argument, &token) < 0 || check_generation(self) < 0) {
         return NULL;
     }
-    if (ps_letter_create(as_waiter(self)->mailbox, token, &letter) !=
+    if (ps_message_create(as_waiter(self)->mailbox, token, &message) !=
         PS_SUCCESS) {
         return PyErr_NoMemory();
     }
-    ps_letter_post(letter, PS_SUCCESS);
+    ps_message_expect(message);
     Py_RETURN_NONE;
+}
+
+static PyObject *
+Waiter_post(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    struct ps_mailbox *mailbox = as_waiter(self)->mailbox;
+    unsigned long long token;
+    if (nargs < 1 || nargs > 2) {
+        return PyErr_Format(PyExc_TypeError,
+                            "post() takes 1 or 2 arguments (%zd given)",
+                            nargs);
+    }
+    if (token_argument(args[0], &token) < 0 || check_generation(self) < 0) {
+        return NULL;
+    }
+    if (!ps_mailbox_post(mailbox, token)) {
+        PyObject *none = Waiter_expect(self, args[0]);
+        if (none == NULL) {
+            return NULL;
+        }
+        Py_DECREF(none);
+        ps_mailbox_post(mailbox, token);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Waiter_cancel(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    WaiterObject *waiter = as_waiter(self);
+    unsigned long long token;
+    if (nargs > 1) {
+        return PyErr_Format(PyExc_TypeError,
+                            "cancel() takes at most 1 argument (%zd given)",
+                            nargs);
+    }
+    if ((nargs == 1 && token_argument(args[0], &token) < 0) ||
+        check_generation(self) < 0) {
+        return NULL;
+    }
+    if (nargs == 1) {
+        CALL_WITH(waiter->shared, ps_mailbox_cancel(waiter->mailbox, token));
+    }
+    else {
+        CALL_WITH(waiter->shared, ps_mailbox_cancel_all(waiter->mailbox));
+    }
+    Py_RETURN_NONE;
+}
+
+/* Make a list of the messages; NULL with an exception. */
+static PyObject *
+list_of(const struct ps_message *message)
+{
+    PyObject *list = PyList_New(0);
+    for (; list != NULL && message != NULL; message = message->next) {
+        PyObject *pair = Py_BuildValue(
+            "(Ki)", (unsigned long long)message->token, message->status);
+        if (pair == NULL || PyList_Append(list, pair) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+    }
+    return list;
 }
 
 static PyObject *
 take(PyObject *self)
 {
-    struct ps_letter *letter = ps_mailbox_take(as_waiter(self)->mailbox);
-    PyObject *list = PyList_New(0);
-    while (letter != NULL) {
-        struct ps_letter *next = letter->next;
-        PyObject *pair =
-            list != NULL
-                ? Py_BuildValue("(Ki)", (unsigned long long)letter->token,
-                                letter->status)
-                : NULL;
-        if (list != NULL && (pair == NULL || PyList_Append(list, pair) < 0)) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(pair);
-        ps_letter_destroy(letter);
-        letter = next;
+    struct ps_mailbox *mailbox = as_waiter(self)->mailbox;
+    struct ps_message *message = ps_mailbox_take(mailbox), *next;
+    PyObject *list = list_of(message);
+    if (list == NULL) {
+        ps_mailbox_put_back(mailbox, message);
+        return NULL;
+    }
+    for (; message != NULL; message = next) {
+        next = message->next;
+        free(message);
     }
     return list;
 }
@@ -226,16 +315,23 @@ static PyMethodDef waiter_methods[] = {
      PyDoc_STR("watch($self, obj, token, /)\n--\n\n"
                "Have (token, status) put into the box when the work is done "
                "that a Stream, an Event's\nlatest record or a device has "
-               "now.\n\nReturns False, and has none put there, where a "
-               "stream's queue is full.  Does not\nblock for work, nor for "
-               "room.")},
-    {"post", Waiter_post, METH_O,
-     PyDoc_STR("post($self, token, /)\n--\n\n"
-               "Put (token, 0) into the box.")},
+               "now.\n\nDoes not block for work.")},
+    {"expect", Waiter_expect, METH_O,
+     PyDoc_STR("expect($self, token, /)\n--\n\n"
+               "Make room for (token, 0), so that post(token) cannot fail.")},
+    {"post", (PyCFunction)(void (*)(void))Waiter_post, METH_FASTCALL,
+     PyDoc_STR("post($self, token, future=None, /)\n--\n\n"
+               "Put (token, 0) into the box.\n\nfuture is ignored, so that "
+               "this may be a Future's callback.")},
+    {"cancel", (PyCFunction)(void (*)(void))Waiter_cancel, METH_FASTCALL,
+     PyDoc_STR("cancel($self, token=..., /)\n--\n\n"
+               "Take back what has the token, or everything if none is given: "
+               "what is in the box\nand what is still to come.")},
     {"take", Waiter_take, METH_NOARGS,
      PyDoc_STR("take($self, /)\n--\n\n"
                "Return the (token, status) in the box as a list, the oldest "
-               "first, and empty it.")},
+               "first, and empty it.\n\nAfter a MemoryError they are all "
+               "still there.")},
     {"wait", (PyCFunction)(void (*)(void))Waiter_wait,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("wait($self, /, timeout=None)\n--\n\n"
@@ -260,7 +356,8 @@ static PyMemberDef waiter_members[] = {
 
 PyDoc_STRVAR(waiter_doc, "Waiter()\n--\n\n"
                          "A box that objects put a token into when their work "
-                         "is done.");
+                         "is done.\n\nWhat is still to come is cancelled when "
+                         "it is deallocated.");
 
 static PyType_Slot waiter_slots[] = {
     {Py_tp_new, Waiter_new},         {Py_tp_dealloc, Waiter_dealloc},

@@ -35,6 +35,7 @@ GROUPS = [
     "ipc",
     "memory",
     "work",
+    "notifications",
     "gates",
     "waits",
     "capture",

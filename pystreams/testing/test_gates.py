@@ -1,4 +1,4 @@
-"""Gates, by the callables that they hold back, and notifications."""
+"""Gates, by the callables that they hold back."""
 
 from pystreams import _C
 from pystreams.testing import contract
@@ -13,7 +13,6 @@ REACHED = (
     "reached(argument, status) is called, exactly once, and what the stream "
     "gets from here on starts only after gate_open."
 )
-NOTIFIED = "With gate NULL nothing is held back, and reached is all there is."
 WRITTEN = (
     "*gate is written before reached can run, so that reached may open it, "
     "and means nothing after a failure; reached never runs then, nor once "
@@ -93,38 +92,10 @@ def test_a_wait_includes_a_closed_gate(device: Device, busy: Busy) -> None:
 
 @contract("stream_gate", REACHED, "stream_fail")
 def test_reached_after_a_failure(device: Device) -> None:
-    stream, waiter = device.stream(), _C.Waiter()
+    stream = device.stream()
     _C.fail(stream, FAILURE)
-    waiter.watch(stream, 1)
-    assert waiter.wait(SOON) == [(1, FAILURE)]
     error = stream.submit(int).exception(SOON)
     assert getattr(error, "error_code", None) == FAILURE
-
-
-@contract("stream_gate", NOTIFIED)
-def test_told_of_the_end_of_work(device: Device, busy: Busy) -> None:
-    stream, waiter = device.stream(), _C.Waiter()
-    gate = busy(stream)
-    waiter.watch(stream, 1)
-    mark = device.mark(stream)
-    never(lambda: bool(waiter.take()))
-    gate.open()
-    eventually(mark.query)
-    assert waiter.wait(SOON) == [(1, 0)]
-    never(lambda: bool(waiter.take()))
-
-
-@contract("stream_gate", NOTIFIED)
-def test_told_of_an_event(device: Device, busy: Busy) -> None:
-    stream, waiter = device.stream(), _C.Waiter()
-    gate = busy(stream)
-    event = device.mark(stream)
-    waiter.watch(event, 1)
-    busy.submit(stream)
-    event.record(stream)
-    never(lambda: bool(waiter.take()))
-    gate.open()
-    assert waiter.wait(SOON) == [(1, 0)]
 
 
 @contract("stream_gate", WRITTEN)

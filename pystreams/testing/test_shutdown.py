@@ -20,11 +20,11 @@ def test_it_keeps_its_limit(elsewhere: Elsewhere) -> None:
     "shutdown",
     "The program is ending: start no more queued work, wait for what is "
     "running until timeout_ns, end the backend's threads.",
-    "stream_gate",
+    "stream_notify",
 )
 def test_no_notification_comes_after_it(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")
-    assert elsewhere.ask("watch") == "True"
+    assert elsewhere.ask("watch") == "None"
     elsewhere.ask("shutdown")
     elsewhere.send("release")
     assert elsewhere.ask("notifications") == "0"

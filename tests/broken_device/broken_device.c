@@ -142,6 +142,16 @@ lost_device_synchronize(const struct ps_backend *self, int device)
     return PS_SUCCESS;
 }
 
+/* "hasty": work is reported before it is done. */
+static ps_status
+hasty_stream_notify(const struct ps_backend *self, int device,
+                    ps_handle handle, struct ps_notification *notification)
+{
+    notification->ring = NULL;
+    notification->reached(notification->argument, PS_SUCCESS);
+    return PS_SUCCESS;
+}
+
 /* "early": a gate is reached before its turn. */
 static void
 ignore(void *argument, ps_status status)
@@ -150,7 +160,8 @@ ignore(void *argument, ps_status status)
 
 static ps_status
 early_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
-                  ps_notification reached, void *argument, ps_handle *gate)
+                  ps_notification_function reached, void *argument,
+                  ps_handle *gate)
 {
     ps_status status =
         gated_stream_gate(self, device, handle, ignore, NULL, gate);
@@ -163,12 +174,15 @@ early_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
 /* "ajar": a gate holds nothing back. */
 static ps_status
 ajar_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
-                 ps_notification reached, void *argument, ps_handle *gate)
+                 ps_notification_function reached, void *argument,
+                 ps_handle *gate)
 {
-    if (gate != NULL) {
-        *gate = 0;
+    ps_status status =
+        gated_stream_gate(self, device, handle, reached, argument, gate);
+    if (status == PS_SUCCESS) {
+        end_work(*gate);
     }
-    return gated_stream_gate(self, device, handle, reached, argument, NULL);
+    return status;
 }
 
 /* "hang": a wait for an event never ends. */
@@ -369,6 +383,11 @@ break_table(const char *fault)
         table.event_synchronize = lost_event_synchronize;
         table.device_synchronize = lost_device_synchronize;
     }
+    else if (strcmp(fault, "hasty") == 0) {
+        table.stream_notify = hasty_stream_notify;
+        table.event_notify = gated_event_notify;
+        table.notify_cancel = gated_notify_cancel;
+    }
     else if (strcmp(fault, "early") == 0) {
         table.stream_gate = early_stream_gate;
         table.gate_open = gated_gate_open;
@@ -382,8 +401,9 @@ break_table(const char *fault)
     }
     else if (strcmp(fault, "undead") == 0) {
         table.shutdown = undead_shutdown;
-        table.stream_gate = gated_stream_gate;
-        table.gate_open = gated_gate_open;
+        table.stream_notify = gated_stream_notify;
+        table.event_notify = gated_event_notify;
+        table.notify_cancel = gated_notify_cancel;
     }
     else if (strcmp(fault, "deaf") == 0) {
         table.stream_synchronize_for = deaf_stream_synchronize_for;

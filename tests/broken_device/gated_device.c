@@ -1,5 +1,5 @@
-/* The example's device with gates and without timed waits, as CUDA is: each
- * notification has a thread of its own that waits for the work before it. */
+/* The example's device with notifications and gates and without timed waits,
+ * as CUDA is. */
 #include "../../examples/fake_device/fake_device.c"
 
 #include <unistd.h>
@@ -7,23 +7,133 @@
 /* The mutex guards it: the program is ending. */
 static bool ended;
 
-struct notice {
+/* ---- Notifications: a ring that one thread looks through ---- */
+
+static struct ps_notification *pending;
+static bool notifying;
+
+/* One whose point, a stream by its place and a number, was passed. */
+static struct ps_notification *
+find_due_locked(ps_status *status)
+{
+    struct ps_notification *last = pending, *n = last;
+    while (n != NULL) {
+        n = n->next;
+        struct point point = {&streams[n->status], n->number};
+        *status = status_of_locked(point);
+        if (*status != PS_ERROR_NOT_READY) {
+            return n;
+        }
+        if (n == last) {
+            n = NULL;
+        }
+    }
+    return NULL;
+}
+
+static void *
+notify_main(void *unused)
+{
+    pthread_mutex_lock(&mutex);
+    for (;;) {
+        ps_status status;
+        struct ps_notification *due = find_due_locked(&status);
+        if (due == NULL || ended) {
+            pthread_cond_wait(&changed, &mutex);
+            continue;
+        }
+        ps_notification_function reached = due->reached;
+        void *argument = due->argument;
+        ps_notification_remove(due);
+        pthread_mutex_unlock(&mutex);
+        reached(argument, status);
+        pthread_mutex_lock(&mutex);
+    }
+    return unused;
+}
+
+static ps_status
+start_notifying_locked(void)
+{
+    pthread_t thread;
+    if (!notifying) {
+        notifying = pthread_create(&thread, NULL, notify_main, NULL) == 0;
+    }
+    return notifying ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+}
+
+/* No stream stands for nothing: what is done. */
+static ps_status
+notify_locked(struct point point, struct ps_notification *notification)
+{
+    ps_status status =
+        ended ? PS_ERROR_SHUTTING_DOWN : start_notifying_locked();
+    if (status == PS_SUCCESS) {
+        bool none = point.stream == NULL;
+        notification->status = none ? 0 : (int)(point.stream - streams);
+        notification->number = none ? 0 : point.number;
+        ps_notification_append(&pending, notification);
+        pthread_cond_broadcast(&changed);
+    }
+    return status;
+}
+
+static ps_status
+gated_stream_notify(const struct ps_backend *self, int device,
+                    ps_handle handle, struct ps_notification *notification)
+{
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&mutex);
+    struct stream *stream = find_locked(device, handle);
+    if (stream != NULL) {
+        status = notify_locked((struct point){stream, numbers}, notification);
+    }
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+static ps_status
+gated_event_notify(const struct ps_backend *self, int device, ps_handle event,
+                   struct ps_notification *notification)
+{
+    pthread_mutex_lock(&mutex);
+    ps_status status = notify_locked(records[event], notification);
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+static ps_status
+gated_notify_cancel(const struct ps_backend *self, int device,
+                    struct ps_notification *notification)
+{
+    pthread_mutex_lock(&mutex);
+    bool found = notification->ring != NULL;
+    if (found) {
+        ps_notification_remove(notification);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found ? PS_SUCCESS : PS_ERROR_NOT_READY;
+}
+
+/* ---- Gates: a thread for each, which waits for the work before it ---- */
+
+struct passage {
     struct point before;
-    ps_notification reached;
+    ps_notification_function reached;
     void *argument;
 };
 
 static void *
-give_notice(void *memory)
+wait_at_gate(void *memory)
 {
-    struct notice notice = *(struct notice *)memory;
+    struct passage passage = *(struct passage *)memory;
     free(memory);
     pthread_mutex_lock(&mutex);
-    ps_status status = wait_locked(notice.before);
+    ps_status status = wait_locked(passage.before);
     bool late = ended;
     pthread_mutex_unlock(&mutex);
     if (!late) {
-        notice.reached(notice.argument, status);
+        passage.reached(passage.argument, status);
     }
     return NULL;
 }
@@ -37,7 +147,7 @@ is_ended(void)
     return result;
 }
 
-/* Whether a stream has too much work for one more notification. */
+/* Whether a stream has too much work for one more gate. */
 static bool
 is_full(int device, ps_handle handle)
 {
@@ -62,34 +172,33 @@ gated_gate_open(const struct ps_backend *self, int device, ps_handle gate)
 
 static ps_status
 gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
-                  ps_notification reached, void *argument, ps_handle *gate)
+                  ps_notification_function reached, void *argument,
+                  ps_handle *gate)
 {
-    struct operation work = {.running = gate != NULL};
+    struct operation work = {.running = true};
     pthread_t thread;
     if (is_ended()) {
         return PS_ERROR_SHUTTING_DOWN;
     }
-    if (gate == NULL && is_full(device, handle)) {
+    if (is_full(device, handle)) {
         return PS_ERROR_NOT_READY;
     }
-    struct notice *notice = malloc(sizeof(*notice));
-    if (notice == NULL) {
+    struct passage *passage = malloc(sizeof(*passage));
+    if (passage == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     ps_status status = enqueue(device, handle, &work);
     if (status != PS_SUCCESS) {
-        free(notice);
+        free(passage);
         return status;
     }
-    if (gate != NULL) {
-        *gate = work.number;
-    }
+    *gate = work.number;
     pthread_mutex_lock(&mutex);
-    *notice = (struct notice){
+    *passage = (struct passage){
         {find_locked(device, handle), work.number - 1}, reached, argument};
     pthread_mutex_unlock(&mutex);
-    if (pthread_create(&thread, NULL, give_notice, notice) != 0) {
-        free(notice);
+    if (pthread_create(&thread, NULL, wait_at_gate, passage) != 0) {
+        free(passage);
         end_work(work.number);
         return PS_ERROR_OUT_OF_MEMORY;
     }
@@ -139,6 +248,9 @@ PyMODINIT_FUNC
 PyInit_gated_device(void)
 {
     table.shutdown = gated_shutdown;
+    table.stream_notify = gated_stream_notify;
+    table.event_notify = gated_event_notify;
+    table.notify_cancel = gated_notify_cancel;
     table.stream_gate = gated_stream_gate;
     table.gate_open = gated_gate_open;
     table.stream_wait_room = gated_stream_wait_room;

@@ -188,6 +188,8 @@ engine_begin_locked(struct cpu_engine *engine)
     engine->handles.first_free = 0;
     memset(engine->ready, 0, sizeof(engine->ready));
     engine->ready_count = 0;
+    engine->due = NULL;
+    engine->notifying = false;
     engine->sleepers = NULL;
     engine->captures = NULL;
     engine->workers = 0;
@@ -247,6 +249,7 @@ engine_create(const char *name, int device_type, int device_count,
     };
     cpu_stream_members(&engine->table);
     cpu_event_members(&engine->table);
+    cpu_notify_members(&engine->table);
     cpu_gate_members(&engine->table);
     cpu_memory_members(&engine->table);
     cpu_graph_members(&engine->table);

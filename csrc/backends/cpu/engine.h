@@ -123,7 +123,7 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
  * An idle stream's queue is empty.  A ready one is in engine->ready, a parked
  * one is among its record's parked or engine's sleepers, a served one is known
  * to the thread alone that does the operation at its head: a worker, the
- * timer, or the caller whose small copy, notification or opened gate is next.
+ * timer, or the caller whose small copy or opened gate is next.
  * Other threads only append. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
@@ -134,10 +134,11 @@ struct cpu_stream {
     bool destroyed;            /* freed once idle and not waited for */
     struct cpu_operation *first;
     struct cpu_operation **tail;
-    unsigned pending;           /* operations in the queue */
-    struct cpu_waiter *waiters; /* for tickets */
-    struct cpu_stream *next;    /* in a cpu_stream_list */
-    struct cpu_stream *left;    /* among the sleepers */
+    unsigned pending;                      /* operations in the queue */
+    struct cpu_waiter *waiters;            /* for tickets */
+    struct ps_notification *notifications; /* a ring, by tickets */
+    struct cpu_stream *next;               /* in a cpu_stream_list */
+    struct cpu_stream *left;               /* among the sleepers */
     struct cpu_stream *right;
     int64_t deadline;         /* of its sleep */
     struct cpu_stream *older; /* on the device */
@@ -166,7 +167,7 @@ enum cpu_kind {
     CPU_COPY,
     CPU_FILL,
     CPU_CALL,
-    CPU_NOTIFY, /* becomes the wait for its record, if it has one */
+    CPU_ENTER_GATE, /* becomes the wait for its record */
     CPU_FREE,
     CPU_RECORD_LATER, /* in plans alone: of an event, at the launch */
     CPU_WAIT_LATER,
@@ -182,8 +183,8 @@ struct cpu_operation {
     uint16_t branch; /* in plans */
     struct cpu_operation *next;
     uint64_t ticket; /* grows with each operation queued on the engine */
-    /* CPU_RECORD, CPU_WAIT, CPU_NOTIFY: referenced.  CPU_MARK: of the launch
-     * in progress, which the plan's branches are queued for. */
+    /* CPU_RECORD, CPU_WAIT, CPU_ENTER_GATE: referenced.  CPU_MARK: of the
+     * launch in progress, which the plan's branches are queued for. */
     struct cpu_record *record;
     union {
         ps_status status;           /* CPU_FAIL */
@@ -200,9 +201,9 @@ struct cpu_operation {
             void *argument;
         } call; /* CPU_CALL */
         struct {
-            ps_notification reached;
+            ps_notification_function reached;
             void *argument;
-        } notify; /* CPU_NOTIFY */
+        } gate; /* CPU_ENTER_GATE */
     };
 };
 
@@ -279,6 +280,7 @@ struct cpu_record {
     struct cpu_promise *promise; /* other processes are to be told, if any */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
+    struct ps_notification *notifications; /* a ring */
     /* Of a captured one, which is never done: the capture's number, the
      * stream, the number of what that had got last, and its place in the plan;
      * else 0. */
@@ -292,6 +294,16 @@ void cpu_record_complete_locked(struct cpu_engine *engine,
                                 struct cpu_record *record, ps_status status);
 void
 cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
+
+/* ---- Notifications ---- */
+
+/* Those of a stream's work up to the ticket, or of a record, are due. */
+void cpu_notify_reached_locked(struct cpu_stream *stream, uint64_t ticket);
+void
+cpu_notify_done_locked(struct cpu_engine *engine, struct cpu_record *record);
+/* Call those that are due, with the lock released meanwhile; only where
+ * cpu_may_notify.  False as cpu_stream_serve_locked. */
+bool cpu_notify_due_locked(struct cpu_engine *engine);
 
 /* ---- Captures ---- */
 
@@ -392,6 +404,9 @@ struct cpu_engine {
     uint64_t captured;     /* captures and what they got, ever */
     struct cpu_capture *captures;
 
+    struct ps_notification *due; /* a ring */
+    bool notifying;              /* a thread calls those that are due */
+
     struct cpu_stream_list ready[CPU_PRIORITIES]; /* by -priority */
     unsigned ready_count;
     struct cpu_stream *sleepers; /* a skew heap, the earliest on top */
@@ -430,7 +445,23 @@ cpu_lock(struct cpu_engine *engine)
 }
 
 /* Release the lock, after seeing to it that a worker comes for any work. */
-void cpu_unlock(struct cpu_engine *engine);
+void cpu_release(struct cpu_engine *engine);
+
+/* Whether there are notifications for the calling thread to run. */
+static inline bool
+cpu_may_notify(const struct cpu_engine *engine)
+{
+    return engine->due != NULL && !engine->notifying && cpu_serving() == NULL;
+}
+
+/* Likewise, after running them. */
+static inline void
+cpu_unlock(struct cpu_engine *engine)
+{
+    if (!cpu_may_notify(engine) || cpu_notify_due_locked(engine)) {
+        cpu_release(engine);
+    }
+}
 
 /* The bytes of memory that the machine has. */
 uint64_t cpu_host_memory(void);
@@ -438,6 +469,7 @@ uint64_t cpu_host_memory(void);
 /* Each file fills in the members of the table that it implements. */
 void cpu_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
+void cpu_notify_members(struct ps_backend *table);
 void cpu_gate_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);
 void cpu_graph_members(struct ps_backend *table);

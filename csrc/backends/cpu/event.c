@@ -26,6 +26,7 @@ cpu_record_complete_locked(struct cpu_engine *engine,
         cpu_stream_ready_locked(stream);
     }
     cpu_wake_locked(record->waiters, 0);
+    cpu_notify_done_locked(engine, record);
     if (record->promise != NULL) {
         cpu_promise_keep_locked(record);
     }
@@ -289,6 +290,39 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
 }
 
 static ps_status
+cpu_event_notify(const struct ps_backend *backend, int device,
+                 ps_handle handle, struct ps_notification *notification)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    ps_status status = PS_ERROR_INVALID_HANDLE, outcome = PS_ERROR_NOT_READY;
+    cpu_lock(engine);
+    struct cpu_slot *event = event_find_locked(engine, device, handle);
+    if (event != NULL) {
+        struct cpu_record *record;
+        status = event_latest_locked(engine, event, &record);
+        if (status == PS_SUCCESS && record->capture != 0) {
+            status = PS_ERROR_CAPTURED_EVENT;
+        }
+        else if (status == PS_SUCCESS && engine->phase != CPU_OPEN) {
+            status = PS_ERROR_SHUTTING_DOWN;
+        }
+        else if (status == PS_SUCCESS && record->done) {
+            outcome = record->status;
+            notification->ring = NULL;
+        }
+        else if (status == PS_SUCCESS) {
+            /* What will complete the record has a reference to it. */
+            ps_notification_append(&record->notifications, notification);
+        }
+    }
+    cpu_unlock(engine);
+    if (status == PS_SUCCESS && outcome != PS_ERROR_NOT_READY) {
+        notification->reached(notification->argument, outcome);
+    }
+    return status;
+}
+
+static ps_status
 elapsed(const struct cpu_record *start, const struct cpu_record *end,
         float *milliseconds)
 {
@@ -334,5 +368,6 @@ cpu_event_members(struct ps_backend *table)
     table->event_query = cpu_event_query;
     table->event_synchronize = cpu_event_synchronize;
     table->event_synchronize_for = cpu_event_synchronize_for;
+    table->event_notify = cpu_event_notify;
     table->event_elapsed = cpu_event_elapsed;
 }

@@ -1,11 +1,12 @@
-/* Gates: a notification and, behind it, a wait for a record that no event
- * stands for.  Whoever lets a stream go on, by opening its gate or by queueing
- * one on it while it is idle, does what is next on it, so that gate follows
- * gate without a change of threads. */
+/* Gates: a call that reports that the stream has come to it and, behind it, a
+ * wait for a record that no event stands for.  The thread that lets a stream
+ * go on, by opening its gate or by queueing one on it while it is idle, does
+ * what is next on it, so that gate follows gate without a change of threads.
+ */
 #include "engine.h"
 
 static ps_status
-gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *notify,
+gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *operation,
                   ps_handle *gate)
 {
     struct cpu_engine *engine = stream->engine;
@@ -17,8 +18,8 @@ gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *notify,
         *record = (struct cpu_record){.refs = 1};
         slot->object = record;
         *gate = slot->handle;
-        notify->record = record;
-        status = cpu_stream_enqueue_locked(stream, notify);
+        operation->record = record;
+        status = cpu_stream_enqueue_locked(stream, operation);
     }
     if (status != PS_SUCCESS && slot != NULL) {
         cpu_slot_give_locked(engine, slot);
@@ -31,19 +32,19 @@ gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *notify,
 
 static ps_status
 cpu_stream_gate(const struct ps_backend *backend, int device, ps_handle handle,
-                ps_notification reached, void *argument, ps_handle *gate)
+                ps_notification_function reached, void *argument,
+                ps_handle *gate)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    struct cpu_operation notify = {
-        .kind = CPU_NOTIFY,
-        .notify = {reached, argument},
+    struct cpu_operation operation = {
+        .kind = CPU_ENTER_GATE,
+        .gate = {reached, argument},
     };
     ps_status status = PS_ERROR_INVALID_HANDLE;
     cpu_lock(engine);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream != NULL) {
-        status = gate != NULL ? gate_queue_locked(stream, &notify, gate)
-                              : cpu_stream_enqueue_locked(stream, &notify);
+        status = gate_queue_locked(stream, &operation, gate);
     }
     cpu_unlock(engine);
     return status;

@@ -132,7 +132,7 @@ cpu_capture_add_locked(struct cpu_stream *stream,
                        const struct cpu_operation *operation)
 {
     struct cpu_capture *capture = stream->capture;
-    if (operation->kind == CPU_NOTIFY) {
+    if (operation->kind == CPU_ENTER_GATE) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     if (capture->status != PS_SUCCESS) {

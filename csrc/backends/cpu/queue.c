@@ -102,8 +102,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         memset(operation->transfer.destination, operation->value,
                operation->transfer.nbytes);
         break;
-    case CPU_NOTIFY:
-        operation->notify.reached(operation->notify.argument, stream->status);
+    case CPU_ENTER_GATE:
+        operation->gate.reached(operation->gate.argument, stream->status);
         break;
     default:
         operation->call.function(operation->call.argument);
@@ -149,7 +149,7 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
             return false;
         }
         break;
-    case CPU_NOTIFY:
+    case CPU_ENTER_GATE:
         return stream_run_locked(stream, operation);
     }
     if (stream->status == PS_SUCCESS) {
@@ -172,6 +172,7 @@ stream_pop_locked(struct cpu_stream *stream)
         done = stream->first->ticket - 1;
     }
     cpu_wake_locked(stream->waiters, done);
+    cpu_notify_reached_locked(stream, done);
 }
 
 bool
@@ -181,7 +182,7 @@ cpu_stream_serve_locked(struct cpu_stream *stream)
     if (!stream_do_locked(stream, operation)) {
         return false;
     }
-    if (operation->kind == CPU_NOTIFY && operation->record != NULL) {
+    if (operation->kind == CPU_ENTER_GATE) {
         operation->kind = CPU_WAIT;
         return true;
     }
@@ -198,7 +199,7 @@ operation_is_cheap(const struct cpu_operation *operation)
     switch (operation->kind) {
     case CPU_RECORD:
     case CPU_FAIL:
-    case CPU_NOTIFY:
+    case CPU_ENTER_GATE:
         return true;
     case CPU_WAIT:
         return operation->record->done;

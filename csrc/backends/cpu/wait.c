@@ -84,7 +84,11 @@ cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
     struct cpu_waiter waiter = {.target = target, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
-    bool over = false;
+    /* Nobody else may come to run what is due. */
+    bool over = cpu_may_notify(engine) && !cpu_notify_due_locked(engine);
+    if (over) {
+        cpu_lock(engine);
+    }
     while (!waiter.woken && !over) {
         over = wait_once_locked(engine, &waiter, limit);
     }

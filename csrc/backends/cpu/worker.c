@@ -102,7 +102,12 @@ worker_main(void *argument)
     while (engine->phase == CPU_OPEN) {
         struct cpu_stream *stream = engine->scheduler(engine);
         if (stream == NULL) {
-            worker_sleep_locked(engine);
+            if (!cpu_may_notify(engine)) {
+                worker_sleep_locked(engine);
+            }
+            else if (!cpu_notify_due_locked(engine)) {
+                return NULL;
+            }
             continue;
         }
         struct cpu_operation *operation = stream->first;
@@ -186,7 +191,7 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind)
 }
 
 void
-cpu_unlock(struct cpu_engine *engine)
+cpu_release(struct cpu_engine *engine)
 {
     bool wanted = engine->phase == CPU_OPEN && !engine->coming &&
                   engine->ready_count > 0;

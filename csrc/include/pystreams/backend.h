@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 /* Changes whenever a table built for one version can't be used by another. */
-#define PS_ABI_VERSION 1
+#define PS_ABI_VERSION 2
 
 /* How a table of your own gets in.  An extension module, compiled with the
  * folder that pystreams.get_include() returns, hands the address over in a
@@ -88,7 +88,49 @@ typedef uintptr_t ps_handle;
 typedef void (*ps_host_function)(void *argument);
 
 /* status is the failure of the work before it, PS_SUCCESS if there is none. */
-typedef void (*ps_notification)(void *argument, ps_status status);
+typedef void (*ps_notification_function)(void *argument, ps_status status);
+
+/* A pending call of reached(argument, status), in memory of its owner, who
+ * fills in these two and asks stream_notify or event_notify for the call.  If
+ * that succeeds the memory is the backend's from then on, until it calls
+ * reached, or notify_cancel has succeeded: it looks at it no more. */
+struct ps_notification {
+    ps_notification_function reached;
+    void *argument;
+    /* For the backend's use, as are the two functions below. */
+    struct ps_notification *next;
+    struct ps_notification *previous;
+    struct ps_notification **ring; /* that it is in, or NULL */
+    uint64_t number;
+    ps_status status;
+};
+
+/* Put it at the end of a ring, named by its last element, NULL if empty; or
+ * take it out of the ring that it is in. */
+static inline void
+ps_notification_append(struct ps_notification **ring,
+                       struct ps_notification *notification)
+{
+    struct ps_notification *last = *ring != NULL ? *ring : notification;
+    notification->ring = ring;
+    notification->previous = last;
+    notification->next = *ring != NULL ? last->next : notification;
+    notification->next->previous = notification;
+    last->next = notification;
+    *ring = notification;
+}
+
+static inline void
+ps_notification_remove(struct ps_notification *notification)
+{
+    struct ps_notification *previous = notification->previous;
+    previous->next = notification->next;
+    notification->next->previous = previous;
+    if (*notification->ring == notification) {
+        *notification->ring = previous != notification ? previous : NULL;
+    }
+    notification->ring = NULL;
+}
 
 /* What event_create is asked for; a combination by |. */
 enum {
@@ -392,25 +434,59 @@ struct ps_backend {
     ps_status (*sleep)(const struct ps_backend *backend, int device,
                        ps_handle stream, uint64_t cycles);
 
+    /* ---- Optional group: notifications (all or none) -------------------- */
+
+    /* Have reached called, once, when the work that the stream has now is done
+     * or has failed, whatever it gets later and whatever becomes of it.  The
+     * status is the first failure of the stream's work up to there.
+     *
+     * reached runs with no lock held on any thread: one of the backend's, one
+     * that calls the backend, or this one before the call returns.  It must be
+     * short, must not wait, calls nothing of the backend but gate_open, and
+     * never runs once shutdown has begun.
+     *
+     * Takes no place in the stream's queue, so a full one is no hindrance;
+     * disturbs no capture on any thread.  Enqueues.
+     * Statuses: PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is being
+     * captured, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+    ps_status (*stream_notify)(const struct ps_backend *backend, int device,
+                               ps_handle stream,
+                               struct ps_notification *notification);
+
+    /* Likewise, when the event's record in effect at the call is done, which
+     * it is if there is none: no later record and no destruction of the event
+     * changes that, nor does the state of any stream that the record was not
+     * made on.  The status is the failure of the work before it.  May block.
+     * Statuses: PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
+     * PS_ERROR_SHUTTING_DOWN. */
+    ps_status (*event_notify)(const struct ps_backend *backend, int device,
+                              ps_handle event,
+                              struct ps_notification *notification);
+
+    /* Take the notification back: with PS_SUCCESS reached never runs, and
+     * nothing is left of it.  PS_ERROR_NOT_READY is too late: reached has run,
+     * runs, or is about to; the caller keeps the memory alive during the call.
+     * From any thread, even after shutdown; the stream or the event of the
+     * device may be gone.  Answers. */
+    ps_status (*notify_cancel)(const struct ps_backend *backend, int device,
+                               struct ps_notification *notification);
+
     /* ---- Optional group: gates (both or none) --------------------------- */
 
     /* Queue a gate: once the work before it is done or has failed,
      * reached(argument, status) is called, exactly once, and what the stream
-     * gets from here on starts only after gate_open.  With gate NULL nothing
-     * is held back, and reached is all there is.
+     * gets from here on starts only after gate_open.
      *
-     * reached runs with no lock held on any thread: one of the backend's, one
-     * that opens a gate, or this one before the call returns.  It must be
-     * short, must not wait, and calls nothing of the backend but gate_open.
-     * *gate is written before reached can run, so that reached may open it,
-     * and means nothing after a failure; reached never runs then, nor
-     * once shutdown has begun.
+     * reached runs as stream_notify says.  *gate is written before reached can
+     * run, so that reached may open it, and means nothing after a failure;
+     * reached never runs then, nor once shutdown has begun.
      *
      * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED on a stream that is being
      * captured, or by a driver that has no gates. */
     ps_status (*stream_gate)(const struct ps_backend *backend, int device,
-                             ps_handle stream, ps_notification reached,
-                             void *argument, ps_handle *gate);
+                             ps_handle stream,
+                             ps_notification_function reached, void *argument,
+                             ps_handle *gate);
 
     /* Open the gate, whether it was reached or not, and give it up: exactly
      * once for each gate, a failed stream's too, from any thread, even after

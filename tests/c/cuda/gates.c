@@ -13,8 +13,9 @@
 
 #include "../../../csrc/backends/cuda_driver.h"
 
-/* What became of a gate, which its notification may open. */
+/* What became of a gate, which its call may open, or of a notification. */
 struct passage {
+    struct ps_notification notification;
     ps_handle gate;
     int device;
     atomic_int reached;
@@ -38,6 +39,14 @@ gate_new(int device, ps_handle stream, struct passage *passage)
 {
     passage->device = device;
     OK(gpu->stream_gate(gpu, device, stream, reach, passage, &passage->gate));
+}
+
+static struct ps_notification *
+notification_of(struct passage *passage)
+{
+    passage->notification.reached = reach;
+    passage->notification.argument = passage;
+    return &passage->notification;
 }
 
 static void
@@ -136,12 +145,13 @@ pass_side_by_side(int device)
     }
 }
 
-/* However many notices are to come, none holds up whoever asks for it, nor the
- * work of other streams. */
+/* However many notifications are to come, none holds up whoever asks for it,
+ * nor the work of other streams. */
 static void
-notice_many(int device)
+notify_many(int device)
 {
-    enum { STREAMS = 32, NOTICES = 20000 };
+    enum { STREAMS = 32, MANY = 20000 };
+    static struct ps_notification many[MANY];
     ps_handle busy[STREAMS], waiting[STREAMS], others[STREAMS];
     struct passage first = {0}, ends[STREAMS] = {0}, all = {0};
     for (int i = 0; i < STREAMS; i++) {
@@ -153,12 +163,15 @@ notice_many(int device)
         OK(gpu->sleep(gpu, device, busy[i], 10 * A_WHILE));
         OK(gpu->event_record(gpu, device, event, busy[i]));
         OK(gpu->stream_wait_event(gpu, device, waiting[i], event));
-        OK(gpu->stream_gate(gpu, device, waiting[i], reach, &ends[i], NULL));
+        OK(gpu->stream_notify(gpu, device, waiting[i],
+                              notification_of(&ends[i])));
         OK(gpu->event_destroy(gpu, device, event));
     }
-    OK(gpu->stream_gate(gpu, device, busy[0], reach, &first, NULL));
-    for (int i = 0; i < NOTICES; i++) {
-        OK(gpu->stream_gate(gpu, device, busy[0], reach, &all, NULL));
+    OK(gpu->stream_notify(gpu, device, busy[0], notification_of(&first)));
+    for (int i = 0; i < MANY; i++) {
+        many[i].reached = reach;
+        many[i].argument = &all;
+        OK(gpu->stream_notify(gpu, device, busy[0], &many[i]));
     }
     for (int i = 0; i < STREAMS; i++) {
         OK(gpu->sleep(gpu, device, others[i], 1));
@@ -174,10 +187,81 @@ notice_many(int device)
         stream_end(device, waiting[i]);
         stream_end(device, others[i]);
     }
-    while (all.reached < NOTICES) {
+    while (all.reached < MANY) {
         sched_yield();
     }
-    CHECK(first.reached == 1 && all.reached == NOTICES);
+    CHECK(first.reached == 1 && all.reached == MANY);
+}
+
+/* A notification is of the record at the call: the event may be recorded
+ * again, be destroyed, or be one that others may record. */
+static void
+notify_of_records(int device)
+{
+    enum { KINDS = 4 };
+    ps_handle busy = stream_new(device), other = stream_new(device);
+    struct passage passages[KINDS] = {0}, gates[2] = {0};
+    ps_handle events[KINDS];
+    gate_new(device, busy, &gates[0]);
+    for (int i = 0; i < KINDS; i++) {
+        OK(gpu->event_create(gpu, device, i == 3 ? PS_EVENT_INTERPROCESS : 0,
+                             &events[i]));
+        OK(gpu->event_record(gpu, device, events[i], busy));
+        OK(gpu->event_notify(gpu, device, events[i],
+                             notification_of(&passages[i])));
+    }
+    gate_new(device, busy, &gates[1]);
+    OK(gpu->event_record(gpu, device, events[0], busy));
+    OK(gpu->event_record(gpu, device, events[3], busy));
+    OK(gpu->event_record(gpu, device, events[1], other));
+    OK(gpu->event_destroy(gpu, device, events[2]));
+    pause_ms(20);
+    for (int i = 0; i < KINDS; i++) {
+        CHECK(passages[i].reached == 0);
+    }
+    OK(gpu->gate_open(gpu, device, gates[0].gate));
+    for (int i = 0; i < KINDS; i++) {
+        await(&passages[i]);
+        CHECK(passages[i].status == PS_SUCCESS);
+    }
+    CHECK_STATUS(gpu->event_query(gpu, device, events[0]), PS_ERROR_NOT_READY);
+    OK(gpu->gate_open(gpu, device, gates[1].gate));
+    stream_end(device, busy);
+    stream_end(device, other);
+    for (int i = 0; i < KINDS; i++) {
+        if (i != 2) {
+            OK(gpu->event_destroy(gpu, device, events[i]));
+        }
+    }
+}
+
+/* More than a queue has places, of each kind. */
+static void
+cancel_many(int device)
+{
+    enum { TIMES = 3000 };
+    ps_handle busy = stream_new(device), event, shared;
+    struct passage passage = {0}, gate = {0};
+    gate_new(device, busy, &gate);
+    OK(gpu->event_create(gpu, device, 0, &event));
+    OK(gpu->event_create(gpu, device, PS_EVENT_INTERPROCESS, &shared));
+    OK(gpu->event_record(gpu, device, event, busy));
+    OK(gpu->event_record(gpu, device, shared, busy));
+    for (int i = 0; i < TIMES; i++) {
+        struct ps_notification *n = notification_of(&passage);
+        OK(gpu->stream_notify(gpu, device, busy, n));
+        OK(gpu->notify_cancel(gpu, device, n));
+        OK(gpu->event_notify(gpu, device, event, n));
+        OK(gpu->notify_cancel(gpu, device, n));
+        OK(gpu->event_notify(gpu, device, shared, n));
+        OK(gpu->notify_cancel(gpu, device, n));
+    }
+    OK(gpu->event_record(gpu, device, event, busy));
+    OK(gpu->gate_open(gpu, device, gate.gate));
+    stream_end(device, busy);
+    CHECK(passage.reached == 0);
+    OK(gpu->event_destroy(gpu, device, event));
+    OK(gpu->event_destroy(gpu, device, shared));
 }
 
 static void
@@ -189,12 +273,14 @@ gates_on(int device)
     pass_gates(device, stream);
     pass_gates(device, 0);
     pass_side_by_side(device);
-    notice_many(device);
+    notify_many(device);
+    notify_of_records(device);
+    cancel_many(device);
     gate_new(device, stream, &within);
     OK(gpu->stream_synchronize(gpu, device, stream));
     CHECK(within.reached == 1);
     OK(gpu->sleep(gpu, device, stream, A_WHILE));
-    OK(gpu->stream_gate(gpu, device, stream, reach, &alone, NULL));
+    OK(gpu->stream_notify(gpu, device, stream, notification_of(&alone)));
     CHECK(alone.reached == 0);
     await(&alone);
     OK(gpu->stream_query(gpu, device, stream));
@@ -328,8 +414,9 @@ test_gates_refused(void)
     CHECK_STATUS(
         gpu->stream_gate(gpu, 0, captured, reach, &refused, &refused.gate),
         PS_ERROR_NOT_SUPPORTED);
-    CHECK_STATUS(gpu->stream_gate(gpu, 0, captured, reach, &refused, NULL),
-                 PS_ERROR_NOT_SUPPORTED);
+    CHECK_STATUS(
+        gpu->stream_notify(gpu, 0, captured, notification_of(&refused)),
+        PS_ERROR_CAPTURE_UNSUPPORTED);
     gate_new(0, other, &passage);
     await(&passage);
     OK(gpu->gate_open(gpu, 0, passage.gate));
@@ -360,7 +447,7 @@ test_gates_failed(void)
     OK(cuda_driver.kernel_launch((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0,
                                  (CUstream)stream, NULL, NULL));
     gate_new(0, stream, &gated);
-    OK(gpu->stream_gate(gpu, 0, stream, reach, &alone, NULL));
+    OK(gpu->stream_notify(gpu, 0, stream, notification_of(&alone)));
     await(&gated);
     CHECK(gated.status != PS_SUCCESS);
     printf("  %s\n", gpu->status_name(gpu, gated.status));

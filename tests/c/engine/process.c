@@ -156,7 +156,11 @@ fork_in_notification(struct forker *forker)
         child_use_engine(forker->stream, forker->event, forker->gate);
     }
     CHECK(forker->status == 0);
-    OK(cpu->stream_gate(cpu, 0, forker->stream, fork_reached, forker, NULL));
+    struct ps_notification notification = {
+        .reached = fork_reached,
+        .argument = forker,
+    };
+    OK(cpu->stream_notify(cpu, 0, forker->stream, &notification));
     forker->status = -1;
     OK(cpu->gate_open(cpu, 0, forker->gate));
     if (forker->child == 0) {

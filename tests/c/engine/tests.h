@@ -20,9 +20,15 @@ void test_timers(void);
 void test_failures(void);
 void test_failed_waits(void);
 
+/* notifications.c */
+void test_notifications(void);
+void test_notifications_failed(void);
+void test_notifications_refused(void);
+void test_notifications_cancelled(void);
+void test_notifications_raced(void);
+
 /* gates.c */
 void test_gates(void);
-void test_notifications(void);
 void test_gates_opened_within(void);
 void test_gates_failed(void);
 void test_gates_refused(void);

@@ -1,0 +1,21 @@
+/* Side streams, on which nothing is done but to wait for events. */
+#ifndef PYSTREAMS_CUDA_SIDE_H
+#define PYSTREAMS_CUDA_SIDE_H
+
+#include <pystreams/backend.h>
+
+#include "cuda_driver.h"
+
+struct cuda_side;
+
+/* One that waits for nothing, to wait for the event; or that waits for an
+ * earlier record of it, where very many that were given up still wait.  With
+ * the device's context current. */
+ps_status cuda_side_find(int device, ps_handle event, struct cuda_side **side);
+
+CUstream cuda_side_stream(const struct cuda_side *side);
+
+/* Give it up, whether it still waits or not. */
+void cuda_side_release(struct cuda_side *side);
+
+#endif

@@ -1,0 +1,100 @@
+/* Waits for CUDA's work that can end, by asking. */
+#include "cuda_wait.h"
+
+#include <cuda_runtime_api.h>
+
+#include <time.h>
+
+#include "cuda_driver.h"
+#include "cuda_mark.h"
+#include "cuda_poll.h"
+
+/* Ask for the event until the limit; again and again at first. */
+static ps_status
+event_wait_for(CUevent event, const struct ps_limit *limit)
+{
+    enum { EAGER = 50 * CUDA_MICROSECOND, QUESTION = 50 * CUDA_MILLISECOND };
+    int64_t start = cuda_now_ns(), now = start, asked = start;
+    ps_status status = cuda_driver.event_query(event);
+
+    while (status == PS_ERROR_NOT_READY && now - start < limit->timeout_ns) {
+        int64_t rest = cuda_rest_ns(now - start);
+        int64_t left = limit->timeout_ns - (now - start);
+        if (now - start > EAGER) {
+            nanosleep(&(struct timespec){.tv_nsec = rest < left ? rest : left},
+                      NULL);
+        }
+        if (limit->is_over != NULL && now - asked > QUESTION) {
+            asked = now;
+            if (limit->is_over(limit->argument)) {
+                return PS_ERROR_NOT_READY;
+            }
+        }
+        status = cuda_driver.event_query(event);
+        now = cuda_now_ns();
+    }
+    return status;
+}
+
+ps_status
+cuda_stream_drain(int device, ps_handle stream)
+{
+    const struct ps_limit forever = {.timeout_ns = INT64_MAX};
+    enum cudaStreamCaptureStatus capturing;
+    struct cuda_mark *mark;
+    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
+
+    if (status != PS_SUCCESS || capturing != cudaStreamCaptureStatusNone) {
+        return status;
+    }
+    status = cuda_driver.stream_query((CUstream)stream);
+    if (status != PS_ERROR_NOT_READY) {
+        return status;
+    }
+    status = cuda_mark_find(device, &mark);
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.event_record(mark->event, (CUstream)stream);
+        if (status == PS_SUCCESS) {
+            status = event_wait_for(mark->event, &forever);
+        }
+        cuda_mark_release(mark);
+    }
+    return status;
+}
+
+static ps_status
+device_mark(int device, struct cuda_mark **mark)
+{
+    CUcontext context;
+    ps_status status = cuda_context_retain(device, &context);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_mark_find(device, mark);
+    }
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.context_record(context, (*mark)->event);
+        if (status != PS_SUCCESS) {
+            cuda_mark_release(*mark);
+        }
+    }
+    return status;
+}
+
+ps_status
+cuda_device_synchronize_for(const struct ps_backend *backend, int device,
+                            const struct ps_limit *limit)
+{
+    struct cuda_mark *mark;
+    ps_status status;
+
+    (void)backend;
+    if (cuda_driver.context_record == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    status = ON_DEVICE(device, device_mark(device, &mark));
+    if (status == PS_SUCCESS) {
+        status = event_wait_for(mark->event, limit);
+        cuda_mark_release(mark);
+    }
+    return status;
+}

@@ -1,0 +1,51 @@
+/* What the files share that wait for work; part of module.h. */
+#ifndef PYSTREAMS_PYTHON_WAITING_H
+#define PYSTREAMS_PYTHON_WAITING_H
+
+#include "module.h"
+
+/* ---- wait.c ---- */
+
+/* What is waited for: a stream's work, or an event's latest record, or all of
+ * a device's. */
+struct work {
+    const char *operation;
+    /* Of the stream and of an event that was recorded. */
+    struct ps_device *device;
+    struct ps_stream *stream;
+    struct ps_event *event;
+};
+
+#define NO_TIMEOUT INT64_MAX
+
+int64_t monotonic_ns(void);
+
+/* A timeout in seconds, None or NULL for none; -1 with an exception. */
+int timeout_argument(PyObject *argument, int64_t *timeout_ns);
+
+/* Wait with the GIL released; where the backend can end a wait, and wherever
+ * there is a timeout, open to signals.  PS_ERROR_NOT_READY: it took longer. */
+ps_status wait_for_work(struct module_state *state, const struct work *work,
+                        int64_t timeout_ns);
+
+/* What the methods that wait return: None, or NULL with an exception. */
+PyObject *
+waited(struct module_state *state, const struct work *work, PyObject *timeout);
+
+struct ps_mailbox;
+/* ps_mailbox_wait with the GIL released, and open to signals. */
+ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
+
+/* ---- waiter.c ---- */
+
+extern PyType_Spec waiter_spec;
+
+/* Have a message with the token put into the mailbox when the work is done.
+ */
+ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
+                     uint64_t token);
+
+PyObject *Stream_await(PyObject *self);
+PyObject *Event_await(PyObject *self);
+
+#endif

@@ -1,0 +1,139 @@
+"""Notifications, by the messages that a Waiter gets."""
+
+from pystreams import _C
+from pystreams.testing import contract
+from pystreams.testing.busy import Busy
+from pystreams.testing.device import Device
+from pystreams.testing.watch import SOON, eventually, never
+
+FAILURE = 719
+
+OF_STREAM = (
+    "Have reached called, once, when the work that the stream has now is done "
+    "or has failed, whatever it gets later and whatever becomes of it."
+)
+NO_PLACE = (
+    "Takes no place in the stream's queue, so a full one is no hindrance; "
+    "disturbs no capture on any thread."
+)
+OF_EVENT = (
+    "Likewise, when the event's record in effect at the call is done, which "
+    "it is if there is none: no later record and no destruction of the event "
+    "changes that, nor does the state of any stream that the record was not "
+    "made on."
+)
+CANCELLED = (
+    "Take the notification back: with PS_SUCCESS reached never runs, and "
+    "nothing is left of it."
+)
+
+
+@contract("stream_notify", OF_STREAM)
+def test_notified_when_work_ends(device: Device, busy: Busy) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    gate, later = busy(stream), device.stream()
+    waiter.watch(stream, 1)
+    mark = device.mark(stream)
+    waiter.watch(later, 2)
+    assert waiter.wait(SOON) == [(2, 0)]
+    never(lambda: bool(waiter.take()))
+    gate.open()
+    eventually(mark.query)
+    assert waiter.wait(SOON) == [(1, 0)]
+    never(lambda: bool(waiter.take()))
+
+
+@contract("stream_notify", OF_STREAM, "stream_fail")
+def test_notified_of_a_failure(device: Device, busy: Busy) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    gate = busy(stream)
+    waiter.watch(stream, 0)
+    _C.fail(stream, FAILURE)
+    waiter.watch(stream, 1)
+    gate.open()
+    messages = waiter.wait(SOON)
+    while len(messages) < 2:
+        messages += waiter.wait(SOON)
+    assert sorted(messages) == [(0, 0), (1, FAILURE)]
+    waiter.watch(stream, 2)
+    assert waiter.wait(SOON) == [(2, FAILURE)]
+
+
+@contract("stream_notify", NO_PLACE)
+def test_notified_past_a_queue(device: Device, busy: Busy) -> None:
+    many = 10_000
+    stream, waiter = device.stream(), _C.Waiter()
+    gate = busy(stream)
+    for token in range(many):
+        waiter.watch(stream, token)
+    assert waiter.take() == []
+    gate.open()
+    messages: list[tuple[int, int]] = []
+    while len(messages) < many:
+        messages += waiter.wait(SOON)
+    assert sorted(messages) == [(token, 0) for token in range(many)]
+
+
+@contract("event_notify", OF_EVENT)
+def test_notified_of_an_event(device: Device, busy: Busy) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    gate = busy(stream)
+    event = device.mark(stream)
+    waiter.watch(event, 1)
+    second = busy(stream)
+    event.record(stream)
+    never(lambda: bool(waiter.take()))
+    gate.open()
+    assert waiter.wait(SOON) == [(1, 0)]
+    second.open()
+
+
+@contract("event_notify", OF_EVENT)
+def test_notified_though_the_event_is_gone(device: Device, busy: Busy) -> None:
+    first, second, waiter = device.stream(), device.stream(), _C.Waiter()
+    gate = busy(first)
+    events = [device.mark(first) for _ in range(3)]
+    for token, event in enumerate(events):
+        waiter.watch(event, token)
+    events[0].record(second)
+    del events, event
+    never(lambda: bool(waiter.take()))
+    gate.open()
+    messages = waiter.wait(SOON)
+    while len(messages) < 3:
+        messages += waiter.wait(SOON)
+    assert sorted(messages) == [(0, 0), (1, 0), (2, 0)]
+
+
+@contract("notify_cancel", CANCELLED)
+def test_cancelled(device: Device, busy: Busy) -> None:
+    stream, waiter = device.stream(), _C.Waiter()
+    gate = busy(stream)
+    event = device.mark(stream)
+    for token in range(3):
+        waiter.watch(stream, token)
+        waiter.watch(event, token)
+    waiter.cancel(1)
+    event.record(stream)
+    waiter.cancel(0)
+    gate.open()
+    messages = waiter.wait(SOON)
+    while len(messages) < 2:
+        messages += waiter.wait(SOON)
+    assert messages == [(2, 0), (2, 0)]
+    never(lambda: bool(waiter.take()))
+
+
+@contract("notify_cancel", CANCELLED)
+def test_polls_leave_nothing(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    gate = busy(stream)
+    event = device.mark(stream)
+    for _ in range(10_000):
+        waiter = _C.Waiter()
+        waiter.watch(stream, 1)
+        waiter.watch(event, 1)
+        del waiter
+    event.record(stream)
+    gate.open()
+    eventually(event.query)

@@ -1,0 +1,156 @@
+"""What a notification stands for where that is not plain: events that graphs
+record, captures, and all the work of a device."""
+
+import os
+import threading
+import time
+
+from captures import CAPTURED_EVENT, UNSUPPORTED, Capture, code, replay
+
+import pystreams
+from pystreams import _C
+
+LONG = 30
+
+
+def external_on(backend, graph, stream):
+    """An event that the graph records, which was captured on the stream."""
+    event = pystreams.Event(backend.name, enable_timing=False, external=True)
+    block = backend.empty(64)
+    with Capture(graph, stream):
+        block.zero_()
+        event.record(stream)
+    return event
+
+
+def received(waiter, count):
+    messages = []
+    while len(messages) < count:
+        messages += waiter.wait(LONG)
+    return messages
+
+
+def test_an_external_event_waits_for_no_stream_but_its_launch(backend, graph):
+    """Not even for the one that it was captured on."""
+    captured_on, launching = backend.stream(), backend.stream()
+    event = external_on(backend, graph, captured_on)
+    waiter = _C.Waiter()
+    with backend.hold(captured_on):
+        slow = captured_on.record_event()
+        waiter.watch(slow, 1)
+        with backend.hold(launching):
+            replay(graph, launching)
+            waiter.watch(event, 2)
+            assert waiter.wait(0.02) == []
+        assert received(waiter, 1) == [(2, 0)]
+        assert event.query() and not slow.query()
+    assert received(waiter, 1) == [(1, 0)]
+
+
+def test_an_external_event_has_no_failure_of_another_stream(faulty):
+    captured_on, launching = faulty.stream(), faulty.stream()
+    graph = _C.Graph(faulty.type)
+    event = external_on(faulty, graph, captured_on)
+    waiter = _C.Waiter()
+    with faulty.hold(captured_on):
+        _C.fail(captured_on, 719)
+        waiter.watch(captured_on.record_event(), 1)
+        with faulty.hold(launching):
+            replay(graph, launching)
+            waiter.watch(event, 2)
+        assert received(waiter, 1) == [(2, 0)]
+    assert received(waiter, 1) == [(1, 719)]
+
+
+def test_a_callable_may_wait_for_an_external_event(backend, graph):
+    """That was captured on its stream, and recorded on another."""
+    captured_on, launching = backend.stream(), backend.stream()
+    event = external_on(backend, graph, captured_on)
+    with backend.hold(launching):
+        replay(graph, launching)
+        future = captured_on.submit(event.synchronize, LONG)
+        assert not future.done()
+    assert future.result(LONG) is None
+
+
+def test_a_captured_event_is_refused(backend, graph, stream):
+    """And does not join anything to the capture."""
+    event, waiter, block = backend.event(), _C.Waiter(), backend.empty(64)
+    with Capture(graph, stream):
+        block.fill_(3)
+        event.record(stream)
+        assert code(waiter.watch, event, 1) == CAPTURED_EVENT
+        assert code(waiter.watch, stream, 2) == UNSUPPORTED
+        assert code(waiter.watch, stream.device, 3) == UNSUPPORTED
+    replay(graph, stream)
+    stream.synchronize()
+    assert block.tobytes() == bytes([3]) * 64
+    waiter.watch(stream.device, 4)
+    assert received(waiter, 1) == [(4, 0)]
+
+
+def test_an_event_that_is_captured_while_it_is_watched(backend, graph, stream):
+    event, waiter, block = backend.event(), _C.Waiter(), backend.empty(64)
+    other = backend.stream()
+    with backend.hold(other):
+        event.record(other)
+        waiter.watch(event, 1)
+        with Capture(graph, stream):
+            block.fill_(3)
+            event.record(stream)
+        assert waiter.take() == []
+    assert received(waiter, 1) == [(1, 0)]
+
+
+def test_a_device_has_one_thread_for_all_who_wait(backend):
+    """And none once its work is done."""
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    stream, waiter = backend.stream(), _C.Waiter()
+    with backend.hold(stream):
+        before = threads()
+        for _ in range(20):
+            _C.Waiter().watch(stream.device, 1)
+            waiter.watch(stream.device, 2)
+            waiter.cancel(2)
+        waiter.watch(stream.device, 3)
+        assert threads() <= before + 1
+        assert waiter.take() == []
+    assert received(waiter, 1) == [(3, 0)]
+    end = time.monotonic() + LONG
+    while threads() > before and time.monotonic() < end:
+        time.sleep(0.001)
+    assert threads() <= before
+
+
+def test_cancelled_while_it_ends(backend):
+    """From several threads: nothing is reported that was taken back."""
+    streams = [backend.stream() for _ in range(3)]
+    late = []
+
+    def work(turn):
+        waiter = _C.Waiter()
+        for token in range(200):
+            stream = streams[(turn + token) % 3]
+            backend.sleep(stream, 0.01)
+            event = stream.record_event()
+            waiter.watch(stream, 2 * token)
+            waiter.watch(event, 2 * token + 1)
+            if token % 3:
+                event.record(stream)
+            waiter.cancel(2 * token)
+            came = waiter.take()
+            late.extend(m for m in came if m[0] % 2 == 0)
+            waiter.cancel()
+            late.extend(waiter.take())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert late == []
+    for stream in streams:
+        stream.synchronize()

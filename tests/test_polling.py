@@ -1,0 +1,90 @@
+"""Waits that give up, again and again, leave nothing behind: neither with the
+stream, nor with the event, nor with the Future, nor in memory."""
+
+import pytest
+
+POLL = """
+import asyncio, faulthandler, resource, sys, threading
+import pystreams
+from pystreams import as_completed, wait
+
+faulthandler.dump_traceback_later(60, exit=True)
+name, how, which, fills = sys.argv[1:]
+stream, go = pystreams.Stream(name), threading.Event()
+stream.submit(go.wait)
+event = stream.record_event()
+future = stream.submit(int)
+objects = {"stream": [stream], "event": [event], "future": [future],
+           "all": [stream, event, future]}[which]
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+def polls_by_wait(times):
+    for _ in range(times):
+        assert not wait(objects, 1e-6).done
+
+def polls_by_as_completed(times):
+    for _ in range(times):
+        try:
+            for _ in as_completed(objects, 1e-6):
+                raise AssertionError
+        except TimeoutError:
+            pass
+
+def polls_by_wait_for(times):
+    async def main():
+        for _ in range(times):
+            for work in objects:
+                try:
+                    await asyncio.wait_for(work, 1e-6)
+                except asyncio.TimeoutError:
+                    pass
+    asyncio.run(main())
+
+def polls_by_async_for(times):
+    async def main():
+        for _ in range(times):
+            try:
+                async for _ in as_completed(objects, 1e-6):
+                    raise AssertionError
+            except TimeoutError:
+                pass
+    asyncio.run(main())
+
+poll = globals()["polls_by_" + how]
+if fills == "fills":
+    for _ in range(65_000):
+        event.record(stream)
+poll(300)
+before = resident()
+poll(3000)
+print(resident() - before)
+assert not future.__dict__.get("_done_callbacks")
+stream.record_event()
+go.set()
+stream.synchronize()
+assert wait(objects, 30).not_done == set()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "which"),
+    [
+        ("wait", "stream"),
+        ("wait", "event"),
+        ("wait", "future"),
+        ("as_completed", "all"),
+        ("wait_for", "stream"),
+        ("wait_for", "event"),
+        ("async_for", "all"),
+    ],
+)
+def test_polling_leaves_nothing(backend, run_python, sanitized, how, which):
+    """There are fewer places left in the queue than there are polls."""
+    fills = "fills" if backend.on_engine else "leaves room"
+    done = run_python(POLL, backend.name, how, which, fills, timeout=90)
+    assert (done.returncode, done.stderr) == (0, "")
+    if not sanitized:
+        assert int(done.stdout) < 300_000
