@@ -130,6 +130,38 @@ print(late.late_cuda_faults())
     assert told == ("0\n" if ordered else f"{fault}1\n")
 
 
+READERS = [
+    "native_handle",
+    "cuda_stream",
+    "_as_parameter_",
+    "__cuda_stream__()",
+    "stream_id",
+]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_stream_whose_handle_was_read_is_not_taken_for_idle(run, reader):
+    """Others may have queued work on it, of which pystreams knows nothing."""
+    told = run(
+        """
+gate = (ctypes.c_long * 4)()
+libc = ctypes.CDLL(None)
+libc.sem_init(gate, 0, 0)
+stream = pystreams.cuda.Stream()
+handle = stream.READER
+handle = getattr(handle, "value", handle)
+handle = handle[1] if isinstance(handle, tuple) else handle
+late.cudaLaunchHostFunc(ctypes.c_void_p(handle), libc.sem_wait, gate)
+del stream
+others = [pystreams.cuda.Stream() for _ in range(3)]
+print(all(other.query() for other in others))
+libc.sem_post(gate)
+pystreams.cuda.synchronize()
+""".replace("READER", reader)
+    )
+    assert told == "True\n"
+
+
 @pytest.mark.parametrize("chance", range(4))
 def test_memory_is_used_and_freed_in_order(run, chance):
     told = run(
