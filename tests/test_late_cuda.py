@@ -162,6 +162,52 @@ pystreams.cuda.synchronize()
     assert told == "True\n"
 
 
+@pytest.fixture(scope="module", params=["", "-DWITHOUT_MIG"])
+def nvml(tmp_path_factory, tools, request):
+    folder = tmp_path_factory.mktemp("nvml")
+    options = filter(None, [request.param])
+    compiled(folder / "libnvidia-ml.so.1", HERE / "c/nvml/nvml.c", *options)
+    return folder, request.param == ""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "count"),
+    [
+        ("...", None, 3),
+        ("...", "2,0", 2),
+        ("...", "0,0", 0),
+        ("...", "1,9,2", 1),
+        ("...", "GPU-2,GPU-00", 2),
+        ("....", "GPU-", 0),
+        ("3", None, 1),
+        ("..2", None, 1),
+        ("..2", "0,1", 2),
+        ("27", "1,0", 1),
+        ("0", None, 0),
+        (".0.", None, 2),
+        (".0.", "1,0", 1),
+    ],
+)
+def test_devices_are_counted_without_the_driver(
+    run_late, nvml, gpus, visible, count
+):
+    """A process sees one part of a divided GPU, and no other then."""
+    folder, knows_mig = nvml
+    environment = run_late.keywords["env"]
+    done = run_late(
+        "from pystreams import cuda; print(cuda.device_count())",
+        env=environment
+        | {
+            "GPUS": gpus,
+            "CUDA_VISIBLE_DEVICES": visible,
+            "LD_LIBRARY_PATH": f"{folder}:{environment['LD_LIBRARY_PATH']}",
+        },
+    )
+    if not knows_mig and set(gpus) != {"."}:
+        count = {None: len(gpus)}.get(visible, len((visible or "").split(",")))
+    assert (done.stdout, done.stderr) == (f"{count}\n", "")
+
+
 @pytest.mark.parametrize("chance", range(4))
 def test_memory_is_used_and_freed_in_order(run, chance):
     told = run(

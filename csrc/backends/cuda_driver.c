@@ -18,8 +18,16 @@
     X(device, "nvmlDeviceGetHandleByIndex_v2", (unsigned, void **)) \
     X(uuid, "nvmlDeviceGetUUID", (void *, char *, unsigned))
 
+/* NULL in one that knows of no MIG. */
+#define NVML_EXTRAS(X)                                                    \
+    X(mig_mode, "nvmlDeviceGetMigMode", (void *, unsigned *, unsigned *)) \
+    X(mig_most, "nvmlDeviceGetMaxMigDeviceCount", (void *, unsigned *))   \
+    X(mig_device, "nvmlDeviceGetMigDeviceHandleByIndex",                  \
+      (void *, unsigned, void **))
+
 struct nvml {
     NVML_FUNCTIONS(CUDA_FUNCTION_MEMBER)
+    NVML_EXTRAS(CUDA_FUNCTION_MEMBER)
 };
 
 #define LOOK_UP_EXTRA(member, name, parameters) \
@@ -110,38 +118,81 @@ visible_index(const struct nvml *nvml, int total, const char *item, int uuids)
     return found;
 }
 
-/* How many of the devices CUDA_VISIBLE_DEVICES leaves, as the driver reads
- * it: up to the first item that names no device, or in another way than the
- * first does; none if one is named twice.  -1 where only the driver knows. */
-static int
-visible_count(const struct nvml *nvml, int total)
+/* The devices that CUDA_VISIBLE_DEVICES leaves, as the driver reads it: up to
+ * the first item that names no device, or in another way than the first does;
+ * none if one is named twice. */
+static uint64_t
+visible_devices(const struct nvml *nvml, int total)
 {
     const char *item = getenv("CUDA_VISIBLE_DEVICES");
     uint64_t seen = 0;
-    int count = 0;
 
     if (item == NULL) {
-        return total;
-    }
-    if (strncmp(item, "MIG-", 4) == 0) {
-        return -1;
+        return total < 64 ? (UINT64_C(1) << total) - 1 : UINT64_MAX;
     }
     int uuids = strncmp(item, "GPU-", 4) == 0;
     for (;; item++) {
         int index = visible_index(nvml, total, item, uuids);
         if (index < 0) {
-            return count;
+            return seen;
         }
         if (seen & UINT64_C(1) << index) {
             return 0;
         }
         seen |= UINT64_C(1) << index;
-        count++;
         item += strcspn(item, ",");
         if (*item == '\0') {
-            return count;
+            return seen;
         }
     }
+}
+
+/* How many parts a GPU was divided into that can be used; -1 when it is not
+ * divided. */
+static int
+mig_count(const struct nvml *nvml, int index)
+{
+    unsigned enabled, pending, most;
+    void *device, *part;
+    int count = 0;
+
+    if (nvml->mig_mode == NULL || nvml->mig_most == NULL ||
+        nvml->mig_device == NULL || nvml->device(index, &device) != 0 ||
+        nvml->mig_mode(device, &enabled, &pending) != 0 || !enabled ||
+        nvml->mig_most(device, &most) != 0) {
+        return -1;
+    }
+    for (unsigned i = 0; i < most; i++) {
+        count += nvml->mig_device(device, i, &part) == 0;
+    }
+    return count;
+}
+
+/* How many devices the driver shows of those.  As NVIDIA's guide to MIG says,
+ * a process sees one part of a GPU that was divided, and nothing else then;
+ * a divided GPU without parts is not shown.  -1 where only the driver knows.
+ */
+static int
+visible_count(const struct nvml *nvml, int total)
+{
+    const char *items = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+
+    if (items != NULL && strncmp(items, "MIG-", 4) == 0) {
+        return -1;
+    }
+    uint64_t visible = visible_devices(nvml, total);
+    for (int i = 0; i < total; i++) {
+        if (!(visible & UINT64_C(1) << i)) {
+            continue;
+        }
+        int parts = mig_count(nvml, i);
+        if (parts > 0) {
+            return 1;
+        }
+        count += parts < 0;
+    }
+    return count;
 }
 
 int
@@ -156,6 +207,7 @@ cuda_driver_count(void)
         return -1;
     }
     NVML_FUNCTIONS(LOOK_UP)
+    NVML_EXTRAS(LOOK_UP_EXTRA)
     if (complete && nvml.init() == 0) {
         if (nvml.count(&total) == 0) {
             count = visible_count(&nvml, total < CUDA_DEVICES ? (int)total
