@@ -216,6 +216,18 @@ def test_a_pipe_that_is_full_holds_up_nobody(engine, peer):
     os.close(writer)
 
 
+def test_a_process_that_dies_between_two_words(engine, peer):
+    """What it left in one place is believed, where it is not in the other."""
+    event, stream = shared(engine), engine.stream()
+    peer.open(event)
+    hold_there(peer)
+    event.wait(stream)
+    page = Page(event)
+    page[page.place(1)] = 1 << 10 | 1
+    peer.kill()
+    stream.synchronize(timeout=30)
+
+
 def test_no_peer_completes_a_record_of_ours(engine, peer):
     event = shared(engine)
     peer.open(event)

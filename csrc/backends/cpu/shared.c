@@ -32,8 +32,9 @@
  * - A state names its serial, so it is never the same twice.  A reader that
  *   finds the serial before and after it read an entry has read one record.
  * - The end of a record is exchanged for "pending" and its serial, so that it
- *   changes no later record; then it goes to the pipe.  A process that dies
- *   between the two has failed those that wait already. */
+ *   changes no later record; then it goes to the pipe, for which those look
+ *   that wait already.  If the process died between the two, they find it in
+ *   the entry, unless that has a later record by then. */
 #include "shared.h"
 
 #include <errno.h>
@@ -92,7 +93,7 @@ _Static_assert(sizeof(struct token) == PS_IPC_HANDLE_BYTES, "no gaps");
 static const char magic[8] = "psevent1";
 
 struct cpu_shared {
-    unsigned refs;   /* the event's, and its promises' */
+    unsigned refs;   /* the event's, its promises' and the watcher's */
     uint64_t serial; /* of the record that is the event's here; 0 for none */
     struct page *page;
     struct cpu_file file; /* the page; open with the maker, until destroyed */
@@ -283,8 +284,9 @@ outcome(const struct cpu_record *record)
     return record->done ? (uint64_t)checked(record->status) + 1 : 0;
 }
 
-ps_status
-cpu_shared_status(int outcome)
+/* The status of another process's record that has ended. */
+static ps_status
+status_of(int outcome)
 {
     return outcome != 0 ? checked(outcome - 1) : PS_ERROR_CONTEXT_DESTROYED;
 }
@@ -408,9 +410,10 @@ entry_open(struct entry *entry, uint64_t *state, int *pipe)
  * watcher, whose the pipe is then.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
-record_import_locked(struct cpu_engine *engine, int outcome, int *pipe,
-                     struct cpu_record **result)
+record_import_locked(struct cpu_engine *engine, struct cpu_shared *shared,
+                     uint64_t state, int *pipe, struct cpu_record **result)
 {
+    int outcome = OUTCOME(state);
     struct cpu_record *record = cpu_item_take_locked(engine);
     ps_status status = PS_SUCCESS;
     if (record == NULL) {
@@ -418,16 +421,20 @@ record_import_locked(struct cpu_engine *engine, int outcome, int *pipe,
     }
     *record = (struct cpu_record){.refs = 1};
     if (outcome != 0) {
-        cpu_record_complete_locked(engine, record, cpu_shared_status(outcome));
+        cpu_record_complete_locked(engine, record, status_of(outcome));
     }
     else {
-        status = cpu_watcher_add_locked(engine, *pipe, record);
+        status = cpu_watcher_add_locked(engine, *pipe, record, shared,
+                                        SERIAL(state));
     }
     if (status != PS_SUCCESS) {
         cpu_item_give_locked(engine, record);
         return status;
     }
-    *pipe = outcome != 0 ? *pipe : -1;
+    if (outcome == 0) {
+        *pipe = -1;
+        shared->refs++;
+    }
     *result = record;
     return PS_SUCCESS;
 }
@@ -448,7 +455,7 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event,
         status = entry_open(entry, &state, &pipe);
     }
     if (status == PS_SUCCESS && is_of(state, serial)) {
-        status = record_import_locked(engine, OUTCOME(state), &pipe, &record);
+        status = record_import_locked(engine, shared, state, &pipe, &record);
     }
     if (pipe >= 0) {
         close(pipe);
@@ -459,6 +466,17 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event,
         shared->serial = serial;
     }
     return status;
+}
+
+ps_status
+cpu_shared_end_locked(struct cpu_shared *shared, uint64_t serial, int bytes)
+{
+    uint64_t state = atomic_load(&entry_of(shared, serial)->state);
+    if (bytes == 0 && is_of(state, serial)) {
+        bytes = OUTCOME(state);
+    }
+    shared_unref_locked(shared);
+    return status_of(bytes);
 }
 
 ps_status
@@ -483,8 +501,7 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
     uint64_t state = atomic_load(&entry_of(shared, shared->serial)->state);
     if (!record->done && record->capture == 0 && record->promise == NULL &&
         is_of(state, shared->serial) && OUTCOME(state) != 0) {
-        cpu_record_complete_locked(engine, record,
-                                   cpu_shared_status(OUTCOME(state)));
+        cpu_record_complete_locked(engine, record, status_of(OUTCOME(state)));
     }
     return latest <= shared->serial ? PS_SUCCESS : PS_ERROR_UNKNOWN;
 }

@@ -43,8 +43,10 @@ void cpu_shared_publish_locked(struct cpu_shared *shared,
 /* Give up the record's promise, once it is done or was never published. */
 void cpu_promise_keep_locked(struct cpu_record *record);
 
-/* The status that another process reported as so many bytes in a pipe. */
-ps_status cpu_shared_status(int outcome);
+/* How the record with the serial ended, whose process left so many bytes in
+ * its pipe; gives a reference to the event up. */
+ps_status
+cpu_shared_end_locked(struct cpu_shared *shared, uint64_t serial, int bytes);
 
 /* ---- Files ---- */
 
@@ -73,11 +75,12 @@ ps_status cpu_pipe_open(pid_t process, int number, uint64_t inode, int *pipe);
 
 /* ---- The watcher ---- */
 
-/* Complete the record once the pipe shows how it ended; the pipe is the
- * watcher's then.  Statuses: PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN. */
+/* Complete the record, which has the serial among the event's, once the pipe
+ * shows how it ended.  The pipe and a reference to the event are the watcher's
+ * then.  Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,
-                                 struct cpu_record *record);
+                                 struct cpu_record *record,
+                                 struct cpu_shared *shared, uint64_t serial);
 /* The engine is stopping. */
 void cpu_watcher_stop_locked(struct cpu_engine *engine);
 

@@ -11,6 +11,8 @@
 struct watch {
     struct cpu_file pipe;
     struct cpu_record *record;
+    struct cpu_shared *shared;
+    uint64_t serial; /* of the record there */
 };
 
 static void
@@ -19,8 +21,10 @@ watch_end_locked(struct cpu_engine *engine, struct watch *watch)
     struct cpu_record *record = watch->record;
     int bytes = 0;
     ioctl(watch->pipe.number, FIONREAD, &bytes);
+    ps_status status =
+        cpu_shared_end_locked(watch->shared, watch->serial, bytes);
     if (!record->done) {
-        cpu_record_complete_locked(engine, record, cpu_shared_status(bytes));
+        cpu_record_complete_locked(engine, record, status);
     }
     cpu_record_unref_locked(engine, record);
     /* Closing would not do, while a forked child has the file, too. */
@@ -80,7 +84,8 @@ watcher_start_locked(struct cpu_engine *engine)
 
 ps_status
 cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,
-                       struct cpu_record *record)
+                       struct cpu_record *record, struct cpu_shared *shared,
+                       uint64_t serial)
 {
     ps_status status = watcher_start_locked(engine);
     if (status != PS_SUCCESS) {
@@ -96,6 +101,8 @@ cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,
     cpu_file_keep_locked(engine, &watch->pipe, pipe);
     watch->record = record;
     record->refs++;
+    watch->shared = shared;
+    watch->serial = serial;
     return PS_SUCCESS;
 }
 
