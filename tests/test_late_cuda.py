@@ -142,7 +142,7 @@ READERS = [
 @pytest.mark.parametrize("reader", READERS)
 def test_a_stream_whose_handle_was_read_is_not_taken_for_idle(run, reader):
     """Others may have queued work on it, of which pystreams knows nothing."""
-    told = run(
+    printed = run(
         """
 gate = (ctypes.c_long * 4)()
 libc = ctypes.CDLL(None)
@@ -159,7 +159,7 @@ libc.sem_post(gate)
 pystreams.cuda.synchronize()
 """.replace("READER", reader)
     )
-    assert told == "True\n"
+    assert printed == "True\n"
 
 
 @pytest.fixture(scope="module", params=["", "-DWITHOUT_MIG"])

@@ -41,7 +41,7 @@ import failing, pystreams
 from pystreams import _C
 failing_memory = ctypes.CDLL("failing.so").failing_memory
 failing_memory.argtypes = (ctypes.c_long,)
-sys.unraisablehook = lambda told: print("unraisable:", told.exc_value)
+sys.unraisablehook = lambda error: print("unraisable:", error.exc_value)
 
 def empty(nbytes, stream=None):
     return pystreams.empty(nbytes, device="failing", stream=stream)
@@ -111,7 +111,7 @@ USES = {
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_out_of_memory_at_first_use(run, name, use):
     """It is a MemoryError, and the next use finds all as at first."""
-    told = run(
+    printed = run(
         f"""
 name = {name!r}
 refused = 0
@@ -129,7 +129,7 @@ print(refused)
 """,
         PYSTREAMS_EMULATE_CUDA="1",
     )
-    assert 1 <= int(told) < 50
+    assert 1 <= int(printed) < 50
 
 
 HELD = """

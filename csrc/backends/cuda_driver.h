@@ -88,7 +88,7 @@ struct cuda_scope {
 struct cuda_scope cuda_scope_enter(int device);
 
 /* The status.  previous was current a moment ago, so a failure to return to it
- * is no news of the call that went before. */
+ * says nothing about the call that went before. */
 static inline ps_status
 cuda_scope_leave(struct cuda_scope scope)
 {

@@ -140,8 +140,8 @@ drop(struct leftovers *left)
     return ps_first_failure(status, ps_device_give_up_captured(device));
 }
 
-/* Whether another thread must end the capture.  A driver that is told to end
- * it here fails, and yet ends it. */
+/* Whether another thread must end the capture.  A driver that is asked to
+ * end it here fails, and yet ends it. */
 static bool
 is_other_threads(const struct ps_graph *graph)
 {

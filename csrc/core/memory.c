@@ -290,8 +290,8 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 }
 
 /* Settle the blocks that no longer wait for a stream that was taken out.
- * wait: so that none does.  False in a child that a release has forked: the
- * rest is the parent's. */
+ * wait: so that none does.  False in a child that the release of an owner has
+ * forked: the rest is the parent's. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream, bool wait)
 {
@@ -301,18 +301,19 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream, bool wait)
     while ((use = first_use(pool, stream)) != NULL &&
            ps_use_is_over(use, wait)) {
         block = forget_first(pool, stream);
-        ps_status status = block != NULL ? finish(block) : PS_SUCCESS;
+        if (block != NULL && generation == ps_generation()) {
+            ps_memory_note_failure(pool, finish(block));
+        }
         if (generation != ps_generation()) {
             return false;
         }
-        ps_memory_note_failure(pool, status);
     }
     for (block = take_held(pool, stream); block != NULL; block = next) {
         next = block->next;
         ps_memory_note_failure(pool, finish(block));
     }
     put_back(pool, stream);
-    return true;
+    return generation == ps_generation();
 }
 
 /* Settle the retired blocks whose uses are over.  wait: so that they are. */

@@ -39,7 +39,7 @@ struct ps_memory_pool {
      * `swept` is signalled when none is. */
     unsigned sweeps;
     pthread_cond_t swept;
-    /* The first failure of a clean-up that nobody was told of, or success. */
+    /* The first failure of a clean-up that was not reported, or success. */
     atomic_int failure;
     /* Pinned blocks for reuse, and how much they hold. */
     struct ps_block *idle;
