@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends.h"
 #include "cuda_driver.h"
 
 #define NVML_FUNCTIONS(X)                                           \
@@ -85,29 +86,18 @@ cuda_driver_failure(void)
     return driver_failure;
 }
 
-/* The index of the device that an item of CUDA_VISIBLE_DEVICES names, by its
- * number or by the beginning of its UUID; -1 when it names none, or several.
- */
 static int
-visible_index(const struct nvml *nvml, int total, const char *item, int uuids)
+find_uuid(const void *devices, int total, const char *text, size_t length)
 {
-    size_t length = strcspn(item, ",");
+    const struct nvml *nvml = devices;
     int found = -1;
 
-    if (!uuids) {
-        char *end;
-        long index = strtol(item, &end, 10);
-        return end != item && index >= 0 && index < total ? (int)index : -1;
-    }
-    if (length <= strlen("GPU-")) {
-        return -1;
-    }
     for (int i = 0; i < total; i++) {
         void *device;
         char uuid[96];
         if (nvml->device(i, &device) != 0 ||
             nvml->uuid(device, uuid, sizeof(uuid)) != 0 ||
-            strncmp(item, uuid, length) != 0) {
+            strncmp(text, uuid, length) != 0) {
             continue;
         }
         if (found >= 0) {
@@ -116,35 +106,6 @@ visible_index(const struct nvml *nvml, int total, const char *item, int uuids)
         found = i;
     }
     return found;
-}
-
-/* The devices that CUDA_VISIBLE_DEVICES leaves, as the driver reads it: up to
- * the first item that names no device, or in another way than the first does;
- * none if one is named twice. */
-static uint64_t
-visible_devices(const struct nvml *nvml, int total)
-{
-    const char *item = getenv("CUDA_VISIBLE_DEVICES");
-    uint64_t seen = 0;
-
-    if (item == NULL) {
-        return total < 64 ? (UINT64_C(1) << total) - 1 : UINT64_MAX;
-    }
-    int uuids = strncmp(item, "GPU-", 4) == 0;
-    for (;; item++) {
-        int index = visible_index(nvml, total, item, uuids);
-        if (index < 0) {
-            return seen;
-        }
-        if (seen & UINT64_C(1) << index) {
-            return 0;
-        }
-        seen |= UINT64_C(1) << index;
-        item += strcspn(item, ",");
-        if (*item == '\0') {
-            return seen;
-        }
-    }
 }
 
 /* How many parts a GPU was divided into that can be used; -1 when it is not
@@ -170,20 +131,18 @@ mig_count(const struct nvml *nvml, int index)
 
 /* How many devices the driver shows of those.  As NVIDIA's guide to MIG says,
  * a process sees one part of a GPU that was divided, and nothing else then;
- * a divided GPU without parts is not shown.  -1 where only the driver knows.
- */
+ * a divided GPU without parts is not shown.  -1 if only the driver knows. */
 static int
 visible_count(const struct nvml *nvml, int total)
 {
-    const char *items = getenv("CUDA_VISIBLE_DEVICES");
-    int count = 0;
+    uint64_t seen[MOST_VISIBLE / 64];
+    int count = 0, visible = visible_devices(total, find_uuid, nvml, seen);
 
-    if (items != NULL && strncmp(items, "MIG-", 4) == 0) {
-        return -1;
+    if (visible <= 0) {
+        return visible;
     }
-    uint64_t visible = visible_devices(nvml, total);
     for (int i = 0; i < total; i++) {
-        if (!(visible & UINT64_C(1) << i)) {
+        if (!(seen[i / 64] & UINT64_C(1) << i % 64)) {
             continue;
         }
         int parts = mig_count(nvml, i);

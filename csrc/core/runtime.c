@@ -177,12 +177,6 @@ ps_runtime_devices(struct ps_runtime *runtime, int *count)
         if (known <= 0) {
             return PS_ERROR_NO_DEVICE;
         }
-        pthread_mutex_lock(&registry_mutex);
-        status = make_devices_locked(runtime, known);
-        pthread_mutex_unlock(&registry_mutex);
-        if (status != PS_SUCCESS) {
-            return status;
-        }
     }
     *count = known;
     return PS_SUCCESS;
@@ -201,6 +195,11 @@ ps_runtime_use(struct ps_runtime *runtime)
     }
     int count;
     ps_status status = ps_runtime_devices(runtime, &count);
+    if (status == PS_SUCCESS) {
+        pthread_mutex_lock(&registry_mutex);
+        status = make_devices_locked(runtime, count);
+        pthread_mutex_unlock(&registry_mutex);
+    }
     if (status == PS_SUCCESS) {
         atomic_store_explicit(&runtime->used, mark, memory_order_release);
     }

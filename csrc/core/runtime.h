@@ -76,7 +76,7 @@ struct ps_runtime {
     int index;
     /* The fork generation + 1 in which a device was first used; 0: never. */
     atomic_uint used;
-    /* 0 until the backend has shown devices; then it stays. */
+    /* 0 until a device is used; then it stays. */
     atomic_int device_count;
     struct ps_device *devices;
     struct ps_memory_pool memory;
@@ -105,7 +105,8 @@ struct ps_runtime *ps_runtime_at(int index);
 struct ps_runtime *ps_runtime_find(int device_type);
 
 /* How many devices there are, with the status that says why there are none.
- * Initializes nothing. */
+ * The backend is asked each time until a device is used.  Initializes
+ * nothing. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
 /* Whether this process has used a device. */

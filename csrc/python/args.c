@@ -137,21 +137,22 @@ struct ps_runtime *
 use_runtime(struct module_state *state, int type)
 {
     struct ps_runtime *runtime = find_runtime(type);
-    int count;
+    ps_status status;
     if (runtime == NULL || ps_runtime_is_used(runtime)) {
         return runtime;
     }
-    ps_status status = count_devices(runtime, &count);
-    if (status != PS_SUCCESS) {
+    WITHOUT_GIL(status = ps_runtime_use(runtime));
+    switch (status) {
+    case PS_SUCCESS:
+        return runtime;
+    case PS_ERROR_FOREIGN:
+    case PS_ERROR_OUT_OF_MEMORY:
+        raise_status(state, runtime, "initialization", status);
+        return NULL;
+    default:
         raise_unavailable(runtime, status);
         return NULL;
     }
-    status = ps_runtime_use(runtime);
-    if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "initialization", status);
-        return NULL;
-    }
-    return runtime;
 }
 
 static struct ps_runtime *

@@ -394,8 +394,9 @@ PyMethodDef device_functions[] = {
              "else cpu.  Raises RuntimeError with the reason\nwhere the one "
              "asked for is unknown or not available."),
     FUNCTION("device_count", device_count, METH_VARARGS, "type, /",
-             "Return how many devices there are; 0 where the type is not "
-             "available.\nInitializes nothing."),
+             "Return how many devices there are; 0 if the type is not "
+             "available.\nAsked anew until one is used.  Initializes "
+             "nothing."),
     FUNCTION("unavailable_reason", unavailable_reason, METH_VARARGS, "type, /",
              "Return why the device type cannot be used, or None where it "
              "can."),

@@ -80,9 +80,10 @@ _CUDA = 1
 
 
 def device_count() -> int:
-    """Return how many devices there are; 0 where CUDA can't be used.
+    """Return how many devices there are; 0 if CUDA can't be used.
 
-    Never raises and initializes nothing, so it is safe before a fork.
+    Follows CUDA_VISIBLE_DEVICES until a device is used.  Never raises and
+    initializes nothing, so it is safe before a fork.
     """
     return _C.device_count(_CUDA)
 

@@ -97,7 +97,15 @@ cpu_status_text(const struct ps_backend *backend, ps_status status)
 static ps_status
 cpu_device_count(const struct ps_backend *backend, int *count)
 {
-    *count = cpu_engine_of(backend)->device_count;
+    int found = cpu_engine_of(backend)->device_count;
+    if (backend->device_type == PS_DEVICE_CUDA) {
+        uint64_t seen[MOST_VISIBLE / 64];
+        found = visible_devices(found, NULL, NULL, seen);
+    }
+    if (found <= 0) {
+        return PS_ERROR_NO_DEVICE;
+    }
+    *count = found;
     return PS_SUCCESS;
 }
 

@@ -211,9 +211,9 @@ struct ps_backend {
     /* ---- Required: devices -------------------------------------------- */
 
     /* How many devices there are.  The first call that a backend gets, and
-     * the only one when the answer is 0 or a failure; core remembers a count
-     * above 0.  May block.  Must initialize no device, and must leave the
-     * process free to fork.
+     * the only one when the answer is 0 or a failure.  Core asks anew until a
+     * device is used: from then on the count stays.  May block.  Must
+     * initialize no device, and must leave the process free to fork.
      * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
     ps_status (*device_count)(const struct ps_backend *backend, int *count);
 
