@@ -226,19 +226,21 @@ class BuildPy(build_py):
         )
 
 
-setup(
-    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
-    ext_modules=[
-        Extension(
-            "pystreams._C",
-            sources=sorted(
-                glob("csrc/core/*.c")
-                + glob("csrc/python/*.c")
-                + glob("csrc/backends/cpu/*.c")
-            ),
-            depends=sorted(glob("csrc/**/*.h", recursive=True)),
-            include_dirs=["csrc/include"],
-            define_macros=[("_GNU_SOURCE", "1")],
-        )
-    ],
-)
+# Tests look for a toolkit as the build does.
+if __name__ == "__main__":
+    setup(
+        cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+        ext_modules=[
+            Extension(
+                "pystreams._C",
+                sources=sorted(
+                    glob("csrc/core/*.c")
+                    + glob("csrc/python/*.c")
+                    + glob("csrc/backends/cpu/*.c")
+                ),
+                depends=sorted(glob("csrc/**/*.h", recursive=True)),
+                include_dirs=["csrc/include"],
+                define_macros=[("_GNU_SOURCE", "1")],
+            )
+        ],
+    )

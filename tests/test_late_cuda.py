@@ -2,6 +2,7 @@
 is done late, at random, and which knows what is ordered after what."""
 
 import functools
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -12,13 +13,20 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
 
 
-def compiled(library, *sources):
+def find_toolkit():
+    """The CUDA toolkit that setup.py builds with."""
+    spec = importlib.util.spec_from_file_location("build", ROOT / "setup.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    return build.find_toolkit()
+
+
+def compiled(headers, library, *sources):
     command = [
         *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-shared"),
-        *("-Wall", "-Wextra", "-Werror", f"-I{HEADERS}", "-pthread"),
+        *("-Wall", "-Wextra", "-Werror", f"-I{headers}", "-pthread"),
         f"-Wl,-soname,{library.name}",
     ]
     subprocess.run([*command, *sources, "-o", library], check=True)
@@ -28,13 +36,15 @@ def compiled(library, *sources):
 def late_cuda(tmp_path_factory, tools):
     """A folder with libcuda.so.1 and with the package built over it: what is
     cudart's is looked for where libcuda's is."""
-    if not (HEADERS / "cuda_runtime_api.h").exists():
-        pytest.skip("no CUDA headers")
+    found = find_toolkit()
+    if found is None:
+        pytest.skip("no CUDA toolkit to build with")
     folder = tmp_path_factory.mktemp("late")
-    compiled(folder / "libcuda.so.1", *(HERE / "late_cuda").glob("*.c"))
+    sources = (HERE / "late_cuda").glob("*.c")
+    compiled(found.include, folder / "libcuda.so.1", *sources)
     toolkit = folder / "toolkit"
     (toolkit / "lib64").mkdir(parents=True)
-    (toolkit / "include").symlink_to(HEADERS)
+    (toolkit / "include").symlink_to(found.include)
     archive = toolkit / "lib64/libcudart_static.a"
     subprocess.run(["ar", "rcs", archive], check=True)
     options = ["--build-lib", folder, "--build-temp", folder / "objects"]
