@@ -396,6 +396,8 @@ def test_a_task_keeps_no_stream_when_it_is_gone(cuda, run):
 
     async def main():
         await together(task(), task())
+        # What gathered them has them for one turn more.
+        await turns()
         gc.collect()
         assert [owner() for owner in owners] == [None, None]
 

