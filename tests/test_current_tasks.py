@@ -228,6 +228,25 @@ def test_left_by_another_task(backend, run):
     run(main)
 
 
+def test_tasks_that_start_at_once(backend, run):
+    if not hasattr(asyncio, "eager_task_factory"):
+        pytest.skip("needs Python 3.12")
+
+    async def task(stream):
+        with stream:
+            await turns()
+            assert backend.current_stream() == stream
+        assert handle(backend) == 0
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(asyncio.eager_task_factory)
+        await together(*(task(backend.stream()) for _ in range(3)))
+        assert handle(backend) == 0
+
+    run(main)
+
+
 def test_generators(backend, run):
     """They belong to the task that runs them."""
 
@@ -445,6 +464,38 @@ def test_left_without_memory(backend, run):
             assert handle(backend) == 0
 
     run(main)
+
+
+FORK = """
+import asyncio, os, signal, sys
+import pystreams
+from pystreams import _C
+
+def handle():
+    return _C.current_stream(kind).native_handle
+
+async def main():
+    with pystreams.Stream(name):
+        await asyncio.sleep(0)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            seen = [handle() == 0]
+            with pystreams.Stream(name) as stream:
+                seen.append(handle() == stream.native_handle)
+            seen.append(handle() == 0)
+            os._exit(not all(seen))
+        return os.waitpid(pid, 0)[1]
+
+kind, name = int(sys.argv[1]), sys.argv[2]
+print(asyncio.run(main()))
+"""
+
+
+def test_fork_in_a_task(engine, run_python):
+    """The child has none of its parent's current streams."""
+    done = run_python(FORK, str(engine.type), engine.name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 MANY_TASKS = """

@@ -4,9 +4,9 @@
  * Not _Thread_local: a library that is loaded late gets the block for such
  * variables from malloc, when a thread first touches one, and glibc ends the
  * process if that fails.  Nor can they be of the initial-exec kind, whose
- * block is part of a thread's stack: static cudart has variables of 4 KiB,
- * aligned to as much, and the reserve for libraries loaded late has about
- * 1.5 KiB (1.6 KiB up to glibc 2.31), which others need too.
+ * block is part of a thread's stack: all of this library's would have to be,
+ * and static cudart has some of 4 KiB, aligned to as much, while glibc has
+ * about 1.6 KiB for all libraries that are loaded late (2.17 to 2.36).
  *
  * A key has no destructor, as nothing may call a device when a thread ends. */
 #ifndef PYSTREAMS_CORE_THREAD_H
