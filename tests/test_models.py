@@ -1,16 +1,22 @@
 """Random programs against a sequential model; a seed is a whole program.
 
+PYSTREAMS_SEEDS is how many each test runs (2000), and PYSTREAMS_FIRST_SEED the
+first (0): what a failure says replays the program that failed.
+
 Two models.  In the first a gate holds one stream, and which streams and
 events cannot be done is known exactly.  In the second the program's own
 record and wait order every access to shared memory, so each cell must end as
 if the program had run in the order it was written.
 """
 
+import os
 import random
 
 import pytest
 
-SEEDS = range(25)
+FIRST = int(os.environ.get("PYSTREAMS_FIRST_SEED", "0"))
+SEEDS = int(os.environ.get("PYSTREAMS_SEEDS", "2000"))
+PARTS = 4
 KINDS = {
     "record": 4,
     "wait": 4,
@@ -21,6 +27,22 @@ KINDS = {
 }
 
 
+@pytest.fixture(params=range(PARTS), ids="part-{}".format)
+def run_seeds(request):
+    """run(program): call it with each seed of a part of them."""
+
+    def run(program):
+        for seed in range(FIRST + request.param, FIRST + SEEDS, PARTS):
+            try:
+                program(seed)
+            except Exception as error:
+                raise AssertionError(
+                    f"PYSTREAMS_FIRST_SEED={seed} PYSTREAMS_SEEDS=1 replays it"
+                ) from error
+
+    return run
+
+
 class Gated:
     """Record, wait, query and synchronize beside a stream that is held."""
 
@@ -29,7 +51,7 @@ class Gated:
         self.random = random.Random(seed)
         self.streams = [backend.stream(i % devices) for i in range(6)]
         self.events = [
-            [backend.event(enable_timing=timed) for timed in (0, 1, 0, 1)]
+            [backend.event(enable_timing=timed) for timed in (False, True) * 2]
             for _ in range(devices)
         ]
         for stream in self.streams:
@@ -98,14 +120,12 @@ class Gated:
                 assert one.query()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_held_is_held_and_the_rest_is_free(backend, seed):
-    Gated(backend, seed, 1).run(8)
+def test_held_is_held_and_the_rest_is_free(backend, run_seeds):
+    run_seeds(lambda seed: Gated(backend, seed, 1).run(3))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_held_across_devices(two_devices, seed):
-    Gated(two_devices, seed, 2).run(8)
+def test_held_across_devices(two_devices, run_seeds):
+    run_seeds(lambda seed: Gated(two_devices, seed, 2).run(3))
 
 
 class Cells:
@@ -237,11 +257,9 @@ class Cells:
             self.look(cell, value)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_as_if_sequential(backend, seed):
-    Cells(backend, seed, 1).run(250)
+def test_as_if_sequential(backend, run_seeds):
+    run_seeds(lambda seed: Cells(backend, seed, 1).run(80))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_as_if_sequential_across_devices(two_devices, seed):
-    Cells(two_devices, seed, 2).run(250)
+def test_as_if_sequential_across_devices(two_devices, run_seeds):
+    run_seeds(lambda seed: Cells(two_devices, seed, 2).run(80))
