@@ -80,6 +80,10 @@ class World:
             self.stream, address_of("sem_wait"), ctypes.addressof(semaphore)
         )
 
+    def sleep(self, milliseconds=2):
+        """Keep the stream busy for a moment."""
+        _C.sleep(self.type, milliseconds * 1_000_000, self.stream)
+
     def settle(self):
         """End all that a call has begun: what did not end in time."""
         asyncio._set_running_loop(None)
@@ -354,7 +358,7 @@ def copy(world):
 def copy_later(world):
     """Behind work that takes a while: a copy may wait for it when it cannot
     note what it uses."""
-    _C.sleep(world.type, 2_000_000, world.stream)
+    world.sleep()
     target = pystreams.empty(256, device=world.device)
 
     def call():
@@ -379,7 +383,7 @@ def buffer_views(world):
 
 def record_stream(world):
     """Memory that is given up while another stream uses it."""
-    _C.sleep(world.type, 2_000_000, world.stream)
+    world.sleep()
 
     def call():
         block = pystreams.empty(64, device=world.device)

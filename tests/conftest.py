@@ -479,6 +479,31 @@ def tools():
 
 
 @pytest.fixture(scope="session")
+def shortage(tmp_path_factory, tools):
+    """shortage.c, compiled."""
+    path = tmp_path_factory.mktemp("shortage") / "shortage.so"
+    options = ["-std=c11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE"]
+    # _FORTIFY_SOURCE gives open() a body of its own.
+    options += ["-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(
+        ["cc", *options, ROOT / "tests/shortage.c", "-o", path, "-ldl"],
+        env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"},
+        check=True,
+    )
+    return path
+
+
+@pytest.fixture
+def short_library(sanitized, request):
+    """What a process needs in its environment for shortage.c; nothing where
+    a sanitizer has an allocator of its own."""
+    if sanitized:
+        return {}
+    library = str(request.getfixturevalue("shortage"))
+    return {"LD_PRELOAD": library, "SHORTAGE": library}
+
+
+@pytest.fixture(scope="session")
 def built(tmp_path_factory, tools):
     """A folder with the modules fake_device, which is the example, and its
     variants gated_device and broken_device."""

@@ -373,6 +373,14 @@ class Sweep:
                 self.fault(case, f"allocation {skip}: {kind} leak")
 
 
+def start_again(names, chosen):
+    """Go on with the cases of these names, in the place of those that were
+    chosen, in a program in which nothing is stuck."""
+    if names:
+        program = [sys.executable, *sys.orig_argv[1:]]
+        os.execv(sys.executable, [*program[: len(program) - chosen], *names])
+
+
 def main(kind, name, *chosen):
     gc.disable()
     # What concurrent.futures says of a callback that failed.
@@ -397,12 +405,8 @@ def main(kind, name, *chosen):
         usable = sweep.run(case, table[case])
         took = time.monotonic() - started
         print(f"({took:.2f} s)", file=sys.stderr, flush=True)
-        rest = names[number + 1 :]
-        if not usable and rest:
-            # What is stuck would be in the way of the other cases.
-            program = [sys.executable, *sys.orig_argv[1:]]
-            end = len(program) - len(chosen)
-            os.execv(sys.executable, [*program[:end], *rest])
+        if not usable:
+            start_again(names[number + 1 :], len(chosen))
     faulthandler.cancel_dump_traceback_later()
     sweep.world.close()
 

@@ -1,7 +1,6 @@
 """Short of memory, descriptors or threads: what each public call does when any
 allocation of it fails.  shortage.py has the sweeps, calls.py the calls."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -18,8 +17,9 @@ HERE = Path(__file__).resolve().parent
 # lack of something.
 CANNOT_BE_SHORT = re.compile(
     r"_ITM_\w+|__\w+_chk|__ctype_\w+|__cxa_finalize|__errno_location"
-    r"|__gmon_start__|__register_atfork|__isoc\w+|__stack_chk_fail|__tls_get_addr"
-    r"|__getdelim|clock_gettime|close|epoll_wait|eventfd_(write|read)"
+    r"|__gmon_start__|__register_atfork|__isoc\w+"
+    r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close|epoll_wait"
+    r"|eventfd_(write|read)"
     r"|fclose|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|madvise"
     r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
     r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
@@ -63,34 +63,15 @@ def environment(name):
     }
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory, tools):
-    """shortage.c, compiled."""
-    path = tmp_path_factory.mktemp("shortage") / "shortage.so"
-    options = ["-std=c11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE"]
-    # _FORTIFY_SOURCE gives open() a body of its own.
-    options += ["-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(
-        ["cc", *options, HERE / "shortage.c", "-o", path, "-ldl"],
-        env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"},
-        check=True,
-    )
-    return path
-
-
 @pytest.fixture
-def sweep(run_python, sanitized, request):
+def sweep(run_python, short_library):
     """sweep(kind, device type): what is wrong."""
+    pytest.importorskip("_testcapi", reason="needs _testcapi")
 
     def run(kind, name):
-        pytest.importorskip("_testcapi", reason="needs _testcapi")
-        variables = environment(name)
-        if not sanitized:
-            library = str(request.getfixturevalue("library"))
-            variables |= {"LD_PRELOAD": library, "SHORTAGE": library}
         done = run_python(
             ["-W", "ignore", HERE / "shortage.py", kind, name],
-            env=variables,
+            env=environment(name) | short_library,
             timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,328 @@
+"""Press Ctrl-C at each line of the package's Python that an operation comes
+to, and print what is wrong then, a line each:
+
+    python tests/ctrl_c.py cpu|cuda [OPERATION...]
+
+KeyboardInterrupt is raised where the signal's handler would raise it.
+Afterwards the current streams and devices are what they were, no capture is
+open, nothing waits for a notification, and everything is usable.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import faulthandler
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+
+from calls import LIMIT, World
+from shortage import Lost, Native, start_again
+
+import pystreams
+from pystreams import _C, accelerator, cuda, trace
+
+PACKAGE = os.path.dirname(pystreams.__file__) + os.sep
+# What StreamFuture inherits runs as much between its own lines.
+FILES = {concurrent.futures._base.__file__, threading.__file__}
+# More lines than any operation has.
+MOST = 5000
+# A leak is one that comes again.
+AGAIN = 3
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt once, at a line of the package's."""
+
+    def __init__(self, number):
+        self.left = number
+        self.where = None
+
+    def __enter__(self):
+        sys.settrace(self.enter)
+
+    def __exit__(self, *exc_info):
+        sys.settrace(None)
+
+    def enter(self, frame, event, argument):
+        name = frame.f_code.co_filename
+        return self.line if name.startswith(PACKAGE) or name in FILES else None
+
+    def line(self, frame, event, argument):
+        if event == "line" and self.where is None:
+            if self.left == 0:
+                code = frame.f_code
+                name = Path(code.co_filename).name
+                self.where = f"{name}:{frame.f_lineno} ({code.co_name})"
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            self.left -= 1
+        return self.line
+
+
+def was_interrupted(error):
+    """Whether a call failed for Ctrl-C; threading.Condition.wait may have
+    another error after it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def wait_in_vain(world):
+    world.hold()
+    world.event.record(world.stream)
+    future = world.stream.submit(int)
+    return lambda: pystreams.wait(
+        [world.stream, world.event, future], timeout=0.002
+    )
+
+
+def wait_first(world):
+    world.hold()
+    future = world.other.submit(int)
+    objects = [world.stream, world.other, future]
+    return lambda: pystreams.wait(objects, return_when="FIRST_COMPLETED")
+
+
+def as_completed(world):
+    world.hold()
+    objects = [world.other, world.stream, world.other.submit(int)]
+
+    def call():
+        for obj in pystreams.as_completed(objects):
+            if obj is not world.stream:
+                break
+
+    return call
+
+
+def result(world):
+    def call():
+        world.sleep(15)
+        assert world.stream.submit(divmod, 7, 2).result(LIMIT) == (3, 1)
+
+    return call
+
+
+def cancel(world):
+    world.hold()
+
+    def call():
+        future = world.stream.submit(int)
+        future.add_done_callback(id)
+        future.cancel()
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            future.result(0.002)
+
+    return call
+
+
+def run_in(world, main):
+    """Run it in the world's loop, which can be run again afterwards."""
+    task = world.loop.create_task(main())
+    try:
+        world.loop.run_until_complete(task)
+    except KeyboardInterrupt:
+        sys.settrace(None)
+        task.cancel()
+        # It ends the loop once for each task that it goes through.
+        for _ in range(3):
+            with contextlib.suppress(KeyboardInterrupt):
+                ended = asyncio.wait([task], timeout=LIMIT)
+                world.loop.run_until_complete(ended)
+        assert task.done()
+        if not task.cancelled():
+            task.exception()
+        raise
+
+
+def await_(world):
+    async def main():
+        world.sleep(15)
+        world.event.record(world.stream)
+        await world.stream
+        await world.event
+
+    return lambda: run_in(world, main)
+
+
+def await_in_vain(world):
+    world.hold()
+
+    async def main():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(world.stream, 0.002)
+
+    return lambda: run_in(world, main)
+
+
+def async_for(world):
+    async def main():
+        world.sleep(15)
+        objects = [world.stream, world.other, world.stream.submit(int)]
+        async for _ in pystreams.as_completed(objects):
+            pass
+
+    return lambda: run_in(world, main)
+
+
+def contexts(world):
+    last = accelerator.device_count() - 1
+
+    def call():
+        with world.stream, accelerator.device_index(last):
+            with accelerator.stream(world.other):
+                accelerator.current_stream()
+            accelerator.synchronize()
+        with trace.subscribe(id, "event_record"):
+            world.event.record(world.other)
+
+    return call
+
+
+def cuda_contexts(world):
+    def call():
+        with cuda.device(1), cuda.stream(world.stream):
+            with cuda.device_of(world.buffer):
+                cuda.current_stream()
+            cuda.get_device_properties()
+
+    return call
+
+
+def cuda_graph(world):
+    graph = cuda.CUDAGraph()
+
+    def call():
+        with cuda.graph(graph, stream=world.other):
+            world.buffer.fill_(3)
+        graph.replay()
+        graph.reset()
+
+    return call
+
+
+OPERATIONS = {
+    "wait in vain": wait_in_vain,
+    "wait for the first": wait_first,
+    "as_completed": as_completed,
+    "result": result,
+    "cancel": cancel,
+    "await": await_,
+    "await in vain": await_in_vain,
+    "async for": async_for,
+    "contexts": contexts,
+}
+CUDA_OPERATIONS = {"cuda contexts": cuda_contexts, "cuda.graph": cuda_graph}
+
+
+class Program:
+    def __init__(self, name):
+        self.world = World(name)
+        self.world.loop.set_exception_handler(lambda loop, context: None)
+        library = os.environ.get("SHORTAGE")
+        self.native = Native(library).held if library else int
+        self.faults = set()
+
+    def fault(self, operation, text):
+        line = f"{self.world.name}, {operation}: {text}"
+        if line not in self.faults:
+            self.faults.add(line)
+            print(line, flush=True)
+
+    def held(self):
+        gc.collect()
+        return self.native(), len(os.listdir("/proc/self/fd"))
+
+    def places(self):
+        return [
+            (
+                _C.current_device(kind),
+                [
+                    _C.current_stream(kind, i).native_handle
+                    for i in range(_C.device_count(kind))
+                ],
+            )
+            for _, kind in _C.backends()
+        ]
+
+    def press(self, operation, prepare, number):
+        """Interrupt the operation at a line: where that was, or None, and
+        what it holds more than before."""
+        call = prepare(self.world)
+        places, before = self.places(), self.held()
+        interrupt = Interrupt(number)
+        try:
+            with interrupt:
+                call()
+        except BaseException as error:
+            if not was_interrupted(error):
+                raise
+        where = interrupt.where
+        # Between subscribe() and the block nobody else can close them.
+        for subscription in list(trace._subscriptions):
+            subscription.close()
+        after = self.held()
+        if self.places() != places:
+            self.fault(operation, f"{where}: {self.places()} are current")
+            for kind in (kind for _, kind in _C.backends()):
+                for i in range(_C.device_count(kind)):
+                    _C.set_stream(_C.default_stream(kind, i))
+                _C.set_device(kind, 0)
+        for stream in (self.world.stream, self.world.other):
+            if stream.is_capturing():
+                self.fault(operation, f"{where}: {stream} is capturing")
+        del call
+        lost = self.world.settle()
+        try:
+            for stream in (self.world.stream, self.world.other):
+                stream.record_event().synchronize(LIMIT)
+                assert stream.submit(int, "7").result(LIMIT) == 7
+        except Exception as error:
+            lost.append(f"then {error!r}")
+        for text in lost:
+            self.fault(operation, f"{where}: {text}")
+        if lost:
+            raise Lost
+        return where, [b > a for a, b in zip(before, after, strict=True)]
+
+    def run(self, operation, prepare):
+        # What is made at a first use is kept.
+        for _ in range(AGAIN):
+            self.press(operation, prepare, MOST)
+        for number in range(MOST):
+            where, more = self.press(operation, prepare, number)
+            for _ in range(AGAIN):
+                if not any(more):
+                    break
+                again = self.press(operation, prepare, number)[1]
+                more = [a and b for a, b in zip(more, again, strict=True)]
+            for kind, grows in zip(("memory", "files"), more, strict=True):
+                if grows:
+                    self.fault(operation, f"{where}: {kind} left")
+            if where is None:
+                return number
+
+
+def main(name, *chosen):
+    gc.disable()
+    program = Program(name)
+    operations = OPERATIONS | (CUDA_OPERATIONS if name == "cuda" else {})
+    names = [o for o in operations if not chosen or o in chosen]
+    for number, operation in enumerate(names):
+        print(operation, end=" ", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback_later(LIMIT * 8, exit=True)
+        try:
+            lines = program.run(operation, operations[operation])
+        except Lost:
+            start_again(names[number + 1 :], len(chosen))
+        else:
+            print(f"({lines} lines)", file=sys.stderr)
+    faulthandler.cancel_dump_traceback_later()
+    program.world.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
