@@ -18,8 +18,8 @@ HERE = Path(__file__).resolve().parent
 CANNOT_BE_SHORT = re.compile(
     r"_ITM_\w+|__\w+_chk|__ctype_\w+|__cxa_finalize|__errno_location"
     r"|__gmon_start__|__register_atfork|__isoc\w+"
-    r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close|epoll_wait"
-    r"|eventfd_(write|read)"
+    r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close"
+    r"|epoll_wait|eventfd_(write|read)"
     r"|fclose|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|madvise"
     r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
     r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
