@@ -2,51 +2,80 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from concurrent.futures import Future
-from itertools import count
-from threading import Condition, Thread
-from typing import Any
+from contextlib import suppress
+from logging import getLogger
+from typing import Any, NoReturn
 
 from . import _C
 
-_PARTS = {"_condition": Condition, "_waiters": list, "_done_callbacks": list}
 
-
-class StreamFuture(Future[Any]):
-    """A Future whose parts are made when they are first asked for.
-
-    Most are never waited for, and their lock and lists would cost more than
-    all else.  While there is no _condition, nobody but the thread that runs
-    the callable has looked at the Future, and it settles it without one.
-    """
+class StreamFuture(_C.FutureBase, Future[Any]):
+    """The Future of a callable that Stream.submit queued."""
 
     __init__ = object.__init__
-    _state = "PENDING"
-    _result = None
-    _exception = None
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Return what the callable gave, waiting for it if need be."""
-        if _C.linger(self) and self._exception is None:
-            return self._result
-        return super().result(timeout)
-
-    def __getattr__(self, name: str) -> Any:
-        make = _PARTS.get(name)
-        if make is None:
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )
-        return self.__dict__.setdefault(name, make())
 
 
-_numbers = count(1)
+def log_callback(future: StreamFuture, error: Exception) -> None:
+    """Log what a callback raised as concurrent.futures does."""
+    getLogger("concurrent.futures").error(
+        "exception calling callback for %r", future, exc_info=error
+    )
 
 
-def start_thread() -> None:
-    """Start one more thread for callables.
+def enter_thread(name: str) -> None:
+    """Show the calling thread, which threading has not started, to it."""
+    thread = threading.current_thread()
+    thread.name = name
+    if sys.version_info < (3, 13):
+        # A fork makes it the child's main thread, which must have this lock.
+        thread._set_tstate_lock()  # type: ignore[attr-defined]
+    trace, profile = threading.gettrace(), threading.getprofile()
+    if trace is not None:
+        sys.settrace(trace)
+    if profile is not None:
+        sys.setprofile(profile)
 
-    It is a daemon: at exit the package waits for callables, not for threads.
+
+def leave_thread() -> None:
+    """Take the calling thread out of threading's list before it ends."""
+    if sys.version_info < (3, 13):
+        active = threading._active  # type: ignore[attr-defined]
+        active.pop(threading.get_ident(), None)
+
+
+def _exit_status(error: BaseException | None) -> int:
+    """The status of a process that ends so, after saying why."""
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def end_child(error: BaseException | None) -> NoReturn:
+    """End a process that was forked in a callable, which has ended there.
+
+    As multiprocessing's children end: no atexit functions are called.
     """
-    name = f"pystreams-{next(_numbers)}"
-    Thread(target=_C.run_jobs, name=name, daemon=True).start()
+    from . import _shutdown
+
+    status = 1
+    try:
+        status = _exit_status(error)
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join()
+        _shutdown()
+    finally:
+        for file in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):
+                file.flush()
+        os._exit(status)

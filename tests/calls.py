@@ -184,6 +184,29 @@ def submit(world):
     return lambda: world.begin(world.stream.submit(divmod, 7, 2))
 
 
+def future_callbacks(world):
+    world.hold()
+    future = world.stream.submit(int)
+    return lambda: (future.add_done_callback(id), world.begin(future))
+
+
+def future_cancel(world):
+    world.hold()
+    future = world.stream.submit(int)
+    future.add_done_callback(set().discard)
+    return lambda: (future.cancel(), future.cancelled())
+
+
+def future_result(world):
+    future, failed = world.other.submit(int), world.other.submit(int, "no")
+    return lambda: (future.result(LIMIT), failed.exception(LIMIT))
+
+
+def future_state(world):
+    future = world.other.submit(int)
+    return lambda: (future.running(), future.done())
+
+
 def submit_keywords(world):
     return lambda: world.begin(world.stream.submit(int, "7", base=8))
 
@@ -536,6 +559,10 @@ CASES = {
     "Stream.query": lambda w: w.stream.query,
     "Stream.synchronize": lambda w: w.stream.synchronize,
     "Stream.synchronize (timeout)": lambda w: lambda: w.stream.synchronize(9),
+    "FutureBase.add_done_callback": future_callbacks,
+    "FutureBase.cancel FutureBase.cancelled": future_cancel,
+    "FutureBase.result FutureBase.exception": future_result,
+    "FutureBase.running FutureBase.done": future_state,
     "Stream.submit": submit,
     "Stream.submit (keywords)": submit_keywords,
     "Stream.__await__": awaiting("stream"),
@@ -812,8 +839,10 @@ OTHERS = {
     "AcceleratorError": "what calls raise",
     "OutOfMemoryError": "what calls raise",
     "Graph.debug_dump": "not on emulated devices",
-    "run_jobs": "what the package's threads run: every submit()",
-    "linger": "every result()",
+    "FutureBase": "what submit() returns is of a type derived of it",
+    "FutureBase.set_exception": "only raises",
+    "FutureBase.set_result": "only raises",
+    "FutureBase.set_running_or_notify_cancel": "only raises",
     "register_backend": "a backend stays; test_register.py",
     "_activate_gpu_trace": "what cuda._gpu_trace calls for torch",
     "_deactivate_gpu_trace": "what cuda._gpu_trace calls for torch",

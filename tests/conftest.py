@@ -367,6 +367,19 @@ def stream(backend):
 
 
 @pytest.fixture
+def block(stream):
+    """A callable that keeps its stream until the test, or it, ends."""
+    go = threading.Event()
+
+    class Block:
+        future = stream.submit(go.wait, 30)
+        release = staticmethod(go.set)
+
+    yield Block
+    go.set()
+
+
+@pytest.fixture
 def graph(backend):
     """One that nothing was captured into."""
     return _C.Graph(backend.type)

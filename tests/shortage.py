@@ -134,11 +134,14 @@ class Threads(Python):
 
 
 def arm(start, result):
+    # The main thread has no memory either: it is to be in its loop by now.
+    time.sleep(0.001)
     start()
     return result
 
 
 def arm_and_raise(start, error):
+    time.sleep(0.001)
     start()
     raise error
 

@@ -8,6 +8,7 @@ import pytest
 
 PROLOGUE = """
 import asyncio, atexit, os, signal, sys, threading, time
+from concurrent.futures import CancelledError
 import pystreams
 from pystreams import _C
 stream, other = pystreams.Stream({name!r}), pystreams.Stream({name!r})
@@ -70,7 +71,12 @@ again()
     "a thread in result()": """
 _C.sleep(type, 60_000_000_000, stream)
 future = stream.submit(int)
-threading.Thread(target=future.result, daemon=True).start()
+def wait():
+    try:
+        future.result()
+    except CancelledError:
+        pass
+threading.Thread(target=wait, daemon=True).start()
 time.sleep(0.02)
 """,
     "a thread in wait()": """

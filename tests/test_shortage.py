@@ -23,7 +23,7 @@ CANNOT_BE_SHORT = re.compile(
     r"|fclose|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|madvise"
     r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
     r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
-    r"|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
+    r"|_exit|pthread_attr_\w+|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
     r"|read|readlink|sched_yield|sem_\w+|sigfillset|s?n?printf|f?stat(x|fs)?"
     r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
     r"|sched_getaffinity|secure_getenv|process_vm_\w+|pread|pwrite|write"

@@ -1,11 +1,9 @@
 """`Stream.submit`: callables run in stream order, on threads of the package's,
 and what becomes of them is in a Future."""
 
-import asyncio
 import concurrent.futures
 import contextvars
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -14,7 +12,6 @@ import pytest
 
 import pystreams
 from pystreams import _C
-from pystreams._futures import StreamFuture
 
 LONG = 30
 
@@ -24,19 +21,6 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
-
-
-@pytest.fixture
-def block(stream):
-    """A callable that keeps its stream until the test, or it, ends."""
-    go = threading.Event()
-
-    class Block:
-        future = stream.submit(go.wait, LONG)
-        release = staticmethod(go.set)
-
-    yield Block
-    go.set()
 
 
 def test_result(stream):
@@ -488,95 +472,3 @@ def test_a_callable_cannot_fill_its_own_queue(engine):
     assert "a callable cannot wait" in str(error)
     stream.synchronize()
     assert event.query()
-
-
-# ---- The Future ----
-
-
-def test_it_is_a_future(stream, block):
-    future = stream.submit(int)
-    assert isinstance(future, concurrent.futures.Future)
-    assert isinstance(future, StreamFuture)
-    assert repr(future).startswith("<StreamFuture at 0x")
-    assert "state=pending" in repr(future)
-    for ask in (future.result, future.exception):
-        with pytest.raises(concurrent.futures.TimeoutError):
-            ask(timeout=0.01)
-    assert not future.done() and not future.running()
-    block.release()
-    assert future.result(LONG) == 0
-    assert "state=finished returned int" in repr(future)
-    with pytest.raises(AttributeError, match="no attribute 'other'"):
-        _ = future.other
-
-
-def test_with_what_takes_futures(backend, block, stream):
-    futures = [stream.submit(divmod, i, 2) for i in range(5)]
-    done, pending = concurrent.futures.wait(futures, timeout=0.01)
-    assert (done, pending) == (set(), set(futures))
-    block.release()
-    done, pending = concurrent.futures.wait(futures, LONG)
-    assert (done, pending) == (set(futures), set())
-    others = [backend.stream().submit(int) for _ in range(5)]
-    assert set(concurrent.futures.as_completed(others, LONG)) == set(others)
-
-
-def test_somebody_else_sets_it(stream, block, monkeypatch):
-    """As any Future's, its state is its owner's to change: what runs it
-    reports that and goes on."""
-    ran, reported = [], []
-    monkeypatch.setattr(sys, "unraisablehook", reported.append)
-    future = stream.submit(ran.append, 1)
-    assert future.set_running_or_notify_cancel()
-    future.set_result("mine")
-    behind = stream.submit(int)
-    block.release()
-    assert behind.result(LONG) == 0
-    assert future.result() == "mine"
-    assert (ran, len(reported)) == ([], 1)
-    reported.clear()
-
-
-def test_what_it_relies_on():
-    """The attributes of Future that StreamFuture leaves out until they are
-    asked for, and those that it sets without a lock: a Python with others
-    fails here."""
-    parts = set(concurrent.futures.Future().__dict__)
-    lazy = {"_condition", "_waiters", "_done_callbacks"}
-    assert parts == lazy | {"_state", "_result", "_exception"}
-    future = StreamFuture()
-    assert future.__dict__ == {}
-    assert (future._state, future._result) == ("PENDING", None)
-    assert {name: type(getattr(future, name)) for name in lazy} == {
-        name: type(getattr(concurrent.futures.Future(), name)) for name in lazy
-    }
-
-
-def test_run_in_executor(backend, stream):
-    async def main():
-        loop = asyncio.get_running_loop()
-        results = await asyncio.gather(
-            loop.run_in_executor(stream, divmod, 7, 2),
-            loop.run_in_executor(backend.stream(), int),
-            asyncio.wrap_future(stream.submit(str)),
-        )
-        with pytest.raises(ZeroDivisionError):
-            await loop.run_in_executor(stream, divmod, 7, 0)
-        return results
-
-    assert asyncio.run(main()) == [(3, 1), 0, ""]
-
-
-def test_an_await_that_is_cancelled_cancels_the_callable(stream, block):
-    ran = []
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(stream, ran.append, 1)
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(future, 0.01)
-
-    asyncio.run(main())
-    block.release()
-    stream.synchronize()
-    assert ran == []

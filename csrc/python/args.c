@@ -489,3 +489,25 @@ ctypes_pointer(ps_handle handle)
     Py_DECREF(ctypes);
     return pointer;
 }
+
+PyObject *
+dict_of(PyObject *names, PyObject *const *values)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+PyObject *
+tuple_of(PyObject *const *values, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
+    }
+    return tuple;
+}

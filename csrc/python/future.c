@@ -1,18 +1,47 @@
-/* What C does with the Futures of callables, the package's StreamFuture.  Most
- * are settled before anybody looks at them, which is known by their dict, and
- * then no lock is made, nor taken. */
-#include "module.h"
+/* The type `_C.FutureBase`: what the package's StreamFuture does otherwise
+ * than concurrent.futures.Future, from which it is derived too.
+ *
+ * Its state is a word that changes with the GIL held.  No method takes a lock,
+ * as an exception could leave it locked for ever, and neither starting nor
+ * settling needs memory. */
+#include "future.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
     /* How long a result is spun for: about what going to sleep and waking up
      * cost. */
     LINGER_NS = 50 * 1000,
+    /* How long the main thread sleeps at once: a signal may come just before
+     * the sleep that it is to end. */
+    SLICE_NS = 500 * 1000 * 1000,
 };
 
 /* Counts the callables whose Futures were settled. */
 static atomic_ullong settled;
+
+static PyObject *
+alloc(PyTypeObject *type)
+{
+    PyObject *self = type->tp_alloc(type, 0);
+    if (self != NULL) {
+        as_future(self)->generation = ps_generation();
+    }
+    return self;
+}
+
+static PyObject *
+Future_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+           PyObject *Py_UNUSED(kwargs))
+{
+    return alloc(type);
+}
 
 PyObject *
 future_new(struct module_state *state)
@@ -25,67 +54,169 @@ future_new(struct module_state *state)
             Py_DECREF(module);
         }
     }
-    return state->future_type != NULL ? PyObject_CallNoArgs(state->future_type)
-                                      : NULL;
+    return state->future_type != NULL
+               ? alloc((PyTypeObject *)state->future_type)
+               : NULL;
 }
 
-/* Change the state of a Future that nobody has looked at; false where somebody
- * has, who may hold its lock. */
-static bool
-change_unseen(PyObject *future, PyObject *state, PyObject *result)
+static int
+Future_traverse(PyObject *op, visitproc visit, void *arg)
 {
-    PyObject *dict = PyObject_GenericGetDict(future, NULL);
-    bool unseen = dict != NULL &&
-                  PyDict_GetItemString(dict, "_condition") == NULL &&
-                  (result == NULL ||
-                   PyDict_SetItemString(dict, "_result", result) == 0) &&
-                  PyDict_SetItemString(dict, "_state", state) == 0;
-    Py_XDECREF(dict);
-    return unseen;
+    FutureObject *self = as_future(op);
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->result);
+    Py_VISIT(self->exception);
+    Py_VISIT(self->callbacks);
+    Py_VISIT(self->waiters);
+    return 0;
 }
 
-bool
-future_start(struct module_state *state, PyObject *future)
+static int
+Future_clear(PyObject *op)
 {
-    if (change_unseen(future, state->str_running, NULL)) {
-        return true;
+    FutureObject *self = as_future(op);
+    Py_CLEAR(self->result);
+    Py_CLEAR(self->exception);
+    Py_CLEAR(self->callbacks);
+    Py_CLEAR(self->waiters);
+    return 0;
+}
+
+static void
+Future_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    Future_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* ---- Settling ---- */
+
+static long
+futex(FutureObject *self, int operation, int value,
+      const struct timespec *until)
+{
+    return syscall(SYS_futex, &self->state, operation | FUTEX_PRIVATE_FLAG,
+                   value, until, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+PyObject *
+take_exception(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
     }
-    PyObject *go =
-        PyObject_CallMethod(future, "set_running_or_notify_cancel", NULL);
-    if (go == NULL) {
-        PyErr_WriteUnraisable(future);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* Log what a callback raised, as concurrent.futures does; -1 with what is no
+ * Exception. */
+static int
+call_callback(PyObject *callback, PyObject *future)
+{
+    PyObject *none = PyObject_CallOneArg(callback, future);
+    Py_XDECREF(none);
+    if (none != NULL) {
+        return 0;
     }
-    Py_XDECREF(go);
-    return go == Py_True;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    PyObject *exception = take_exception();
+    PyObject *module = PyImport_ImportModule("pystreams._futures");
+    none = module != NULL ? PyObject_CallMethod(module, "log_callback", "(OO)",
+                                                future, exception)
+                          : NULL;
+    if (none == NULL) {
+        PyErr_WriteUnraisable(callback);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(module);
+    Py_DECREF(exception);
+    return 0;
+}
+
+/* Call all callbacks; -1 with what the last raised that is no Exception. */
+static int
+call_callbacks(FutureObject *self)
+{
+    struct snapshot snapshot;
+    PyObject *exit = NULL;
+    snapshot_take(&snapshot, &self->callbacks);
+    for (Py_ssize_t i = 0; i < snapshot.count; i++) {
+        if (call_callback(snapshot.items[i], (PyObject *)self) < 0) {
+            Py_XSETREF(exit, take_exception());
+        }
+    }
+    snapshot_drop(&snapshot);
+    if (exit == NULL) {
+        return 0;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(exit), exit);
+    Py_DECREF(exit);
+    return -1;
+}
+
+/* Make it done, wake who waits, and call the callbacks; -1 with what one of
+ * them exits with. */
+static int
+finish(FutureObject *self, enum future_state state)
+{
+    atomic_store(&self->state, state);
+    if (atomic_load(&self->sleepers) > 0) {
+        futex(self, FUTEX_WAKE_BITSET, INT_MAX, NULL);
+    }
+    if (self->holders > 0 || self->waiters != NULL) {
+        /* What comes may take long, and may wait for callables. */
+        let_others_run();
+    }
+    future_publish(self);
+    if (self->callbacks == NULL) {
+        return 0;
+    }
+    let_others_run();
+    return call_callbacks(self);
 }
 
 bool
-future_settle_unseen(struct module_state *state, PyObject *future,
-                     PyObject *result)
+future_start(PyObject *self)
 {
-    return change_unseen(future, state->str_finished, result);
-}
-
-bool
-future_has_callbacks(PyObject *future)
-{
-    PyObject *dict = PyObject_GenericGetDict(future, NULL);
-    PyObject *callbacks =
-        dict != NULL ? PyDict_GetItemString(dict, "_done_callbacks") : NULL;
-    bool found = callbacks != NULL && PyObject_IsTrue(callbacks) == 1;
-    Py_XDECREF(dict);
-    return found;
+    if (is_done(as_future(self))) {
+        return false;
+    }
+    atomic_store(&as_future(self)->state, RUNNING);
+    return true;
 }
 
 void
-future_settle(PyObject *future, PyObject *outcome, bool failed)
+future_settle(PyObject *op, PyObject *outcome, bool failed)
 {
-    PyObject *told = PyObject_CallMethod(
-        future, failed ? "set_exception" : "set_result", "(O)", outcome);
-    if (told == NULL) {
-        PyErr_WriteUnraisable(future);
+    FutureObject *self = as_future(op);
+    *(failed ? &self->exception : &self->result) = Py_NewRef(outcome);
+    if (finish(self, FINISHED) < 0) {
+        PyErr_WriteUnraisable(op);
     }
-    Py_XDECREF(told);
+}
+
+static int
+cancel(FutureObject *self)
+{
+    return state_of_future(self) == PENDING ? finish(self, CANCELLED) : 0;
+}
+
+void
+future_cancel(PyObject *self)
+{
+    if (cancel(as_future(self)) < 0) {
+        PyErr_WriteUnraisable(self);
+    }
 }
 
 void
@@ -94,42 +225,262 @@ future_mark_settled(void)
     atomic_fetch_add(&settled, 1);
 }
 
-/* Spin, with the GIL released, until a Future was settled; on one core with
- * whoever settles it, too. */
-static void
-spin(unsigned long long seen, int64_t end)
+/* ---- Waiting ---- */
+
+/* An error of concurrent.futures. */
+static int
+raise(const char *name)
 {
-    while (atomic_load_explicit(&settled, memory_order_acquire) == seen &&
+    PyObject *module = PyImport_ImportModule("concurrent.futures");
+    PyObject *type =
+        module != NULL ? PyObject_GetAttrString(module, name) : NULL;
+    if (type != NULL) {
+        PyErr_SetNone(type);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(module);
+    return -1;
+}
+
+/* Spin until it is done and the thread that has settled it, which has counted
+ * to more than `seen` then, lets go of the GIL; on one core with that thread,
+ * too. */
+static void
+spin(FutureObject *self, unsigned long long seen, int64_t end)
+{
+    while ((!is_done(self) || atomic_load(&settled) == seen) &&
            monotonic_ns() < end) {
         sched_yield();
     }
 }
 
-static PyObject *
-linger(PyObject *module, PyObject *future)
+/* Sleep until it is done, or until `end`, or a signal. */
+static void
+sleep_until_done(FutureObject *self, int64_t end)
 {
-    struct module_state *state = state_of_module(module);
-    PyObject *dict = PyObject_GenericGetDict(future, NULL);
-    int64_t end = monotonic_ns() + LINGER_NS;
-    while (dict != NULL) {
-        unsigned long long seen = atomic_load(&settled);
-        bool finished =
-            PyDict_GetItemString(dict, "_state") == state->str_finished;
-        if (finished || monotonic_ns() >= end) {
-            Py_DECREF(dict);
-            return PyBool_FromLong(finished);
-        }
-        let_others_run();
-        WITHOUT_GIL(spin(seen, end));
+    struct timespec until = {end / 1000000000, end % 1000000000};
+    int state, error = 0;
+    atomic_fetch_add(&self->sleepers, 1);
+    while ((state = state_of_future(self)) < CANCELLED && error != EINTR &&
+           error != ETIMEDOUT) {
+        error = futex(self, FUTEX_WAIT_BITSET, state,
+                      end != NO_TIMEOUT ? &until : NULL) < 0
+                    ? errno
+                    : 0;
     }
-    return NULL;
+    atomic_fetch_sub(&self->sleepers, 1);
 }
 
-PyMethodDef future_functions[] = {
-    FUNCTION("linger", linger, METH_O, "future, /",
-             "Return whether the Future of a callable is finished, after a "
-             "short while if not.\n\n"
-             "Spins with the GIL released: a callable that is done soon costs "
-             "no sleep."),
+static int
+check_generation(FutureObject *self)
+{
+    if (self->generation != ps_generation()) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a callable submitted before a fork does not run in "
+                        "the child, where its Future never ends; submit it "
+                        "there, or use the 'spawn' start method");
+        return -1;
+    }
+    return 0;
+}
+
+/* -1 with an exception: it took too long, or a signal's. */
+static int
+wait_until_done(FutureObject *self, int64_t timeout_ns)
+{
+    bool is_main = syscall(SYS_gettid) == getpid();
+    unsigned long long seen = atomic_load(&settled);
+    int64_t now = monotonic_ns();
+    int64_t end =
+        timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
+    let_others_run();
+    WITHOUT_GIL(
+        spin(self, seen, LINGER_NS < end - now ? now + LINGER_NS : end));
+    while (!is_done(self)) {
+        if (check_generation(self) < 0) {
+            return -1;
+        }
+        now = monotonic_ns();
+        if (now >= end) {
+            return raise("TimeoutError");
+        }
+        WITHOUT_GIL(sleep_until_done(
+            self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* -1 with an exception, also where it was cancelled. */
+static int
+wait_with(PyObject *op, const char *method, PyObject *const *args,
+          Py_ssize_t nargs, PyObject *kwnames)
+{
+    FutureObject *self = as_future(op);
+    PyObject *timeout;
+    int64_t timeout_ns;
+    if (parse_optional(method, "timeout", args, nargs, kwnames, &timeout) <
+            0 ||
+        timeout_argument(timeout, &timeout_ns) < 0 ||
+        (!is_done(self) && wait_until_done(self, timeout_ns) < 0)) {
+        return -1;
+    }
+    return state_of_future(self) == CANCELLED ? raise("CancelledError") : 0;
+}
+
+static PyObject *
+Future_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    FutureObject *self = as_future(op);
+    if (wait_with(op, "result", args, nargs, kwnames) < 0) {
+        return NULL;
+    }
+    if (self->exception != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(self->exception), self->exception);
+        return NULL;
+    }
+    return Py_NewRef(self->result);
+}
+
+static PyObject *
+Future_exception(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames)
+{
+    if (wait_with(self, "exception", args, nargs, kwnames) < 0) {
+        return NULL;
+    }
+    PyObject *exception = as_future(self)->exception;
+    return Py_NewRef(exception != NULL ? exception : Py_None);
+}
+
+/* ---- The other methods ---- */
+
+static PyObject *
+Future_cancel(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    if (cancel(as_future(self)) < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(state_of_future(as_future(self)) == CANCELLED);
+}
+
+static PyObject *
+Future_cancelled(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(state_of_future(as_future(self)) == CANCELLED);
+}
+
+static PyObject *
+Future_running(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(state_of_future(as_future(self)) == RUNNING);
+}
+
+static PyObject *
+Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(is_done(as_future(self)));
+}
+
+static PyObject *
+Future_add_done_callback(PyObject *op, PyObject *callback)
+{
+    FutureObject *self = as_future(op);
+    PyObject *list = future_list(&self->callbacks);
+    if (list == NULL) {
+        return NULL;
+    }
+    /* Once it is published, no list is looked at any more. */
+    int result = self->published ? call_callback(callback, op)
+                                 : PyList_Append(list, callback);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+refuse_to_set(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyErr_Format(PyExc_RuntimeError,
+                        "%s: only its callable settles the Future that "
+                        "Stream.submit returned; make a "
+                        "concurrent.futures.Future to settle it yourself",
+                        Py_TYPE(self)->tp_name);
+}
+
+static PyObject *
+refuse_to_pickle(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyErr_Format(PyExc_TypeError,
+                        "cannot copy or pickle a %s: its callable settles the "
+                        "original alone; pass on the Future itself within "
+                        "this process, or its result()",
+                        Py_TYPE(self)->tp_name);
+}
+
+static PyMethodDef future_methods[] = {
+    {"result", (PyCFunction)(void (*)(void))Future_result,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR(
+         "result($self, /, timeout=None)\n--\n\n"
+         "Return what the callable returned, or raise what it raised.\n\n"
+         "Blocks with the GIL released; Ctrl-C ends it.  Raises TimeoutError "
+         "after timeout\nseconds, and CancelledError if it was cancelled.")},
+    {"exception", (PyCFunction)(void (*)(void))Future_exception,
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("exception($self, /, timeout=None)\n--\n\n"
+               "Return what the callable raised, or None.  Waits as result() "
+               "does.")},
+    {"cancel", Future_cancel, METH_NOARGS,
+     PyDoc_STR("cancel($self, /)\n--\n\n"
+               "Keep the callable from being called; return whether that is "
+               "so.\n\nThe Future is done at once.")},
+    {"cancelled", Future_cancelled, METH_NOARGS,
+     PyDoc_STR("cancelled($self, /)\n--\n\n"
+               "Return whether it was cancelled.")},
+    {"running", Future_running, METH_NOARGS,
+     PyDoc_STR("running($self, /)\n--\n\n"
+               "Return whether the callable is being called.")},
+    {"done", Future_done, METH_NOARGS,
+     PyDoc_STR("done($self, /)\n--\n\n"
+               "Return whether the callable has ended or was cancelled.")},
+    {"add_done_callback", Future_add_done_callback, METH_O,
+     PyDoc_STR("add_done_callback($self, fn, /)\n--\n\n"
+               "Call fn with the Future when it is done, on the thread that "
+               "makes it so; at once if\nit is done.")},
+    {"set_running_or_notify_cancel", refuse_to_set, METH_NOARGS,
+     PyDoc_STR("set_running_or_notify_cancel($self, /)\n--\n\n"
+               "Raise RuntimeError: the package does it.")},
+    {"set_result", refuse_to_set, METH_O,
+     PyDoc_STR("set_result($self, result, /)\n--\n\n"
+               "Raise RuntimeError: the callable's result is set.")},
+    {"set_exception", refuse_to_set, METH_O,
+     PyDoc_STR("set_exception($self, exception, /)\n--\n\n"
+               "Raise RuntimeError: the callable's exception is set.")},
+    {"__reduce__", refuse_to_pickle, METH_NOARGS,
+     PyDoc_STR("__reduce__($self, /)\n--\n\n"
+               "Raise TypeError: it cannot be copied.")},
     {NULL},
+};
+
+PyDoc_STRVAR(future_doc, "FutureBase()\n--\n\n"
+                         "What StreamFuture does otherwise than "
+                         "concurrent.futures.Future.");
+
+static PyType_Slot future_slots[] = {
+    {Py_tp_new, Future_new},           {Py_tp_dealloc, Future_dealloc},
+    {Py_tp_traverse, Future_traverse}, {Py_tp_clear, Future_clear},
+    {Py_tp_methods, future_methods},   {Py_tp_getset, future_getters},
+    {Py_tp_doc, (void *)future_doc},   {0, NULL},
+};
+
+PyType_Spec future_spec = {
+    .name = "pystreams._C.FutureBase",
+    .basicsize = sizeof(FutureObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = future_slots,
 };

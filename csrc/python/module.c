@@ -1,13 +1,16 @@
 /* The module `pystreams._C`: its types, its exceptions and its functions.
  * Importing it starts no thread and touches no driver. */
 #include "span.h"
+#include "submit.h"
 
+/* name: NULL for a type that is no attribute of the module. */
 static PyTypeObject *
 add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
          const char *name)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
-    if (type != NULL && PyModule_AddObjectRef(module, name, type) < 0) {
+    if (type != NULL && name != NULL &&
+        PyModule_AddObjectRef(module, name, type) < 0) {
         Py_CLEAR(type);
     }
     return (PyTypeObject *)type;
@@ -37,6 +40,8 @@ add_types(PyObject *module, struct module_state *state)
          "CudaEvent"},
         {&state->buffer_type, &buffer_spec, NULL, "Buffer"},
         {&state->waiter_type, &waiter_spec, NULL, "Waiter"},
+        {&state->future_base_type, &future_spec, NULL, "FutureBase"},
+        {&state->future_lock_type, &future_lock_spec, NULL, NULL},
         {&state->graph_type, &graph_spec, NULL, "Graph"},
         {&state->cuda_graph_type, &cuda_graph_spec, &state->graph_type,
          "CudaGraph"},
@@ -115,17 +120,16 @@ module_exec(PyObject *module)
     state->default_type = -1;
     state->str_cuda_stream = PyUnicode_InternFromString("__cuda_stream__");
     state->empty_tuple = PyTuple_New(0);
-    state->str_finished = PyUnicode_InternFromString("FINISHED");
-    state->str_running = PyUnicode_InternFromString("RUNNING");
+    state->future_states = Py_BuildValue("(ssss)", "PENDING", "RUNNING",
+                                         "CANCELLED_AND_NOTIFIED", "FINISHED");
     state->str_idx = PyUnicode_InternFromString("idx");
     state->str_dlpack = PyUnicode_InternFromString("__dlpack__");
     state->str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     state->str_array_interface =
         PyUnicode_InternFromString("__cuda_array_interface__");
-    if (state->empty_tuple == NULL || state->str_finished == NULL ||
-        state->str_running == NULL || state->str_cuda_stream == NULL ||
-        state->str_idx == NULL || state->str_dlpack == NULL ||
-        state->str_dlpack_device == NULL ||
+    if (state->empty_tuple == NULL || state->future_states == NULL ||
+        state->str_cuda_stream == NULL || state->str_idx == NULL ||
+        state->str_dlpack == NULL || state->str_dlpack_device == NULL ||
         state->str_array_interface == NULL || add_types(module, state) < 0 ||
         add_exceptions(module, state) < 0 ||
         PyModule_AddFunctions(module, backend_functions) < 0 ||
@@ -134,9 +138,7 @@ module_exec(PyObject *module)
                           "cuda_current_stream") < 0 ||
         add_cuda_function(module, &cuda_stream_function, "cuda_stream") < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
-        PyModule_AddFunctions(module, future_functions) < 0 ||
         PyModule_AddFunctions(module, graph_functions) < 0 ||
-        PyModule_AddFunctions(module, submit_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0) {
         return -1;
@@ -159,6 +161,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->cuda_event_type);
     Py_VISIT(state->buffer_type);
     Py_VISIT(state->waiter_type);
+    Py_VISIT(state->future_base_type);
+    Py_VISIT(state->future_lock_type);
     Py_VISIT(state->graph_type);
     Py_VISIT(state->cuda_graph_type);
     Py_VISIT(state->graph_context_type);
@@ -184,15 +188,16 @@ module_clear(PyObject *module)
     Py_CLEAR(state->cuda_event_type);
     Py_CLEAR(state->buffer_type);
     Py_CLEAR(state->waiter_type);
+    Py_CLEAR(state->future_base_type);
+    Py_CLEAR(state->future_lock_type);
     Py_CLEAR(state->graph_type);
     Py_CLEAR(state->cuda_graph_type);
     Py_CLEAR(state->graph_context_type);
     Py_CLEAR(state->device_context_type);
     Py_CLEAR(state->cuda_device_type);
     Py_CLEAR(state->future_type);
+    Py_CLEAR(state->future_states);
     Py_CLEAR(state->empty_tuple);
-    Py_CLEAR(state->str_finished);
-    Py_CLEAR(state->str_running);
     Py_CLEAR(state->accelerator_error);
     Py_CLEAR(state->out_of_memory_error);
     Py_CLEAR(state->str_cuda_stream);

@@ -30,6 +30,8 @@ struct module_state {
     PyTypeObject *cuda_event_type;
     PyTypeObject *buffer_type;
     PyTypeObject *waiter_type;
+    PyTypeObject *future_base_type;
+    PyTypeObject *future_lock_type;
     PyTypeObject *graph_type;
     PyTypeObject *cuda_graph_type;
     PyTypeObject *graph_context_type;
@@ -37,8 +39,8 @@ struct module_state {
     PyTypeObject *cuda_device_type;
     /* The package's StreamFuture; NULL before it is needed. */
     PyObject *future_type;
-    PyObject *str_finished;
-    PyObject *str_running;
+    /* What a Future's _state may be, by its enum future_state. */
+    PyObject *future_states;
     PyObject *empty_tuple;
     PyObject *accelerator_error;
     PyObject *out_of_memory_error;
@@ -261,6 +263,11 @@ parse_optional(const char *function, const char *name, PyObject *const *args,
     }
     return 0;
 }
+
+/* The arguments of a METH_FASTCALL | METH_KEYWORDS function for a call; NULL
+ * with an exception. */
+PyObject *tuple_of(PyObject *const *values, Py_ssize_t count);
+PyObject *dict_of(PyObject *names, PyObject *const *values);
 
 /* The runtime of a device type; NULL with an exception where no backend is
  * registered for it. */
@@ -489,28 +496,8 @@ extern PyMethodDef graph_functions[];
  * exception. */
 void memory_settle(struct module_state *state, struct ps_runtime *runtime);
 
-/* ---- future.c ---- */
-
-extern PyMethodDef future_functions[];
-
-PyObject *future_new(struct module_state *state);
-
-/* Whether the callable is to run: not where it was cancelled. */
-bool future_start(struct module_state *state, PyObject *future);
-
-/* Give it its result, or the exception where it failed; the first only does so
- * where nobody has looked at it yet. */
-bool future_settle_unseen(struct module_state *state, PyObject *future,
-                          PyObject *result);
-void future_settle(PyObject *future, PyObject *outcome, bool failed);
-bool future_has_callbacks(PyObject *future);
-
-/* For those who linger: a Future was settled. */
-void future_mark_settled(void);
-
 /* ---- submit.c ---- */
 
-extern PyMethodDef submit_functions[];
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
 
@@ -523,7 +510,8 @@ void let_others_run(void);
 struct work;
 int check_may_wait(const struct work *work);
 
-/* Start no more callables, and wait for those that run: whether all ended. */
+/* Start no more callables, cancel those that have not started, and wait for
+ * those that run: whether all ended. */
 bool stop_jobs(int64_t timeout_ns);
 
 /* ---- backends.c, device_functions.c, work_functions.c ---- */

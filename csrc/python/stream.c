@@ -448,17 +448,24 @@ PyMethodDef stream_methods[] = {
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("submit($self, fn, /, *args, **kwargs)\n--\n\n"
                "Have fn(*args, **kwargs) called in the stream's order, and "
-               "return a\nconcurrent.futures.Future of what it gives.\n\n"
+               "return a\nconcurrent.futures.Future of what it returns.\n\n"
                "fn runs on a thread of the package's, in a copy of this "
                "context's variables, and may\nblock and use CUDA; what the "
                "stream gets from here on starts after it.  What it\nraises "
                "goes to the Future, and the stream goes on.  At most 256 "
                "callables run at once.  One\nthat waits for its own stream "
                "gets a RuntimeError.  A child that it forks ends when it\n"
-               "returns.  On CUDA it must not be the first to use a kernel: "
-               "the driver loads one once all\nstreams have come to rest, its "
-               "own too.\n\n"
-               "Does not block.  Raises NotImplementedError where "
+               "returns, as a child of multiprocessing's: with status 0, or 1 "
+               "and a traceback if it\nraised, and without atexit functions. "
+               " On CUDA it must not be the first to use a\nkernel: the "
+               "driver loads one once all streams have come to rest, its own "
+               "too.\n\n"
+               "Blocks with the GIL released while the stream's queue is "
+               "full: of 65,536 operations\non the CPU engine, where Ctrl-C "
+               "ends it, and of some five hundred callables on CUDA.\n"
+               "Callables that have not started when the program ends are "
+               "cancelled; after that\nsubmit raises RuntimeError.  Raises "
+               "NotImplementedError where "
                "the backend has no gates.")},
     {"wait_event", (PyCFunction)(void (*)(void))Stream_wait_event,
      METH_FASTCALL | METH_KEYWORDS,
@@ -481,7 +488,9 @@ PyMethodDef stream_methods[] = {
      PyDoc_STR("record_event($self, /, event=None)\n--\n\n"
                "Record an event on this stream and return it.\n\n"
                "Without one, a new event: timed on a Stream, not timed on a "
-               "cuda.Stream.\nDoes not block.")},
+               "cuda.Stream.\nBlocks with the GIL released while the stream's "
+               "queue is full: of 65,536 operations on\nthe CPU engine, where "
+               "Ctrl-C ends it, and as long as the driver's is on CUDA.")},
     {"is_capturing", Stream_is_capturing, METH_NOARGS,
      PyDoc_STR("is_capturing($self, /)\n--\n\n"
                "Return whether work on this stream is being captured into a "

@@ -6,12 +6,13 @@
  *
  *   submit --> stream --reached--> queue --a thread--> runs --> gate opens
  */
-#include "module.h"
+#include "submit.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -24,6 +25,8 @@ enum {
 
 struct job {
     struct job *next;
+    /* Of those that have not started: NULL for others. */
+    struct job *later, **earlier;
     /* Of the process that runs it. */
     unsigned generation;
     struct module_state *state;
@@ -59,6 +62,8 @@ static struct {
     bool closed;
     /* Of the process that the queue is of; the GIL guards it. */
     unsigned generation;
+    /* Callables that were submitted and have not started; likewise. */
+    struct job *pending;
 } queue = {.generation = UINT_MAX};
 
 /* What a thread that runs callables knows of itself. */
@@ -204,6 +209,9 @@ call(struct job *job)
     return result;
 }
 
+static bool prepare(void);
+static void run_jobs(void);
+
 /* Start a thread if there is use for one more; -1 with an exception. */
 static int
 hire(void)
@@ -216,18 +224,13 @@ hire(void)
     if (!short_handed) {
         return 0;
     }
-    PyObject *module = PyImport_ImportModule("pystreams._futures");
-    PyObject *started = module != NULL
-                            ? PyObject_CallMethod(module, "start_thread", NULL)
-                            : NULL;
-    Py_XDECREF(module);
-    Py_XDECREF(started);
-    if (started == NULL) {
+    if (start_thread(prepare, run_jobs) < 0) {
         pthread_mutex_lock(&queue.mutex);
         queue.threads--;
         pthread_mutex_unlock(&queue.mutex);
+        return -1;
     }
-    return started != NULL ? 0 : -1;
+    return 0;
 }
 
 static void
@@ -247,18 +250,6 @@ count_locked(struct ps_stream *stream, int change)
     queue.wanted += (stream->jobs != 0) - (before != 0);
 }
 
-/* End a process that was forked in a callable, or in what follows it:
- * what this thread was doing is its parent's. */
-static void
-end_child(PyObject *exception)
-{
-    if (exception != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
-        PyErr_Print();
-    }
-    Py_Exit(exception != NULL);
-}
-
 void
 let_others_run(void)
 {
@@ -272,20 +263,6 @@ let_others_run(void)
         report_ignored("starting a thread for callables");
     }
     sem_post(&queue.hints);
-}
-
-/* Tell the Future, whose callbacks may take long and may wait for callables,
- * those behind this one too. */
-static void
-settle(struct job *job, PyObject *outcome, bool failed)
-{
-    if (!failed && future_settle_unseen(job->state, job->future, outcome)) {
-        return;
-    }
-    if (future_has_callbacks(job->future)) {
-        let_others_run();
-    }
-    future_settle(job->future, outcome, failed);
 }
 
 static void
@@ -308,18 +285,28 @@ open_gate(struct worker *self, struct job *job)
     report_cleanup_on(job->state, device, "opening a gate", status);
 }
 
-static PyObject *
-take_exception(void)
+/* Among those that have not started, or no longer. */
+static void
+link_pending(struct job *job)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(value, traceback);
+    job->later = queue.pending;
+    job->earlier = &queue.pending;
+    if (job->later != NULL) {
+        job->later->earlier = &job->later;
     }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
+    queue.pending = job;
+}
+
+static void
+unlink_pending(struct job *job)
+{
+    if (job->earlier != NULL) {
+        *job->earlier = job->later;
+        if (job->later != NULL) {
+            job->later->earlier = job->earlier;
+        }
+        job->earlier = NULL;
+    }
 }
 
 static void
@@ -328,7 +315,8 @@ run(struct worker *self, struct job *job)
     unsigned generation = job->generation;
     PyObject *outcome = NULL;
     bool failed = false;
-    if (future_start(job->state, job->future)) {
+    unlink_pending(job);
+    if (future_start(job->future)) {
         self->current = job;
         ps_memory_may_wait(false);
         outcome = call(job);
@@ -337,12 +325,13 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
+    /* What this thread was doing is the parent's, if it forked. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
     open_gate(self, job);
     if (outcome != NULL) {
-        settle(job, outcome, failed);
+        future_settle(job->future, outcome, failed);
         Py_DECREF(outcome);
     }
     job_destroy(job);
@@ -355,26 +344,34 @@ run(struct worker *self, struct job *job)
     }
 }
 
-static PyObject *
-run_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+/* Before a thread runs callables: false where there is no memory. */
+static bool
+prepare(void)
 {
-    struct worker self = {0};
-    struct job *job;
+    struct worker *self = calloc(1, sizeof(*self));
     /* Both once now, so that neither can fail later. */
-    if (ps_thread_set_word(PS_THREAD_WORKER, &self) != PS_SUCCESS ||
+    if (self == NULL ||
+        ps_thread_set_word(PS_THREAD_WORKER, self) != PS_SUCCESS ||
         ps_memory_may_wait(false) != PS_SUCCESS) {
         ps_thread_set_word(PS_THREAD_WORKER, NULL);
-        pthread_mutex_lock(&queue.mutex);
-        queue.threads--;
-        pthread_mutex_unlock(&queue.mutex);
-        return PyErr_NoMemory();
+        free(self);
+        return false;
     }
     ps_memory_may_wait(true);
+    return true;
+}
+
+/* What a thread of the package's does. */
+static void
+run_jobs(void)
+{
+    struct worker *self = worker_self();
+    struct job *job;
     while ((job = take()) != NULL) {
-        run(&self, job);
+        run(self, job);
     }
     ps_thread_set_word(PS_THREAD_WORKER, NULL);
-    Py_RETURN_NONE;
+    free(self);
 }
 
 /* Count a callable on the stream, and see to a thread for it; -1 with an
@@ -402,32 +399,6 @@ expect_job(struct ps_stream *stream)
     return 0;
 }
 
-/* The keyword arguments as a dict; NULL where there are none, or with an
- * exception. */
-static PyObject *
-keywords_of(PyObject *const *values, PyObject *kwnames)
-{
-    PyObject *kwargs = kwnames != NULL ? PyDict_New() : NULL;
-    for (Py_ssize_t i = 0; kwargs != NULL && i < PyTuple_GET_SIZE(kwnames);
-         i++) {
-        if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(kwnames, i), values[i]) <
-            0) {
-            Py_CLEAR(kwargs);
-        }
-    }
-    return kwargs;
-}
-
-static PyObject *
-tuple_of(PyObject *const *values, Py_ssize_t count)
-{
-    PyObject *tuple = PyTuple_New(count);
-    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
-    }
-    return tuple;
-}
-
 static bool
 is_capturing(struct ps_stream *stream)
 {
@@ -453,12 +424,14 @@ queue_job(struct job *job)
     if (expect_job(stream) < 0) {
         return PS_RAISED;
     }
+    link_pending(job);
     ENQUEUE(status, stream,
             backend->stream_gate(backend, stream->device->index,
                                  stream->handle, reached, job, &job->gate));
     if (status == PS_SUCCESS) {
         return status;
     }
+    unlink_pending(job);
     pthread_mutex_lock(&queue.mutex);
     count_locked(stream, -1);
     pthread_mutex_unlock(&queue.mutex);
@@ -469,6 +442,31 @@ queue_job(struct job *job)
         return PS_RAISED;
     }
     return status;
+}
+
+/* A job for the arguments of submit; NULL with an exception. */
+static struct job *
+job_create(struct module_state *state, struct ps_stream *stream,
+           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    struct job *job = PyMem_Calloc(1, sizeof(*job));
+    if (job == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    job->generation = ps_generation();
+    job->state = state;
+    job->stream = ps_stream_ref(stream);
+    job->function = Py_NewRef(args[0]);
+    if ((job->args = tuple_of(args + 1, nargs - 1)) == NULL ||
+        (kwnames != NULL &&
+         (job->kwargs = dict_of(kwnames, args + nargs)) == NULL) ||
+        (job->context = PyContext_CopyCurrent()) == NULL ||
+        (job->future = future_new(state)) == NULL) {
+        job_destroy(job);
+        return NULL;
+    }
+    return job;
 }
 
 PyObject *
@@ -490,22 +488,9 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream == NULL) {
         return NULL;
     }
-    struct job *job = PyMem_Calloc(1, sizeof(*job));
-    if (job == NULL) {
-        return PyErr_NoMemory();
-    }
     ensure_queue();
-    job->generation = ps_generation();
-    job->state = state;
-    job->stream = ps_stream_ref(stream);
-    job->function = Py_NewRef(args[0]);
-    job->args = tuple_of(args + 1, nargs - 1);
-    job->kwargs = keywords_of(args + nargs, kwnames);
-    job->context = PyContext_CopyCurrent();
-    job->future = future_new(state);
-    if (job->args == NULL || (job->kwargs == NULL && kwnames != NULL) ||
-        job->context == NULL || job->future == NULL) {
-        job_destroy(job);
+    struct job *job = job_create(state, stream, args, nargs, kwnames);
+    if (job == NULL) {
         return NULL;
     }
     PyObject *future = Py_NewRef(job->future);
@@ -563,6 +548,29 @@ check_may_wait(const struct work *work)
     return 0;
 }
 
+static void
+close_queue(void)
+{
+    pthread_mutex_lock(&queue.mutex);
+    queue.closed = true;
+    for (int i = 0; i < queue.threads; i++) {
+        sem_post(&queue.hints);
+    }
+    pthread_mutex_unlock(&queue.mutex);
+}
+
+/* Their Futures end, though they are never called. */
+static void
+cancel_pending(void)
+{
+    while (queue.pending != NULL) {
+        PyObject *future = Py_NewRef(queue.pending->future);
+        unlink_pending(queue.pending);
+        future_cancel(future);
+        Py_DECREF(future);
+    }
+}
+
 /* With the GIL released. */
 static bool
 wait_for_running(int64_t timeout_ns)
@@ -571,10 +579,6 @@ wait_for_running(int64_t timeout_ns)
     struct timespec end = {end_ns / 1000000000, end_ns % 1000000000};
     int error = 0;
     pthread_mutex_lock(&queue.mutex);
-    queue.closed = true;
-    for (int i = 0; i < queue.threads; i++) {
-        sem_post(&queue.hints);
-    }
     while (queue.running > 0 && error == 0) {
         error = pthread_cond_timedwait(&queue.ended, &queue.mutex, &end);
     }
@@ -588,13 +592,8 @@ stop_jobs(int64_t timeout_ns)
 {
     bool finished;
     ensure_queue();
+    close_queue();
+    cancel_pending();
     WITHOUT_GIL(finished = wait_for_running(timeout_ns));
     return finished;
 }
-
-PyMethodDef submit_functions[] = {
-    FUNCTION("run_jobs", run_jobs, METH_NOARGS, "/",
-             "Run submitted callables, until there was none for long: what "
-             "the package's threads\ndo."),
-    {NULL},
-};

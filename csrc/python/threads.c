@@ -1,0 +1,141 @@
+/* Threads that run Python, started and ended in C: what may fail in
+ * threading's own start-up does not end them, and at the end of the program,
+ * when Python starts none any more, they still start.  They are daemons: the
+ * program does not wait for them. */
+#include "submit.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct start {
+    bool (*prepare)(void);
+    void (*serve)(void);
+    sem_t begun;
+    bool failed;
+};
+
+/* Show the thread to the threading module, or take it away. */
+static void
+call_module(const char *function, const char *format, const char *name)
+{
+    PyObject *module = PyImport_ImportModule("pystreams._futures");
+    PyObject *none = module != NULL
+                         ? PyObject_CallMethod(module, function, format, name)
+                         : NULL;
+    if (none == NULL) {
+        report_ignored("showing a thread to threading");
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(module);
+}
+
+/* The state of the calling thread, which has none yet; NULL where there is no
+ * memory. */
+static PyThreadState *
+create_state(void)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Main();
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+    /* There PyThreadState_New is these two without a look at the first. */
+    PyAPI_FUNC(void) _PyThreadState_SetCurrent(PyThreadState *);
+    PyThreadState *state = _PyThreadState_Prealloc(interpreter);
+    if (state != NULL) {
+        _PyThreadState_SetCurrent(state);
+    }
+    return state;
+#else
+    return PyThreadState_New(interpreter);
+#endif
+}
+
+static void
+serve_by_name(void (*serve)(void))
+{
+    static int count;
+    char name[16];
+    snprintf(name, sizeof(name), "pystreams-%d", ++count);
+    pthread_setname_np(pthread_self(), name);
+    call_module("enter_thread", "s", name);
+    serve();
+    call_module("leave_thread", NULL, NULL);
+}
+
+static void *
+thread_main(void *argument)
+{
+    struct start *start = argument;
+    void (*serve)(void) = start->serve;
+    /* Here, as it is bound to the thread that makes it. */
+    PyThreadState *thread = create_state();
+    bool ready = thread != NULL && start->prepare();
+    start->failed = !ready;
+    /* The last look at it. */
+    sem_post(&start->begun);
+    if (thread == NULL) {
+        return NULL;
+    }
+    PyEval_AcquireThread(thread);
+    if (ready) {
+        serve_by_name(serve);
+    }
+    PyThreadState_Clear(thread);
+    PyThreadState_DeleteCurrent();
+    return NULL;
+}
+
+/* With the stack that threading.stack_size() asks for: an errno. */
+static int
+create_thread(struct start *start)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (PyThread_get_stacksize() != 0) {
+        pthread_attr_setstacksize(&attributes, PyThread_get_stacksize());
+    }
+    int error = pthread_create(&thread, &attributes, thread_main, start);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+int
+start_thread(bool (*prepare)(void), void (*serve)(void))
+{
+    struct start start = {.prepare = prepare, .serve = serve};
+    sem_init(&start.begun, 0, 0);
+    int error = create_thread(&start);
+    if (error == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        while (sem_wait(&start.begun) != 0) {
+        }
+        Py_END_ALLOW_THREADS
+    }
+    sem_destroy(&start.begun);
+    if (error != 0) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "cannot start one more thread for callables: %s",
+                     strerror(error));
+        return -1;
+    }
+    if (start.failed) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+void
+end_child(PyObject *exception)
+{
+    PyObject *module = PyImport_ImportModule("pystreams._futures");
+    if (module != NULL) {
+        PyObject_CallMethod(module, "end_child", "(O)",
+                            exception != NULL ? exception : Py_None);
+    }
+    PyErr_Print();
+    _exit(1);
+}
