@@ -1,6 +1,6 @@
 """The threads that run callables: they start whatever threading's hooks do,
-look as Python's own, and run every callable however short memory is; and what
-becomes of callables at the end of the program and in forked children."""
+look as Python's own, and run every callable however short memory is.  And
+callables at the end of the program, in children and in other interpreters."""
 
 import threading
 
@@ -456,3 +456,33 @@ go.set()
 print(pending.result(30))
 """
     assert run_fork(code) == "True False; True; 0\n0\nthe end\n"
+
+
+# ---- Other interpreters ----
+
+
+def test_other_interpreters_are_refused(run):
+    """With the reason, and nothing of it stays behind."""
+    code = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+try:
+    interpreter = interpreters.create(isolated=False)
+except TypeError:
+    interpreter = interpreters.create("legacy")
+attempt = (
+    "try:\\n"
+    "    import pystreams\\n"
+    "except ImportError as error:\\n"
+    "    print(error, flush=True)\\n"
+)
+for _ in range(2):
+    interpreters.run_string(interpreter, attempt)
+interpreters.destroy(interpreter)
+print(stream.submit(int).result(30))
+"""
+    reason, again, result = run(code).splitlines()
+    assert reason == again and result == "0"
+    assert reason.startswith("pystreams can be imported in the main interp")

@@ -113,10 +113,29 @@ add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
     return result;
 }
 
+/* Backends and their devices belong to the process, and callables are called
+ * in the main interpreter. */
+static int
+check_interpreter(void)
+{
+    if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_ImportError,
+                    "pystreams can be imported in the main interpreter only: "
+                    "its streams, its memory and the threads that run "
+                    "callables belong to the process; use it there, or in a "
+                    "process of its own");
+    return -1;
+}
+
 static int
 module_exec(PyObject *module)
 {
     struct module_state *state = PyModule_GetState(module);
+    if (check_interpreter() < 0) {
+        return -1;
+    }
     state->default_type = -1;
     state->str_cuda_stream = PyUnicode_InternFromString("__cuda_stream__");
     state->empty_tuple = PyTuple_New(0);
@@ -217,7 +236,7 @@ module_free(void *module)
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* Backends and their devices belong to the process. */
+    /* As check_interpreter, before there is a module. */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
