@@ -356,12 +356,13 @@ PyMethodDef event_methods[] = {
     {"record", (PyCFunction)(void (*)(void))Event_record,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("record($self, /, stream=None)\n--\n\n"
-               "Stand for all work queued on the stream so far "
-               "(cudaEventRecord).\n\n"
+               "Record the stream's current position: the event is done when "
+               "all work queued\nbefore this call is (cudaEventRecord).\n\n"
                "Without a stream, the current one of the event's device "
-               "type.  Replaces any earlier\nrecord.  Does not block.  "
-               "Raises RuntimeError for a stream of another device than\nthe "
-               "event's first.")},
+               "type.  Replaces any earlier\nrecord.  Blocks with the GIL "
+               "released while the stream's queue is full, as\n"
+               "Stream.record_event does.  Raises RuntimeError for a stream "
+               "of another device than the\nevent's first.")},
     {"wait", (PyCFunction)(void (*)(void))Event_wait,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("wait($self, /, stream=None)\n--\n\n"
