@@ -8,7 +8,6 @@ own.  A wait that is cancelled takes back what it left with the object.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from itertools import count
@@ -26,7 +25,6 @@ class _LoopState:
         self.waiter = _C.Waiter()
         self._tokens = count()
         self._receivers: dict[int, Callable[[int, int], None]] = {}
-        self._messages: deque[tuple[int, int]] = deque()
         loop.add_reader(self.waiter.fileno(), self._deliver)
 
     def new_token(self, receive: Callable[[int, int], None]) -> int:
@@ -41,19 +39,15 @@ class _LoopState:
             self.waiter.cancel(token)
 
     def _deliver(self) -> None:
-        self._messages.extend(self.waiter.take())
-        try:
-            while self._messages:
-                token, status = self._messages[0]
-                receive = self._receivers.get(token)
-                if receive is not None:
-                    receive(token, status)
-                    self._receivers.pop(token, None)
-                self._messages.popleft()
-        finally:
-            # Ctrl-C ends the loop, which may be run again.
-            if self._messages:
-                asyncio.get_running_loop().call_soon(self._deliver)
+        # A message goes once it is received: what Ctrl-C or a MemoryError
+        # ends here is begun again, as the descriptor stays readable.
+        while (message := self.waiter.first()) is not None:
+            token, status = message
+            receive = self._receivers.get(token)
+            if receive is not None:
+                receive(token, status)
+                self._receivers.pop(token, None)
+            self.waiter.cancel(token)
 
 
 # It is kept by its loop, which forgets it when it is closed, and by what waits

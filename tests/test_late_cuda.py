@@ -287,6 +287,7 @@ print({loan.deleted for loan in loans})
         "memory",
         "memory_info",
         "models",
+        "polling",
         "stream",
         "submit",
         "submit_drops",

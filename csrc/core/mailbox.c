@@ -162,6 +162,7 @@ deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     }
     bool was_empty = mailbox->first == NULL;
     message->next = NULL;
+    message->link = mailbox->tail;
     *mailbox->tail = message;
     mailbox->tail = &message->next;
     if (was_empty) {
@@ -274,23 +275,18 @@ finish_cancel(struct ps_message *message)
     pthread_mutex_unlock(&mailbox->mutex);
 }
 
-/* Take those with the token, or all for NULL, out of those to be taken. */
+/* Take the message, which arrived, out of those to be taken. */
 static void
-unlink_arrived_locked(struct ps_mailbox *mailbox, const uint64_t *token)
+unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
-    bool was_empty = mailbox->first == NULL;
-    struct ps_message **link = &mailbox->first;
-    while (*link != NULL) {
-        struct ps_message *message = *link;
-        if (token == NULL || message->token == *token) {
-            *link = message->next;
-        }
-        else {
-            link = &message->next;
-        }
+    *message->link = message->next;
+    if (message->next != NULL) {
+        message->next->link = message->link;
     }
-    mailbox->tail = link;
-    if (!was_empty && mailbox->first == NULL) {
+    else {
+        mailbox->tail = message->link;
+    }
+    if (mailbox->first == NULL) {
         quiet_locked(mailbox);
     }
 }
@@ -302,7 +298,6 @@ cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
                    const uint64_t *token)
 {
     struct ps_message *next;
-    bool unlinked = false;
     for (; message != NULL; message = next) {
         next = message->same_hash;
         if (message->held || (token != NULL && message->token != *token)) {
@@ -312,9 +307,8 @@ cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
             message->held = true;
             return message;
         }
-        if (message->arrived && !unlinked) {
-            unlink_arrived_locked(mailbox, token);
-            unlinked = true;
+        if (message->arrived) {
+            unlink_locked(mailbox, message);
         }
         forget_locked(mailbox, message);
     }
@@ -372,6 +366,20 @@ ps_mailbox_destroy(struct ps_mailbox *mailbox)
 
 /* ---- Their receiver ---- */
 
+bool
+ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
+                 ps_status *status)
+{
+    pthread_mutex_lock(&mailbox->mutex);
+    const struct ps_message *first = mailbox->first;
+    if (first != NULL) {
+        *token = first->token;
+        *status = first->status;
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+    return first != NULL;
+}
+
 struct ps_message *
 ps_mailbox_take(struct ps_mailbox *mailbox)
 {
@@ -393,19 +401,23 @@ ps_mailbox_take(struct ps_mailbox *mailbox)
 void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
 {
-    struct ps_message **link = &messages;
+    struct ps_message **link = &mailbox->first;
     pthread_mutex_lock(&mailbox->mutex);
+    struct ps_message *later = mailbox->first;
+    mailbox->first = messages;
     for (; *link != NULL; link = &(*link)->next) {
         insert_locked(mailbox, *link);
+        (*link)->link = link;
         mailbox->count++;
     }
-    bool was_empty = mailbox->first == NULL;
-    *link = mailbox->first;
-    if (was_empty) {
+    *link = later;
+    if (later != NULL) {
+        later->link = link;
+    }
+    else {
         mailbox->tail = link;
     }
-    mailbox->first = messages;
-    if (was_empty && messages != NULL) {
+    if (later == NULL && messages != NULL) {
         signal_locked(mailbox);
     }
     pthread_mutex_unlock(&mailbox->mutex);

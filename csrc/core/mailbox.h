@@ -28,7 +28,9 @@ struct ps_message {
     bool arrived;
     /* It is taken back, but will arrive. */
     bool abandoned;
-    struct ps_message *next;      /* of those that arrived */
+    /* Of those that arrived: the next, and what points to this one. */
+    struct ps_message *next;
+    struct ps_message **link;
     struct ps_message *same_hash; /* of those that can be cancelled */
 };
 
@@ -57,6 +59,10 @@ bool ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token);
  * too.  Answers. */
 void ps_mailbox_cancel(struct ps_mailbox *mailbox, uint64_t token);
 void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
+
+/* The oldest that came and was not taken; false for none. */
+bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
+                      ps_status *status);
 
 /* All that came since the last call, the oldest first; NULL for none.  Each is
  * the caller's to free(), or goes back with those behind it. */

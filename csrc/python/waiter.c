@@ -255,6 +255,20 @@ take(PyObject *self)
 }
 
 static PyObject *
+Waiter_first(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    uint64_t token;
+    ps_status status;
+    if (check_generation(self) < 0) {
+        return NULL;
+    }
+    if (!ps_mailbox_first(as_waiter(self)->mailbox, &token, &status)) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(Ki)", (unsigned long long)token, status);
+}
+
+static PyObject *
 Waiter_take(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     return check_generation(self) < 0 ? NULL : take(self);
@@ -327,6 +341,10 @@ static PyMethodDef waiter_methods[] = {
      PyDoc_STR("cancel($self, token=..., /)\n--\n\n"
                "Take back what has the token, or everything if none is given: "
                "what is in the box\nand what is still to come.")},
+    {"first", Waiter_first, METH_NOARGS,
+     PyDoc_STR("first($self, /)\n--\n\n"
+               "Return the oldest (token, status) in the box, where it stays, "
+               "or None.")},
     {"take", Waiter_take, METH_NOARGS,
      PyDoc_STR("take($self, /)\n--\n\n"
                "Return the (token, status) in the box as a list, the oldest "
