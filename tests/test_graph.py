@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import os
 import random
+import re
 import threading
 import time
 
@@ -523,3 +525,72 @@ def test_replays_from_several_threads(backend, buffer):
         thread.join()
     backend.synchronize(0)
     assert set(buffer.tobytes()) == {2}
+
+
+# ---- What people are shown ----
+
+
+def edges_of(text):
+    """The labels of a printed graph's nodes, and the pairs of them that
+    edges order, at once or by others between them."""
+    labels = dict(re.findall(r'^  "(\S+)" \[.*label="(.*)"\];$', text, re.M))
+    after = {name: set() for name in labels}
+    for first, second in re.findall(r'^  "(\S+)" -> "(\S+)";$', text, re.M):
+        after[first].add(second)
+
+    def reached(name):
+        return {n for one in after[name] for n in {one, *reached(one)}}
+
+    order = {(a, b) for a in labels for b in reached(a)}
+    return labels, {(labels[a], labels[b]) for a, b in order}
+
+
+def test_a_printed_graph_has_each_operation_and_its_order(engine, tmp_path):
+    stream, side = engine.stream(), engine.stream()
+    first, second, third = (filled(engine, stream, 1) for _ in range(3))
+    event = pystreams.Event(engine.name, enable_timing=False, external=True)
+    graph = _C.Graph(engine.type, True)
+    with Capture(graph, stream):
+        first.fill_(2)
+        side.wait_stream(stream)
+        second.fill_(3, side)
+        third.fill_(4)
+        stream.wait_stream(side)
+        third.copy_(second, non_blocking=True)
+        event.record()
+        engine.sleep(stream, 1)
+    path = tmp_path / "graph.dot"
+    graph.debug_dump(path)
+    text = path.read_text()
+    assert text.startswith(f'digraph "graph {graph.raw_cuda_graph():#x}" {{')
+    assert text.endswith("}\n")
+    labels, order = edges_of(text)
+    named = {}
+    for what in ("0x02", "0x03", "0x04", "copy", "record event", "sleep"):
+        (named[what],) = (one for one in labels.values() if what in one)
+    assert f"{event.event_id:#x}" in named["record event"]
+    assert f"{SIZE} bytes" in named["copy"]
+    assert (named["0x02"], named["0x03"]) in order
+    assert (named["0x02"], named["0x04"]) in order
+    assert (named["0x03"], named["copy"]) in order
+    assert (named["0x04"], named["copy"]) in order
+    assert (named["copy"], named["record event"]) in order
+    assert (named["record event"], named["sleep"]) in order
+    # Branches are ordered by the waits among them alone.
+    assert (named["0x03"], named["0x04"]) not in order
+    assert (named["0x04"], named["0x03"]) not in order
+    replay(graph, stream)
+    assert byte_of(third, stream) == 3
+
+
+def test_a_graph_that_cannot_be_written(engine, tmp_path):
+    graph = _C.Graph(engine.type, True)
+    with pytest.raises(RuntimeError, match="needs a graph that was captured"):
+        graph.debug_dump(tmp_path / "graph.dot")
+    buffer = filled(engine, engine.stream(), 1)
+    with Capture(graph, engine.stream()):
+        buffer.fill_(2)
+    assert code(graph.debug_dump, tmp_path / "none" / "graph.dot") == 304
+    if os.path.exists("/dev/full"):
+        assert code(graph.debug_dump, "/dev/full") == 304
+    replay(graph, engine.stream())

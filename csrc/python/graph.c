@@ -460,8 +460,9 @@ static PyMethodDef graph_methods[] = {
            "Write the graph to a file, in Graphviz' language "
            "(cudaGraphDebugDotPrint).\n\n"
            "Warns, and does nothing, unless debug mode was enabled or "
-           "keep_graph is True.  May\nblock.  Raises NotImplementedError "
-           "where the backend cannot."),
+           "keep_graph is True.  May\nblock.  Raises AcceleratorError if the "
+           "file cannot be written, NotImplementedError\nif the backend "
+           "has no such function."),
     METHOD("raw_cuda_graph", Graph_raw_cuda_graph, METH_NOARGS, ", /",
            "Return the cudaGraph_t as an int.\n\n"
            "Raises RuntimeError unless keep_graph is True and "

@@ -39,6 +39,7 @@ static const struct {
     STATUS(ERROR_INSUFFICIENT_DRIVER, "the driver is too old"),
     STATUS(ERROR_NO_DEVICE, "no device is available"),
     STATUS(ERROR_INVALID_DEVICE, "invalid device ordinal"),
+    STATUS(ERROR_OPERATING_SYSTEM, "a call of the operating system failed"),
     STATUS(ERROR_INVALID_HANDLE, "invalid resource handle"),
     STATUS(ERROR_NOT_READY, "device not ready"),
     STATUS(ERROR_CONTEXT_DESTROYED,

@@ -3,28 +3,12 @@
  * queues the first branch, which is that of the stream where the capture
  * began, on its own stream, and each other branch on a stream that it makes
  * for it: branches are ordered by the waits among them alone. */
-#include "engine.h"
+#include "plan.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
-/* What a stream of the capture was. */
-struct branch {
-    int device;
-    int priority;
-};
-
 enum { MOST_BRANCHES = UINT16_MAX };
-
-/* The work of a graph and of what was made of it. */
-struct cpu_plan {
-    unsigned refs;
-    size_t operations; /* without marks and joins */
-    size_t nodes;
-    struct cpu_operation *first; /* items; marks before their joins */
-    struct cpu_operation **tail;
-    struct branch *branches;
-    size_t branch_count;
-};
 
 struct cpu_capture {
     uint64_t number;
@@ -101,7 +85,7 @@ static ps_status
 join_locked(struct cpu_stream *stream, struct cpu_capture *capture)
 {
     struct cpu_plan *plan = capture->plan;
-    struct branch *branches =
+    struct cpu_branch *branches =
         plan->branch_count < MOST_BRANCHES
             ? realloc(plan->branches,
                       (plan->branch_count + 1) * sizeof(*branches))
@@ -111,7 +95,7 @@ join_locked(struct cpu_stream *stream, struct cpu_capture *capture)
     }
     plan->branches = branches;
     branches[plan->branch_count] =
-        (struct branch){stream->device, stream->priority};
+        (struct cpu_branch){stream->device, stream->priority};
     stream->branch = (uint16_t)plan->branch_count++;
     stream->capture = capture;
     stream->last = stream->covered = 0;
@@ -541,7 +525,7 @@ streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
         return NULL;
     }
     for (size_t i = 1; i < made; i++) {
-        const struct branch *branch = &plan->branches[i];
+        const struct cpu_branch *branch = &plan->branches[i];
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                branch->priority);
         /* The launch's own stream has its failure, by the join. */
@@ -693,6 +677,46 @@ cpu_graph_destroy(const struct ps_backend *backend, int device,
     return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
+static ps_status
+print_to(const struct cpu_plan *plan, ps_handle handle, const char *path)
+{
+    char name[32];
+    FILE *file = fopen(path, "we");
+    if (file == NULL) {
+        return errno == ENOMEM ? PS_ERROR_OUT_OF_MEMORY
+                               : PS_ERROR_OPERATING_SYSTEM;
+    }
+    snprintf(name, sizeof(name), "graph 0x%zx", (size_t)handle);
+    bool printed = cpu_plan_print(plan, name, file);
+    bool written = !ferror(file);
+    if (fclose(file) != 0 || !written) {
+        return PS_ERROR_OPERATING_SYSTEM;
+    }
+    return printed ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+}
+
+static ps_status
+cpu_graph_print(const struct ps_backend *backend, int device, ps_handle handle,
+                const char *path)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    struct graph *graph = graph_find_locked(engine, device, handle);
+    struct cpu_plan *plan = graph != NULL ? graph->plan : NULL;
+    if (plan != NULL) {
+        plan->refs++;
+    }
+    cpu_unlock(engine);
+    if (plan == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    ps_status status = print_to(plan, handle, path);
+    cpu_lock(engine);
+    plan_unref_locked(engine, plan);
+    cpu_unlock(engine);
+    return status;
+}
+
 void
 cpu_graph_members(struct ps_backend *table)
 {
@@ -705,4 +729,5 @@ cpu_graph_members(struct ps_backend *table)
     table->graph_launch = cpu_graph_launch;
     table->executable_destroy = cpu_graph_destroy;
     table->graph_destroy = cpu_graph_destroy;
+    table->graph_print = cpu_graph_print;
 }

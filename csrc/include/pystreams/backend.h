@@ -58,6 +58,7 @@ enum {
     PS_ERROR_INSUFFICIENT_DRIVER = 35,
     PS_ERROR_NO_DEVICE = 100,
     PS_ERROR_INVALID_DEVICE = 101,
+    PS_ERROR_OPERATING_SYSTEM = 304,
     PS_ERROR_INVALID_HANDLE = 400,
     PS_ERROR_NOT_READY = 600,
     PS_ERROR_CONTEXT_DESTROYED = 709,
@@ -571,7 +572,8 @@ struct ps_backend {
     ps_status (*graph_destroy)(const struct ps_backend *backend, int device,
                                ps_handle graph);
 
-    /* Optional.  Write the graph to a file, for people.  May block. */
+    /* Optional.  Write the graph to a file, for people.  May block.
+     * Statuses: PS_ERROR_OPERATING_SYSTEM where the file cannot be written. */
     ps_status (*graph_print)(const struct ps_backend *backend, int device,
                              ps_handle graph, const char *path);
 
