@@ -23,28 +23,38 @@ def find_toolkit():
     return build.find_toolkit()
 
 
-def compiled(headers, library, *sources):
-    command = [
-        *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-shared"),
+def compiler(headers):
+    return [
+        *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1"),
         *("-Wall", "-Wextra", "-Werror", f"-I{headers}", "-pthread"),
-        f"-Wl,-soname,{library.name}",
     ]
-    subprocess.run([*command, *sources, "-o", library], check=True)
+
+
+def compiled(headers, library, *sources):
+    options = ["-fPIC", "-shared", f"-Wl,-soname,{library.name}"]
+    command = [*compiler(headers), *options, *sources, "-o", library]
+    subprocess.run(command, check=True)
 
 
 @pytest.fixture(scope="module")
-def late_cuda(tmp_path_factory, tools):
-    """A folder with libcuda.so.1 and with the package built over it: what is
-    cudart's is looked for where libcuda's is."""
+def headers(tools):
+    """CUDA's, of the toolkit that is built with."""
     found = find_toolkit()
     if found is None:
         pytest.skip("no CUDA toolkit to build with")
+    return found.include
+
+
+@pytest.fixture(scope="module")
+def late_cuda(tmp_path_factory, headers):
+    """A folder with libcuda.so.1 and with the package built over it: what is
+    cudart's is looked for where libcuda's is."""
     folder = tmp_path_factory.mktemp("late")
     sources = (HERE / "late_cuda").glob("*.c")
-    compiled(found.include, folder / "libcuda.so.1", *sources)
+    compiled(headers, folder / "libcuda.so.1", *sources)
     toolkit = folder / "toolkit"
     (toolkit / "lib64").mkdir(parents=True)
-    (toolkit / "include").symlink_to(found.include)
+    (toolkit / "include").symlink_to(headers)
     archive = toolkit / "lib64/libcudart_static.a"
     subprocess.run(["ar", "rcs", archive], check=True)
     options = ["--build-lib", folder, "--build-temp", folder / "objects"]
@@ -61,6 +71,52 @@ def late_cuda(tmp_path_factory, tools):
         dirs_exist_ok=True,
     )
     return folder
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_notifications_raced(tmp_path, headers, sanitized, sanitizer):
+    """In C, where a sanitizer sees what the backend does."""
+    if sanitized:
+        pytest.skip("a sanitizer must be loaded before anything else")
+    program, empty = tmp_path / "raced", tmp_path / "empty.c"
+    option = f"-fsanitize={sanitizer}"
+    empty.write_text("int main(void) { return 0; }")
+    if subprocess.run(
+        [*compiler(headers), option, empty, "-o", program]
+    ).returncode:
+        pytest.skip(f"no {sanitizer} sanitizer")
+    library = tmp_path / "libcuda.so.1"
+    compiled(headers, library, option, *(HERE / "late_cuda").glob("*.c"))
+    sources = [
+        HERE / "c/late/notifications.c",
+        *(ROOT / "csrc/backends").glob("cuda*.c"),
+    ]
+    include = f"-I{ROOT / 'csrc/include'}"
+    subprocess.run(
+        [
+            *compiler(headers),
+            option,
+            include,
+            *sources,
+            library,
+            "-o",
+            program,
+        ],
+        check=True,
+    )
+    done = subprocess.run(
+        ["setarch", "-R", program],
+        env=dict(
+            os.environ,
+            LD_LIBRARY_PATH=str(tmp_path),
+            # The join with a time limit is none of those that it knows.
+            TSAN_OPTIONS="report_thread_leaks=0",
+        ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("0 wrong\n", "", 0)
 
 
 @pytest.fixture
@@ -173,10 +229,12 @@ pystreams.cuda.synchronize()
 
 
 @pytest.fixture(scope="module", params=["", "-DWITHOUT_MIG"])
-def nvml(tmp_path_factory, tools, request):
+def nvml(tmp_path_factory, headers, request):
     folder = tmp_path_factory.mktemp("nvml")
     options = filter(None, [request.param])
-    compiled(folder / "libnvidia-ml.so.1", HERE / "c/nvml/nvml.c", *options)
+    compiled(
+        headers, folder / "libnvidia-ml.so.1", HERE / "c/nvml/nvml.c", *options
+    )
     return folder, request.param == ""
 
 

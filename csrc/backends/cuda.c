@@ -447,8 +447,8 @@ static ps_status
 cuda_memory_info(const struct ps_backend *backend, int device, uint64_t *free,
                  uint64_t *total)
 {
-    uint64_t unused;
-    size_t all;
+    uint64_t unused = 0;
+    size_t all = 0;
     ps_status status = ON_DEVICE(device, memory_info(device, &unused, &all));
 
     if (status == PS_SUCCESS) {

@@ -229,7 +229,7 @@ notify(int device, ps_handle handle, struct ps_notification *notification,
         ON_DEVICE(device, ask(device, handle, notification, &done));
 
     if (status == PS_SUCCESS && done) {
-        notification->ring = NULL;
+        notification->number = 0; /* no bucket */
         notification->reached(notification->argument, PS_SUCCESS);
     }
     return status;

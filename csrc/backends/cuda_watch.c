@@ -258,6 +258,9 @@ cuda_notify_cancel(const struct ps_backend *backend, int device,
 
     (void)backend;
     (void)device;
+    if (bucket == NULL) {
+        return status;
+    }
     pthread_mutex_lock(&bucket->lock);
     if (notification->ring != NULL) {
         mark = (struct cuda_mark *)notification->ring;
@@ -355,6 +358,7 @@ static void
 notification_put_locked(struct cuda_mark *mark,
                         struct ps_notification *notification)
 {
+    /* For its cancelling, which must find the lock without it. */
     notification->number = (uintptr_t)mark->line->bucket;
     ps_notification_append(&mark->notifications, notification);
 }

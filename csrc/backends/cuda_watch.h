@@ -49,7 +49,8 @@ extern atomic_int cuda_events_watched;
 static inline bool
 cuda_events_are_watched(void)
 {
-    return atomic_load_explicit(&cuda_events_watched, memory_order_relaxed) !=
+    /* An event that is not asked any more may be destroyed. */
+    return atomic_load_explicit(&cuda_events_watched, memory_order_acquire) !=
            0;
 }
 

@@ -1,0 +1,141 @@
+/* Notifications of the CUDA backend, over the CUDA of tests/late_cuda: several
+ * threads ask for some and cancel them while the work ends, and while events
+ * are recorded again and destroyed.  Each is called once, or cancelled and
+ * never.  For a sanitizer; prints how many were not as they should. */
+#include "../../../csrc/backends/backends.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OK(call) check((call) == PS_SUCCESS, #call, __LINE__)
+
+enum { STREAMS = 3, AT_ONCE = 6, THREADS = 4, ROUNDS = 200 };
+
+struct notified {
+    struct ps_notification notification;
+    atomic_int reached;
+};
+
+static const struct ps_backend *const gpu = &ps_cuda_backend;
+static ps_handle streams[STREAMS];
+static atomic_int wrong;
+
+static void
+check(bool right, const char *what, int line)
+{
+    if (!right) {
+        printf("line %d: %s\n", line, what);
+        wrong++;
+    }
+}
+
+static void
+reach(void *argument, ps_status status)
+{
+    struct notified *notified = argument;
+    OK(status);
+    notified->reached++;
+}
+
+/* Ask for one of a stream's work or of the event's record. */
+static struct notified *
+ask(unsigned *seed, ps_handle stream, ps_handle event)
+{
+    enum { PER_THREAD = 2 };
+    struct notified *notified = malloc(sizeof(*notified));
+    struct ps_notification *notification = &notified->notification;
+    /* The backend must not count on zeros. */
+    memset(notified, 0xa5, sizeof(*notified));
+    notified->reached = 0;
+    notification->reached = reach;
+    notification->argument = notified;
+    switch (rand_r(seed) % 5) {
+    case 0:
+        OK(gpu->stream_notify(gpu, 0, stream, notification));
+        break;
+    case 1:
+        OK(gpu->stream_notify(gpu, 0, PER_THREAD, notification));
+        break;
+    case 2:
+        OK(gpu->stream_notify(gpu, 0, 0, notification));
+        break;
+    default:
+        OK(gpu->event_notify(gpu, 0, event, notification));
+    }
+    return notified;
+}
+
+static void
+end(unsigned *seed, struct notified *notified)
+{
+    ps_status status = PS_ERROR_NOT_READY;
+    if (rand_r(seed) % 3 != 0) {
+        status = gpu->notify_cancel(gpu, 0, &notified->notification);
+    }
+    while (status == PS_ERROR_NOT_READY && notified->reached == 0) {
+        sched_yield();
+    }
+    check(notified->reached == (status == PS_ERROR_NOT_READY), "once",
+          __LINE__);
+    free(notified);
+}
+
+static void *
+run(void *number)
+{
+    unsigned seed = 1 + (unsigned)(intptr_t)number;
+    for (int round = 0; round < ROUNDS; round++) {
+        ps_handle stream = streams[rand_r(&seed) % STREAMS], event;
+        struct notified *notified[AT_ONCE];
+        bool shared = rand_r(&seed) % 3 == 0;
+        int destroyed = rand_r(&seed) % AT_ONCE;
+        OK(gpu->event_create(gpu, 0, shared ? PS_EVENT_INTERPROCESS : 0,
+                             &event));
+        OK(gpu->sleep(gpu, 0, stream, (uint64_t)rand_r(&seed) % 200000));
+        OK(gpu->event_record(gpu, 0, event, stream));
+        for (int i = 0; i < AT_ONCE; i++) {
+            notified[i] = ask(&seed, stream, event);
+            if (rand_r(&seed) % 5 == 0) {
+                stream = streams[rand_r(&seed) % STREAMS];
+                OK(gpu->event_record(gpu, 0, event, stream));
+            }
+        }
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i == destroyed) {
+                OK(gpu->event_destroy(gpu, 0, event));
+            }
+            end(&seed, notified[i]);
+        }
+    }
+    return number;
+}
+
+int
+main(void)
+{
+    enum { SECOND = 1000000000 };
+    pthread_t threads[THREADS];
+    int count;
+    alarm(100);
+    OK(gpu->device_count(gpu, &count));
+    for (int i = 0; i < STREAMS; i++) {
+        OK(gpu->stream_create(gpu, 0, 0, &streams[i]));
+    }
+    for (intptr_t i = 0; i < THREADS; i++) {
+        pthread_create(&threads[i], NULL, run, (void *)i);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    OK(gpu->device_synchronize(gpu, 0));
+    OK(gpu->shutdown(gpu, SECOND));
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
