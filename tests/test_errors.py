@@ -256,3 +256,34 @@ def test_a_failed_cleanup_says_what_was_ignored_and_where(engine, monkeypatch):
     assert report.exc_value.error_code == 901
     assert "dropping a graph failed" in str(report.exc_value)
     assert report.exc_traceback.tb_frame.f_code.co_filename == __file__
+
+
+def test_a_clean_up_that_fails_keeps_the_exception_in_flight(run_python):
+    """A graph whose capture was spoilt is dropped while 1 / 0 unwinds."""
+    code = """
+import sys
+import pystreams
+from pystreams import cuda
+def spoilt():
+    graph, stream, other = cuda.CUDAGraph(), cuda.Stream(), cuda.Stream()
+    with stream:
+        graph.capture_begin()
+        event = cuda.Event()
+        event.record(stream)
+        other.wait_event(event)
+        try:
+            other.synchronize()
+        except pystreams.AcceleratorError:
+            pass
+    return graph
+ignored = []
+sys.unraisablehook = lambda unraisable: ignored.append(unraisable.exc_type)
+try:
+    (spoilt(), 1 / 0)
+except ZeroDivisionError as error:
+    assert error.__context__ is None
+    print(error, [kind.__name__ for kind in ignored])
+"""
+    done = run_python(code, env={"PYSTREAMS_EMULATE_CUDA": "1"})
+    assert done.stderr == ""
+    assert done.stdout == "division by zero ['AcceleratorError']\n"
