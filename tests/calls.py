@@ -524,9 +524,14 @@ def array_interface(world):
 
 def cuda_graph(world):
     def call():
-        with cuda.graph(cuda.CUDAGraph(), capture_error_mode="relaxed"):
+        context = cuda.graph(cuda.CUDAGraph(), capture_error_mode="relaxed")
+        with context:
             assert cuda.is_current_stream_capturing()
             world.buffer.fill_(3)
+        assert context.stream_ctx.stream is context.capture_stream
+        assert context.capture_error_mode == "relaxed"
+        assert context.pool is None
+        context.cuda_graph.replay()
 
     return call
 
@@ -788,7 +793,10 @@ CUDA_CASES = {
         )
     ),
     "Buffer.__cuda_array_interface__": array_interface,
-    "cuda.graph cuda.is_current_stream_capturing": cuda_graph,
+    "CudaGraphContext CudaGraphContext.__enter__ CudaGraphContext.__exit__ "
+    "CudaGraphContext.cuda_graph CudaGraphContext.pool "
+    "CudaGraphContext.capture_stream CudaGraphContext.capture_error_mode "
+    "CudaGraphContext.stream_ctx cuda.is_current_stream_capturing": cuda_graph,
     "cuda.can_device_access_peer cuda.current_device cuda.device_count "
     "cuda.is_available cuda.is_emulated cuda.is_initialized cuda.init": (
         lambda w: (

@@ -346,9 +346,11 @@ def test_the_context_in_a_cycle_is_collected():
 
 def test_a_context_without_init():
     context = api.graph.__new__(api.graph)
-    for use in (context.__enter__, context.__exit__):
-        with pytest.raises(RuntimeError, match="was not called"):
-            use()
+    with pytest.raises(RuntimeError, match="was not called"):
+        context.__enter__()
+    for outside in (context, api.graph(api.CUDAGraph())):
+        with pytest.raises(RuntimeError, match="was not entered"):
+            outside.__exit__()
 
 
 def test_methods_of_a_subclass_are_called(cuda):

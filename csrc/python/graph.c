@@ -3,6 +3,7 @@
  * another thread uses. */
 #include "module.h"
 
+#include <errno.h>
 #include <structmember.h>
 
 #include "../core/graph.h"
@@ -379,9 +380,15 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (!PyUnicode_FSConverter(argument, &path)) {
         return NULL;
     }
+    errno = 0;
     WITHOUT_GIL(status =
                     ps_graph_print(graph_of(self), PyBytes_AS_STRING(path)));
+    int error = errno;
     Py_DECREF(path);
+    if (status == PS_ERROR_OPERATING_SYSTEM && error != 0) {
+        errno = error;
+        return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, argument);
+    }
     return finish(self, "CUDAGraph.debug_dump",
                   "debug_dump() needs a graph that was captured with debug "
                   "mode enabled, or with keep_graph=True",
@@ -460,7 +467,7 @@ static PyMethodDef graph_methods[] = {
            "Write the graph to a file, in Graphviz' language "
            "(cudaGraphDebugDotPrint).\n\n"
            "Warns, and does nothing, unless debug mode was enabled or "
-           "keep_graph is True.  May\nblock.  Raises AcceleratorError if the "
+           "keep_graph is True.  May\nblock.  Raises OSError if the "
            "file cannot be written, NotImplementedError\nif the backend "
            "has no such function."),
     METHOD("raw_cuda_graph", Graph_raw_cuda_graph, METH_NOARGS, ", /",

@@ -14,6 +14,10 @@ typedef struct {
     PyObject *capture_stream;
     PyObject *capture_error_mode;
     PyObject *stream_ctx;
+    /* While it is entered: what ends the capture and leaves the stream, found
+     * beforehand, as nothing may fail then. */
+    PyObject *end;
+    PyObject *leave;
 } ContextObject;
 
 static int
@@ -60,6 +64,8 @@ GraphContext_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->capture_stream);
     Py_VISIT(self->capture_error_mode);
     Py_VISIT(self->stream_ctx);
+    Py_VISIT(self->end);
+    Py_VISIT(self->leave);
     return 0;
 }
 
@@ -72,6 +78,8 @@ GraphContext_clear(PyObject *op)
     Py_CLEAR(self->capture_stream);
     Py_CLEAR(self->capture_error_mode);
     Py_CLEAR(self->stream_ctx);
+    Py_CLEAR(self->end);
+    Py_CLEAR(self->leave);
     return 0;
 }
 
@@ -85,28 +93,22 @@ GraphContext_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-/* What a method of the object's gives is dropped: -1 with an exception. */
+/* Whether a call worked, whose result is dropped: -1 with its exception. */
 static int
-call(PyObject *object, const char *method, PyObject *first, PyObject *second)
+check(PyObject *result)
 {
-    PyObject *name = PyUnicode_FromString(method);
-    PyObject *result =
-        name != NULL
-            ? PyObject_CallMethodObjArgs(object, name, first, second, NULL)
-            : NULL;
-    Py_XDECREF(name);
     Py_XDECREF(result);
     return result != NULL ? 0 : -1;
 }
 
-/* Leave the stream's context, keeping the exception that is pending; without
- * one, that of leaving. */
+/* Leave the stream, keeping the exception that is pending; without one, that
+ * of leaving. */
 static int
-leave(PyObject *stream_ctx)
+leave_stream(PyObject *leave)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    int left = call(stream_ctx, "__exit__", NULL, NULL);
+    int left = check(PyObject_CallNoArgs(leave));
     if (type == NULL) {
         return left;
     }
@@ -114,64 +116,64 @@ leave(PyObject *stream_ctx)
     return -1;
 }
 
-/* What the object has now, held: a call may run code that calls __init__. */
 static int
-take(PyObject *op, ContextObject *taken)
+synchronize(struct module_state *state)
+{
+    struct work work = {
+        .operation = "synchronize",
+        .device = device_argument(state, PS_DEVICE_CUDA, NULL),
+    };
+    return work.device != NULL ? check(waited(state, &work, NULL)) : -1;
+}
+
+/* The object is reachable from the caller's with statement alone, but a call
+ * may run code that has it: what is used here is held. */
+static int
+enter(PyObject *op, PyObject *stream_ctx, PyObject *begin, PyObject *end,
+      PyObject *leave)
+{
+    ContextObject *self = (ContextObject *)op;
+    PyObject *arguments =
+        PyTuple_Pack(2, self->pool, self->capture_error_mode);
+    int result = -1;
+    if (arguments != NULL && synchronize(state_of(op)) == 0 &&
+        check(PyObject_CallMethod(stream_ctx, "__enter__", NULL)) == 0) {
+        result = check(PyObject_CallObject(begin, arguments));
+        if (result < 0) {
+            leave_stream(leave);
+        }
+        else {
+            Py_XSETREF(self->end, Py_NewRef(end));
+            Py_XSETREF(self->leave, Py_NewRef(leave));
+        }
+    }
+    Py_XDECREF(arguments);
+    return result;
+}
+
+static PyObject *
+GraphContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     ContextObject *self = (ContextObject *)op;
     if (self->stream_ctx == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "the graph context has no graph: its __init__() was "
                         "not called");
-        return -1;
-    }
-    taken->cuda_graph = Py_NewRef(self->cuda_graph);
-    taken->pool = Py_NewRef(self->pool);
-    taken->capture_error_mode = Py_NewRef(self->capture_error_mode);
-    taken->stream_ctx = Py_NewRef(self->stream_ctx);
-    return 0;
-}
-
-static void
-give(ContextObject *taken)
-{
-    Py_DECREF(taken->cuda_graph);
-    Py_DECREF(taken->pool);
-    Py_DECREF(taken->capture_error_mode);
-    Py_DECREF(taken->stream_ctx);
-}
-
-static int
-begin(struct module_state *state, ContextObject *self)
-{
-    struct work work = {
-        .operation = "synchronize",
-        .device = device_argument(state, PS_DEVICE_CUDA, NULL),
-    };
-    PyObject *done = work.device != NULL ? waited(state, &work, NULL) : NULL;
-    if (done == NULL) {
-        return -1;
-    }
-    Py_DECREF(done);
-    if (call(self->stream_ctx, "__enter__", NULL, NULL) < 0) {
-        return -1;
-    }
-    if (call(self->cuda_graph, "capture_begin", self->pool,
-             self->capture_error_mode) < 0) {
-        return leave(self->stream_ctx);
-    }
-    return 0;
-}
-
-static PyObject *
-GraphContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
-{
-    ContextObject taken;
-    if (take(op, &taken) < 0) {
         return NULL;
     }
-    int result = begin(state_of(op), &taken);
-    give(&taken);
+    PyObject *stream_ctx = Py_NewRef(self->stream_ctx);
+    PyObject *graph = Py_NewRef(self->cuda_graph);
+    PyObject *begin = PyObject_GetAttrString(graph, "capture_begin");
+    PyObject *end =
+        begin != NULL ? PyObject_GetAttrString(graph, "capture_end") : NULL;
+    PyObject *leave =
+        end != NULL ? PyObject_GetAttrString(stream_ctx, "__exit__") : NULL;
+    int result = leave != NULL ? enter(op, stream_ctx, begin, end, leave) : -1;
+    Py_XDECREF(leave);
+    Py_XDECREF(end);
+    Py_XDECREF(begin);
+    Py_DECREF(graph);
+    Py_DECREF(stream_ctx);
     if (result < 0) {
         return NULL;
     }
@@ -181,17 +183,22 @@ GraphContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
 static PyObject *
 GraphContext_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
+    ContextObject *self = (ContextObject *)op;
     bool raised = nargs > 0 && args[0] != Py_None;
-    ContextObject taken;
-    if (take(op, &taken) < 0) {
+    PyObject *end = self->end, *leave = self->leave;
+    if (leave == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the graph context was not entered");
         return NULL;
     }
-    if (call(taken.cuda_graph, "capture_end", NULL, NULL) < 0 && raised &&
+    self->end = self->leave = NULL;
+    if (check(PyObject_CallNoArgs(end)) < 0 && raised &&
         PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
     }
-    int result = leave(taken.stream_ctx);
-    give(&taken);
+    int result = leave_stream(leave);
+    Py_DECREF(end);
+    Py_DECREF(leave);
     if (result < 0) {
         return NULL;
     }

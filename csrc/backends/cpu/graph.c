@@ -711,9 +711,11 @@ cpu_graph_print(const struct ps_backend *backend, int device, ps_handle handle,
         return PS_ERROR_INVALID_HANDLE;
     }
     ps_status status = print_to(plan, handle, path);
+    int error = errno;
     cpu_lock(engine);
     plan_unref_locked(engine, plan);
     cpu_unlock(engine);
+    errno = error;
     return status;
 }
 

@@ -573,7 +573,8 @@ struct ps_backend {
                                ps_handle graph);
 
     /* Optional.  Write the graph to a file, for people.  May block.
-     * Statuses: PS_ERROR_OPERATING_SYSTEM where the file cannot be written. */
+     * Statuses: PS_ERROR_OPERATING_SYSTEM where the file cannot be written,
+     * with the reason in errno if that is known. */
     ps_status (*graph_print)(const struct ps_backend *backend, int device,
                              ps_handle graph, const char *path);
 
