@@ -368,10 +368,11 @@ PyMethodDef event_methods[] = {
      PyDoc_STR("wait($self, /, stream=None)\n--\n\n"
                "Make what the stream gets from here on wait for the record "
                "in effect now\n(cudaStreamWaitEvent).\n\n"
-               "Without a stream, the current one.  Nothing to wait for "
-               "where the event was never\nrecorded; an external one, in a "
+               "Without a stream, the current one.  Nothing to wait for if "
+               "the event was never\nrecorded; an external one, in a "
                "capture, gets the stream's device then, and each\nreplay "
-               "waits for the record in effect.  Does not block.")},
+               "waits for the record in effect.  Blocks with the GIL "
+               "released while the stream's\nqueue is full.")},
     {"query", Event_query, METH_NOARGS,
      PyDoc_STR("query($self, /)\n--\n\n"
                "Return whether the work before the latest record is done "

@@ -472,17 +472,17 @@ PyMethodDef stream_methods[] = {
      PyDoc_STR("wait_event($self, /, event)\n--\n\n"
                "Make what is queued from here on wait for the event's record "
                "in effect now\n(cudaStreamWaitEvent).\n\n"
-               "Does not block the caller.  Nothing to wait for where the "
-               "event was never\nrecorded; a later record changes "
-               "nothing.")},
+               "Nothing to wait for if the event was never recorded; a "
+               "later record changes\nnothing.  Blocks with the GIL "
+               "released while the stream's queue is full.")},
     {"wait_stream", (PyCFunction)(void (*)(void))Stream_wait_stream,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("wait_stream($self, /, stream)\n--\n\n"
                "Make what is queued from here on wait for all that the other "
                "stream has now.\n\n"
-               "Does not block the caller.  The other stream is a Stream of "
-               "the same device type,\nor any object with "
-               "__cuda_stream__.")},
+               "The other stream is a Stream of the same device type, or any "
+               "object with\n__cuda_stream__.  Blocks with the GIL released "
+               "while a queue of the two is full.")},
     {"record_event", (PyCFunction)(void (*)(void))Stream_record_event,
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("record_event($self, /, event=None)\n--\n\n"
@@ -506,10 +506,10 @@ PyMethodDef stream_methods[] = {
      PyDoc_STR("close($self, /)\n--\n\n"
                "Give the stream up now instead of when the object is "
                "collected.\n\n"
-               "Queued work still runs.  Where the stream is current, or "
-               "another object stands\nfor it, it lives on there.  Closing "
-               "twice is harmless; using a closed stream\nraises "
-               "ValueError.")},
+               "Queued work still runs.  If the stream is current, or "
+               "another object shares it, it\nlives on there.  Closing "
+               "twice is harmless; using a closed stream, or asking for "
+               "its\nhandle, raises ValueError.")},
     {"__enter__", Stream_enter, METH_NOARGS,
      PyDoc_STR("__enter__($self, /)\n--\n\n"
                "Make the stream current on its device, and its device "
