@@ -282,6 +282,26 @@ def test_attribute_that_raises(backend):
         block.copy_(fake)
 
 
+@pytest.mark.parametrize("name", ["version", "data", "stream", "mask"])
+def test_a_look_up_that_raises(cuda, name):
+    """Is not an entry that is missing."""
+
+    class Key(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            raise ZeroDivisionError
+
+    fake = Fake(filled(cuda, 4))
+    interface = fake.__cuda_array_interface__
+    interface[Key(name)] = interface.pop(name, None)
+    block = filled(cuda, 1)
+    with pytest.raises(ZeroDivisionError):
+        block.copy_(fake)
+    assert block.tobytes() == b"\1" * 64
+
+
 def test_entries_that_change_while_they_are_read(cuda):
     class Clearing:
         def __init__(self):

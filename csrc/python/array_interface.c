@@ -135,6 +135,29 @@ wait_for_producer(struct module_state *state, struct ps_device *device,
     return result;
 }
 
+/* What is read of an interface. */
+enum { VERSION, DATA, SHAPE, TYPESTR, STRIDES, STREAM, MASK, ENTRIES };
+
+/* Borrowed, NULL for those that it lacks; -1 with an exception. */
+static int
+read_entries(PyObject *interface, PyObject *entries[ENTRIES])
+{
+    static const char *const names[ENTRIES] = {
+        "version", "data", "shape", "typestr", "strides", "stream", "mask"};
+    for (int i = 0; i < ENTRIES; i++) {
+        PyObject *name = PyUnicode_FromString(names[i]);
+        if (name == NULL) {
+            return -1;
+        }
+        entries[i] = PyDict_GetItemWithError(interface, name);
+        Py_DECREF(name);
+        if (entries[i] == NULL && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int
 interface_hold(struct module_state *state, PyObject *object,
                PyObject *interface, struct ps_device *device,
@@ -142,26 +165,24 @@ interface_hold(struct module_state *state, PyObject *object,
 {
     int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
     struct claim claim = {.what = what, .shape = shape};
-    PyObject *layout = PyDict_GetItemString(interface, "strides");
-    PyObject *number = PyDict_GetItemString(interface, "stream");
+    PyObject *entries[ENTRIES];
 
-    if (check_version(PyDict_GetItemString(interface, "version")) < 0 ||
-        parse_data(PyDict_GetItemString(interface, "data"), &claim) < 0) {
+    if (read_entries(interface, entries) < 0 ||
+        check_version(entries[VERSION]) < 0 ||
+        parse_data(entries[DATA], &claim) < 0) {
         return -1;
     }
-    claim.ndim = parse_extents(
-        "shape", PyDict_GetItemString(interface, "shape"), shape);
+    claim.ndim = parse_extents("shape", entries[SHAPE], shape);
     if (claim.ndim < 0) {
         return -1;
     }
-    claim.stride_unit =
-        parse_typestr(PyDict_GetItemString(interface, "typestr"));
+    claim.stride_unit = parse_typestr(entries[TYPESTR]);
     if (claim.stride_unit < 0) {
         return -1;
     }
     claim.item_bits = (uint64_t)claim.stride_unit * 8;
-    if (is_given(layout)) {
-        int count = parse_extents("strides", layout, strides);
+    if (is_given(entries[STRIDES])) {
+        int count = parse_extents("strides", entries[STRIDES], strides);
         if (count >= 0 && count != claim.ndim) {
             PyErr_Format(PyExc_ValueError, "%s has %d extents and %d strides",
                          what, claim.ndim, count);
@@ -171,7 +192,7 @@ interface_hold(struct module_state *state, PyObject *object,
         }
         claim.strides = strides;
     }
-    if (is_given(PyDict_GetItemString(interface, "mask"))) {
+    if (is_given(entries[MASK])) {
         PyErr_Format(PyExc_ValueError,
                      "%s has a mask, which a copy would "
                      "lose",
@@ -184,8 +205,8 @@ interface_hold(struct module_state *state, PyObject *object,
         return -1;
     }
     Py_INCREF(object);
-    if (is_given(number) &&
-        wait_for_producer(state, claim.device, stream, number) < 0) {
+    if (is_given(entries[STREAM]) &&
+        wait_for_producer(state, claim.device, stream, entries[STREAM]) < 0) {
         span_release(state, span);
         return -1;
     }
