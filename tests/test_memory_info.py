@@ -5,20 +5,30 @@ from test_memory import settle
 
 import pystreams
 
+NBYTES = 8 << 20
+
+
+def falls(cuda, more, less):
+    """Whether free memory fell by so much; on a GPU the driver may take some
+    for itself, and other programs too."""
+    return more - less == NBYTES or (
+        not cuda.on_engine and NBYTES <= more - less < NBYTES + (64 << 20)
+    )
+
 
 def test_free_memory_is_what_can_still_be_had(cuda):
     """Also while the library keeps what was freed for the next ones."""
-    nbytes = 8 << 20
     for _ in range(3):
         before, total = pystreams.cuda.mem_get_info()
-        block = pystreams.empty(nbytes, device="cuda")
+        block = pystreams.empty(NBYTES, device="cuda")
         pystreams.cuda.synchronize()
         during = pystreams.cuda.mem_get_info()
         block.close()
         pystreams.cuda.synchronize()
         after = pystreams.cuda.mem_get_info()
-        assert during == (before - nbytes, total)
-        assert after == (before, total)
+        assert falls(cuda, before, during[0])
+        assert falls(cuda, after[0], during[0])
+        assert during[1] == after[1] == total
 
 
 def test_free_memory_is_each_devices_own(two_cuda):
@@ -26,23 +36,27 @@ def test_free_memory_is_each_devices_own(two_cuda):
         return [pystreams.cuda.mem_get_info(i)[0] for i in range(2)]
 
     before = free()
-    block = two_cuda.empty(1 << 20, 1)
-    assert free() == [before[0], before[1] - (1 << 20)]
+    block = two_cuda.empty(NBYTES, 1)
+    during = free()
+    assert not falls(two_cuda, before[0], during[0])
+    assert falls(two_cuda, before[1], during[1])
     block.close()
     two_cuda.synchronize(1)
-    assert free() == before
+    assert falls(two_cuda, free()[1], during[1])
 
 
 def test_dropped_memory_is_free_once_its_uses_are_over(cuda):
-    before = pystreams.cuda.mem_get_info()[0]
     stream = cuda.stream()
+    before = pystreams.cuda.mem_get_info()[0]
     with cuda.hold(stream):
-        block = cuda.empty(1 << 20)
+        block = cuda.empty(NBYTES)
         block.record_stream(stream)
         del block
-        assert pystreams.cuda.mem_get_info()[0] == before - (1 << 20)
+        during = pystreams.cuda.mem_get_info()[0]
+        assert falls(cuda, before, during)
     stream.synchronize()
-    assert pystreams.cuda.mem_get_info()[0] == before
+    cuda.synchronize()
+    assert falls(cuda, pystreams.cuda.mem_get_info()[0], during)
 
 
 def test_an_address_is_of_a_device_while_it_is_allocated(two_cuda):
