@@ -145,7 +145,15 @@ raw_stream_create(PyObject *module, PyObject *args)
     const struct ps_backend *backend = device->runtime->backend;
     WITHOUT_GIL(
         status = backend->stream_create(backend, device->index, 0, &handle));
-    return Py_BuildValue("(iK)", status, (unsigned long long)handle);
+    PyObject *result =
+        Py_BuildValue("(iK)", status, (unsigned long long)handle);
+    if (result == NULL && status == PS_SUCCESS) {
+        WITHOUT_GIL(
+            status = backend->stream_destroy(backend, device->index, handle));
+        report_cleanup_on(state_of_module(module), device,
+                          "destroying a stream", status);
+    }
+    return result;
 }
 
 static PyObject *
