@@ -14,6 +14,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -227,6 +228,7 @@ class Program:
         self.faults = set()
 
     def fault(self, operation, text):
+        text = re.sub(r"0x[0-9a-f]+", "0x...", text)
         line = f"{self.world.name}, {operation}: {text}"
         if line not in self.faults:
             self.faults.add(line)

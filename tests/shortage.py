@@ -19,6 +19,7 @@ import functools
 import gc
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ MOST = 2000
 MANY = 1000
 SWEEPS = 10
 BATCH = 100
+BATCHES = 30
 
 
 class Lost(Exception):
@@ -262,8 +264,8 @@ def is_short(error):
         return True
     if isinstance(error, SystemError):
         return False
-    # As CPython says it of its own.
-    if str(error) in ("can't allocate lock", "can't start new thread"):
+    # What CPython says of its own, and a peer whose memory cannot be had.
+    if re.search("can't (allocate lock|start new)|out of reach", str(error)):
         return True
     return error.__context__ is not None and is_short(error.__context__)
 
@@ -277,6 +279,8 @@ class Sweep:
         sys.unraisablehook = self.unraisable.append
 
     def fault(self, case, text):
+        # One line for what differs by addresses alone.
+        text = re.sub(r"0x[0-9a-f]+", "0x...", text)
         line = f"{self.world.name}, {case}: {text}"
         if line not in self.faults:
             self.faults.append(line)
@@ -364,7 +368,7 @@ class Sweep:
         objects, the interpreter's, grow too, but ever more slowly."""
         for skip in range(count):
             grown, before = BATCH, self.held()[kind]
-            for _ in range(3):
+            for _ in range(BATCHES):
                 if grown < BATCH // 2:
                     break
                 for _ in range(BATCH):
