@@ -7,6 +7,11 @@ pipeline's limit.  On the CPU engine all stages share the cores, and the limit
 is a loop in C on as many threads: read and two memcpy for each chunk.  Every
 round measures all of it; ratios are within a round, and the medians of the
 rounds are printed.
+
+The stages share cores, memory and caches, and so do not reach their limits
+together.  What they do reach is shown by plain threads, as many as the demo
+has streams: each reads a chunk, copies it to the device and back, waits, and
+checks it, with a stream of its own and no callables.
 """
 
 import argparse
@@ -23,7 +28,7 @@ import zlib
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 
-from pystreams import _C, Buffer, Stream, demo
+from pystreams import _C, Buffer, Event, Stream, demo
 
 READERS = (1, 2, 4, 8, 16, 32)
 # The bytes that go through the CPU engine, or are copied one way.
@@ -165,6 +170,52 @@ class Copies:
         return turns * len(self._pairs) * self._chunk / seconds
 
 
+class Threads:
+    """Plain threads that do what the demo does, without callables."""
+
+    def __init__(self, source: demo.Source):
+        self._source = source
+        self._places: list[tuple] = []
+
+    def add(self, device: _C.device, chunk: int) -> None:
+        stream = Stream(device)
+        self._places.append(
+            (
+                stream,
+                Buffer(chunk, device=device, stream=stream),
+                demo.host_buffer(chunk, stream),
+                demo.host_buffer(chunk, stream),
+                Event(device, enable_timing=False, blocking=True),
+            )
+        )
+
+    def rate(self, threads: int, limit: int, checksums: array | None) -> float:
+        """Return the bytes a second of some of the threads."""
+        chunk = self._places[0][1].nbytes
+        indices = iter(range(-(-limit // chunk)))
+
+        def work(place: tuple) -> None:
+            stream, buffer, incoming, outgoing, done = place
+            views = incoming.memoryview(), outgoing.memoryview()
+            for index in indices:
+                length = min(chunk, limit - index * chunk)
+                self._source.read(views[0][:length], index * chunk)
+                buffer.copy_(incoming, True, stream)
+                outgoing.copy_(buffer, True, stream)
+                done.record(stream)
+                done.synchronize()
+                if checksums is not None:
+                    found = zlib.crc32(views[1][:length])
+                    if found != checksums[index]:
+                        raise RuntimeError(f"chunk {index} came back wrong")
+
+        with ThreadPoolExecutor(threads) as pool:
+            began = time.perf_counter()
+            for _ in pool.map(work, self._places[:threads]):
+                pass
+            return limit / (time.perf_counter() - began)
+
+
 class Section:
     """The demo on some devices, over some numbers of streams."""
 
@@ -190,6 +241,9 @@ class Section:
             source, self.chunk, self.size, silent
         )
         self._lanes: list[demo.Lane] = []
+        self._threads = Threads(source)
+        for index in range(most):
+            self._threads.add(ways[index % len(ways)][0], self.chunk)
 
     def _demo(self, streams: int, checksums: array | None) -> float:
         count = streams * len(self._ways)
@@ -202,6 +256,17 @@ class Section:
         demo.stream_file(*arguments, min(self.size, 1 << 28), None, silent)
         seconds = demo.stream_file(*arguments, self.size, checksums, silent)
         return self.size / seconds
+
+    def _both(self, checksums: array | None) -> tuple[dict, dict]:
+        """Return the rates of the demo and of plain threads."""
+        runs, plain = {}, {}
+        for streams in self.streams:
+            runs[str(streams)] = self._demo(streams, checksums)
+            threads = streams * len(self._ways)
+            plain[str(streams)] = self._threads.rate(
+                threads, self.size, checksums
+            )
+        return runs, plain
 
     def round(self) -> dict:
         """Measure the limits and the demo once; rates in GB/s."""
@@ -217,16 +282,14 @@ class Section:
                 ("each way at once", True, True),
             )
         }
-        runs = {str(n): self._demo(n, None) for n in self.streams}
+        runs, plain = self._both(None)
         # Slower by far, and more so on few threads.
         checked_read = {
             str(n): self._readers.rate(n, self.size, True)
             for n in self._counts
             if n >= max(self._counts) // 4
         }
-        checked = {
-            str(n): self._demo(n, self._checksums) for n in self.streams
-        }
+        checked, plain_checked = self._both(self._checksums)
         if self.host:
             threads = demo.cores()
             in_c = {
@@ -251,11 +314,19 @@ class Section:
             "loop in C": giga(in_c),
             "limit": limit / 1e9,
             "limit with check": checked_limit / 1e9,
+            "plain threads": giga(plain),
+            "plain threads with check": giga(plain_checked),
             "demo": giga(runs),
             "demo with check": giga(checked),
             "demo / limit": {n: rate / limit for n, rate in runs.items()},
             "demo / limit with check": {
                 n: rate / checked_limit for n, rate in checked.items()
+            },
+            "demo / plain threads": {
+                n: rate / plain[n] for n, rate in runs.items()
+            },
+            "demo / plain threads with check": {
+                n: rate / plain_checked[n] for n, rate in checked.items()
             },
             "demo / 1 thread in C": {
                 n: rate / in_c["1"] for n, rate in runs.items() if in_c
@@ -289,7 +360,7 @@ def show(section: Section, result: dict) -> None:
             text = "  ".join(f"{key}: {x:.2f}" for key, x in value.items())
         else:
             text = f"{value:.2f}"
-        print(f"  {name:<24} {text}")
+        print(f"  {name:<31} {text}")
 
 
 def counts(text: str) -> list[int]:

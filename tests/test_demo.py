@@ -319,6 +319,18 @@ def test_a_wrong_byte_is_found(monkeypatch, capsys, make, at):
     assert "chunk 7 came back different" in err
 
 
+def test_every_chunk_once(run_demo, make):
+    """Whichever stream is free for it."""
+    done = run_demo(
+        make(100 * CHUNK + 1), "--device", "cpu:0", "--streams", 3, "--chunk",
+        CHUNK, "--json",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)["timetable"]
+    assert len(rows) == 3
+    assert sum(row["chunks"] for row in rows) == 101
+
+
 def test_short_reads(monkeypatch, capsys, make):
     """The rest of a chunk is read after them."""
     preadv = os.preadv

@@ -2,6 +2,7 @@
 is done late, at random, and which knows what is ordered after what."""
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -376,3 +377,21 @@ def test_what_holds_of_every_backend(run_late, name):
     assert done.returncode == 0, done.stdout
     assert "[cuda" in done.stdout
     assert "[cuda-emulated" not in done.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--device=cuda", "--chain"]])
+def test_the_demo_orders_what_it_does(run, tmp_path, options):
+    """Callables that read and check, and copies between them."""
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(300_001))
+    code = """
+import json
+from pystreams import __main__ as program
+assert program.main([
+    "demo", *sys.argv[1:], "--streams=5", "--chunk=4K", "--json"]) == 0
+assert late.late_cuda_faults() == 0
+"""
+    result = json.loads(run(code, path, *options))
+    assert result["bytes"] == 300_001
+    total = sum(row["chunks"] for row in result["timetable"])
+    assert total == 74 * (len(result["devices"]) if options else 1)
