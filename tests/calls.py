@@ -68,6 +68,7 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.holds = []
         self.begun = []
+        self.kept = []
         self.later = contextlib.ExitStack()
         self.peer = None
         self.settle()
@@ -99,6 +100,7 @@ class World:
         # Not before: sem_wait has read them to the end.
         self.holds.clear()
         begun, self.begun = self.begun, []
+        self.later.callback(self.kept.clear)
         futures = [f for f in begun if asyncio.isfuture(f)]
         if futures:
             self.loop.run_until_complete(asyncio.wait(futures, timeout=LIMIT))
@@ -161,7 +163,9 @@ def awaiting(obj):
         asyncio._set_running_loop(world.loop)
 
         def call():
-            for future in one.__await__():
+            # What gives up an await gives up its future.
+            world.kept.append(one.__await__())
+            for future in world.kept[-1]:
                 world.begin(future)
                 break
 
