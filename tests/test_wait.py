@@ -1,9 +1,13 @@
 """`wait` and `as_completed`: several streams, events and Futures at once."""
 
 import concurrent.futures
+import contextlib
 import functools
+import gc
+import linecache
 import os
 import select
+import sys
 import threading
 
 import pytest
@@ -415,3 +419,63 @@ def test_a_failure_is_its_own_streams(faulty):
         assert sorted(messages) == [(0, 0), (1, 719)], turn
         with pytest.raises(pystreams.AcceleratorError):
             bad.synchronize()
+
+
+def interrupted_at(line, function):
+    """Whether Ctrl-C came, at that line of the package's that is run."""
+    left = line
+
+    def trace(frame, event, _):
+        nonlocal left
+        callers = frame.f_code.co_name, frame.f_back.f_code.co_name
+        if (
+            frame.f_code.co_filename != pystreams._waiting.__file__
+            # What a finalizer raises is reported, and no test's to catch.
+            or "__del__" in callers
+        ):
+            return None
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        # Python handles no signal between a with block and its __exit__.
+        if event == "line" and not text.lstrip().startswith("with "):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("how", ["wait", "as_completed", "left early"])
+def test_ctrl_c_anywhere_leaves_nothing(trio, how):
+    """With a Future, whose callbacks show it."""
+    objects, gates = trio
+    gates[0].set()
+    objects[0].synchronize()
+
+    def use():
+        if how == "wait":
+            wait(objects, 0.001)
+        elif how == "left early":
+            iterator = iter(as_completed(objects))
+            next(iterator)
+            iterator.close()
+        else:
+            with contextlib.suppress(TimeoutError):
+                list(as_completed(objects, 0.001))
+
+    line = 1
+    while interrupted_at(line, use):
+        if objects[2]._done_callbacks:
+            gc.collect()
+        assert not objects[2]._done_callbacks, line
+        line += 1
+    assert line > 20
+    assert not objects[2]._done_callbacks
