@@ -1,0 +1,46 @@
+"""Count the references that each public call leaves, on a debug build of
+Python, and print a line for each call that leaves any:
+
+    python tests/references.py cpu|cuda [plant]
+"""
+
+import ctypes
+import gc
+import sys
+from itertools import pairwise
+
+from calls import World, cases
+
+CALLS = 20
+WARM_UP = 2
+BATCHES = 3
+
+
+def plant(world):
+    return lambda: ctypes.pythonapi.Py_IncRef(ctypes.py_object(object()))
+
+
+def references(world, prepare):
+    """How many there are after so many calls."""
+    for _ in range(CALLS):
+        prepare(world)()
+        world.settle()
+    gc.collect()
+    return sys.gettotalrefcount()
+
+
+def main(name, *planted):
+    world = World(name)
+    table = {"the planted leak": plant} if planted else cases(name)
+    for case, prepare in table.items():
+        counts = [
+            references(world, prepare) for _ in range(WARM_UP + BATCHES + 1)
+        ][WARM_UP:]
+        # Caches grow by fits and starts, a leak with each call.
+        grown = min(b - a for a, b in pairwise(counts))
+        if grown >= CALLS // 2:
+            print(f"{name}, {case}: {grown} references in {CALLS} calls")
+    world.close()
+
+
+main(*sys.argv[1:])

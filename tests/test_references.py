@@ -1,0 +1,40 @@
+"""That no public call leaves a reference behind, as a debug build of Python
+counts them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("references.py")
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def leaks(request, run_python):
+    """leaks(argument...): what a program says that counts references."""
+    if not hasattr(sys, "gettotalrefcount"):
+        pytest.skip("needs a debug build of Python")
+
+    def run(*arguments):
+        variables = {
+            "PYSTREAMS_ACCELERATOR": request.param,
+            "PYSTREAMS_CPU_DEVICES": "2",
+            "PYSTREAMS_EMULATE_CUDA": "2",
+        }
+        done = run_python(
+            ["-W", "ignore", PROGRAM, request.param, *arguments],
+            env=variables,
+            timeout=300,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
+def test_no_call_leaves_a_reference(leaks):
+    assert leaks() == ""
+
+
+def test_a_leak_is_seen(leaks):
+    assert "the planted leak: 2" in leaks("plant")
