@@ -540,6 +540,17 @@ def cuda_graph(world):
     return call
 
 
+def cuda_graph_members(world):
+    context = cuda.graph(cuda.CUDAGraph(), stream=world.stream)
+    return lambda: (
+        context.capture_error_mode,
+        context.capture_stream,
+        context.cuda_graph,
+        context.pool,
+        context.stream_ctx,
+    )
+
+
 CASES = {
     "device device.type device.index": lambda w: (
         lambda: [
@@ -640,6 +651,13 @@ CASES = {
     "Waiter Waiter.fileno": lambda w: lambda: _C.Waiter().fileno(),
     "Waiter.watch": watch,
     "Waiter.post": lambda w: lambda: w.waiter.post(1),
+    "Waiter.expect Waiter.cancel": lambda w: (
+        lambda: (
+            w.waiter.expect(10**9),
+            w.waiter.cancel(10**9),
+        )
+    ),
+    "Waiter.first": lambda w: w.waiter.first,
     "Waiter.take": take,
     "Waiter.wait": wait_waiter,
     "Waiter.check": lambda w: lambda: w.waiter.check(w.stream, 0),
@@ -798,9 +816,10 @@ CUDA_CASES = {
     ),
     "Buffer.__cuda_array_interface__": array_interface,
     "CudaGraphContext CudaGraphContext.__enter__ CudaGraphContext.__exit__ "
+    "cuda.is_current_stream_capturing": cuda_graph,
+    "CudaGraphContext.capture_error_mode CudaGraphContext.capture_stream "
     "CudaGraphContext.cuda_graph CudaGraphContext.pool "
-    "CudaGraphContext.capture_stream CudaGraphContext.capture_error_mode "
-    "CudaGraphContext.stream_ctx cuda.is_current_stream_capturing": cuda_graph,
+    "CudaGraphContext.stream_ctx": cuda_graph_members,
     "cuda.can_device_access_peer cuda.current_device cuda.device_count "
     "cuda.is_available cuda.is_emulated cuda.is_initialized cuda.init": (
         lambda w: (
