@@ -51,7 +51,10 @@ class Gated:
         self.random = random.Random(seed)
         self.streams = [backend.stream(i % devices) for i in range(6)]
         self.events = [
-            [backend.event(enable_timing=bool(timed)) for timed in (False, True) * 2]
+            [
+                backend.event(enable_timing=bool(timed))
+                for timed in (False, True) * 2
+            ]
             for _ in range(devices)
         ]
         for stream in self.streams:
