@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -101,9 +102,10 @@ relay(struct cuda_mark *mark, ps_handle event)
                                 : cuda_driver.event_record(mark->event, side);
 }
 
-/* A mark with a side stream. */
+/* A mark with a side stream; statuses as cuda_side_find. */
 static ps_status
-relay_find(int device, ps_handle event, struct cuda_mark **result)
+relay_find(int device, ps_handle event, unsigned most,
+           struct cuda_mark **result)
 {
     struct cuda_mark *mark;
     ps_status status = cuda_mark_find(device, &mark);
@@ -111,7 +113,7 @@ relay_find(int device, ps_handle event, struct cuda_mark **result)
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = cuda_side_find(device, event, &mark->side);
+    status = cuda_side_find(device, event, most, &mark->side);
     if (status != PS_SUCCESS) {
         cuda_mark_release(mark);
         return status;
@@ -120,11 +122,13 @@ relay_find(int device, ps_handle event, struct cuda_mark **result)
     return PS_SUCCESS;
 }
 
+/* PS_ERROR_NOT_READY: the event has too many waits that were given up. */
 static ps_status
 relay_watch(int device, ps_handle event, struct ps_notification *notification)
 {
+    enum { MOST_WAITS = 16 };
     struct cuda_mark *mark;
-    ps_status status = relay_find(device, event, &mark);
+    ps_status status = relay_find(device, event, MOST_WAITS, &mark);
 
     if (status == PS_SUCCESS) {
         status = relay(mark, event);
@@ -142,7 +146,7 @@ static ps_status
 event_yield(int device, ps_handle event)
 {
     struct cuda_mark *mark;
-    ps_status status = relay_find(device, event, &mark);
+    ps_status status = relay_find(device, event, UINT_MAX, &mark);
 
     return status != PS_SUCCESS ? status
                                 : cuda_event_replace(event, mark, relay);
@@ -174,11 +178,14 @@ event_ask(int device, ps_handle event, struct ps_notification *notification,
     ps_status status = cuda_driver.event_query((CUevent)event);
 
     *done = status == PS_SUCCESS;
-    if (status != PS_ERROR_NOT_READY) {
-        return status;
+    if (status == PS_ERROR_NOT_READY && is_shared(event)) {
+        status = relay_watch(device, event, notification);
     }
-    return is_shared(event) ? relay_watch(device, event, notification)
-                            : cuda_event_watch(device, event, notification);
+    /* Of a shared event that is asked for again and again, the latest record
+     * stands for the one in effect now. */
+    return status == PS_ERROR_NOT_READY
+               ? cuda_event_watch(device, event, notification)
+               : status;
 }
 
 static ps_status

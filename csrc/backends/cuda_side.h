@@ -8,10 +8,12 @@
 
 struct cuda_side;
 
-/* One that waits for nothing, to wait for the event; or that waits for an
- * earlier record of it, where very many that were given up still wait.  With
- * the device's context current. */
-ps_status cuda_side_find(int device, ps_handle event, struct cuda_side **side);
+/* One that waits for nothing, to wait for the event; or the one on which waits
+ * for earlier records of it were given up.  With the device's context current.
+ * Statuses: PS_ERROR_NOT_READY if it has so many waits already,
+ * PS_ERROR_OUT_OF_MEMORY. */
+ps_status cuda_side_find(int device, ps_handle event, unsigned most,
+                         struct cuda_side **side);
 
 CUstream cuda_side_stream(const struct cuda_side *side);
 
