@@ -14,12 +14,15 @@ LONG = 30
 
 
 def external_on(backend, graph, stream):
-    """An event that the graph records, which was captured on the stream."""
+    """An event that the graph records, which was captured on the stream.  The
+    first launch may wait for all work of a GPU."""
     event = pystreams.Event(backend.name, enable_timing=False, external=True)
     block = backend.empty(64)
     with Capture(graph, stream):
         block.zero_()
         event.record(stream)
+    replay(graph, stream)
+    stream.synchronize()
     return event
 
 
