@@ -551,8 +551,10 @@ def test_a_cancelled_wait_leaves_nothing(backend, gate):
 def test_as_completed_keeps_the_order(backend, run):
     """Of what ends while the loop is busy, too."""
     streams = [backend.stream() for _ in range(12)]
+    # What a GPU ends between two looks at it is in no order.
+    step = 2 if backend.on_engine else 8
     for index, stream in enumerate(streams):
-        backend.sleep(stream, 2 * index + 2)
+        backend.sleep(stream, step * (index + 1))
 
     async def main():
         order = []
