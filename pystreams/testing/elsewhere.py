@@ -13,9 +13,9 @@ from functools import partial
 import pystreams
 from pystreams import _C
 
-from .busy import find_way
+from .busy import Submitted, find_way
 from .device import Device
-from .watch import Background
+from .watch import Background, eventually
 
 
 class Elsewhere:
@@ -88,7 +88,11 @@ def serve(name: str, module: str) -> None:
 
     def hold() -> None:
         assert way is not None
-        actions["release"] = way(stream).open
+        gate = way(stream)
+        actions["release"] = gate.open
+        # One that has not begun is cancelled at the end of the program.
+        if isinstance(gate, Submitted):
+            eventually(gate.reached)
 
     def wait() -> str:
         try:
