@@ -456,6 +456,12 @@ def sanitized():
 
 
 @pytest.fixture
+def thread_sanitized():
+    """Whether that is ThreadSanitizer."""
+    return "libtsan" in Path("/proc/self/maps").read_text()
+
+
+@pytest.fixture
 def run_python(tmp_path):
     """run(code or arguments, env={}, timeout=60) -> CompletedProcess of a
     fresh interpreter; a variable that is None is removed from its

@@ -31,10 +31,10 @@ esac
 
 
 @pytest.fixture
-def bootstrap(tmp_path, sanitized):
+def bootstrap(tmp_path, thread_sanitized):
     """bootstrap(stop) -> CompletedProcess, in a checkout of two files."""
-    if sanitized:
-        pytest.skip("a sanitizer cannot be loaded into sh")
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer cannot be loaded into sh")
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)

@@ -55,9 +55,9 @@ def test_how_the_system_shows_them(stream):
     assert ours == theirs
 
 
-def test_one_that_ends_is_shown_no_more(run, sanitized):
-    if sanitized:
-        pytest.skip("a sanitizer has a thread of its own")
+def test_one_that_ends_is_shown_no_more(run, thread_sanitized):
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer has a thread of its own")
     code = """
 from pystreams import _C
 assert stream.submit(int).result() == 0

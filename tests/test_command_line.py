@@ -16,11 +16,11 @@ COMMANDS = [[], ["--json"], ["demo", sys.executable], ["demo", "--help"]]
 
 
 @pytest.fixture
-def shell(tmp_path, sanitized):
+def shell(tmp_path, thread_sanitized):
     """shell(redirection, arguments) -> CompletedProcess of a command line
     that ends so."""
-    if sanitized:
-        pytest.skip("a sanitizer cannot be loaded into sh")
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer cannot be loaded into sh")
 
     def run(redirection, arguments):
         command = f'exec "$0" -m pystreams "$@" {redirection}'
