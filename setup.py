@@ -132,7 +132,7 @@ class BuildExt(build_ext):
             print("pystreams: building without CUDA")
             return
         print(f"pystreams: building with the CUDA toolkit in {toolkit.root}")
-        ext.sources += sorted(glob("csrc/backends/cuda*.c"))
+        ext.sources += sorted(glob("csrc/backends/cuda/*.c"))
         ext.define_macros.append(("PS_WITH_CUDA", "1"))
         ext.include_dirs.append(str(toolkit.include))
         ext.extra_objects.append(str(toolkit.cudart / "libcudart_static.a"))

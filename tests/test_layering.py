@@ -44,13 +44,9 @@ def each(paths):
 
 
 def part(path):
-    """core, python, backends/cpu, backends/cuda or include."""
+    """include, core, python, or an entry of backends."""
     parts = path.relative_to(ROOT / "csrc").parts
-    if parts[0] != "backends":
-        return parts[0]
-    if len(parts) == 3:
-        return f"backends/{parts[1]}"
-    return f"backends/{path.stem.split('_')[0]}"
+    return "/".join(parts[: 2 if parts[0] == "backends" else 1])
 
 
 def code(path):
@@ -81,7 +77,7 @@ def test_there_is_something_to_read():
         "include",
         "core",
         "python",
-        "backends/backends",
+        "backends/backends.h",
         "backends/cpu",
         "backends/cuda",
     }
@@ -108,7 +104,7 @@ def test_who_includes_what(path):
             "csrc/python/",
             "csrc/backends/backends.h",
         ],
-        "backends/backends": [public],
+        "backends/backends.h": [public],
         "backends/cpu": [
             public,
             "csrc/backends/backends.h",
@@ -117,7 +113,7 @@ def test_who_includes_what(path):
         "backends/cuda": [
             public,
             "csrc/backends/backends.h",
-            "csrc/backends/cuda",
+            "csrc/backends/cuda/",
         ],
     }[mine]
     for one in inside:

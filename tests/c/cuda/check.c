@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../csrc/backends/cuda_driver.h"
+#include "../../../csrc/backends/cuda/driver.h"
 
 enum { TIME_OUT = 120 }; /* seconds for one test */
 

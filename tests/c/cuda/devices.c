@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../csrc/backends/cuda_driver.h"
+#include "../../../csrc/backends/cuda/driver.h"
 
 void
 test_absent(void)

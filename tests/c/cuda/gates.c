@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../../csrc/backends/cuda_driver.h"
+#include "../../../csrc/backends/cuda/driver.h"
 
 /* What became of a gate, which its call may open, or of a notification. */
 struct passage {

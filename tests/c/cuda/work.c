@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../csrc/backends/cuda_driver.h"
+#include "../../../csrc/backends/cuda/driver.h"
 
 static void
 exercise_streams(int device)

@@ -1,12 +1,12 @@
 /* Marks and the events that they have of their own. */
-#include "cuda_mark.h"
+#include "mark.h"
 
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "cuda_side.h"
+#include "side.h"
 
 /* Those with events of their own, to be used again. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,9 +1,9 @@
-/* Sleep on a CUDA stream; cuda_sleep.h says what that is. */
-#include "cuda_sleep.h"
+/* Sleep on a CUDA stream; sleep.h says what that is. */
+#include "sleep.h"
 
 #include <stdatomic.h>
 
-#include "cuda_driver.h"
+#include "driver.h"
 
 /* Old enough a text for every device that a runtime of this file serves. */
 static const char sleep_source[] =

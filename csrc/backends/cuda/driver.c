@@ -1,4 +1,4 @@
-/* libcuda and NVML, looked up at run time; cuda_driver.h says what for.
+/* libcuda and NVML, looked up at run time; driver.h says what for.
  *
  * One rule: libcuda stays loaded once it was found, NVML only while devices
  * are counted. */
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends.h"
-#include "cuda_driver.h"
+#include "../backends.h"
+#include "driver.h"
 
 #define NVML_FUNCTIONS(X)                                           \
     X(init, "nvmlInit_v2", (void))                                  \

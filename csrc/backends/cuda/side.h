@@ -4,7 +4,7 @@
 
 #include <pystreams/backend.h>
 
-#include "cuda_driver.h"
+#include "driver.h"
 
 struct cuda_side;
 

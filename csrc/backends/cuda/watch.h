@@ -20,7 +20,7 @@
 
 #include <pystreams/backend.h>
 
-#include "cuda_mark.h"
+#include "mark.h"
 
 /* ---- Streams ---- */
 

@@ -1,5 +1,5 @@
-/* Gates on CUDA streams; cuda_gate.h says what they are made of. */
-#include "cuda_gate.h"
+/* Gates on CUDA streams; gate.h says what they are made of. */
+#include "gate.h"
 
 #include <cuda_runtime_api.h>
 
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_driver.h"
-#include "cuda_watch.h"
+#include "driver.h"
+#include "watch.h"
 
 /* ---- Slots ---- */
 

@@ -6,7 +6,7 @@
 
 #include <pystreams/backend.h>
 
-#include "cuda_driver.h"
+#include "driver.h"
 
 struct cuda_line;
 

@@ -1,13 +1,13 @@
 /* Waits for CUDA's work that can end, by asking. */
-#include "cuda_wait.h"
+#include "wait.h"
 
 #include <cuda_runtime_api.h>
 
 #include <time.h>
 
-#include "cuda_driver.h"
-#include "cuda_mark.h"
-#include "cuda_poll.h"
+#include "driver.h"
+#include "mark.h"
+#include "poll.h"
 
 /* Ask for the event until the limit; again and again at first. */
 static ps_status

@@ -1,12 +1,12 @@
-/* CUDA events between processes; cuda_ipc.h says what may be expected. */
-#include "cuda_ipc.h"
+/* CUDA events between processes; ipc.h says what may be expected. */
+#include "ipc.h"
 
 #include <cuda_runtime_api.h>
 
 #include <string.h>
 
-#include "cuda_driver.h"
-#include "cuda_notify.h"
+#include "driver.h"
+#include "notify.h"
 
 _Static_assert(sizeof(cudaIpcEventHandle_t) == PS_IPC_HANDLE_BYTES,
                "a handle is cudart's");

@@ -1,9 +1,9 @@
-/* The CUDA backend's memory pools; cuda_pool.h says what for. */
-#include "cuda_pool.h"
+/* The CUDA backend's memory pools; pool.h says what for. */
+#include "pool.h"
 
 #include <stdatomic.h>
 
-#include "cuda_driver.h"
+#include "driver.h"
 
 static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
 

@@ -1,4 +1,4 @@
-/* The table over cudart; no files but the cuda*.c name cuda*.
+/* The table over cudart; only the files of this folder name cuda*.
  *
  * One rule: a call of cudart's is made with the primary context of its device
  * current, and leaves the thread as it was, so that cudart never meets a
@@ -10,16 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends.h"
-#include "cuda_driver.h"
-#include "cuda_gate.h"
-#include "cuda_graph.h"
-#include "cuda_ipc.h"
-#include "cuda_notify.h"
-#include "cuda_pool.h"
-#include "cuda_sleep.h"
-#include "cuda_wait.h"
-#include "cuda_watch.h"
+#include "../backends.h"
+#include "driver.h"
+#include "gate.h"
+#include "graph.h"
+#include "ipc.h"
+#include "notify.h"
+#include "pool.h"
+#include "sleep.h"
+#include "wait.h"
+#include "watch.h"
 
 /* Every member is handed the table and the device; few need both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,6 +1,6 @@
-/* What CUDA streams and events have done; cuda_watch.h says why it is asked.
+/* What CUDA streams and events have done; watch.h says why it is asked.
  */
-#include "cuda_watch.h"
+#include "watch.h"
 
 #include <cuda_runtime_api.h>
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "cuda_poll.h"
+#include "poll.h"
 
 _Static_assert(offsetof(struct cuda_mark, notifications) == 0,
                "a ring tells its mark");

@@ -1,6 +1,6 @@
 /* Side streams: kept for reuse while they are idle, and while they wait for
  * what nobody wants to know any more. */
-#include "cuda_side.h"
+#include "side.h"
 
 #include <cuda_runtime_api.h>
 

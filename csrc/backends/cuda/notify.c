@@ -1,5 +1,5 @@
-/* Notifications of CUDA streams and events; cuda_notify.h says how. */
-#include "cuda_notify.h"
+/* Notifications of CUDA streams and events; notify.h says how. */
+#include "notify.h"
 
 #include <cuda_runtime_api.h>
 
@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "cuda_side.h"
-#include "cuda_watch.h"
+#include "side.h"
+#include "watch.h"
 
 /* ---- Events that others may record ---- */
 

@@ -1,11 +1,11 @@
-/* Threads that ask; cuda_poll.h says when. */
-#include "cuda_poll.h"
+/* Threads that ask; poll.h says when. */
+#include "poll.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-#include "cuda_driver.h"
+#include "driver.h"
 
 enum { SECOND = 1000 * CUDA_MILLISECOND };
 

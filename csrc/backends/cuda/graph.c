@@ -1,11 +1,11 @@
 /* Captures and graphs over cudart; a handle is a cudaGraph_t or a
  * cudaGraphExec_t. */
-#include "cuda_graph.h"
+#include "graph.h"
 
 #include <cuda_runtime_api.h>
 
-#include "cuda_driver.h"
-#include "cuda_notify.h"
+#include "driver.h"
+#include "notify.h"
 
 /* Every member is handed the table; few need it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
