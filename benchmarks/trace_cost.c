@@ -1,6 +1,7 @@
 /* Core over a device whose functions do nothing, for trace_cost.py: what a
  * call takes is core's own cost. */
 #include "../csrc/core/event.h"
+#include "../csrc/core/device.h"
 #include "../csrc/core/runtime.h"
 
 #include <string.h>
@@ -121,7 +122,10 @@ prepare(void)
     struct ps_refusal refusal;
     struct ps_runtime *runtime;
     struct ps_device *device;
-    ps_status status = ps_runtime_register(&backend, &refusal);
+    ps_status status = ps_core_init();
+    if (status == PS_SUCCESS) {
+        status = ps_runtime_register(&backend, &refusal);
+    }
     if (status != PS_SUCCESS) {
         return status;
     }

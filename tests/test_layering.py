@@ -3,6 +3,7 @@
 Reads the sources of the checkout, and the dynamic symbols of what was built.
 """
 
+import graphlib
 import re
 import shutil
 import subprocess
@@ -157,6 +158,61 @@ def test_core_prefixes_its_externals(path):
     names = defined(path)
     assert names
     assert [n for n in names if not n.startswith("ps_")] == []
+
+
+def symbols(path, folder):
+    """The names that a file defines for other files, and those it needs."""
+    target = folder / f"{path.stem}.o"
+    options = ["-std=c11", "-D_GNU_SOURCE", f"-I{ROOT / 'csrc/include'}"]
+    subprocess.run(
+        ["cc", *options, "-c", str(path), "-o", str(target)], check=True
+    )
+    listing = subprocess.run(
+        ["nm", str(target)], capture_output=True, text=True, check=True
+    ).stdout
+    fields = [line.split()[-2:] for line in listing.splitlines()]
+    return (
+        {name for kind, name in fields if kind.isupper() and kind != "U"},
+        {name for kind, name in fields if kind == "U"},
+    )
+
+
+def needs(paths, folder):
+    """The files that each file needs a symbol of."""
+    found = {path.stem: symbols(path, folder) for path in paths}
+    return {
+        one: {
+            other
+            for other, (defined, _) in found.items()
+            if other != one and defined & needed
+        }
+        for one, (_, needed) in found.items()
+    }
+
+
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("cc") and shutil.which("nm")), reason="no cc or no nm"
+)
+
+
+@needs_compiler
+def test_core_has_no_circles(tmp_path):
+    """A file of core needs those below it alone, down to the ground."""
+    core = [p for p in SOURCES if part(p) == "core" and p.suffix == ".c"]
+    files = needs(core, tmp_path)
+    graphlib.TopologicalSorter(files).prepare()
+    assert not any("device" in others for others in files.values())
+    assert len(files) == len(core)
+
+
+@needs_compiler
+def test_circles_are_seen(tmp_path):
+    one, two = tmp_path / "one.c", tmp_path / "two.c"
+    one.write_text("int two(void); int one(void) { return two(); }")
+    two.write_text("int one(void); int two(void) { return one(); }")
+    order = graphlib.TopologicalSorter(needs([one, two], tmp_path))
+    with pytest.raises(graphlib.CycleError):
+        order.prepare()
 
 
 def test_a_backend_is_one_symbol():

@@ -5,8 +5,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "event.h"
-#include "memory.h"
 #include "runtime.h"
 
 static pthread_mutex_t captures_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -38,7 +36,7 @@ ps_capture_remove(struct ps_capture *capture)
 }
 
 void
-ps_captures_forget(void)
+ps_captures_reset_in_child(void)
 {
     pthread_mutex_init(&captures_mutex, NULL);
     captures = NULL;
@@ -71,11 +69,10 @@ ps_capture_refuse_device(struct ps_device *device)
 }
 
 static ps_status
-add_locked(struct ps_keep *keep, struct ps_kept item)
+add_locked(struct ps_keep *keep, const struct ps_kept *item)
 {
     for (size_t i = keep->count; i-- > 0;) {
-        if (keep->items[i].block == item.block &&
-            keep->items[i].event == item.event) {
+        if (keep->items[i].object == item->object) {
             return PS_SUCCESS;
         }
     }
@@ -89,18 +86,13 @@ add_locked(struct ps_keep *keep, struct ps_kept item)
         }
         keep->items = items;
     }
-    if (item.block != NULL) {
-        ps_block_ref(item.block);
-    }
-    else {
-        ps_event_ref(item.event);
-    }
-    keep->items[keep->count++] = item;
+    item->take(item->object);
+    keep->items[keep->count++] = *item;
     return PS_SUCCESS;
 }
 
-static ps_status
-keep(struct ps_runtime *runtime, struct ps_kept item)
+ps_status
+ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item)
 {
     ps_status status = PS_SUCCESS;
     pthread_mutex_lock(&captures_mutex);
@@ -114,75 +106,12 @@ keep(struct ps_runtime *runtime, struct ps_kept item)
 }
 
 ps_status
-ps_capture_keep_block(struct ps_block *block)
-{
-    return keep(block->device->runtime, (struct ps_kept){.block = block});
-}
-
-ps_status
-ps_capture_keep_event(struct ps_event *event)
-{
-    return keep(event->runtime, (struct ps_kept){.event = event});
-}
-
-ps_status
-ps_capture_beside(struct ps_device *device, struct ps_stream **result)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    struct ps_stream *made = NULL;
-    ps_handle handle;
-    ps_status status = PS_SUCCESS;
-
-    pthread_mutex_lock(&device->mutex);
-    *result = device->beside;
-    pthread_mutex_unlock(&device->mutex);
-    if (*result != NULL) {
-        return PS_SUCCESS;
-    }
-    status = backend->stream_create(backend, device->index, 0, &handle);
-    if (status == PS_SUCCESS) {
-        status = ps_stream_wrap(device, handle, NULL, NULL, &made);
-        if (status != PS_SUCCESS) {
-            backend->stream_destroy(backend, device->index, handle);
-        }
-    }
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    pthread_mutex_lock(&device->mutex);
-    bool first = device->beside == NULL;
-    if (first) {
-        device->beside = made;
-    }
-    *result = device->beside;
-    pthread_mutex_unlock(&device->mutex);
-    if (!first) {
-        ps_stream_unref(made);
-        status = backend->stream_destroy(backend, device->index, handle);
-    }
-    return status;
-}
-
-ps_status
-ps_capture_wait_beside(struct ps_stream *stream)
-{
-    struct ps_runtime *runtime = stream->device->runtime;
-    enum ps_capture_mode mode = ps_capture_relax(runtime);
-    ps_status status = runtime->backend->stream_synchronize(
-        runtime->backend, stream->device->index, stream->handle);
-    ps_capture_restore(runtime, mode);
-    return status;
-}
-
-ps_status
 ps_keep_drop(struct ps_keep *keep)
 {
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < keep->count; i++) {
-        status =
-            ps_first_failure(status, ps_block_unref(keep->items[i].block));
-        status =
-            ps_first_failure(status, ps_event_unref(keep->items[i].event));
+        struct ps_kept *item = &keep->items[i];
+        status = ps_first_failure(status, item->drop(item->object));
     }
     free(keep->items);
     *keep = (struct ps_keep){0};

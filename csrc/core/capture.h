@@ -13,15 +13,14 @@
 
 #include "stream.h"
 
-struct ps_block;
 struct ps_device;
-struct ps_event;
 struct ps_runtime;
 
-/* A block or an event. */
+/* An object, and how to add and to drop a reference to it. */
 struct ps_kept {
-    struct ps_block *block;
-    struct ps_event *event;
+    void *object;
+    void (*take)(void *object);
+    ps_status (*drop)(void *object);
 };
 
 /* What captured work uses, and so must live as long as it may run. */
@@ -44,7 +43,7 @@ void ps_capture_add(struct ps_capture *capture);
 void ps_capture_remove(struct ps_capture *capture);
 
 /* In a forked child: there are none. */
-void ps_captures_forget(void);
+void ps_captures_reset_in_child(void);
 
 /* Whether the stream is being captured, by whomever.  Answers. */
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
@@ -70,19 +69,10 @@ ps_capture_refuse(struct ps_stream *stream)
 /* Likewise, for a device of whose streams one is being captured. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
-/* Keep the block or the event for captured work.  Which capture the work is in
- * is not known: all that are under way keep it. */
-ps_status ps_capture_keep_block(struct ps_block *block);
-ps_status ps_capture_keep_event(struct ps_event *event);
-
-/* A stream of the device's that is never captured, for memory that captured
- * work will use.  Borrowed.  May block. */
+/* Keep the object for captured work.  Which capture the work is in is not
+ * known: all of the runtime's that are under way keep it. */
 ps_status
-ps_capture_beside(struct ps_device *device, struct ps_stream **stream);
-
-/* Wait for that stream, so that every stream may use what was allocated on it.
- * May block, for no more than an allocation takes. */
-ps_status ps_capture_wait_beside(struct ps_stream *stream);
+ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
 /* Drop what was kept. */
 ps_status ps_keep_drop(struct ps_keep *keep);

@@ -2,11 +2,12 @@
  * interprocess: another process may still wait on those. */
 #include "event.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "capture.h"
-#include "ipc.h"
 #include "refs.h"
 #include "runtime.h"
 #include "trace.h"
@@ -27,6 +28,56 @@ pool_of(struct ps_device *device, const struct ps_event *event)
                ? NULL
                : &device->idle_events[event->flags];
 }
+
+/* ---- Events of several processes ---- */
+
+struct ps_ipc {
+    unsigned char handle[PS_IPC_HANDLE_BYTES];
+    /* Neighbours among the exported; link is NULL in one that was opened. */
+    struct ps_ipc *next;
+    struct ps_ipc **link;
+};
+
+/* Those exported here, so that none is opened here: runtimes differ in how
+ * they fail then.  The mutex is held for a few instructions. */
+static pthread_mutex_t exported_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct ps_ipc *exported;
+
+void
+ps_events_reset_in_child(void)
+{
+    pthread_mutex_init(&exported_mutex, NULL);
+    exported = NULL;
+}
+
+static struct ps_ipc *
+ipc_create(const unsigned char *handle)
+{
+    struct ps_ipc *ipc = calloc(1, sizeof(*ipc));
+    if (ipc != NULL && handle != NULL) {
+        memcpy(ipc->handle, handle, sizeof(ipc->handle));
+    }
+    return ipc;
+}
+
+/* The event is going. */
+static void
+forget_exported(struct ps_event *event)
+{
+    struct ps_ipc *ipc = atomic_load(&event->ipc);
+    if (ipc != NULL && ipc->link != NULL &&
+        event->generation == ps_generation()) {
+        pthread_mutex_lock(&exported_mutex);
+        *ipc->link = ipc->next;
+        if (ipc->next != NULL) {
+            ipc->next->link = ipc->link;
+        }
+        pthread_mutex_unlock(&exported_mutex);
+    }
+    free(ipc);
+}
+
+/* ---- Lives ---- */
 
 ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,
@@ -85,7 +136,7 @@ ps_event_let_go(struct ps_event *event)
             return false;
         }
     }
-    ps_ipc_forget(event);
+    forget_exported(event);
     free(event);
     return true;
 }
@@ -97,7 +148,7 @@ ps_event_finish(struct ps_event *event)
     ps_status status =
         backend->event_destroy(backend, atomic_load(&event->device)->index,
                                atomic_load(&event->handle));
-    ps_ipc_forget(event);
+    forget_exported(event);
     free(event);
     return status;
 }
@@ -204,12 +255,33 @@ ps_event_make(struct ps_event *event, struct ps_device *device)
     return status;
 }
 
+static void
+take(void *event)
+{
+    ps_event_ref(event);
+}
+
+static ps_status
+drop(void *event)
+{
+    return ps_event_unref(event);
+}
+
+ps_status
+ps_event_keep(struct ps_event *event)
+{
+    const struct ps_kept item = {event, take, drop};
+    return ps_capture_keep(event->runtime, &item);
+}
+
+/* ---- Records ---- */
+
 /* Have each launch of the graph record the event. */
 static ps_status
 record_external(struct ps_event *event, struct ps_stream *stream)
 {
     const struct ps_backend *backend = event->runtime->backend;
-    ps_status status = ps_capture_keep_event(event);
+    ps_status status = ps_event_keep(event);
     return status != PS_SUCCESS
                ? status
                : backend->event_record_external(backend, stream->device->index,
@@ -373,4 +445,102 @@ ps_event_elapsed(struct ps_event *start, struct ps_event *end,
     return backend->event_elapsed(backend, atomic_load(&start->device)->index,
                                   atomic_load(&start->handle),
                                   atomic_load(&end->handle), milliseconds);
+}
+
+/* ---- Export and import ---- */
+
+static bool
+publish(struct ps_event *event, struct ps_ipc *ipc)
+{
+    struct ps_ipc *none = NULL;
+    pthread_mutex_lock(&exported_mutex);
+    bool first = atomic_compare_exchange_strong(&event->ipc, &none, ipc);
+    if (first) {
+        ipc->next = exported;
+        ipc->link = &exported;
+        if (exported != NULL) {
+            exported->link = &ipc->next;
+        }
+        exported = ipc;
+    }
+    pthread_mutex_unlock(&exported_mutex);
+    return first;
+}
+
+static bool
+is_exported(const unsigned char *handle)
+{
+    pthread_mutex_lock(&exported_mutex);
+    struct ps_ipc *ipc = exported;
+    while (ipc != NULL &&
+           memcmp(ipc->handle, handle, sizeof(ipc->handle)) != 0) {
+        ipc = ipc->next;
+    }
+    pthread_mutex_unlock(&exported_mutex);
+    return ipc != NULL;
+}
+
+ps_status
+ps_event_export(struct ps_event *event, struct ps_device *device,
+                const unsigned char **handle)
+{
+    const struct ps_backend *backend = event->runtime->backend;
+    if (event->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    if (backend->event_export == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    if (atomic_load(&event->ipc) == NULL) {
+        struct ps_ipc *ipc = ipc_create(NULL);
+        ps_status status = ipc != NULL ? ps_event_bind(event, device)
+                                       : PS_ERROR_OUT_OF_MEMORY;
+        if (status == PS_SUCCESS) {
+            status = backend->event_export(
+                backend, atomic_load(&event->device)->index,
+                atomic_load(&event->handle), ipc->handle);
+        }
+        if (status != PS_SUCCESS || !publish(event, ipc)) {
+            free(ipc);
+        }
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
+    *handle = atomic_load(&event->ipc)->handle;
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_event_open(struct ps_device *device,
+              const unsigned char handle[PS_IPC_HANDLE_BYTES],
+              struct ps_event **result)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    struct ps_event *event;
+    ps_handle native;
+    if (backend->event_open == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    if (is_exported(handle)) {
+        return PS_ERROR_OWN_HANDLE;
+    }
+    struct ps_ipc *ipc = ipc_create(handle);
+    ps_status status =
+        ipc != NULL
+            ? ps_event_create(device->runtime, PS_EVENT_INTERPROCESS, &event)
+            : PS_ERROR_OUT_OF_MEMORY;
+    if (status != PS_SUCCESS) {
+        free(ipc);
+        return status;
+    }
+    atomic_store(&event->ipc, ipc);
+    status = backend->event_open(backend, device->index, handle, &native);
+    if (status != PS_SUCCESS) {
+        ps_event_unref(event);
+        return status;
+    }
+    ps_event_adopt(event, device, native);
+    *result = event;
+    return PS_SUCCESS;
 }

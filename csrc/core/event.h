@@ -12,6 +12,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "status.h"
+
 /* Beside the contract's flags: recorded and waited for by each launch of a
  * graph, where these are captured. */
 enum { PS_EVENT_EXTERNAL = 1 << 8 };
@@ -105,6 +107,26 @@ ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit);
 /* Milliseconds between two recorded events of one device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
+
+/* The handle of an event made with PS_EVENT_INTERPROCESS, which gets its
+ * native event on the device if it has none; of one that was opened, the
+ * handle that it was opened by.  Lives as long as the event.  May block.
+ * PS_ERROR_NOT_SUPPORTED where the backend has no such events,
+ * PS_ERROR_FOREIGN for an event of an ancestor. */
+ps_status ps_event_export(struct ps_event *event, struct ps_device *device,
+                          const unsigned char **handle);
+
+/* An event of another process's; see event_open.  May block.
+ * PS_ERROR_OWN_HANDLE, PS_ERROR_NOT_SUPPORTED. */
+ps_status ps_event_open(struct ps_device *device,
+                        const unsigned char handle[PS_IPC_HANDLE_BYTES],
+                        struct ps_event **event);
+
+/* In the child of a fork: no thread holds a lock, and nothing was exported. */
+void ps_events_reset_in_child(void);
+
+/* Keep the event for the captures that are under way, see ps_capture_keep. */
+ps_status ps_event_keep(struct ps_event *event);
 
 /* Whether a record on the stream, or a wait of it, is each launch's to do. */
 bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);

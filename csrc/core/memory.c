@@ -147,15 +147,6 @@ settle(struct ps_block *block)
     return free_block(block);
 }
 
-void
-ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
-{
-    int none = PS_SUCCESS;
-    if (status != PS_SUCCESS) {
-        atomic_compare_exchange_strong(&pool->failure, &none, status);
-    }
-}
-
 static void
 list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -417,6 +408,75 @@ allocate(struct ps_block *block, size_t nbytes)
     return status;
 }
 
+static void
+take_block(void *block)
+{
+    ps_block_ref(block);
+}
+
+static ps_status
+drop_kept_block(void *block)
+{
+    return ps_block_unref(block);
+}
+
+static ps_status
+keep_block(struct ps_block *block)
+{
+    const struct ps_kept item = {block, take_block, drop_kept_block};
+    return ps_capture_keep(block->device->runtime, &item);
+}
+
+/* A stream of the device's that is never captured, for memory that captured
+ * work will use.  Borrowed.  May block. */
+static ps_status
+side_stream(struct ps_device *device, struct ps_stream **result)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    struct ps_stream *made = NULL;
+    ps_handle handle;
+
+    pthread_mutex_lock(&device->mutex);
+    *result = device->side;
+    pthread_mutex_unlock(&device->mutex);
+    if (*result != NULL) {
+        return PS_SUCCESS;
+    }
+    ps_status status =
+        backend->stream_create(backend, device->index, 0, &handle);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = ps_stream_wrap(device, handle, NULL, NULL, &made);
+    if (status == PS_SUCCESS) {
+        pthread_mutex_lock(&device->mutex);
+        if (device->side == NULL) {
+            device->side = made;
+        }
+        *result = device->side;
+        pthread_mutex_unlock(&device->mutex);
+        if (*result == made) {
+            return PS_SUCCESS;
+        }
+        ps_stream_unref(made);
+    }
+    return ps_first_failure(
+        status, backend->stream_destroy(backend, device->index, handle));
+}
+
+/* Wait for that stream, so that every stream may use what was allocated on it.
+ * May block, for no more than an allocation takes. */
+static ps_status
+wait_for_side(struct ps_stream *stream)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
+    enum ps_capture_mode mode = ps_capture_relax(runtime);
+    ps_status status = runtime->backend->stream_synchronize(
+        runtime->backend, stream->device->index, stream->handle);
+    ps_capture_restore(runtime, mode);
+    return status;
+}
+
 ps_status
 ps_block_create(struct ps_stream *stream, size_t nbytes,
                 struct ps_block **result)
@@ -436,14 +496,14 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     bool captured = ps_stream_in_capture(stream);
     ps_status status = PS_SUCCESS;
     if (captured) {
-        status = ps_capture_beside(device, &stream);
+        status = side_stream(device, &stream);
     }
     if (status == PS_SUCCESS) {
         block->stream = ps_stream_ref(stream);
         status = allocate(block, nbytes);
     }
     if (status == PS_SUCCESS && captured) {
-        status = ps_capture_wait_beside(stream);
+        status = wait_for_side(stream);
     }
     if (status != PS_SUCCESS) {
         free_block(block);
@@ -454,7 +514,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     count_up(&device->memory.blocks, 1);
     pthread_mutex_unlock(&device->mutex);
     if (captured) {
-        status = ps_capture_keep_block(block);
+        status = keep_block(block);
     }
     if (status != PS_SUCCESS) {
         ps_block_unref(block);
@@ -582,6 +642,28 @@ ps_block_unref(struct ps_block *block)
     }
     sweep(device->runtime, false);
     return status;
+}
+
+static ps_status
+mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
+     unsigned begun)
+{
+    ps_status status =
+        ps_stream_is_captured(stream) ? keep_block(block) : PS_SUCCESS;
+    return status != PS_SUCCESS ? status
+                                : ps_use_mark(block, stream, lasting, begun);
+}
+
+ps_status
+ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
+{
+    return mark(block, stream, lasting, 0);
+}
+
+ps_status
+ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
+{
+    return mark(block, stream, false, 1);
 }
 
 void

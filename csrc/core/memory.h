@@ -119,7 +119,14 @@ ps_memory_take_failure(struct ps_memory_pool *pool)
 }
 
 /* Leave the status, of which the first is kept, to be taken there. */
-void ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status);
+static inline void
+ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
+{
+    int none = PS_SUCCESS;
+    if (status != PS_SUCCESS) {
+        atomic_compare_exchange_strong(&pool->failure, &none, status);
+    }
+}
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
  * be 0.  Waits, where memory is short, for the work that uses what was given

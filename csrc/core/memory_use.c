@@ -169,17 +169,13 @@ mark_locked(struct ps_block_use *use, bool lasting, unsigned begun)
     use->mark = atomic_fetch_add(&last_mark, 1);
 }
 
-/* Mark the block as used by the stream's work. */
-static ps_status
-mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
-     unsigned begun)
+ps_status
+ps_use_mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
+            unsigned begun)
 {
     struct ps_device *device = block->device;
-    ps_status status = ps_stream_is_captured(stream)
-                           ? ps_capture_keep_block(block)
-                           : PS_SUCCESS;
-    if (status != PS_SUCCESS || stream == block->stream) {
-        return status;
+    if (stream == block->stream) {
+        return PS_SUCCESS;
     }
     pthread_mutex_lock(&device->mutex);
     struct ps_block_use *use = block->uses;
@@ -206,18 +202,6 @@ mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
     pthread_mutex_unlock(&device->mutex);
     forget_idle_uses(block);
     return PS_SUCCESS;
-}
-
-ps_status
-ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
-{
-    return mark(block, stream, lasting, 0);
-}
-
-ps_status
-ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
-{
-    return mark(block, stream, false, 1);
 }
 
 void

@@ -34,6 +34,11 @@ struct ps_block_use {
 
 ps_status ps_use_drop(struct ps_block_use *use);
 
+/* Mark the block as used by the stream's work; see ps_block_use for lasting.
+ * begun: threads that are about to queue such work. */
+ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
+                      bool lasting, unsigned begun);
+
 /* The uses that are not over, of a block that nobody holds. */
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);

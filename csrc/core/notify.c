@@ -149,11 +149,9 @@ ps_device_notify(struct ps_device *device, struct ps_watch *watch)
 }
 
 void
-ps_device_forget_notifications(struct ps_device *device)
+ps_notify_reset_in_child(void)
 {
     pthread_mutex_init(&devices_mutex, NULL);
-    device->notifications = NULL;
-    device->notifying = false;
 }
 
 ps_status

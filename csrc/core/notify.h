@@ -34,7 +34,7 @@ ps_status ps_device_notify(struct ps_device *device, struct ps_watch *watch);
 /* The member notify_cancel.  Answers. */
 ps_status ps_notify_cancel(struct ps_watch *watch);
 
-/* In a forked child: the device has no thread, and nothing pending. */
-void ps_device_forget_notifications(struct ps_device *device);
+/* In a forked child: no thread reports. */
+void ps_notify_reset_in_child(void);
 
 #endif

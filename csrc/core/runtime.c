@@ -5,61 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture.h"
-#include "ipc.h"
-#include "notify.h"
-#include "thread.h"
-#include "trace.h"
+#include "fork.h"
 
 static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_runtime *registry[PS_MAX_RUNTIMES];
 static atomic_int registry_count;
-
-atomic_uint ps_fork_generation;
-
-/* Whatever another thread held or was changing at the fork is dropped. */
-static void
-reset_device_in_child(struct ps_device *device)
-{
-    pthread_mutex_init(&device->mutex, NULL);
-    device->streams = NULL;
-    atomic_store(&device->captured, NULL);
-    device->beside = NULL;
-    device->pooled_stream_count = 0;
-    device->pooled_stream_room = 0;
-    device->pooled_streams = NULL;
-    for (int i = 0; i < PS_EVENT_POOLS; i++) {
-        device->idle_events[i].count = 0;
-    }
-    memset(&device->memory, 0, sizeof(device->memory));
-    ps_device_forget_notifications(device);
-}
-
-static void
-after_fork_in_child(void)
-{
-    unsigned generation = atomic_fetch_add(&ps_fork_generation, 1) + 1;
-    pthread_mutex_init(&registry_mutex, NULL);
-    ps_captures_forget();
-    ps_ipc_reset_in_child();
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        struct ps_runtime *runtime = registry[i];
-        bool usable = atomic_load(&runtime->used) == 0 ||
-                      (runtime->backend->flags & PS_BACKEND_FORKABLE);
-        if (usable) {
-            atomic_store(&runtime->used, 0);
-        }
-        ps_memory_pool_init(&runtime->memory);
-        for (int d = 0; d < atomic_load(&runtime->device_count); d++) {
-            reset_device_in_child(&runtime->devices[d]);
-            if (usable) {
-                struct ps_stream *stream = &runtime->devices[d].default_stream;
-                stream->generation = generation;
-                memset(&stream->memory, 0, sizeof(stream->memory));
-            }
-        }
-    }
-}
 
 static ps_status
 register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
@@ -87,11 +37,7 @@ register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
                          backend->name, count);
     }
     struct ps_runtime *runtime = calloc(1, sizeof(*runtime));
-    if (runtime == NULL ||
-        (count == 0 &&
-         (ps_thread_init() != PS_SUCCESS ||
-          pthread_atfork(NULL, NULL, after_fork_in_child) != 0))) {
-        free(runtime);
+    if (runtime == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     runtime->backend = backend;
@@ -113,6 +59,12 @@ ps_runtime_register(const struct ps_backend *backend,
         pthread_mutex_unlock(&registry_mutex);
     }
     return status;
+}
+
+void
+ps_runtime_reset_in_child(void)
+{
+    pthread_mutex_init(&registry_mutex, NULL);
 }
 
 int
@@ -139,6 +91,19 @@ ps_runtime_find(int device_type)
     return NULL;
 }
 
+void
+ps_device_init(struct ps_device *device, struct ps_runtime *runtime, int index,
+               unsigned generation)
+{
+    memset(device, 0, sizeof(*device));
+    device->runtime = runtime;
+    device->index = index;
+    pthread_mutex_init(&device->mutex, NULL);
+    device->default_stream.kind = PS_STREAM_DEFAULT;
+    device->default_stream.generation = generation;
+    device->default_stream.device = device;
+}
+
 static ps_status
 make_devices_locked(struct ps_runtime *runtime, int count)
 {
@@ -150,13 +115,7 @@ make_devices_locked(struct ps_runtime *runtime, int count)
         return PS_ERROR_OUT_OF_MEMORY;
     }
     for (int i = 0; i < count; i++) {
-        struct ps_device *device = &devices[i];
-        device->runtime = runtime;
-        device->index = i;
-        pthread_mutex_init(&device->mutex, NULL);
-        device->default_stream.kind = PS_STREAM_DEFAULT;
-        device->default_stream.generation = ps_generation();
-        device->default_stream.device = device;
+        ps_device_init(&devices[i], runtime, i, ps_generation());
     }
     runtime->devices = devices;
     atomic_store_explicit(&runtime->device_count, count, memory_order_release);
@@ -230,40 +189,6 @@ ps_runtime_current_device(struct ps_runtime *runtime,
         return status;
     }
     return ps_runtime_device(runtime, index, device);
-}
-
-ps_status
-ps_device_synchronize(struct ps_device *device)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    ps_status status = ps_capture_refuse_device(device);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
-    /* What nobody holds must not have its failure reported again and again.
-     */
-    status = ps_device_forget_failed(device);
-    return status == PS_SUCCESS
-               ? backend->device_synchronize(backend, device->index)
-               : status;
-}
-
-ps_status
-ps_device_synchronize_for(struct ps_device *device,
-                          const struct ps_limit *limit)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->device_synchronize_for == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
-    ps_status status = ps_capture_refuse_device(device);
-    if (status == PS_SUCCESS) {
-        status = ps_device_forget_failed(device);
-    }
-    return status == PS_SUCCESS
-               ? backend->device_synchronize_for(backend, device->index, limit)
-               : status;
 }
 
 ps_status

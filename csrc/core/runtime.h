@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "fork.h"
 #include "memory.h"
 #include "status.h"
 #include "stream.h"
@@ -50,9 +51,9 @@ struct ps_device {
     /* Streams that were given up while they were captured; changed under the
      * mutex. */
     struct ps_stream *_Atomic captured;
-    /* What memory is allocated on for work that is captured; made when it is
-     * first needed, and never freed. */
-    struct ps_stream *beside;
+    /* The side stream, on which memory is allocated for captured work; made
+     * when it is first needed, and never freed. */
+    struct ps_stream *side;
     /* Native streams that nobody holds, in an array with so much room; their
      * count is read without the mutex, too. */
     struct ps_pooled_stream *pooled_streams;
@@ -81,16 +82,6 @@ struct ps_runtime {
     struct ps_device *devices;
     struct ps_memory_pool memory;
 };
-
-/* How many forks lie between the first process and this one.  An object made
- * in another generation belongs to an ancestor. */
-extern atomic_uint ps_fork_generation;
-
-static inline unsigned
-ps_generation(void)
-{
-    return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
-}
 
 /* Register a table that lives as long as the process.
  * PS_ERROR_INVALID_VALUE, with the reason: a table that is not whole, a name
@@ -122,6 +113,11 @@ ps_runtime_is_used(struct ps_runtime *runtime)
  * process that used a runtime that is not PS_BACKEND_FORKABLE. */
 ps_status ps_runtime_use(struct ps_runtime *runtime);
 
+/* A device that nothing is known of but its place, with a default stream of
+ * that fork generation. */
+void ps_device_init(struct ps_device *device, struct ps_runtime *runtime,
+                    int index, unsigned generation);
+
 /* After ps_runtime_use.  PS_ERROR_INVALID_DEVICE when out of range. */
 ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
                             struct ps_device **device);
@@ -130,13 +126,8 @@ ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
 ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
-/* The member device_synchronize. */
-ps_status ps_device_synchronize(struct ps_device *device);
-
-/* Likewise, untraced, but PS_ERROR_NOT_READY at the limit;
- * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
-ps_status ps_device_synchronize_for(struct ps_device *device,
-                                    const struct ps_limit *limit);
+/* In the child of a fork: no thread registers a backend. */
+void ps_runtime_reset_in_child(void);
 
 /* Make previous current again after a switch, see device_restore. */
 ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);

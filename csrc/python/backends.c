@@ -85,6 +85,10 @@ register_backends(void)
     if (ps_runtime_count() > 0) {
         return 0;
     }
+    if (ps_core_init() != PS_SUCCESS) {
+        PyErr_NoMemory();
+        return -1;
+    }
     int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES", 1);
     int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA", 0);
     uint64_t memory;

@@ -2,7 +2,7 @@
  * one is pickled, which is by its handle. */
 #include "module.h"
 
-#include "../core/ipc.h"
+#include "../core/event.h"
 
 static const unsigned char *
 export_handle(PyObject *self)

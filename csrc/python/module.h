@@ -12,6 +12,7 @@
 #include "../core/capture.h"
 #include "../core/event.h"
 #include "../core/refs.h"
+#include "../core/device.h"
 #include "../core/runtime.h"
 #include "../core/stream.h"
 #include "../core/thread.h"

@@ -1,0 +1,88 @@
+/* Devices as a whole: waits for all their work, and the handler of forks. */
+#include "device.h"
+
+#include <pthread.h>
+
+#include "capture.h"
+#include "event.h"
+#include "notify.h"
+#include "runtime.h"
+#include "thread.h"
+#include "trace.h"
+
+/* Whatever another thread held or was changing at the fork is dropped. */
+static void
+reset_in_child(struct ps_runtime *runtime)
+{
+    bool usable = atomic_load(&runtime->used) == 0 ||
+                  (runtime->backend->flags & PS_BACKEND_FORKABLE);
+    if (usable) {
+        atomic_store(&runtime->used, 0);
+    }
+    ps_memory_pool_init(&runtime->memory);
+    for (int i = 0; i < atomic_load(&runtime->device_count); i++) {
+        struct ps_device *device = &runtime->devices[i];
+        ps_device_init(device, runtime, i,
+                       usable ? ps_generation()
+                              : device->default_stream.generation);
+    }
+}
+
+static void
+after_fork_in_child(void)
+{
+    ps_fork_begin_child();
+    ps_runtime_reset_in_child();
+    ps_captures_reset_in_child();
+    ps_events_reset_in_child();
+    ps_notify_reset_in_child();
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        reset_in_child(ps_runtime_at(i));
+    }
+}
+
+ps_status
+ps_core_init(void)
+{
+    static bool handles_forks;
+    ps_status status = ps_thread_init();
+    if (status == PS_SUCCESS && !handles_forks) {
+        handles_forks = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
+        status = handles_forks ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    }
+    return status;
+}
+
+ps_status
+ps_device_synchronize(struct ps_device *device)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    ps_status status = ps_capture_refuse_device(device);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
+    /* What nobody holds must not have its failure reported again and again.
+     */
+    status = ps_device_forget_failed(device);
+    return status == PS_SUCCESS
+               ? backend->device_synchronize(backend, device->index)
+               : status;
+}
+
+ps_status
+ps_device_synchronize_for(struct ps_device *device,
+                          const struct ps_limit *limit)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->device_synchronize_for == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status = ps_capture_refuse_device(device);
+    if (status == PS_SUCCESS) {
+        status = ps_device_forget_failed(device);
+    }
+    return status == PS_SUCCESS
+               ? backend->device_synchronize_for(backend, device->index, limit)
+               : status;
+}

@@ -1,0 +1,20 @@
+/* Forks: which process of a family made an object. */
+#ifndef PYSTREAMS_CORE_FORK_H
+#define PYSTREAMS_CORE_FORK_H
+
+#include <stdatomic.h>
+
+/* How many forks lie between the first process and this one.  An object made
+ * in another generation belongs to an ancestor. */
+extern atomic_uint ps_fork_generation;
+
+static inline unsigned
+ps_generation(void)
+{
+    return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
+}
+
+/* In the child, before anything else: begins its generation. */
+void ps_fork_begin_child(void);
+
+#endif
