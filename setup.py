@@ -4,7 +4,9 @@ Switches, read from the environment:
   PYSTREAMS_CUDA      1 (default): with CUDA, or fail; 0: without; auto: with
                       CUDA where a toolkit is found
   CUDA_HOME           the toolkit to build with, before any other
-  PYSTREAMS_SANITIZE  address (and undefined behaviour), or thread
+  PYSTREAMS_SANITIZE  address (and undefined behaviour), thread, or compute: a
+                      query of a CUDA event then is one that NVIDIA's
+                      compute-sanitizer takes for an order
   PYSTREAMS_SHARED    1: emulated CUDA is called with the GIL released, as the
                       CUDA backend is, which then shows its races; the default
                       with PYSTREAMS_SANITIZE
@@ -155,7 +157,12 @@ class BuildExt(build_ext):
         return True
 
     def add_options(self, ext):
-        sanitize = switch("PYSTREAMS_SANITIZE", "", ["", "address", "thread"])
+        sanitize = switch(
+            "PYSTREAMS_SANITIZE", "", ["", "address", "thread", "compute"]
+        )
+        if sanitize == "compute":
+            ext.define_macros.append(("PS_COMPUTE_SANITIZER", "1"))
+            sanitize = ""
         debug = switch("PYSTREAMS_DEBUG", "0", ["0", "1"]) == "1"
         werror = switch("PYSTREAMS_WERROR", "0", ["0", "1"]) == "1"
         shared = switch(
@@ -208,7 +215,7 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """Puts the public header inside the package: a copy of it in what is
+    """Puts the public headers inside the package: copies in what is
     built, a link to it where the checkout itself is used."""
 
     def run(self):
@@ -220,10 +227,8 @@ class BuildPy(build_py):
             return
         folder = "pystreams/include/pystreams"
         self.mkpath(f"{self.build_lib}/{folder}")
-        self.copy_file(
-            "csrc/include/pystreams/backend.h",
-            f"{self.build_lib}/{folder}/backend.h",
-        )
+        for header in glob("csrc/include/pystreams/*.h"):
+            self.copy_file(header, f"{self.build_lib}/{folder}")
 
 
 # Tests look for a toolkit as the build does.

@@ -89,7 +89,7 @@ with_handles(const struct ps_backend *backend, int device, ps_handle first,
 }
 
 static const struct ps_backend backend = {
-    .abi_version = PS_ABI_VERSION,
+    .struct_size = sizeof(backend),
     .name = "nothing",
     .device_type = PS_DEVICE_PRIVATEUSEONE,
     .status_name = text,
@@ -124,7 +124,7 @@ prepare(void)
     struct ps_device *device;
     ps_status status = ps_core_init();
     if (status == PS_SUCCESS) {
-        status = ps_runtime_register(&backend, &refusal);
+        status = ps_runtime_register(&backend, NULL, &refusal);
     }
     if (status != PS_SUCCESS) {
         return status;

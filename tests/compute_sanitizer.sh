@@ -22,6 +22,14 @@ reported=66
 failed=0
 export SANITIZER=compute-sanitizer
 
+build() {
+    "$python" setup.py -q build_ext --inplace >/dev/null
+}
+
+# What is built in place takes part, and is built as it was when all is done.
+trap build EXIT
+PYSTREAMS_SANITIZE=compute build || exit 1
+
 sanitized() {
     # Tests of what is refused make the API errors.  For a backtrace the tool
     # keeps Python's frames, and with them the memory that they hold.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pystreams
 import pystreams.testing
 
-HEADER = Path(pystreams.get_include()) / "pystreams/backend.h"
+HEADERS = Path(pystreams.get_include()) / "pystreams"
 EVERY = "every member"
 
 
@@ -21,11 +21,12 @@ def plain(comment):
 
 def comments():
     """member -> its comment, or the one it shares with those before it."""
-    text = HEADER.read_text()
+    text = (HEADERS / "backend.h").read_text()
     found = {EVERY: plain(text[2 : text.index("*/")])}
     comment = None
     # What core gives a backend to call comes first.
     table = text[text.index("struct ps_limit {") :]
+    table += (HEADERS / "faults.h").read_text()
     for match in re.finditer(r"/\*(.*?)\*/|\(\*(\w+)\)\(", table, re.S):
         if match[2]:
             found[match[2]] = comment

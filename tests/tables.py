@@ -9,7 +9,6 @@ import pystreams
 
 NAME = b"pystreams.backend"
 TEXT = (Path(pystreams.get_include()) / "pystreams/backend.h").read_text()
-ABI_VERSION = int(re.search(r"#define PS_ABI_VERSION (\d+)", TEXT)[1])
 MEMBERS = re.findall(
     r"\(\*(\w+)\)\(", TEXT[TEXT.index("struct ps_backend {") :]
 )
@@ -22,13 +21,9 @@ OPTIONAL = {
     "memory_device",
     "host_function",
     "sleep",
-    "stream_synchronize_for",
-    "event_synchronize_for",
-    "device_synchronize_for",
     "stream_capturing",
     "capture_mode_exchange",
     "graph_print",
-    "stream_fail",
     "versions",
     "shutdown",
 }
@@ -68,12 +63,16 @@ class Table(ctypes.Structure):
     """struct ps_backend."""
 
     _fields_ = (
-        ("abi_version", ctypes.c_uint32),
+        ("struct_size", ctypes.c_size_t),
         ("flags", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
         ("device_type", ctypes.c_int),
         *((member, ctypes.c_void_p) for member in MEMBERS),
     )
+
+
+SIZE = ctypes.sizeof(Table)
+LEAST_SIZE = Table.event_synchronize.offset + Table.event_synchronize.size
 
 
 def table(**fields):
@@ -82,7 +81,7 @@ def table(**fields):
         ctypes.CDLL(None).getpid, ctypes.c_void_p
     ).value
     values = dict.fromkeys(REQUIRED, some_function)
-    values |= {"abi_version": ABI_VERSION, "name": b"mine", "device_type": 77}
+    values |= {"struct_size": SIZE, "name": b"mine", "device_type": 77}
     for name, value in fields.items():
         values[name] = some_function if value is True else value
     return Table(**values)

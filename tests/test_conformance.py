@@ -38,8 +38,9 @@ FAULTS = {
     "flag": {
         "test_the_earlier_record_is_done": (
             "event_record",
-            "Make the event stand for all work queued on the stream so far, "
-            "in place of any earlier record.",
+            "Record the stream's current position: the event completes "
+            "when all work queued on the stream before this call has. "
+            "Replaces any earlier record.",
         ),
     },
     "latest": {
@@ -207,7 +208,9 @@ def test_the_example_holds(conform):
         "7 absent: event_notify, notify_cancel, stream_notify are NULL"
     )
     assert rows["gates"] == "11 absent: gate_open, stream_gate are NULL"
-    assert re.match(r"9 absent: .*_synchronize_for", rows["waits"])
+    assert re.match(
+        "9 absent: device_synchronize with a limit; ", rows["waits"]
+    )
     assert rows["shutdown"] == "3 absent: shutdown is NULL"
     assert rows["capture"] == "1 absent: stream_capturing is NULL"
     assert re.match(r"13 absent: capture_begin, ", rows["graphs"])

@@ -95,7 +95,7 @@ def test_who_includes_what(path):
         assert not python
     if mine != "backends/cuda":
         assert not cuda
-    public = "csrc/include/pystreams/backend.h"
+    public = "csrc/include/pystreams/"
     allowed = {
         "include": [public],
         "core": [public, "csrc/core/"],
@@ -215,13 +215,15 @@ def test_circles_are_seen(tmp_path):
         order.prepare()
 
 
-def test_a_backend_is_one_symbol():
+def test_a_backend_is_its_tables():
     """What backends.h declares, each defined once, and nothing beside it."""
     found = {}
     for path in SOURCES:
         if part(path).startswith("backends/") and path.suffix == ".c":
             tables = re.findall(
-                r"^(?:const )?struct ps_backend\s+(\w+)\s*=", code(path), re.M
+                r"^(?:const )?struct ps_(?:backend|faults)\s+(\w+)\s*=",
+                code(path),
+                re.M,
             )
             names = [n for n in defined(path) if n.startswith("ps_")]
             found.setdefault(part(path), []).extend(tables + names)
@@ -229,10 +231,10 @@ def test_a_backend_is_one_symbol():
         r"\bps_\w+(?=[;(])", code(ROOT / "csrc/backends/backends.h")
     )
     assert found == {
-        "backends/cpu": ["ps_cpu_backend"],
+        "backends/cpu": ["ps_cpu_backend", "ps_cpu_faults"],
         "backends/cuda": ["ps_cuda_backend"],
     }
-    assert sorted(declared) == ["ps_cpu_backend", "ps_cuda_backend"]
+    assert sorted(declared) == sorted(sum(found.values(), []))
 
 
 def test_exports_only_its_initializer(sanitized):
@@ -256,12 +258,14 @@ def test_size_of_what_was_built(sanitized):
     assert Path(_C.__file__).stat().st_size <= 2 << 20
 
 
-def test_public_header_is_installed():
+def test_public_headers_are_installed():
     import pystreams
 
-    header = Path(pystreams.get_include()) / "pystreams" / "backend.h"
-    public = ROOT / "csrc/include/pystreams/backend.h"
-    assert header.read_text() == public.read_text()
+    installed = Path(pystreams.get_include()) / "pystreams"
+    public = {h.name: h for h in ROOT.glob("csrc/include/pystreams/*.h")}
+    assert sorted(public) == ["backend.h", "faults.h"]
+    for name, header in public.items():
+        assert (installed / name).read_text() == header.read_text()
 
 
 @each(TEXTS)

@@ -21,35 +21,79 @@ def refused(table, reason, error=ValueError):
 
 def test_members_are_those_of_the_contract(backend):
     members = _C.backend_members(backend.type)
-    assert list(members) == tables.MEMBERS
+    assert list(members) == [*tables.MEMBERS, "stream_fail"]
     assert all(members[name] for name in tables.REQUIRED)
 
 
 @pytest.mark.parametrize(
-    "version", [0, tables.ABI_VERSION + 1, 2**32 - 1], ids=str
+    "size", [0, tables.LEAST_SIZE - 1, 2**16 + 1, 2**64 - 1], ids=str
 )
-def test_another_abi_version(version):
+def test_no_size_of_a_table(size):
     refused(
-        tables.table(abi_version=version),
-        f"the table has ABI version {version}, and this pystreams takes "
-        f"{tables.ABI_VERSION}; build the backend again, against the header "
-        "in pystreams.get_include()",
+        tables.table(struct_size=size),
+        f"the table's struct_size is {size}, but must be sizeof(struct "
+        f"ps_backend), which is {tables.SIZE} in the header in "
+        "pystreams.get_include()",
     )
 
 
-def test_of_another_version_nothing_else_is_read():
+def at_the_end_of_memory(nbytes, register):
+    """Call register with the address of so many bytes, filled with ones,
+    behind which nothing can be read."""
     page = mmap.PAGESIZE
     memory = mmap.mmap(-1, 2 * page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    end = page - tables.Table.name.offset
-    memory[end:page] = b"\xff" * (page - end)
+    memory[page - nbytes : page] = b"\xff" * nbytes
     assert protect(start + page, page, 0) == 0
     try:
-        refused(start + end, "the table has ABI version 4294967295")
+        register(start + page - nbytes)
     finally:
         protect(start + page, page, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def test_of_another_size_nothing_else_is_read():
+    def register(address):
+        refused(address, f"the table's struct_size is {2**64 - 1}, but")
+
+    at_the_end_of_memory(tables.Table.flags.offset, register)
+
+
+OTHER_HEADERS = """
+import ctypes, sys
+sys.path.insert(0, {tests!r})
+import pystreams, tables
+from pystreams import _C
+
+older = tables.table(struct_size=tables.LEAST_SIZE, event_elapsed=True)
+pystreams.register_backend(tables.capsule(older))
+members = _C.backend_members(77)
+assert [m for m in members if members[m]] == tables.REQUIRED
+
+class Newer(tables.Table):
+    _fields_ = [("later", ctypes.c_void_p)]
+
+newer = Newer(later=1)
+ctypes.memmove(
+    ctypes.byref(newer), ctypes.byref(tables.table()), tables.SIZE
+)
+newer.struct_size = ctypes.sizeof(newer)
+newer.name = b"newer"
+newer.device_type = 78
+pystreams.register_backend(tables.capsule(newer))
+members = _C.backend_members(78)
+assert [m for m in members if members[m]] == tables.REQUIRED
+print(_C.backends()[-2:])
+"""
+
+
+def test_tables_of_other_headers(run_python, request):
+    """What an older table has not is NULL, what a newer one has more is not
+    read."""
+    done = run_python(OTHER_HEADERS.format(tests=str(request.path.parent)))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "(('mine', 77), ('newer', 78))\n"
 
 
 @pytest.mark.parametrize("member", tables.REQUIRED)
@@ -146,6 +190,14 @@ def test_another_capsule(name):
     table = tables.table()
     with pytest.raises(TypeError, match=r'capsule named "pystreams\.backend"'):
         pystreams.register_backend(tables.capsule(table, name))
+
+
+def test_another_capsule_for_faults():
+    table = tables.capsule(tables.table())
+    before = _C.backends()
+    with pytest.raises(TypeError, match=r'capsule named "pystreams\.faults"'):
+        pystreams.register_backend(table, table)
+    assert _C.backends() == before
 
 
 FULL = """

@@ -21,8 +21,8 @@ engine_start(void)
 static int
 settle(void)
 {
-    return cpu->stream_synchronize(cpu, 0, first) ||
-           cpu->stream_synchronize(cpu, 0, second);
+    return cpu->stream_synchronize(cpu, 0, first, NULL) ||
+           cpu->stream_synchronize(cpu, 0, second, NULL);
 }
 
 #endif

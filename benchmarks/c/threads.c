@@ -50,7 +50,7 @@ queued(int operations)
         failed |= cpu->host_function(cpu, 0, first, count_one, &ran);
     }
     sem_post(&hold);
-    failed |= cpu->stream_synchronize(cpu, 0, first);
+    failed |= cpu->stream_synchronize(cpu, 0, first, NULL);
     double spent = now() - start;
     sem_destroy(&hold);
     return failed || ran != operations ? -1 : spent / operations;
@@ -204,6 +204,6 @@ queued_copy(int mebibytes)
     }
     double start = now();
     int failed = cpu->memory_copy(cpu, 0, first, to, from, nbytes);
-    failed |= cpu->stream_synchronize(cpu, 0, first);
+    failed |= cpu->stream_synchronize(cpu, 0, first, NULL);
     return failed ? -1 : now() - start;
 }

@@ -4,6 +4,7 @@
 #define PYSTREAMS_BACKENDS_H
 
 #include <pystreams/backend.h>
+#include <pystreams/faults.h>
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,6 +12,9 @@
 
 /* cudart, linked in; absent from a build without CUDA. */
 extern const struct ps_backend ps_cuda_backend;
+
+/* Of every embedded CPU engine. */
+extern const struct ps_faults ps_cpu_faults;
 
 /* A new embedded CPU engine that shows device_count (> 0) devices of the type
  * named; marked PS_BACKEND_EMULATED when the type is not PS_DEVICE_CPU.  Such

@@ -1,8 +1,8 @@
-/* Captures that are under way: which streams they take work of, and what that
- * work needs kept.
+/* Captures in progress: the streams whose work they record, and the objects
+ * that this work uses.
  *
- * The rule: what core does for its own sake disturbs no capture on any thread,
- * and asks nothing of a stream that is being captured. */
+ * The rule: core's own housekeeping disturbs no capture on any thread, and
+ * never queries a stream that is being captured. */
 #ifndef PYSTREAMS_CORE_CAPTURE_H
 #define PYSTREAMS_CORE_CAPTURE_H
 
@@ -23,7 +23,8 @@ struct ps_kept {
     ps_status (*drop)(void *object);
 };
 
-/* What captured work uses, and so must live as long as it may run. */
+/* The objects that captured work uses.  They must live as long as the graph
+ * may run. */
 struct ps_keep {
     struct ps_kept *items;
     size_t count;
@@ -66,19 +67,19 @@ ps_capture_refuse(struct ps_stream *stream)
                                          : PS_SUCCESS;
 }
 
-/* Likewise, for a device of whose streams one is being captured. */
+/* Likewise, for a device with a stream that is being captured. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
-/* Keep the object for captured work.  Which capture the work is in is not
- * known: all of the runtime's that are under way keep it. */
+/* Add the object to all captures of the runtime that are in progress.  Which
+ * of them records the work is not known. */
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
-/* Drop what was kept. */
+/* Drop the references. */
 ps_status ps_keep_drop(struct ps_keep *keep);
 
-/* The calling thread's mode while core does something for its own sake; what
- * is returned goes to ps_capture_restore. */
+/* Relax the calling thread's capture mode around core's own housekeeping.
+ * Returns the previous mode, for ps_capture_restore. */
 enum ps_capture_mode ps_capture_relax(struct ps_runtime *runtime);
 void ps_capture_restore(struct ps_runtime *runtime, enum ps_capture_mode mode);
 

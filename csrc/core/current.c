@@ -8,7 +8,7 @@
 #include "runtime.h"
 #include "stream.h"
 
-/* What a `with stream:` found.  On one and the same device the two streams
+/* What `with stream:` replaced.  On one and the same device the two streams
  * are the same. */
 struct scope {
     struct ps_stream *entered;
@@ -98,7 +98,7 @@ forget_ancestors_streams(struct ps_currents *currents)
     }
 }
 
-/* Room for what the others hold: false if there is none. */
+/* Allocate room for copies of the others; false if out of memory. */
 static bool
 reserve_as(struct ps_currents *currents, const struct ps_currents *others)
 {
@@ -201,7 +201,7 @@ switch_device(struct ps_device *target, struct ps_device *left)
                           : backend->device_set(backend, target->index);
 }
 
-/* What every change of a current stream checks and makes ready first. */
+/* The checks and allocations that precede every change. */
 static ps_status
 prepare(struct ps_currents *currents, struct ps_stream *stream)
 {

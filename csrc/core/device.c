@@ -8,7 +8,6 @@
 #include "notify.h"
 #include "runtime.h"
 #include "thread.h"
-#include "trace.h"
 
 /* Whatever another thread held or was changing at the fork is dropped. */
 static void
@@ -54,35 +53,15 @@ ps_core_init(void)
 }
 
 ps_status
-ps_device_synchronize(struct ps_device *device)
+ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
 {
     const struct ps_backend *backend = device->runtime->backend;
-    ps_status status = ps_capture_refuse_device(device);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    ps_trace(PS_TRACE_DEVICE_SYNCHRONIZATION, device, 0, 0);
-    /* What nobody holds must not have its failure reported again and again.
-     */
-    status = ps_device_forget_failed(device);
-    return status == PS_SUCCESS
-               ? backend->device_synchronize(backend, device->index)
-               : status;
-}
-
-ps_status
-ps_device_synchronize_for(struct ps_device *device,
-                          const struct ps_limit *limit)
-{
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->device_synchronize_for == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
+        /* A failure of a pooled stream is reported once. */
         status = ps_device_forget_failed(device);
     }
     return status == PS_SUCCESS
-               ? backend->device_synchronize_for(backend, device->index, limit)
+               ? backend->device_synchronize(backend, device->index, limit)
                : status;
 }

@@ -1,5 +1,4 @@
-/* What concerns a device as a whole, and what becomes of all in a fork; the
- * top of core. */
+/* Devices as a whole, and the handling of forks: the top of core. */
 #ifndef PYSTREAMS_CORE_DEVICE_H
 #define PYSTREAMS_CORE_DEVICE_H
 
@@ -11,12 +10,8 @@ struct ps_device;
  * a failure.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_core_init(void);
 
-/* The member device_synchronize. */
-ps_status ps_device_synchronize(struct ps_device *device);
-
-/* Likewise, untraced, but PS_ERROR_NOT_READY at the limit;
- * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
-ps_status ps_device_synchronize_for(struct ps_device *device,
-                                    const struct ps_limit *limit);
+/* The member device_synchronize, untraced. */
+ps_status
+ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit);
 
 #endif

@@ -159,7 +159,7 @@ ps_event_unref(struct ps_event *event)
     return ps_event_let_go(event) ? PS_SUCCESS : ps_event_finish(event);
 }
 
-/* ps_event_adopt, which no trace point tells of. */
+/* ps_event_adopt, untraced. */
 static bool
 claim(struct ps_event *event, struct ps_device *device, ps_handle handle)
 {
@@ -359,20 +359,21 @@ check(struct ps_event *event)
                : PS_SUCCESS;
 }
 
-static ps_status
-ask(struct ps_event *event,
-    ps_status (*member)(const struct ps_backend *backend, int device,
-                        ps_handle event))
+/* The member event_synchronize, or else event_query. */
+static inline ps_status
+ask(struct ps_event *event, bool wait, const struct ps_limit *limit)
 {
+    const struct ps_backend *backend = event->runtime->backend;
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
     ps_status status = check(event);
     if (status != PS_SUCCESS || ps_event_known_done(event)) {
         return status;
     }
-    status =
-        member(event->runtime->backend, atomic_load(&event->device)->index,
-               atomic_load(&event->handle));
+    int device = atomic_load(&event->device)->index;
+    ps_handle handle = atomic_load(&event->handle);
+    status = wait ? backend->event_synchronize(backend, device, handle, limit)
+                  : backend->event_query(backend, device, handle);
     if (status == PS_SUCCESS) {
         remember_done(event, recorded);
     }
@@ -382,7 +383,13 @@ ask(struct ps_event *event,
 ps_status
 ps_event_query(struct ps_event *event)
 {
-    return ask(event, event->runtime->backend->event_query);
+    return ask(event, false, NULL);
+}
+
+ps_status
+ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit)
+{
+    return ask(event, true, limit);
 }
 
 ps_status
@@ -398,39 +405,6 @@ ps_event_synchronize_known(struct ps_event *event)
         trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
     }
     return PS_SUCCESS;
-}
-
-ps_status
-ps_event_synchronize(struct ps_event *event)
-{
-    ps_status status = ps_event_synchronize_known(event);
-    if (status != PS_ERROR_NOT_READY) {
-        return status;
-    }
-    trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);
-    return ask(event, event->runtime->backend->event_synchronize);
-}
-
-ps_status
-ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit)
-{
-    const struct ps_backend *backend = event->runtime->backend;
-    unsigned long long recorded =
-        atomic_load_explicit(&event->recorded, memory_order_acquire);
-    ps_status status = check(event);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    if (backend->event_synchronize_for == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
-    status = backend->event_synchronize_for(
-        backend, atomic_load(&event->device)->index,
-        atomic_load(&event->handle), limit);
-    if (status == PS_SUCCESS) {
-        remember_done(event, recorded);
-    }
-    return status;
 }
 
 ps_status

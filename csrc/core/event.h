@@ -14,8 +14,8 @@
 
 #include "status.h"
 
-/* Beside the contract's flags: recorded and waited for by each launch of a
- * graph, where these are captured. */
+/* A flag of core's own, next to the contract's: records and waits that are
+ * captured are made by each launch of the graph. */
 enum { PS_EVENT_EXTERNAL = 1 << 8 };
 
 struct ps_device;
@@ -27,7 +27,7 @@ struct ps_event {
     atomic_uint refs;
     unsigned generation;
     unsigned flags;
-    /* Core's own, which no trace point tells of. */
+    /* Created by core for its own use, and not traced. */
     bool internal;
     /* As PS_EVENT_EXTERNAL: graphs record it, so that nothing is known of it
      * without asking. */
@@ -46,7 +46,7 @@ struct ps_event {
     /* The stream of the latest record; of a shared or external event, which
      * others may have recorded since, something that is no stream. */
     _Atomic ps_handle source;
-    /* How other processes know it; NULL where none was told. */
+    /* Its interprocess handle; NULL until exported or opened. */
     struct ps_ipc *_Atomic ipc;
 };
 
@@ -57,8 +57,9 @@ struct ps_event *ps_event_ref(struct ps_event *event);
 /* Accepts NULL.  As ps_stream_unref. */
 ps_status ps_event_unref(struct ps_event *event);
 
-/* Its two halves.  The first answers: false where the native event has to be
- * given up, and with it the last reference, by the second, which may block. */
+/* The two halves of ps_event_unref.  The first answers.  It returns false if
+ * the native event has to be destroyed: then the second must be called, which
+ * may block. */
 bool ps_event_let_go(struct ps_event *event);
 ps_status ps_event_finish(struct ps_event *event);
 
@@ -80,8 +81,8 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
  * Answers. */
 bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
-/* Take over a native event, as that of an event that has none.  False where it
- * has one by now. */
+/* Make the native event that of an event without one.  False if it has one by
+ * now. */
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
@@ -92,17 +93,14 @@ ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);
 /* PS_SUCCESS when never recorded.  Answers. */
 ps_status ps_event_query(struct ps_event *event);
 
-/* Returns at once when never recorded.  May block. */
-ps_status ps_event_synchronize(struct ps_event *event);
-
-/* As ps_event_synchronize where it is known that there is nothing to wait for;
- * else PS_ERROR_NOT_READY, with nothing done.  Answers. */
-ps_status ps_event_synchronize_known(struct ps_event *event);
-
-/* As ps_event_synchronize, untraced, but PS_ERROR_NOT_READY at the limit;
- * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
+/* The member event_synchronize, untraced; returns at once when never
+ * recorded. */
 ps_status
-ps_event_synchronize_for(struct ps_event *event, const struct ps_limit *limit);
+ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
+
+/* As ps_event_synchronize, but traced, if it is known that there is nothing to
+ * wait for; else PS_ERROR_NOT_READY, with nothing done.  Answers. */
+ps_status ps_event_synchronize_known(struct ps_event *event);
 
 /* Milliseconds between two recorded events of one device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
@@ -111,7 +109,7 @@ ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
 /* The handle of an event made with PS_EVENT_INTERPROCESS, which gets its
  * native event on the device if it has none; of one that was opened, the
  * handle that it was opened by.  Lives as long as the event.  May block.
- * PS_ERROR_NOT_SUPPORTED where the backend has no such events,
+ * PS_ERROR_NOT_SUPPORTED if the backend has no such events,
  * PS_ERROR_FOREIGN for an event of an ancestor. */
 ps_status ps_event_export(struct ps_event *event, struct ps_device *device,
                           const unsigned char **handle);

@@ -1,5 +1,5 @@
-/* Graphs.  What is kept is dropped with no mutex held, as its owners may want
- * locks of their own. */
+/* Graphs.  References to kept objects are dropped with no mutex held, because
+ * the release of an object may take locks of its own. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, PS_ERROR_GRAPH_TAKEN);
     }
     graph->capture = (struct ps_capture){.device = device};
-    /* First, so that what joins the capture at once is kept too. */
+    /* First, so that work which joins the capture at once is covered. */
     ps_capture_add(&graph->capture);
     status =
         backend->capture_begin(backend, device->index, stream->handle, mode);
@@ -87,7 +87,7 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
     return status;
 }
 
-/* What a graph gave up, to be dropped once it is unlocked. */
+/* References taken out of a graph, to be dropped once it is unlocked. */
 struct leftovers {
     struct ps_stream *origin;
     struct ps_stream *launched;
@@ -103,8 +103,9 @@ release_keep(void *owner)
     return status;
 }
 
-/* A loan of nothing, as the pool of memory knows how to keep what streams use
- * until they are done.  What is kept is put into it when it is given up. */
+/* An empty loan that stands for all launches: the memory pool already knows
+ * how to keep a block until the streams that use it are done.  The kept
+ * objects become its owner's when the graph is reset. */
 static ps_status
 create_launches(struct ps_device *device, struct ps_block **block)
 {
@@ -150,7 +151,7 @@ is_other_threads(const struct ps_graph *graph)
 }
 
 /* Whatever the status, the capture is over unless the stream says that it is
- * not.  last: nobody can end it any more, so that it is given up then. */
+ * not.  last: nobody can end it later, so it is abandoned. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
@@ -234,7 +235,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         }
     }
     if (status != PS_SUCCESS) {
-        /* Nothing that is left could be launched without what it uses. */
+        /* Do not leave a graph that could be launched without its objects. */
         status = ps_first_failure(status, drop_native_locked(graph));
         status = ps_first_failure(status, drop_executable_locked(graph));
         left.keep = graph->keep;
@@ -265,7 +266,7 @@ ps_graph_instantiate(struct ps_graph *graph)
                   status != PS_SUCCESS ? status : instantiate_locked(graph));
 }
 
-/* What the stream gets from here on comes after every launch.  *before is the
+/* Work queued on the stream from here on follows every launch.  *before is the
  * caller's to drop. */
 static void
 set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
@@ -289,7 +290,7 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     }
     /* Either queue may be the full one; a wait for room in the other one may
      * not be permitted, which is the caller's to find out. */
-    else if (status == PS_ERROR_NOT_READY &&
+    else if (status == PS_ERROR_QUEUE_FULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
     }
@@ -305,7 +306,7 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
     /* The executable knows its own launches only. */
     bool waits =
         graph->fresh && graph->launched != NULL && graph->launched != stream;
-    /* What waits for a captured stream is captured itself. */
+    /* A stream that waits for a captured stream joins the capture. */
     if (ps_stream_in_capture(stream) ||
         (waits && ps_stream_in_capture(graph->launched))) {
         return PS_ERROR_GRAPH_INNER;
@@ -327,7 +328,7 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
                                        graph->executable, stream->handle);
         ps_block_use_end(graph->launches, stream);
     }
-    if (status == PS_ERROR_NOT_READY && *full == NULL) {
+    if (status == PS_ERROR_QUEUE_FULL && *full == NULL) {
         *full = stream;
     }
     return status;

@@ -19,11 +19,11 @@ struct ps_graph {
     unsigned generation;
     /* Whether the native graph is kept once it was instantiated. */
     bool keeps;
-    /* Guards what follows, also across calls of the backend. */
+    /* Guards the fields below, also across calls of the backend. */
     pthread_mutex_t mutex;
     /* Of the latest capture. */
     struct ps_device *device;
-    /* What is captured from; NULL but during a capture. */
+    /* The stream of the capture in progress, or NULL. */
     struct ps_stream *origin;
     /* The thread that must end it, unless any may. */
     pthread_t thread;
@@ -34,7 +34,7 @@ struct ps_graph {
     ps_handle executable;
     /* Whether the executable was never launched. */
     bool fresh;
-    /* What the captured work uses. */
+    /* The objects that the captured work uses. */
     struct ps_keep keep;
     /* Made at the first launch, and used by the streams of all: what was kept
      * is given up with it, once they are done.  NULL before. */
@@ -47,10 +47,10 @@ struct ps_graph {
 /* keeps: as torch's keep_graph. */
 ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
-/* Free it, and end its capture on whichever thread: nobody else can. */
+/* Free it.  Ends its capture on any thread, since no other owner is left. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
-/* PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED where
+/* PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if
  * the backend has no graphs. */
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
@@ -69,17 +69,17 @@ ps_status ps_graph_instantiate(struct ps_graph *graph);
 
 /* Queue the work on the stream that is current on the device that it was
  * captured on, instantiating it first if it is not yet.  May block.
- * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_NOT_READY if a queue is
- * full: that of *full, with a reference.  Else *full is NULL. */
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_QUEUE_FULL if a queue
+ * is full: that of *full, with a reference.  Else *full is NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_stream **full);
 
-/* Give up what it holds, and end its capture.  Launches that were queued still
+/* Release everything it holds, and end its capture.  Launches that were queued still
  * run.  May block; the status is that of the clean-up.
  * PS_ERROR_CAPTURE_WRONG_THREAD, with nothing given up. */
 ps_status ps_graph_reset(struct ps_graph *graph);
 
-/* The native graph and the executable, each 0 where there is none. */
+/* The native graph and the executable, each 0 if there is none. */
 void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
                       ps_handle *executable);
 

@@ -17,7 +17,7 @@
 enum { LEAST_BUCKETS = 8 };
 
 struct ps_mailbox {
-    /* Guards what follows; never held across a call of a backend. */
+    /* Guards the fields below; never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
     struct ps_message *first;
@@ -56,7 +56,7 @@ ps_mailbox_create(struct ps_mailbox **result)
     return PS_SUCCESS;
 }
 
-/* Unlock, and free the mailbox where nobody is left to use it. */
+/* Unlock the mailbox, and free it if no user is left. */
 static void
 unlock(struct ps_mailbox *mailbox)
 {
@@ -96,7 +96,7 @@ remove_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     *link = message->same_hash;
 }
 
-/* Where there is no memory for more buckets, these do. */
+/* Used as long as there is no memory for more buckets. */
 static void
 grow_locked(struct ps_mailbox *mailbox)
 {
@@ -152,7 +152,7 @@ forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     free(message);
 }
 
-/* Of a message that arrived and that nobody holds. */
+/* For a message that arrived and that nobody holds. */
 static void
 deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -441,7 +441,7 @@ ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns)
     }
     bool arrived = mailbox->first != NULL;
     pthread_mutex_unlock(&mailbox->mutex);
-    return arrived ? PS_SUCCESS : PS_ERROR_NOT_READY;
+    return arrived ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
 }
 
 int

@@ -71,7 +71,7 @@ void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages);
 
 /* Wait until there is a message to take, or for timeout_ns (then
- * PS_ERROR_NOT_READY).  May block. */
+ * PS_ERROR_TIMED_OUT).  May block. */
 ps_status ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns);
 
 /* A file descriptor that is readable while there are messages, the mailbox's

@@ -364,7 +364,7 @@ allocate_native(struct ps_block *block, size_t nbytes)
         backend, device->index, block->stream->handle, nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks, where they hold more than so much and the
+/* Free the idle pinned blocks if they hold more than `most` bytes and the
  * thread may wait. */
 static void
 drop_idle(struct ps_memory_pool *pool, size_t most)
@@ -387,8 +387,7 @@ drop_idle(struct ps_memory_pool *pool, size_t most)
     }
 }
 
-/* Fill in data and nbytes; where memory is short, once what was given up is
- * free again. */
+/* Fill in data and nbytes.  If memory is short, retry after a sweep. */
 static ps_status
 allocate(struct ps_block *block, size_t nbytes)
 {
@@ -472,7 +471,7 @@ wait_for_side(struct ps_stream *stream)
     struct ps_runtime *runtime = stream->device->runtime;
     enum ps_capture_mode mode = ps_capture_relax(runtime);
     ps_status status = runtime->backend->stream_synchronize(
-        runtime->backend, stream->device->index, stream->handle);
+        runtime->backend, stream->device->index, stream->handle, NULL);
     ps_capture_restore(runtime, mode);
     return status;
 }
@@ -492,7 +491,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    block->host = device->runtime->backend->device_type == PS_DEVICE_CPU;
+    block->host = device->runtime->backend->flags & PS_BACKEND_HOST_MEMORY;
     bool captured = ps_stream_in_capture(stream);
     ps_status status = PS_SUCCESS;
     if (captured) {

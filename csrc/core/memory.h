@@ -87,7 +87,7 @@ struct ps_block {
     struct ps_block *next;
 };
 
-/* A pool of nothing; what it held is forgotten. */
+/* Make the pool empty, and forget former contents. */
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Whether the calling thread may wait for work, as all may at first.  While
@@ -103,7 +103,7 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
     return atomic_load_explicit(&pool->retired, memory_order_relaxed) != NULL;
 }
 
-/* Free, keep for reuse or give back such blocks that nothing uses any more.
+/* Free, pool or give back the retired blocks that no work uses any more.
  * Call before a block is made and after work was waited for.  May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
@@ -129,8 +129,7 @@ ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
 }
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
- * be 0.  Waits, where memory is short, for the work that uses what was given
- * up.  May block. */
+ * be 0.  If memory is short, waits for the work that uses retired blocks.  May block. */
 ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,
                           struct ps_block **block);
 

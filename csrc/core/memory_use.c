@@ -32,18 +32,10 @@ says_over(ps_status status)
              status <= PS_ERROR_CAPTURE_WRONG_THREAD);
 }
 
-/* compute-sanitizer takes no query of an event for an order, and would report
- * the block's end as one that nothing keeps behind its use. */
 static bool
 is_done(struct ps_block_use *use)
 {
-    struct ps_event *event = use->done;
-    const struct ps_backend *backend = event->runtime->backend;
-    ps_status status = ps_event_query(event);
-    if (status == PS_SUCCESS) {
-        backend->event_synchronize(backend, atomic_load(&event->device)->index,
-                                   atomic_load(&event->handle));
-    }
+    ps_status status = ps_event_query(use->done);
     /* One that was captured has to be recorded again. */
     use->recorded = status != PS_ERROR_CAPTURED_EVENT;
     return says_over(status);
@@ -71,12 +63,12 @@ ps_use_is_over(struct ps_block_use *use, bool wait)
     record(use);
     if (use->recorded) {
         if (wait) {
-            ps_event_synchronize(use->done);
+            ps_event_synchronize(use->done, NULL);
         }
         return is_done(use);
     }
     /* With no event, an idle stream is the end of the use, or a wait. */
-    return (wait && ps_stream_synchronize(use->stream) == PS_SUCCESS) ||
+    return (wait && ps_stream_synchronize(use->stream, NULL) == PS_SUCCESS) ||
            says_over(ps_stream_query_quietly(use->stream));
 }
 

@@ -1,7 +1,7 @@
-/* Notifications: what is known without asking the backend, and those of a
- * device, which its thread reports: it synchronizes the device, again and
- * again while there are some, each time for those that came before it began.
- */
+/* Notifications.  Those of a stream or event go to the backend, unless the
+ * result is known.  Those of a whole device are reported by a thread that
+ * synchronizes the device as long as any are pending; each synchronization
+ * reports those that were registered before it began. */
 #include "notify.h"
 
 #include <pthread.h>
@@ -101,12 +101,12 @@ notify_main(void *argument)
     ps_status status;
     do {
         number = latest_number(device);
-        status = backend->device_synchronize(backend, device->index);
+        status = backend->device_synchronize(backend, device->index, NULL);
     } while (report(device, number, status));
     return NULL;
 }
 
-/* False where no thread is to be had. */
+/* False if no thread can be started. */
 static bool
 start_locked(struct ps_device *device)
 {

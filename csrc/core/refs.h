@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Drop a reference that is not the last one.  False, with nothing done, where
+/* Drop a reference that is not the last one.  False, with nothing done, if
  * it is: to look at the count first and then drop would let another thread
  * make it the last in between. */
 static inline bool

@@ -12,7 +12,8 @@ static struct ps_runtime *registry[PS_MAX_RUNTIMES];
 static atomic_int registry_count;
 
 static ps_status
-register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
+register_locked(const struct ps_backend *backend,
+                const struct ps_faults *faults, struct ps_refusal *refusal)
 {
     int count = ps_runtime_count();
     for (int i = 0; i < count; i++) {
@@ -41,6 +42,7 @@ register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
         return PS_ERROR_OUT_OF_MEMORY;
     }
     runtime->backend = backend;
+    runtime->faults = faults;
     runtime->index = count;
     ps_memory_pool_init(&runtime->memory);
     registry[count] = runtime;
@@ -50,13 +52,21 @@ register_locked(const struct ps_backend *backend, struct ps_refusal *refusal)
 
 ps_status
 ps_runtime_register(const struct ps_backend *backend,
-                    struct ps_refusal *refusal)
+                    const struct ps_faults *faults, struct ps_refusal *refusal)
 {
-    ps_status status = ps_table_check(backend, refusal);
+    const struct ps_backend *whole;
+    ps_status status = ps_table_complete(backend, &whole, refusal);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = ps_table_check(whole, refusal);
     if (status == PS_SUCCESS) {
         pthread_mutex_lock(&registry_mutex);
-        status = register_locked(backend, refusal);
+        status = register_locked(whole, faults, refusal);
         pthread_mutex_unlock(&registry_mutex);
+    }
+    if (status != PS_SUCCESS && whole != backend) {
+        free((void *)whole);
     }
     return status;
 }

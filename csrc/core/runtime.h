@@ -5,6 +5,7 @@
 #define PYSTREAMS_CORE_RUNTIME_H
 
 #include <pystreams/backend.h>
+#include <pystreams/faults.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,7 +44,7 @@ struct ps_device {
     /* Handle 0, never freed. */
     struct ps_stream default_stream;
 
-    /* Guards what follows.  Held for a few instructions, never across a call
+    /* Guards the fields below.  Held for a few instructions, never across a call
      * of the backend. */
     pthread_mutex_t mutex;
     /* Streams made here that somebody holds, for ps_stream_find. */
@@ -73,6 +74,7 @@ struct ps_device {
 
 struct ps_runtime {
     const struct ps_backend *backend;
+    const struct ps_faults *faults;
     /* Position in the order of registration. */
     int index;
     /* The fork generation + 1 in which a device was first used; 0: never. */
@@ -83,16 +85,18 @@ struct ps_runtime {
     struct ps_memory_pool memory;
 };
 
-/* Register a table that lives as long as the process.
- * PS_ERROR_INVALID_VALUE, with the reason: a table that is not whole, a name
- * or device type that is taken, or no place.  PS_ERROR_OUT_OF_MEMORY. */
+/* Register a table, and its fault injection or NULL, that live as long as the
+ * process.  PS_ERROR_INVALID_VALUE, with the reason: a table that is not
+ * whole, a name or device type that is taken, or no place.
+ * PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
+                              const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);
 
-/* NULL where no backend of the device type is registered. */
+/* NULL if no backend of the device type is registered. */
 struct ps_runtime *ps_runtime_find(int device_type);
 
 /* How many devices there are, with the status that says why there are none.
@@ -113,8 +117,8 @@ ps_runtime_is_used(struct ps_runtime *runtime)
  * process that used a runtime that is not PS_BACKEND_FORKABLE. */
 ps_status ps_runtime_use(struct ps_runtime *runtime);
 
-/* A device that nothing is known of but its place, with a default stream of
- * that fork generation. */
+/* Make it a device without any state, and its default stream one of the fork
+ * generation. */
 void ps_device_init(struct ps_device *device, struct ps_runtime *runtime,
                     int index, unsigned generation);
 

@@ -1,5 +1,5 @@
-/* Statuses of core's own, beside the contract's, and what becomes of several.
- * Python turns each into an exception. */
+/* Statuses of core's own, next to the contract's.  Python turns each into an
+ * exception. */
 #ifndef PYSTREAMS_CORE_STATUS_H
 #define PYSTREAMS_CORE_STATUS_H
 
@@ -21,7 +21,7 @@ enum {
     PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
 };
 
-/* Of two steps that are both taken, what to tell. */
+/* The status to report for two steps that are both taken. */
 static inline ps_status
 ps_first_failure(ps_status status, ps_status next)
 {

@@ -56,7 +56,7 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* What is at a place in the pool, if it has the priority; NULL for any. */
+/* Take the stream at a place in the pool, if it has the priority (NULL: any). */
 static bool
 pool_take(struct ps_device *device, int place, const int *priority,
           struct ps_pooled_stream *taken)
@@ -107,7 +107,7 @@ make_room_locked(struct ps_device *device)
     return pool != NULL;
 }
 
-/* Into the pool; where there is no memory for it, destroyed. */
+/* Put it into the pool, or destroy it if there is no memory for that. */
 static ps_status
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given)
 {
@@ -123,8 +123,8 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given)
                                           given->handle);
 }
 
-/* Make what was taken the stream's if it is idle.  If busy it goes back, and
- * is destroyed if it has failed. */
+/* Give the stream a native stream taken from the pool if that is idle.  A busy
+ * one goes back, a failed one is destroyed. */
 static ps_status
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
@@ -212,7 +212,7 @@ ps_device_forget_failed(struct ps_device *device)
 /* A stream that is being captured may be neither asked nor destroyed: keep it
  * until the capture is over. */
 static bool
-set_aside_captured(struct ps_stream *stream)
+defer_captured(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
     if (!atomic_load(&stream->used) || !ps_stream_in_capture(stream)) {
@@ -220,7 +220,7 @@ set_aside_captured(struct ps_stream *stream)
     }
     pthread_mutex_lock(&device->mutex);
     atomic_store(&stream->refs, 1);
-    stream->aside = device->captured;
+    stream->next_captured = device->captured;
     atomic_store(&device->captured, stream);
     pthread_mutex_unlock(&device->mutex);
     return true;
@@ -235,7 +235,7 @@ ps_device_give_up_captured(struct ps_device *device)
     atomic_store(&device->captured, NULL);
     pthread_mutex_unlock(&device->mutex);
     while (stream != NULL) {
-        struct ps_stream *next = stream->aside;
+        struct ps_stream *next = stream->next_captured;
         status = ps_first_failure(status, ps_stream_unref(stream));
         stream = next;
     }
@@ -327,7 +327,7 @@ ps_stream_create(struct ps_device *device, int priority,
     pthread_mutex_unlock(&device->mutex);
     *result = stream;
     if (ps_trace_wants(PS_TRACE_STREAM_CREATION)) {
-        /* Whoever is told the handle may queue work on it. */
+        /* A callback that gets the handle may queue work on it. */
         atomic_store(&stream->used, true);
         ps_trace_fire(PS_TRACE_STREAM_CREATION, device, stream->handle, 0);
     }
@@ -345,7 +345,7 @@ ps_stream_unref(struct ps_stream *stream)
     ps_status status = PS_SUCCESS;
     if (stream->kind == PS_STREAM_OWNED &&
         stream->generation == ps_generation()) {
-        if (set_aside_captured(stream)) {
+        if (defer_captured(stream)) {
             return PS_SUCCESS;
         }
         status = give_up_native(stream);
@@ -371,8 +371,8 @@ try_ref(struct ps_stream *stream)
     return refs != 0;
 }
 
-/* A new reference to a live owned stream, or NULL.  Its handle may be used
- * where that is not seen. */
+/* A new reference to a live owned stream, or NULL.  Its handle may
+ * get work that core does not see. */
 static struct ps_stream *
 find_locked(struct ps_device *device, ps_handle handle)
 {
@@ -472,33 +472,14 @@ ps_stream_query_quietly(struct ps_stream *stream)
 }
 
 ps_status
-ps_stream_synchronize(struct ps_stream *stream)
+ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     ps_status status = check(stream);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, stream->device, stream->handle,
-             0);
-    return backend->stream_synchronize(backend, stream->device->index,
-                                       stream->handle);
-}
-
-ps_status
-ps_stream_synchronize_for(struct ps_stream *stream,
-                          const struct ps_limit *limit)
-{
-    const struct ps_backend *backend = stream->device->runtime->backend;
-    ps_status status = check(stream);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    if (backend->stream_synchronize_for == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
-    return backend->stream_synchronize_for(backend, stream->device->index,
-                                           stream->handle, limit);
+    return status != PS_SUCCESS
+               ? status
+               : backend->stream_synchronize(backend, stream->device->index,
+                                             stream->handle, limit);
 }
 
 ps_status

@@ -44,8 +44,8 @@ struct ps_stream {
     /* Neighbours among the device's owned streams; its mutex guards them. */
     struct ps_stream *next;
     struct ps_stream *previous;
-    /* The next of those given up while they were captured. */
-    struct ps_stream *aside;
+    /* The next of those dropped while they were captured. */
+    struct ps_stream *next_captured;
     /* Of memory that was given up: the uses by this stream's work that are not
      * over, the oldest first, and the blocks to be freed in its order that
      * wait for the end of a capture.  The mutex of the runtime's pool guards
@@ -114,42 +114,37 @@ ps_status ps_device_give_up_captured(struct ps_device *device);
  * process; PS_ERROR_FOREIGN for one of an ancestor, and
  * PS_ERROR_CAPTURE_UNSUPPORTED for one that is known to be captured. */
 ps_status ps_stream_query(struct ps_stream *stream);
-ps_status ps_stream_synchronize(struct ps_stream *stream);
+ps_status
+ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
-/* As ps_stream_query, for core's own sake: disturbs no capture, and takes what
- * is being captured for busy.  A capture that another thread begins on the
+/* As ps_stream_query, for core's own housekeeping: disturbs no capture, and
+ * reports a stream that is being captured as busy.  A capture that another thread begins on the
  * stream meanwhile is not seen. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
-/* As ps_stream_synchronize, untraced, but PS_ERROR_NOT_READY at the limit;
- * PS_ERROR_NOT_SUPPORTED where the backend cannot end a wait. */
-ps_status ps_stream_synchronize_for(struct ps_stream *stream,
-                                    const struct ps_limit *limit);
-
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
-/* As ps_stream_wait_event, where nothing needs to be queued; else
+/* As ps_stream_wait_event, if nothing needs to be queued; else
  * PS_ERROR_NOT_READY.  Calls no backend. */
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 
-/* As ps_stream_wait_event, where something does. */
+/* As ps_stream_wait_event, if something needs to be queued. */
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 
-/* Wait for the event's record in effect; asks nothing of the device where
- * there is nothing to wait for.  Enqueues; may block while an external event
+/* Wait for the event's record in effect; does not ask the device if there is
+ * nothing to wait for.  Enqueues; may block while an external event
  * has no handle, which it gets on the stream's device. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 
-/* What stream gets from here on waits for all that other has now.
+/* Work queued on stream from here on waits for all work queued on other.
  * Enqueues. */
 ps_status
 ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
-/* Likewise, for core's own sake: untraced, so that it may stand where a lock
- * is held. */
+/* Likewise, untraced, so that it may be called with a lock held. */
 ps_status ps_stream_wait_stream_quietly(struct ps_stream *stream,
                                         struct ps_stream *other);
 

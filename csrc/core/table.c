@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum kind {
@@ -16,7 +17,7 @@ enum kind {
     GRAPHS,
 };
 
-enum { MOST_NAME = 31 };
+enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
 
 #define MEMBER(kind, name)                             \
     {                                                  \
@@ -68,9 +69,6 @@ static const struct {
     MEMBER(NOTIFICATIONS, notify_cancel),
     MEMBER(GATES, stream_gate),
     MEMBER(GATES, gate_open),
-    MEMBER(OPTIONAL, stream_synchronize_for),
-    MEMBER(OPTIONAL, event_synchronize_for),
-    MEMBER(OPTIONAL, device_synchronize_for),
     MEMBER(OPTIONAL, stream_capturing),
     MEMBER(GRAPHS, capture_begin),
     MEMBER(GRAPHS, capture_end),
@@ -82,7 +80,6 @@ static const struct {
     MEMBER(GRAPHS, executable_destroy),
     MEMBER(GRAPHS, graph_destroy),
     MEMBER(OPTIONAL, graph_print),
-    MEMBER(OPTIONAL, stream_fail),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
 };
@@ -133,6 +130,36 @@ is_name(const char *name)
            length <= MOST_NAME;
 }
 
+/* Every table has the members up to the last required one. */
+enum {
+    LEAST_SIZE = offsetof(struct ps_backend, event_synchronize) +
+                 sizeof(((struct ps_backend *)NULL)->event_synchronize),
+};
+
+ps_status
+ps_table_complete(const struct ps_backend *backend,
+                  const struct ps_backend **result, struct ps_refusal *refusal)
+{
+    size_t size = backend->struct_size;
+    if (size < LEAST_SIZE || size > MOST_SIZE) {
+        return ps_refuse(refusal,
+                         "the table's struct_size is %zu, but must be "
+                         "sizeof(struct ps_backend), which is %zu in the "
+                         "header in pystreams.get_include()",
+                         size, sizeof(*backend));
+    }
+    *result = backend;
+    if (size < sizeof(*backend)) {
+        struct ps_backend *copy = calloc(1, sizeof(*copy));
+        if (copy == NULL) {
+            return PS_ERROR_OUT_OF_MEMORY;
+        }
+        memcpy(copy, backend, size);
+        *result = copy;
+    }
+    return PS_SUCCESS;
+}
+
 static ps_status
 check_group(const struct ps_backend *backend, enum kind kind,
             const char *group, struct ps_refusal *refusal)
@@ -151,13 +178,6 @@ check_group(const struct ps_backend *backend, enum kind kind,
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
 {
-    if (backend->abi_version != PS_ABI_VERSION) {
-        return ps_refuse(refusal,
-                         "the table has ABI version %u, and this pystreams "
-                         "takes %d; build the backend again, against the "
-                         "header in pystreams.get_include()",
-                         (unsigned)backend->abi_version, PS_ABI_VERSION);
-    }
     if (backend->name == NULL || !is_name(backend->name)) {
         return ps_refuse(refusal,
                          "a backend's name must be like 'mtia', lower-case "

@@ -16,9 +16,16 @@ struct ps_refusal {
 __attribute__((format(printf, 2, 3))) ps_status
 ps_refuse(struct ps_refusal *refusal, const char *format, ...);
 
-/* PS_ERROR_INVALID_VALUE, with the reason: another ABI version (of such a
- * table nothing else is read), a required member missing, a group there in
- * part, a malformed name, a negative device type. */
+/* The table itself, or a copy with NULL for the members that its header did
+ * not have, which is the caller's to free.  PS_ERROR_INVALID_VALUE, with the
+ * reason: of no size that a header ever had; nothing else of it is read.
+ * PS_ERROR_OUT_OF_MEMORY. */
+ps_status ps_table_complete(const struct ps_backend *backend,
+                            const struct ps_backend **result,
+                            struct ps_refusal *refusal);
+
+/* PS_ERROR_INVALID_VALUE, with the reason: a required member missing, a group
+ * there in part, a malformed name, a negative device type. */
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
 

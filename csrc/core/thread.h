@@ -1,4 +1,4 @@
-/* What a thread keeps for the library: a few words, each under a key of
+/* Thread-local storage of the library: a few words, each under a key of
  * POSIX's, NULL until set.
  *
  * Not _Thread_local: a library that is loaded late gets the block for such

@@ -1,8 +1,8 @@
-/* Trace points: where core tells what its caller does.
+/* Trace points: core reports its caller's operations to a hook.
  *
- * A point that nobody wants costs a load and a branch.  Points stand where no
- * lock is held and core is consistent, because a hook may do anything, also
- * call core. */
+ * A point of a kind without subscribers costs a load and a branch.  A point is
+ * reached with no lock held and core consistent, because the hook may do
+ * anything, including calling core. */
 #ifndef PYSTREAMS_CORE_TRACE_H
 #define PYSTREAMS_CORE_TRACE_H
 
@@ -12,9 +12,9 @@
 
 struct ps_device;
 
-/* Creations, records, waits and allocations are told after the operation, once
- * it has succeeded; the other kinds before it.  Behind each, what the point
- * tells: handles of an event and a stream, or an address. */
+/* Creations, records, waits and allocations are reported after the operation
+ * has succeeded, the other kinds before it.  The comments name the arguments:
+ * handles of an event and a stream, or an address. */
 enum ps_trace_kind {
     PS_TRACE_EVENT_CREATION,         /* event */
     PS_TRACE_EVENT_DELETION,         /* event */
@@ -29,12 +29,12 @@ enum ps_trace_kind {
     PS_TRACE_KINDS,
 };
 
-/* device is the stream's, where a stream is told. */
+/* device: that of the stream, for kinds with one. */
 typedef void (*ps_trace_hook)(enum ps_trace_kind kind,
                               struct ps_device *device, uintptr_t first,
                               uintptr_t second);
 
-/* A bit for each kind that somebody wants; none before there is a hook. */
+/* A bit for each kind with subscribers; none before there is a hook. */
 extern atomic_uint ps_trace_kinds;
 
 /* Once, before any bit of ps_trace_kinds is set. */

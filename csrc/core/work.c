@@ -78,12 +78,12 @@ ps_stream_sleep(struct ps_stream *stream, uint64_t cycles)
 ps_status
 ps_stream_fail(struct ps_stream *stream, ps_status failure)
 {
-    const struct ps_backend *backend = backend_of(stream);
-    ps_status status = check(stream, backend->stream_fail != NULL);
+    const struct ps_faults *faults = stream->device->runtime->faults;
+    ps_status status = check(stream, faults != NULL);
     return status != PS_SUCCESS
                ? status
-               : backend->stream_fail(backend, stream->device->index,
-                                      stream->handle, failure);
+               : faults->stream_fail(backend_of(stream), stream->device->index,
+                                     stream->handle, failure);
 }
 
 ps_status

@@ -1,5 +1,5 @@
 /* Work on streams: the optional members of the contract, for a stream of this
- * process.  PS_ERROR_NOT_SUPPORTED where the backend lacks the member,
+ * process.  PS_ERROR_NOT_SUPPORTED if the backend lacks the member,
  * PS_ERROR_FOREIGN for a stream of an ancestor.  Blocking is the member's. */
 #ifndef PYSTREAMS_CORE_WORK_H
 #define PYSTREAMS_CORE_WORK_H
@@ -20,7 +20,7 @@ ps_status ps_stream_host_function(struct ps_stream *stream,
 ps_status ps_stream_sleep(struct ps_stream *stream, uint64_t cycles);
 ps_status ps_stream_fail(struct ps_stream *stream, ps_status failure);
 
-/* False where the backend has no capture. */
+/* *capturing is 0 if the backend has no capture. */
 ps_status ps_stream_capturing(struct ps_stream *stream, int *capturing);
 
 #endif

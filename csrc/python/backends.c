@@ -65,11 +65,12 @@ memory_from_environment(const char *variable, uint64_t *nbytes)
 
 /* -1 with an exception, ValueError where the table is refused. */
 static int
-register_table(const struct ps_backend *table)
+register_table(const struct ps_backend *table, const struct ps_faults *faults)
 {
     struct ps_refusal refusal;
-    ps_status status = table != NULL ? ps_runtime_register(table, &refusal)
-                                     : PS_ERROR_OUT_OF_MEMORY;
+    ps_status status = table != NULL
+                           ? ps_runtime_register(table, faults, &refusal)
+                           : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         PyErr_NoMemory();
     }
@@ -94,35 +95,54 @@ register_backends(void)
     uint64_t memory;
     if (cpus < 0 || emulated < 0 ||
         memory_from_environment("PYSTREAMS_EMULATE_MEMORY", &memory) < 0 ||
-        register_table(ps_cpu_backend("cpu", PS_DEVICE_CPU,
-                                      cpus > 0 ? cpus : 1, 0)) < 0) {
+        register_table(
+            ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus > 0 ? cpus : 1, 0),
+            &ps_cpu_faults) < 0) {
         return -1;
     }
     if (emulated > 0) {
         return register_table(
-            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated, memory));
+            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated, memory),
+            &ps_cpu_faults);
     }
 #ifdef PS_WITH_CUDA
-    return register_table(&ps_cuda_backend);
+    return register_table(&ps_cuda_backend, NULL);
 #else
     return 0;
 #endif
 }
 
-static PyObject *
-register_backend(PyObject *Py_UNUSED(module), PyObject *capsule)
+/* What a capsule of the name points to; NULL with an exception. */
+static void *
+capsule_pointer(PyObject *capsule, const char *name)
 {
-    if (!PyCapsule_IsValid(capsule, PS_CAPSULE_NAME)) {
+    if (!PyCapsule_IsValid(capsule, name)) {
         return PyErr_Format(PyExc_TypeError,
                             "register_backend() expects a capsule named "
-                            "\"" PS_CAPSULE_NAME "\", but got %R",
-                            capsule);
+                            "\"%s\", but got %R",
+                            name, capsule);
     }
-    if (register_table(PyCapsule_GetPointer(capsule, PS_CAPSULE_NAME)) < 0) {
+    return PyCapsule_GetPointer(capsule, name);
+}
+
+static PyObject *
+register_backend(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *second = Py_None;
+    const struct ps_faults *faults = NULL;
+    if (!PyArg_ParseTuple(args, "O|O:register_backend", &capsule, &second)) {
         return NULL;
     }
-    /* The table may go with its capsule, so the capsule never goes. */
+    const struct ps_backend *table = capsule_pointer(capsule, PS_CAPSULE_NAME);
+    if (table == NULL ||
+        (second != Py_None &&
+         (faults = capsule_pointer(second, PS_FAULTS_CAPSULE_NAME)) == NULL) ||
+        register_table(table, faults) < 0) {
+        return NULL;
+    }
+    /* The tables may go with their capsules, so these never go. */
     Py_INCREF(capsule);
+    Py_INCREF(second);
     Py_RETURN_NONE;
 }
 
@@ -143,19 +163,67 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
             Py_CLEAR(members);
         }
     }
+    if (members != NULL &&
+        PyDict_SetItemString(members, "stream_fail",
+                             runtime->faults != NULL ? Py_True : Py_False) <
+            0) {
+        Py_CLEAR(members);
+    }
     return members;
 }
 
+/* What members that wait return for a limit, with nothing to wait for. */
+static PyObject *
+takes_limits(PyObject *module, PyObject *args)
+{
+    struct ps_device *device = parse_device(module, args, "i|O:takes_limits");
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    const struct ps_limit limit = {0};
+    ps_handle stream, event;
+    int i = device->index;
+    ps_status of_device, of_stream, of_event;
+    Py_BEGIN_ALLOW_THREADS
+    of_device = backend->device_synchronize(backend, i, &limit);
+    of_stream = backend->stream_create(backend, i, 0, &stream);
+    if (of_stream == PS_SUCCESS) {
+        of_stream = backend->stream_synchronize(backend, i, stream, &limit);
+        backend->stream_destroy(backend, i, stream);
+    }
+    of_event = backend->event_create(backend, i, 0, &event);
+    if (of_event == PS_SUCCESS) {
+        of_event = backend->event_synchronize(backend, i, event, &limit);
+        backend->event_destroy(backend, i, event);
+    }
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("{sNsNsN}", "device_synchronize",
+                         PyBool_FromLong(of_device != PS_ERROR_NOT_SUPPORTED),
+                         "stream_synchronize",
+                         PyBool_FromLong(of_stream != PS_ERROR_NOT_SUPPORTED),
+                         "event_synchronize",
+                         PyBool_FromLong(of_event != PS_ERROR_NOT_SUPPORTED));
+}
+
 PyMethodDef backend_functions[] = {
-    FUNCTION("register_backend", register_backend, METH_O, "capsule, /",
+    FUNCTION("register_backend", register_backend, METH_VARARGS,
+             "capsule, faults=None, /",
              "Add a device type: that of the table that a capsule named\n"
              "\"" PS_CAPSULE_NAME
              "\" points to (see <pystreams/backend.h>).\n\n"
-             "The table and the capsule stay until the process ends.  Raises "
-             "TypeError for\nanything else, ValueError with the reason where "
-             "the table is not whole, or its\nname or device type is taken."),
+             "faults is None or a capsule named \"" PS_FAULTS_CAPSULE_NAME
+             "\", with which\nthe device's tests make its work fail (see "
+             "<pystreams/faults.h>).  The tables and\nthe capsules stay "
+             "until the process ends.  Raises TypeError for anything else,\n"
+             "ValueError with the reason if the table is not whole, or its "
+             "name or device type\nis taken."),
     FUNCTION("backend_members", backend_members, METH_VARARGS, "type, /",
-             "Return a dict of the contract's functions: name -> whether the "
-             "backend has it."),
+             "Return a dict of the contract's functions, and stream_fail: "
+             "name -> whether the\nbackend has it."),
+    FUNCTION("takes_limits", takes_limits, METH_VARARGS,
+             "type, device=None, /",
+             "Return a dict of the contract's functions that wait: name -> "
+             "whether the backend\ncan end the wait at a limit."),
     {NULL},
 };

@@ -404,12 +404,12 @@ ps_status wait_for_room(struct ps_stream *stream);
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
 
-/* Whether to try again what found the queue full; the status is what to tell
- * where not. */
+/* Whether the caller should retry, as a full queue has room again; otherwise
+ * *status holds the error to raise. */
 static inline bool
 has_room_again(struct ps_stream *stream, ps_status *status)
 {
-    if (*status != PS_ERROR_NOT_READY) {
+    if (*status != PS_ERROR_QUEUE_FULL) {
         return false;
     }
     *status = wait_for_room(stream);

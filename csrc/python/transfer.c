@@ -118,7 +118,7 @@ run_copy(struct module_state *state, struct transfer *transfer,
                 end_use(transfer);
             }
             else {
-                WITHOUT_GIL(ps_stream_synchronize(transfer->stream));
+                WITHOUT_GIL(ps_stream_synchronize(transfer->stream, NULL));
             }
         }
     }

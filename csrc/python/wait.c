@@ -55,26 +55,15 @@ timeout_argument(PyObject *argument, int64_t *timeout_ns)
     return 0;
 }
 
-/* Wait as the backend does, for as long as it takes. */
+/* Wait as the backend does; limit: NULL for as long as it takes. */
 static ps_status
-wait_whole(const struct work *work)
+synchronize(const struct work *work, const struct ps_limit *limit)
 {
     if (work->stream != NULL) {
-        return ps_stream_synchronize(work->stream);
+        return ps_stream_synchronize(work->stream, limit);
     }
-    return work->event != NULL ? ps_event_synchronize(work->event)
-                               : ps_device_synchronize(work->device);
-}
-
-static ps_status
-wait_limited(const struct work *work, const struct ps_limit *limit)
-{
-    if (work->stream != NULL) {
-        return ps_stream_synchronize_for(work->stream, limit);
-    }
-    return work->event != NULL
-               ? ps_event_synchronize_for(work->event, limit)
-               : ps_device_synchronize_for(work->device, limit);
+    return work->event != NULL ? ps_event_synchronize(work->event, limit)
+                               : ps_device_synchronize(work->device, limit);
 }
 
 /* The main thread, while it waits. */
@@ -84,11 +73,16 @@ struct main_wait {
     ps_status status;
 };
 
-/* Whether a signal's handler raised, or forked. */
+/* Whether a signal's handler raised, or forked.  Signals are the main
+ * thread's; another one could find the interpreter at its end, and would leave
+ * the backend with a wait whose stack is gone. */
 static int
 is_disturbed(void *argument)
 {
     struct main_wait *wait = argument;
+    if (syscall(SYS_gettid) != getpid()) {
+        return 0;
+    }
     PyEval_RestoreThread(wait->thread);
     if (PyErr_CheckSignals() < 0) {
         wait->status = PS_RAISED;
@@ -100,21 +94,22 @@ is_disturbed(void *argument)
     return wait->status != PS_SUCCESS;
 }
 
-/* Wait where the backend can end a wait.  No thread but the main one is asked:
- * it could find the interpreter at its end, and would leave the backend with a
- * wait whose stack is gone. */
+/* Wait as the backend does.  PS_ERROR_NOT_SUPPORTED if it cannot end the wait
+ * in time. */
 static ps_status
-wait_interruptibly(const struct work *work, int64_t timeout_ns)
+wait_natively(const struct work *work, int64_t timeout_ns)
 {
-    bool is_main = syscall(SYS_gettid) == getpid();
     struct main_wait wait = {NULL, ps_generation(), PS_SUCCESS};
     struct ps_limit limit = {
         .timeout_ns = timeout_ns,
-        .is_over = is_main ? is_disturbed : NULL,
+        .is_over = is_disturbed,
         .argument = &wait,
     };
     wait.thread = PyEval_SaveThread();
-    ps_status status = wait_limited(work, &limit);
+    ps_status status = synchronize(work, &limit);
+    if (status == PS_ERROR_NOT_SUPPORTED && timeout_ns == NO_TIMEOUT) {
+        status = synchronize(work, NULL);
+    }
     PyEval_RestoreThread(wait.thread);
     return wait.status != PS_SUCCESS ? wait.status : status;
 }
@@ -148,7 +143,7 @@ mailbox_slice(const void *context, int64_t timeout_ns)
     do {
         status = back_off(wait->mailbox, wait->start, now, end);
         now = monotonic_ns();
-    } while (status == PS_ERROR_NOT_READY && now < end);
+    } while (status == PS_ERROR_TIMED_OUT && now < end);
     return status;
 }
 
@@ -170,7 +165,7 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
         if (timeout_ns != NO_TIMEOUT) {
             left = timeout_ns - (monotonic_ns() - start);
         }
-    } while (status == PS_ERROR_NOT_READY && left > 0);
+    } while (status == PS_ERROR_TIMED_OUT && left > 0);
     return status;
 }
 
@@ -230,10 +225,10 @@ notified_slice(const void *context, int64_t timeout_ns)
         }
         now = monotonic_ns();
     } while (status == PS_ERROR_NOT_READY && now < end);
-    return status;
+    return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
 }
 
-/* Wait where the backend cannot end a wait. */
+/* Wait in time although the backend cannot end a wait. */
 static ps_status
 wait_notified(const struct work *work, int64_t timeout_ns)
 {
@@ -245,8 +240,11 @@ wait_notified(const struct work *work, int64_t timeout_ns)
     bool is_device = work->stream == NULL && work->event == NULL;
     ps_status status;
     CALL_BACKEND(work->device->runtime, status = ask(&wait));
-    if (status != PS_ERROR_NOT_READY || (!is_device && timeout_ns <= 0)) {
+    if (status != PS_ERROR_NOT_READY) {
         return status;
+    }
+    if (!is_device && timeout_ns <= 0) {
+        return PS_ERROR_TIMED_OUT;
     }
     status = ps_mailbox_create(&wait.mailbox);
     if (status != PS_SUCCESS) {
@@ -292,21 +290,10 @@ wait_for_work(struct module_state *state, const struct work *work,
     if (check_may_wait(work) < 0) {
         return PS_RAISED;
     }
-    const struct ps_backend *backend = work->device->runtime->backend;
-    bool limits =
-        work->stream != NULL  ? backend->stream_synchronize_for != NULL
-        : work->event != NULL ? backend->event_synchronize_for != NULL
-                              : backend->device_synchronize_for != NULL;
-    if (!limits && timeout_ns == NO_TIMEOUT) {
-        WITHOUT_GIL(status = wait_whole(work));
-    }
-    else {
-        trace(work);
-        status = limits ? wait_interruptibly(work, timeout_ns)
-                        : PS_ERROR_NOT_SUPPORTED;
-        if (status == PS_ERROR_NOT_SUPPORTED) {
-            status = wait_notified(work, timeout_ns);
-        }
+    trace(work);
+    status = wait_natively(work, timeout_ns);
+    if (status == PS_ERROR_NOT_SUPPORTED) {
+        status = wait_notified(work, timeout_ns);
     }
     memory_settle(state, work->device->runtime);
     return status;
@@ -320,7 +307,7 @@ waited(struct module_state *state, const struct work *work, PyObject *timeout)
         return NULL;
     }
     ps_status status = wait_for_work(state, work, timeout_ns);
-    if (status == PS_ERROR_NOT_READY) {
+    if (status == PS_ERROR_TIMED_OUT) {
         return PyErr_Format(PyExc_TimeoutError,
                             "%s: the work was not done after %S s; it goes on",
                             work->operation, timeout);

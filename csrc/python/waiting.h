@@ -24,7 +24,7 @@ int64_t monotonic_ns(void);
 int timeout_argument(PyObject *argument, int64_t *timeout_ns);
 
 /* Wait with the GIL released; where the backend can end a wait, and wherever
- * there is a timeout, open to signals.  PS_ERROR_NOT_READY: it took longer. */
+ * there is a timeout, open to signals.  PS_ERROR_TIMED_OUT: it took longer. */
 ps_status wait_for_work(struct module_state *state, const struct work *work,
                         int64_t timeout_ns);
 

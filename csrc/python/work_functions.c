@@ -17,13 +17,13 @@ wait_for_room(struct ps_stream *stream)
     do {
         WITHOUT_GIL(status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS));
         if (PyErr_CheckSignals() < 0 ||
-            (status == PS_ERROR_NOT_READY && check_may_wait(&work) < 0)) {
+            (status == PS_ERROR_TIMED_OUT && check_may_wait(&work) < 0)) {
             return PS_RAISED;
         }
         if (stream->generation != ps_generation()) {
             return PS_ERROR_FOREIGN;
         }
-    } while (status == PS_ERROR_NOT_READY);
+    } while (status == PS_ERROR_TIMED_OUT);
     return status;
 }
 
@@ -42,7 +42,7 @@ stream_wait_stream(struct module_state *state, struct ps_stream *stream,
     /* Both queues take an operation; the one that is full is waited for. */
     do {
         WITHOUT_GIL(status = ps_stream_wait_stream(stream, other));
-    } while (status == PS_ERROR_NOT_READY &&
+    } while (status == PS_ERROR_QUEUE_FULL &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
     if (status != PS_SUCCESS) {

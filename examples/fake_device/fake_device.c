@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include <pystreams/backend.h>
+#include <pystreams/faults.h>
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -269,8 +270,12 @@ fake_device_set(const struct ps_backend *self, int device)
 }
 
 static ps_status
-fake_device_synchronize(const struct ps_backend *self, int device)
+fake_device_synchronize(const struct ps_backend *self, int device,
+                        const struct ps_limit *limit)
 {
+    if (limit != NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
     ps_status status = PS_SUCCESS;
     pthread_mutex_lock(&mutex);
     uint64_t number = numbers;
@@ -341,9 +346,10 @@ fake_stream_query(const struct ps_backend *self, int device, ps_handle handle)
 
 static ps_status
 fake_stream_synchronize(const struct ps_backend *self, int device,
-                        ps_handle handle)
+                        ps_handle handle, const struct ps_limit *limit)
 {
-    return ask_stream(device, handle, tell_locked);
+    return limit != NULL ? PS_ERROR_NOT_SUPPORTED
+                         : ask_stream(device, handle, tell_locked);
 }
 
 /* The operation has a copy of the record: what becomes of the event later
@@ -405,9 +411,10 @@ fake_event_query(const struct ps_backend *self, int device, ps_handle event)
 
 static ps_status
 fake_event_synchronize(const struct ps_backend *self, int device,
-                       ps_handle event)
+                       ps_handle event, const struct ps_limit *limit)
 {
-    return ask_event(event, tell_locked);
+    return limit != NULL ? PS_ERROR_NOT_SUPPORTED
+                         : ask_event(event, tell_locked);
 }
 
 /* ---- Fault injection ---- */
@@ -419,10 +426,15 @@ fake_stream_fail(const struct ps_backend *self, int device, ps_handle handle,
     return enqueue(device, handle, &(struct operation){.status = failure});
 }
 
+static struct ps_faults faults = {
+    .struct_size = sizeof(faults),
+    .stream_fail = fake_stream_fail,
+};
+
 /* ---- The table: members that it does not name are NULL, for absent ---- */
 
 static struct ps_backend table = {
-    .abi_version = PS_ABI_VERSION,
+    .struct_size = sizeof(table),
     .name = "mtia",
     .device_type = PS_DEVICE_MTIA,
     .status_name = fake_status_name,
@@ -443,7 +455,6 @@ static struct ps_backend table = {
     .event_record = fake_event_record,
     .event_query = fake_event_query,
     .event_synchronize = fake_event_synchronize,
-    .stream_fail = fake_stream_fail,
 };
 
 /* ---- The module: registers the table, and is the program's say ---- */
@@ -514,9 +525,10 @@ PyInit_fake_device(void)
     if (pystreams == NULL) {
         return NULL;
     }
-    PyObject *none =
-        PyObject_CallMethod(pystreams, "register_backend", "N",
-                            PyCapsule_New(&table, PS_CAPSULE_NAME, NULL));
+    PyObject *none = PyObject_CallMethod(
+        pystreams, "register_backend", "NN",
+        PyCapsule_New(&table, PS_CAPSULE_NAME, NULL),
+        PyCapsule_New(&faults, PS_FAULTS_CAPSULE_NAME, NULL));
     Py_DECREF(pystreams);
     if (none == NULL) {
         return NULL;

@@ -8,6 +8,9 @@ from collections.abc import Callable
 import pystreams
 from pystreams import _C, Buffer, Event, Stream
 
+# The key in Device.members that says whether a member takes a limit.
+LIMIT = " with a limit"
+
 
 class Device:
     """A device type by name, with one or more devices."""
@@ -16,6 +19,8 @@ class Device:
         self.name = name
         self.type = dict(_C.backends())[name]
         self.members = _C.backend_members(self.type)
+        for member, limited in _C.takes_limits(self.type).items():
+            self.members[member + LIMIT] = limited
         self.count = _C.device_count(self.type)
 
     @property

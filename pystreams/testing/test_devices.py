@@ -16,7 +16,10 @@ def test_each_can_be_used(device: Device) -> None:
         eventually(device.mark(stream).query)
 
 
-@contract("device_properties", "What the device is: a name for people")
+@contract(
+    "device_properties",
+    "The device's name for people, and its properties; 0 for any it lacks.",
+)
 def test_properties(device: Device) -> None:
     for index in range(device.count):
         assert _C.device_properties(device.type, index)["name"]
@@ -158,9 +161,9 @@ def test_several_threads_at_once(device: Device) -> None:
 
 @contract(
     "every member",
-    "Queued work runs after its enqueueing call returned or before; in the "
-    "order of its stream, and in no order to other streams but what events "
-    "make.",
+    "Queued work runs after its enqueueing call returned or "
+    "before; in the order of its stream, and ordered with other "
+    "streams by events alone.",
 )
 def test_order(device: Device, busy: Busy) -> None:
     stream, other = device.stream(), device.stream()
@@ -209,8 +212,8 @@ def test_answering_does_not_wait(device: Device, busy: Busy) -> None:
 
 @contract(
     "versions",
-    "Versions of the runtime and of the driver, as 1000 * major + 10 * "
-    "minor; 0 where there is none.",
+    "Versions of the runtime and of the driver, as 1000 * major + "
+    "10 * minor; 0 if none.",
 )
 def test_versions(device: Device) -> None:
     assert all(version >= 0 for version in _C.versions(device.type))

@@ -9,8 +9,9 @@ from pystreams.testing.device import Device
 from pystreams.testing.watch import Background, eventually, never
 
 RECORD = (
-    "Make the event stand for all work queued on the stream so far, in place "
-    "of any earlier record."
+    "Record the stream's current position: the event completes "
+    "when all work queued on the stream before this call has. "
+    "Replaces any earlier record."
 )
 QUERY = (
     "PS_SUCCESS when the latest record is done or there is none, "

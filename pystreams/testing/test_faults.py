@@ -35,8 +35,7 @@ def over(function: Callable[[], bool]) -> bool:
 
 @contract(
     "stream_fail",
-    "Queue an operation that fails with the status when its turn comes, for "
-    "tests.",
+    "Queue an operation that fails with the status when its turn comes.",
 )
 def test_when_its_turn_comes(device: Device, busy: Busy) -> None:
     stream = device.stream()
@@ -184,9 +183,9 @@ def test_of_a_destroyed_stream(device: Device, busy: Busy) -> None:
 
 @contract(
     "every member",
-    "Queued work runs after its enqueueing call returned or before; in the "
-    "order of its stream, and in no order to other streams but what events "
-    "make.",
+    "Queued work runs after its enqueueing call returned or "
+    "before; in the order of its stream, and ordered with other "
+    "streams by events alone.",
     "stream_fail",
 )
 def test_other_streams_go_on(device: Device) -> None:

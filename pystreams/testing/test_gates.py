@@ -10,8 +10,9 @@ FAILURE = 719
 
 REACHED = (
     "Queue a gate: once the work before it is done or has failed, "
-    "reached(argument, status) is called, exactly once, and what the stream "
-    "gets from here on starts only after gate_open."
+    "reached(argument, status) is called, exactly once, and work "
+    "queued on the stream from here on starts only after "
+    "gate_open."
 )
 WRITTEN = (
     "*gate is written before reached can run, so that reached may open it, "
@@ -130,9 +131,9 @@ def test_gates_of_a_failed_stream(device: Device, busy: Busy) -> None:
 
 @contract(
     "every member",
-    "Queued work runs after its enqueueing call returned or before; in the "
-    "order of its stream, and in no order to other streams but what events "
-    "make.",
+    "Queued work runs after its enqueueing call returned or "
+    "before; in the order of its stream, and ordered with other "
+    "streams by events alone.",
     "stream_gate",
 )
 def test_a_closed_gate_holds_up_no_other(device: Device, busy: Busy) -> None:

@@ -18,8 +18,9 @@ RESTORED = (
 )
 EXTERNAL = "but to be done by each launch, of the event itself"
 LAUNCH = (
-    "Queue the graph's work as one operation of the stream, after what it "
-    "has now and after the executable's earlier launches."
+    "Queue the graph's work as one operation of the stream, after "
+    "its pending work and after the executable's earlier "
+    "launches."
 )
 
 
@@ -63,7 +64,7 @@ def read(buffer: Buffer, stream: Stream) -> int:
 
 @contract(
     "capture_begin",
-    "From here on capture what the stream gets, instead of doing it.",
+    "From here on capture the stream's work, instead of running it.",
     "memory_fill",
 )
 def test_captured_work_is_not_done(device: Device) -> None:
@@ -119,8 +120,8 @@ def test_an_unjoined_stream(device: Device) -> None:
 
 @contract(
     "capture_mode_exchange",
-    "with PS_CAPTURE_RELAXED its calls disturb none, but those that name what "
-    "is captured.",
+    "with PS_CAPTURE_RELAXED its calls disturb no capture, unless "
+    "they name a captured stream or event.",
     "memory_fill",
 )
 def test_what_is_dropped_disturbs_no_capture(
@@ -187,7 +188,7 @@ def test_a_launch_waits_for_an_event(device: Device, busy: Busy) -> None:
 
 @contract(
     "graph_instantiate",
-    "Make of the graph what can be launched, and outlives it.",
+    "Make an executable of the graph, which may outlive it.",
     "memory_fill",
 )
 @pytest.mark.parametrize("keep", [False, True], ids=["alone", "kept"])

@@ -18,8 +18,9 @@ def shared(device: Device) -> pystreams.Event:
 
 @contract(
     "event_export",
-    "Write what another process can open the event by, for as long as this "
-    "process lives and the event is not destroyed.",
+    "Write a handle by which another process can open the event, "
+    "as long as this process lives and the event is not "
+    "destroyed.",
 )
 def test_one_handle_for_each_event(device: Device) -> None:
     first, second = shared(device), shared(device)
@@ -31,8 +32,8 @@ def test_one_handle_for_each_event(device: Device) -> None:
 
 @contract(
     "event_open",
-    "Each process may record the event, and every member that takes one "
-    "means the latest record, whoever made it.",
+    "Each process may record the event, and every member that "
+    "takes it means the latest record of any process.",
 )
 def test_a_record_made_here(
     device: Device, busy: Busy, elsewhere: Elsewhere
@@ -52,8 +53,8 @@ def test_a_record_made_here(
 
 @contract(
     "event_open",
-    "Each process may record the event, and every member that takes one "
-    "means the latest record, whoever made it.",
+    "Each process may record the event, and every member that "
+    "takes it means the latest record of any process.",
 )
 @pytest.mark.usefixtures("busy")
 def test_a_record_made_elsewhere(device: Device, elsewhere: Elsewhere) -> None:

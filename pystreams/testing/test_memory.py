@@ -161,7 +161,7 @@ class Claim:
 
 @contract(
     "memory_device",
-    "Statuses: PS_ERROR_INVALID_VALUE where it is in no device's.",
+    "Statuses: PS_ERROR_INVALID_VALUE if it is in no device's.",
 )
 def test_where_an_address_is(device: Device) -> None:
     if device.name != "cuda":

@@ -32,7 +32,7 @@ def test_no_notification_comes_after_it(elsewhere: Elsewhere) -> None:
 
 @contract(
     "shutdown",
-    "A later wait returns PS_ERROR_SHUTTING_DOWN where work is left;",
+    "A later wait returns PS_ERROR_SHUTTING_DOWN if work is left;",
 )
 def test_a_later_wait(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")

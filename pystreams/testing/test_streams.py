@@ -14,9 +14,9 @@ from pystreams.testing.device import Device
 from pystreams.testing.watch import Background, eventually, never
 
 LATEST = (
-    "What the stream gets from here on starts after the event's record in "
-    "effect at this call is done; nothing to wait for if it was never "
-    "recorded."
+    "Work queued on the stream from here on starts after the "
+    "event's record in effect at this call is done; at once if it "
+    "was never recorded."
 )
 LATER = "A later record of the event changes nothing."
 DEFAULT = (
@@ -252,7 +252,7 @@ def test_wait_for_another_device(two_devices: Device, busy: Busy) -> None:
 
 @contract(
     "stream_wait_room",
-    "Wait until there is room, or for timeout_ns (then PS_ERROR_NOT_READY).",
+    "Wait until there is room, or for timeout_ns (then PS_ERROR_TIMED_OUT).",
 )
 def test_a_full_queue(device: Device, busy: Busy) -> None:
     stream = device.stream()
@@ -272,8 +272,8 @@ def test_a_full_queue(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_device",
-    "The device of a stream that somebody else made; never called for "
-    "stream 0.",
+    "The device of a stream made by another library; never called "
+    "for stream 0.",
 )
 def test_the_device_of_a_stream(device: Device) -> None:
     for index in range(device.count):

@@ -13,10 +13,11 @@ from pystreams.testing.elsewhere import Elsewhere
 from pystreams.testing.watch import SOON, Background
 
 FAILURE = 719
-FOR = (
-    "As the members without _for, but PS_ERROR_NOT_READY once the limit is "
-    "reached and there is still something to wait for."
+LIMITED = (
+    "Unless limit is NULL, PS_ERROR_TIMED_OUT once it is reached and some of "
+    "that work is not done."
 )
+SAME = "The limit is as in device_synchronize."
 ENDED = (
     "NULL, or asked every 50 ms or so with the argument: anything but 0 ends "
     "the wait."
@@ -47,13 +48,13 @@ def fails(wait: Wait) -> None:
         assert raised.value.error_code == FAILURE
 
 
-@contract("stream_synchronize_for", FOR)
+@contract("stream_synchronize", SAME, "stream_synchronize with a limit")
 def test_a_stream_in_time(device: Device, busy: Busy) -> None:
     stream = device.stream()
     gives_up(stream.synchronize, busy(stream))
 
 
-@contract("event_synchronize_for", FOR)
+@contract("event_synchronize", SAME, "event_synchronize with a limit")
 def test_an_event_in_time(device: Device, busy: Busy) -> None:
     stream = device.stream()
     gate = busy(stream)
@@ -62,40 +63,52 @@ def test_an_event_in_time(device: Device, busy: Busy) -> None:
     gives_up(event.synchronize, gate)
 
 
-@contract("device_synchronize_for", FOR)
+@contract("device_synchronize", LIMITED, "device_synchronize with a limit")
 def test_a_device_in_time(device: Device, busy: Busy) -> None:
     gives_up(device.synchronize, busy(device.stream()))
 
 
-@contract("stream_synchronize_for", FOR, "stream_fail")
+@contract(
+    "stream_synchronize",
+    SAME,
+    "stream_synchronize with a limit",
+    "stream_fail",
+)
 def test_a_stream_that_failed(device: Device) -> None:
     stream = device.stream()
     _C.fail(stream, FAILURE)
     fails(stream.synchronize)
 
 
-@contract("event_synchronize_for", FOR, "stream_fail")
+@contract(
+    "event_synchronize", SAME, "event_synchronize with a limit", "stream_fail"
+)
 def test_an_event_that_failed(device: Device) -> None:
     stream = device.stream()
     _C.fail(stream, FAILURE)
     fails(device.mark(stream).synchronize)
 
 
-@contract("device_synchronize_for", FOR, "stream_fail")
+@contract(
+    "device_synchronize",
+    LIMITED,
+    "device_synchronize with a limit",
+    "stream_fail",
+)
 def test_a_device_that_failed(device: Device) -> None:
     _C.fail(device.stream(), FAILURE)
     with pytest.raises(pystreams.AcceleratorError):
         device.synchronize(timeout=SOON)
 
 
-@contract("is_over", ENDED, "stream_synchronize_for")
+@contract("is_over", ENDED, "stream_synchronize with a limit")
 @pytest.mark.usefixtures("busy")
 def test_the_wait_for_a_stream_is_ended(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")
     assert elsewhere.ask("interrupt-stream") == "soon"
 
 
-@contract("is_over", ENDED, "event_synchronize_for")
+@contract("is_over", ENDED, "event_synchronize with a limit")
 @pytest.mark.usefixtures("busy")
 def test_the_wait_for_an_event_is_ended(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")
@@ -103,7 +116,7 @@ def test_the_wait_for_an_event_is_ended(elsewhere: Elsewhere) -> None:
     assert elsewhere.ask("interrupt-event") == "soon"
 
 
-@contract("is_over", ENDED, "device_synchronize_for")
+@contract("is_over", ENDED, "device_synchronize with a limit")
 @pytest.mark.usefixtures("busy")
 def test_the_wait_for_a_device_is_ended(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")

@@ -96,9 +96,9 @@ nonzero_stream_query(const struct ps_backend *self, int device,
 
 static ps_status
 nonzero_stream_synchronize(const struct ps_backend *self, int device,
-                           ps_handle handle)
+                           ps_handle handle, const struct ps_limit *limit)
 {
-    return handle != 0 ? fake_stream_synchronize(self, device, handle)
+    return handle != 0 ? fake_stream_synchronize(self, device, handle, limit)
                        : PS_ERROR_INVALID_HANDLE;
 }
 
@@ -118,28 +118,32 @@ nonzero_event_record(const struct ps_backend *self, int device,
                        : PS_ERROR_INVALID_HANDLE;
 }
 
-/* "lost": who waits is told that all is well. */
+/* "lost": whatever fails, a wait succeeds. */
+static ps_status
+lose(ps_status status)
+{
+    return status == PS_ERROR_NOT_SUPPORTED ? status : PS_SUCCESS;
+}
+
 static ps_status
 lost_stream_synchronize(const struct ps_backend *self, int device,
-                        ps_handle handle)
+                        ps_handle handle, const struct ps_limit *limit)
 {
-    fake_stream_synchronize(self, device, handle);
-    return PS_SUCCESS;
+    return lose(fake_stream_synchronize(self, device, handle, limit));
 }
 
 static ps_status
 lost_event_synchronize(const struct ps_backend *self, int device,
-                       ps_handle event)
+                       ps_handle event, const struct ps_limit *limit)
 {
-    fake_event_synchronize(self, device, event);
-    return PS_SUCCESS;
+    return lose(fake_event_synchronize(self, device, event, limit));
 }
 
 static ps_status
-lost_device_synchronize(const struct ps_backend *self, int device)
+lost_device_synchronize(const struct ps_backend *self, int device,
+                        const struct ps_limit *limit)
 {
-    fake_device_synchronize(self, device);
-    return PS_SUCCESS;
+    return lose(fake_device_synchronize(self, device, limit));
 }
 
 /* "hasty": work is reported before it is done. */
@@ -188,9 +192,12 @@ ajar_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
 /* "hang": a wait for an event never ends. */
 static ps_status
 hanging_event_synchronize(const struct ps_backend *self, int device,
-                          ps_handle event)
+                          ps_handle event, const struct ps_limit *limit)
 {
     ps_status status = PS_ERROR_NOT_READY;
+    if (limit != NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
     pthread_mutex_lock(&mutex);
     while (status == PS_ERROR_NOT_READY) {
         pthread_cond_wait(&changed, &mutex);
@@ -231,7 +238,7 @@ wait_for(struct ps_limit limit, ps_status (*query)(void *what), void *what)
         limit.timeout_ns -= 1000 * 1000;
         status = query(what);
     }
-    return status;
+    return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
 }
 
 struct target {
@@ -254,16 +261,22 @@ query_event(void *what)
 }
 
 static ps_status
-deaf_stream_synchronize_for(const struct ps_backend *self, int device,
-                            ps_handle handle, const struct ps_limit *limit)
+deaf_stream_synchronize(const struct ps_backend *self, int device,
+                        ps_handle handle, const struct ps_limit *limit)
 {
+    if (limit == NULL) {
+        return fake_stream_synchronize(self, device, handle, NULL);
+    }
     return wait_for(*limit, query_stream, &(struct target){device, handle});
 }
 
 static ps_status
-deaf_event_synchronize_for(const struct ps_backend *self, int device,
-                           ps_handle event, const struct ps_limit *limit)
+deaf_event_synchronize(const struct ps_backend *self, int device,
+                       ps_handle event, const struct ps_limit *limit)
 {
+    if (limit == NULL) {
+        return fake_event_synchronize(self, device, event, NULL);
+    }
     return wait_for(*limit, query_event, &(struct target){device, event});
 }
 
@@ -334,29 +347,33 @@ slow_event_query(const struct ps_backend *self, int device, ps_handle event)
 }
 
 static ps_status
-slow_stream_synchronize(const struct ps_backend *self, int device,
-                        ps_handle handle)
+slow_wait(ps_status status)
 {
-    ps_status status = fake_stream_synchronize(self, device, handle);
-    usleep(3000);
+    if (status != PS_ERROR_NOT_SUPPORTED) {
+        usleep(3000);
+    }
     return status;
+}
+
+static ps_status
+slow_stream_synchronize(const struct ps_backend *self, int device,
+                        ps_handle handle, const struct ps_limit *limit)
+{
+    return slow_wait(fake_stream_synchronize(self, device, handle, limit));
 }
 
 static ps_status
 slow_event_synchronize(const struct ps_backend *self, int device,
-                       ps_handle event)
+                       ps_handle event, const struct ps_limit *limit)
 {
-    ps_status status = fake_event_synchronize(self, device, event);
-    usleep(3000);
-    return status;
+    return slow_wait(fake_event_synchronize(self, device, event, limit));
 }
 
 static ps_status
-slow_device_synchronize(const struct ps_backend *self, int device)
+slow_device_synchronize(const struct ps_backend *self, int device,
+                        const struct ps_limit *limit)
 {
-    ps_status status = fake_device_synchronize(self, device);
-    usleep(3000);
-    return status;
+    return slow_wait(fake_device_synchronize(self, device, limit));
 }
 
 static bool
@@ -406,11 +423,11 @@ break_table(const char *fault)
         table.notify_cancel = gated_notify_cancel;
     }
     else if (strcmp(fault, "deaf") == 0) {
-        table.stream_synchronize_for = deaf_stream_synchronize_for;
-        table.event_synchronize_for = deaf_event_synchronize_for;
+        table.stream_synchronize = deaf_stream_synchronize;
+        table.event_synchronize = deaf_event_synchronize;
     }
     else if (strcmp(fault, "none") == 0) {
-        table.stream_fail = slow_stream_fail;
+        faults.stream_fail = slow_stream_fail;
         table.event_record = slow_event_record;
         table.stream_query = slow_stream_query;
         table.event_query = slow_event_query;

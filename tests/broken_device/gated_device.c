@@ -181,7 +181,7 @@ gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
         return PS_ERROR_SHUTTING_DOWN;
     }
     if (is_full(device, handle)) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_QUEUE_FULL;
     }
     struct passage *passage = malloc(sizeof(*passage));
     if (passage == NULL) {
@@ -215,7 +215,7 @@ gated_stream_wait_room(const struct ps_backend *self, int device,
         usleep(1000);
         waited += 1000 * 1000;
     }
-    return is_full(device, handle) ? PS_ERROR_NOT_READY : PS_SUCCESS;
+    return is_full(device, handle) ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
 }
 
 static bool

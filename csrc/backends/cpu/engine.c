@@ -242,9 +242,10 @@ engine_create(const char *name, int device_type, int device_count,
         return NULL;
     }
     engine->table = (struct ps_backend){
-        .abi_version = PS_ABI_VERSION,
+        .struct_size = sizeof(engine->table),
         .flags = PS_BACKEND_FORKABLE |
-                 (device_type == PS_DEVICE_CPU ? 0 : EMULATED_FLAGS),
+                 (device_type == PS_DEVICE_CPU ? PS_BACKEND_HOST_MEMORY
+                                               : EMULATED_FLAGS),
         .name = name,
         .device_type = device_type,
         .status_name = cpu_status_name,

@@ -61,10 +61,8 @@ struct cpu_limit {
 struct cpu_limit
 cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
 
-extern const struct ps_limit cpu_unlimited;
-
 /* Wait among the object's waiters until it is said to have reached the target.
- * Statuses: PS_ERROR_NOT_READY at the limit, PS_ERROR_SHUTTING_DOWN. */
+ * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
                 uint64_t target, const struct cpu_limit *limit);
@@ -220,7 +218,7 @@ struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
                                           int device, ps_handle handle);
 /* Queue a copy of the operation, with a reference to any record of its; do it
  * here and now, if it is cheap and the stream idle.
- * Statuses: PS_ERROR_NOT_READY (full), PS_ERROR_OUT_OF_MEMORY,
+ * Statuses: PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);

@@ -255,8 +255,8 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 }
 
 static ps_status
-cpu_event_synchronize_for(const struct ps_backend *backend, int device,
-                          ps_handle handle, const struct ps_limit *asked)
+cpu_event_synchronize(const struct ps_backend *backend, int device,
+                      ps_handle handle, const struct ps_limit *asked)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
@@ -280,13 +280,6 @@ cpu_event_synchronize_for(const struct ps_backend *backend, int device,
     }
     cpu_unlock(engine);
     return status;
-}
-
-static ps_status
-cpu_event_synchronize(const struct ps_backend *backend, int device,
-                      ps_handle handle)
-{
-    return cpu_event_synchronize_for(backend, device, handle, &cpu_unlimited);
 }
 
 static ps_status
@@ -367,7 +360,6 @@ cpu_event_members(struct ps_backend *table)
     table->stream_wait_event = cpu_stream_wait_event;
     table->event_query = cpu_event_query;
     table->event_synchronize = cpu_event_synchronize;
-    table->event_synchronize_for = cpu_event_synchronize_for;
     table->event_notify = cpu_event_notify;
     table->event_elapsed = cpu_event_elapsed;
 }

@@ -577,7 +577,7 @@ launch_locked(struct cpu_stream *stream, struct graph *graph)
         return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
     if (stream->pending >= CPU_QUEUE_LIMIT) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_QUEUE_FULL;
     }
     ps_status status = prepare_locked(engine, plan);
     if (status != PS_SUCCESS) {

@@ -279,7 +279,7 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
         return status;
     }
     if (stream->pending >= CPU_QUEUE_LIMIT) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_QUEUE_FULL;
     }
     struct cpu_operation *item = cpu_item_take_locked(engine);
     if (item == NULL) {

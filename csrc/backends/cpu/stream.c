@@ -1,5 +1,7 @@
 /* Streams: their making and their end, what waits for their work and what is
  * said of it, and the members of the table that queue some. */
+#include <pystreams/faults.h>
+
 #include "engine.h"
 
 #include <stdlib.h>
@@ -156,8 +158,8 @@ cpu_stream_query(const struct ps_backend *backend, int device,
 }
 
 static ps_status
-cpu_stream_synchronize_for(const struct ps_backend *backend, int device,
-                           ps_handle handle, const struct ps_limit *asked)
+cpu_stream_synchronize(const struct ps_backend *backend, int device,
+                       ps_handle handle, const struct ps_limit *asked)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
@@ -176,13 +178,6 @@ cpu_stream_synchronize_for(const struct ps_backend *backend, int device,
     }
     cpu_unlock(engine);
     return status;
-}
-
-static ps_status
-cpu_stream_synchronize(const struct ps_backend *backend, int device,
-                       ps_handle handle)
-{
-    return cpu_stream_synchronize_for(backend, device, handle, &cpu_unlimited);
 }
 
 static ps_status
@@ -225,12 +220,16 @@ static ps_status
 cpu_stream_fail(const struct ps_backend *backend, int device, ps_handle stream,
                 ps_status failure)
 {
-    if (failure <= 0 || failure > 999 || failure == PS_ERROR_NOT_READY) {
+    if (failure <= 0 || failure > 999 || failure == PS_ERROR_NOT_READY ||
+        failure == PS_ERROR_TIMED_OUT) {
         return PS_ERROR_INVALID_VALUE;
     }
     struct cpu_operation fail = {.kind = CPU_FAIL, .status = failure};
     return cpu_stream_enqueue(backend, device, stream, &fail);
 }
+
+const struct ps_faults ps_cpu_faults = {sizeof(ps_cpu_faults),
+                                        cpu_stream_fail};
 
 static ps_status
 cpu_host_function(const struct ps_backend *backend, int device,
@@ -271,8 +270,8 @@ device_tell_locked(struct cpu_device *device)
 }
 
 static ps_status
-cpu_device_synchronize_for(const struct ps_backend *backend, int index,
-                           const struct ps_limit *asked)
+cpu_device_synchronize(const struct ps_backend *backend, int index,
+                       const struct ps_limit *asked)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_device *device = &engine->devices[index];
@@ -294,12 +293,6 @@ cpu_device_synchronize_for(const struct ps_backend *backend, int index,
     return status;
 }
 
-static ps_status
-cpu_device_synchronize(const struct ps_backend *backend, int index)
-{
-    return cpu_device_synchronize_for(backend, index, &cpu_unlimited);
-}
-
 void
 cpu_stream_members(struct ps_backend *table)
 {
@@ -308,12 +301,9 @@ cpu_stream_members(struct ps_backend *table)
     table->stream_destroy = cpu_stream_destroy;
     table->stream_query = cpu_stream_query;
     table->stream_synchronize = cpu_stream_synchronize;
-    table->stream_synchronize_for = cpu_stream_synchronize_for;
     table->stream_wait_room = cpu_stream_wait_room;
     table->stream_device = cpu_stream_device;
-    table->stream_fail = cpu_stream_fail;
     table->host_function = cpu_host_function;
     table->sleep = cpu_sleep;
     table->device_synchronize = cpu_device_synchronize;
-    table->device_synchronize_for = cpu_device_synchronize_for;
 }

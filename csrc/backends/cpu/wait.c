@@ -46,10 +46,10 @@ cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns)
 struct cpu_limit
 cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit)
 {
+    static const struct ps_limit none = {.timeout_ns = CPU_FOREVER};
+    limit = limit != NULL ? limit : &none;
     return (struct cpu_limit){cpu_deadline(engine, limit->timeout_ns), limit};
 }
-
-const struct ps_limit cpu_unlimited = {.timeout_ns = CPU_FOREVER};
 
 /* Wait once; whether the limit is reached. */
 static bool
@@ -100,7 +100,7 @@ cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
         *waiters = waiter.next;
     }
     pthread_cond_destroy(&waiter.wake);
-    return waiter.woken ? PS_SUCCESS : PS_ERROR_NOT_READY;
+    return waiter.woken ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
 }
 
 void

@@ -116,9 +116,11 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
 }
 
 static ps_status
-cuda_device_synchronize(const struct ps_backend *backend, int device)
+cuda_device_synchronize(const struct ps_backend *backend, int device,
+                        const struct ps_limit *limit)
 {
-    return ON_DEVICE(device, cudaDeviceSynchronize());
+    return limit != NULL ? cuda_device_wait(device, limit)
+                         : ON_DEVICE(device, cudaDeviceSynchronize());
 }
 
 static ps_status
@@ -184,10 +186,12 @@ cuda_stream_query(const struct ps_backend *backend, int device,
 
 static ps_status
 cuda_stream_synchronize(const struct ps_backend *backend, int device,
-                        ps_handle stream)
+                        ps_handle stream, const struct ps_limit *limit)
 {
-    return ON_HANDLE(device, stream,
-                     cuda_driver.stream_synchronize((CUstream)stream));
+    return limit != NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : ON_HANDLE(device, stream,
+                           cuda_driver.stream_synchronize((CUstream)stream));
 }
 
 static ps_status
@@ -279,15 +283,25 @@ cuda_event_record(const struct ps_backend *backend, int device,
 static ps_status
 cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
 {
-    return ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
+    ps_status status =
+        ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
+#ifdef PS_COMPUTE_SANITIZER
+    /* The tool takes a wait for an order, but not a query. */
+    if (status == PS_SUCCESS) {
+        cuda_driver.event_synchronize((CUevent)event);
+    }
+#endif
+    return status;
 }
 
 static ps_status
 cuda_event_synchronize(const struct ps_backend *backend, int device,
-                       ps_handle event)
+                       ps_handle event, const struct ps_limit *limit)
 {
-    return ON_HANDLE(device, event,
-                     cuda_driver.event_synchronize((CUevent)event));
+    return limit != NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : ON_HANDLE(device, event,
+                           cuda_driver.event_synchronize((CUevent)event));
 }
 
 static ps_status
@@ -505,7 +519,7 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 }
 
 const struct ps_backend ps_cuda_backend = {
-    .abi_version = PS_ABI_VERSION,
+    .struct_size = sizeof(ps_cuda_backend),
     .flags = PS_BACKEND_SHARED,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,
@@ -548,7 +562,6 @@ const struct ps_backend ps_cuda_backend = {
     .notify_cancel = cuda_notify_cancel,
     .stream_gate = cuda_stream_gate,
     .gate_open = cuda_gate_open,
-    .device_synchronize_for = cuda_device_synchronize_for,
     .stream_capturing = cuda_stream_capturing,
     .capture_begin = cuda_capture_begin,
     .capture_end = cuda_capture_end,

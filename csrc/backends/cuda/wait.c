@@ -27,13 +27,13 @@ event_wait_for(CUevent event, const struct ps_limit *limit)
         if (limit->is_over != NULL && now - asked > QUESTION) {
             asked = now;
             if (limit->is_over(limit->argument)) {
-                return PS_ERROR_NOT_READY;
+                return PS_ERROR_TIMED_OUT;
             }
         }
         status = cuda_driver.event_query(event);
         now = cuda_now_ns();
     }
-    return status;
+    return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
 }
 
 ps_status
@@ -81,13 +81,11 @@ device_mark(int device, struct cuda_mark **mark)
 }
 
 ps_status
-cuda_device_synchronize_for(const struct ps_backend *backend, int device,
-                            const struct ps_limit *limit)
+cuda_device_wait(int device, const struct ps_limit *limit)
 {
     struct cuda_mark *mark;
     ps_status status;
 
-    (void)backend;
     if (cuda_driver.context_record == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }

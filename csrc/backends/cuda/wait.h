@@ -9,9 +9,7 @@
  * waits for, too.  May block; does nothing to a capture. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
-/* A member of the table. */
-ps_status
-cuda_device_synchronize_for(const struct ps_backend *backend, int device,
-                            const struct ps_limit *limit);
+/* The member device_synchronize with a limit. */
+ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
 #endif

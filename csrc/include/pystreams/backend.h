@@ -23,17 +23,13 @@
  * - Returned statuses: those named, and any of 1 to 999 for a failure of the
  *   device itself.  After a failure nothing has been queued, created or freed.
  * - Queued work runs after its enqueueing call returned or before; in the
- *   order of its stream, and in no order to other streams but what events
- *   make.
+ *   order of its stream, and ordered with other streams by events alone.
  */
 #ifndef PYSTREAMS_BACKEND_H
 #define PYSTREAMS_BACKEND_H
 
 #include <stddef.h>
 #include <stdint.h>
-
-/* Changes whenever a table built for one version can't be used by another. */
-#define PS_ABI_VERSION 2
 
 /* How a table of your own gets in.  An extension module, compiled with the
  * folder that pystreams.get_include() returns, hands the address over in a
@@ -44,10 +40,12 @@
  *     PyObject *none =
  *         PyObject_CallMethod(pystreams, "register_backend", "N", capsule);
  *
- * The table stays where it is, and as it is, until the process ends. */
+ * The table must stay unchanged until the process ends. */
 #define PS_CAPSULE_NAME "pystreams.backend"
 
-/* A status has cudaError_t's numbering on every backend. */
+/* A status has cudaError_t's numbering on every backend, and one meaning:
+ * PS_ERROR_NOT_READY is work that is pending, PS_ERROR_TIMED_OUT a wait that
+ * was given up, PS_ERROR_QUEUE_FULL work that was not queued. */
 typedef int ps_status;
 enum {
     PS_SUCCESS = 0,
@@ -73,7 +71,9 @@ enum {
     PS_ERROR_CAPTURE_IMPLICIT = 906,    /* so would the default stream */
     PS_ERROR_CAPTURED_EVENT = 907,      /* the record was captured */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
+    PS_ERROR_TIMED_OUT = 909,
     PS_ERROR_UNKNOWN = 999,
+    PS_ERROR_QUEUE_FULL = 1000, /* the one that cudaError_t has not */
 };
 
 /* Device types have torch's numbering (c10::DeviceType). */
@@ -91,10 +91,10 @@ typedef void (*ps_host_function)(void *argument);
 /* status is the failure of the work before it, PS_SUCCESS if there is none. */
 typedef void (*ps_notification_function)(void *argument, ps_status status);
 
-/* A pending call of reached(argument, status), in memory of its owner, who
- * fills in these two and asks stream_notify or event_notify for the call.  If
- * that succeeds the memory is the backend's from then on, until it calls
- * reached, or notify_cancel has succeeded: it looks at it no more. */
+/* A pending call of reached(argument, status), in memory of the caller's.  The
+ * caller fills in these two and passes it to stream_notify or event_notify.
+ * After success the memory belongs to the backend until it calls reached or
+ * notify_cancel has succeeded. */
 struct ps_notification {
     ps_notification_function reached;
     void *argument;
@@ -133,26 +133,26 @@ ps_notification_remove(struct ps_notification *notification)
     notification->ring = NULL;
 }
 
-/* What event_create is asked for; a combination by |. */
+/* Flags of event_create; a combination by |. */
 enum {
     PS_EVENT_TIMING = 1,       /* event_elapsed will be asked of it */
     PS_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
     PS_EVENT_INTERPROCESS = 4, /* another process may open it; never timed */
 };
 
-/* The size of what names an event to other processes. */
+/* The size of an interprocess handle. */
 enum { PS_IPC_HANDLE_BYTES = 64 };
 
-/* What is kept from calls that a capture does not see, such as allocations,
- * while it lasts: all threads, the capturing one, or none.  The numbers are
- * cudaStreamCaptureMode's. */
+/* Which threads may not make calls that a capture does not record, such as
+ * allocations, while it lasts: all, the capturing one, or none.  The numbers
+ * are cudaStreamCaptureMode's. */
 enum ps_capture_mode {
     PS_CAPTURE_GLOBAL,
     PS_CAPTURE_THREAD_LOCAL,
     PS_CAPTURE_RELAXED,
 };
 
-/* What a backend says of itself; a combination by |. */
+/* Flags of a backend; a combination by |. */
 enum {
     /* A forked child starts with idle devices and may use the backend.
      * Without it, a child of a process that used the backend is refused. */
@@ -165,9 +165,11 @@ enum {
      * device_current, device_restore, event_query, event_elapsed and
      * gate_open. */
     PS_BACKEND_SHARED = 4,
+    /* Device memory is host memory: programs read and write it directly. */
+    PS_BACKEND_HOST_MEMORY = 8,
 };
 
-/* How long a timed wait lasts. */
+/* The limit of a wait. */
 struct ps_limit {
     int64_t timeout_ns;
     /* NULL, or asked every 50 ms or so with the argument: anything but 0 ends
@@ -180,18 +182,21 @@ struct ps_limit {
 struct ps_device_properties {
     char name[256];
     uint64_t total_memory; /* bytes */
-    int major;             /* compute capability, 0.0 where there is none */
+    int major;             /* compute capability; 0.0 if none */
     int minor;
     int multi_processor_count;
     int warp_size;
     uint64_t l2_cache_size; /* bytes */
-    uint8_t uuid[16];       /* zeros where there is none */
+    uint8_t uuid[16];       /* zeros if none */
 };
 
 struct ps_backend {
-    /* PS_ABI_VERSION of the header the table was compiled with. */
-    uint32_t abi_version;
-    /* PS_BACKEND_FORKABLE, PS_BACKEND_EMULATED, PS_BACKEND_SHARED. */
+    /* sizeof(struct ps_backend), in the header that the table was compiled
+     * with.  Later headers add members at the end: those that an older table
+     * does not have are taken for NULL, from a copy of it that is the members'
+     * backend then, and those that a newer table has more are not read. */
+    size_t struct_size;
+    /* PS_BACKEND_FORKABLE and the other flags. */
     uint32_t flags;
     /* The device type as users write it: "cuda" in "cuda:1".  Lower-case
      * letters, digits and _, starting with a letter; at most 31 of them. */
@@ -228,19 +233,23 @@ struct ps_backend {
      * current device is what it was. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
 
-    /* Optional; NULL means device_set, which then keeps what stands here.
+    /* Optional; if NULL, device_set is called and must do the same.
      * Make previous current again, as it was before a device_set.  Answers,
-     * and initializes nothing: where previous had never been used, it stays
-     * so. */
+     * and initializes nothing: a device that had never been used stays so. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
-    /* Wait until all work queued on the device before the call is done.
-     * May block.  Statuses: the failure of any of that work. */
+    /* Wait until all work queued on the device before the call is done.  May
+     * block.
+     * Statuses: the failure of any of that work.
+     * Unless limit is NULL, PS_ERROR_TIMED_OUT once it is reached and some of
+     * that work is not done.  A backend that cannot end such a wait returns
+     * PS_ERROR_NOT_SUPPORTED for a limit, at once, whatever there is to wait
+     * for. */
     ps_status (*device_synchronize)(const struct ps_backend *backend,
-                                    int device);
+                                    int device, const struct ps_limit *limit);
 
-    /* What the device is: a name for people, and 0 for what it does not have.
+    /* The device's name for people, and its properties; 0 for any it lacks.
      * May block.  Must not initialize the device. */
     ps_status (*device_properties)(const struct ps_backend *backend,
                                    int device,
@@ -272,32 +281,33 @@ struct ps_backend {
 
     /* Wait until all work queued before the call is done.  May block.  Not
      * always called where stream_query says PS_SUCCESS.
-     * Statuses: the first failure of the stream's work, at every call. */
+     * Statuses: the first failure of the stream's work, at every call.
+     * The limit is as in device_synchronize. */
     ps_status (*stream_synchronize)(const struct ps_backend *backend,
-                                    int device, ps_handle stream);
+                                    int device, ps_handle stream,
+                                    const struct ps_limit *limit);
 
-    /* What the stream gets from here on starts after the event's record in
-     * effect at this call is done; nothing to wait for if it was never
-     * recorded.  A later record of the event changes nothing.  The event may
+    /* Work queued on the stream from here on starts after the event's record
+     * in effect at this call is done; at once if it was never recorded.  A later record of the event changes nothing.  The event may
      * be of another device.  A failure of the work before that record becomes
      * the stream's.  Enqueues. */
     ps_status (*stream_wait_event)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    ps_handle event);
 
-    /* Optional; NULL where an enqueueing member never finds a queue full.
-     * Enqueueing members return PS_ERROR_NOT_READY, with nothing queued, when
+    /* Optional; NULL if an enqueueing member never finds a queue full.
+     * Enqueueing members return PS_ERROR_QUEUE_FULL, with nothing queued, when
      * the stream's queue is full; core then calls this, and the member again.
-     * Wait until there is room, or for timeout_ns (then PS_ERROR_NOT_READY).
+     * Wait until there is room, or for timeout_ns (then PS_ERROR_TIMED_OUT).
      * May block.  PS_ERROR_NOT_PERMITTED when called from the stream's own
      * work, which could wait for ever. */
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
-    /* Optional; NULL where a handle does not tell.  The device of a stream
-     * that somebody else made; never called for stream 0.  Answers, and leaves
-     * *device alone where the handle stands for a stream of every device.
-     * Statuses: PS_ERROR_INVALID_HANDLE where the backend can tell. */
+    /* Optional; NULL if a handle does not tell.  The device of a stream made by
+     * another library; never called for stream 0.  Answers, and leaves *device
+     * alone if the handle stands for a stream of every device.
+     * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);
 
@@ -315,9 +325,9 @@ struct ps_backend {
     ps_status (*event_destroy)(const struct ps_backend *backend, int device,
                                ps_handle event);
 
-    /* Make the event stand for all work queued on the stream so far, in
-     * place of any earlier record.  The stream is of the event's device.
-     * Enqueues. */
+    /* Record the stream's current position: the event completes when all work
+     * queued on the stream before this call has.  Replaces any earlier record.
+     * The stream is of the event's device.  Enqueues. */
     ps_status (*event_record)(const struct ps_backend *backend, int device,
                               ps_handle event, ps_handle stream);
 
@@ -329,9 +339,11 @@ struct ps_backend {
                              ps_handle event);
 
     /* Wait until the record in effect at the call is done.  May block.
-     * Statuses: the failure of the work before it. */
+     * Statuses: the failure of the work before it.
+     * The limit is as in device_synchronize. */
     ps_status (*event_synchronize)(const struct ps_backend *backend,
-                                   int device, ps_handle event);
+                                   int device, ps_handle event,
+                                   const struct ps_limit *limit);
 
     /* ---- Optional group: timing ---------------------------------------- */
 
@@ -345,23 +357,23 @@ struct ps_backend {
 
     /* ---- Optional group: interprocess events (both or none) ------------- */
 
-    /* Write what another process can open the event by, for as long as this
-     * process lives and the event is not destroyed.  event_create made it,
+    /* Write a handle by which another process can open the event, as long as
+     * this process lives and the event is not destroyed.  The event was made
      * with PS_EVENT_INTERPROCESS.  May block. */
     ps_status (*event_export)(const struct ps_backend *backend, int device,
                               ps_handle event,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
 
-    /* Open what another process exported; core knows what this one did.
-     * The handle may be any bytes.  Each process may record the event, and
-     * every member that takes one means the latest record, whoever made it.
-     * A record may be done only once all earlier ones of the event are.  One
-     * whose process ended before its work has failed, where the backend
-     * can tell.  event_destroy ends this process's use of the event.
-     * May block.
-     * Statuses: PS_ERROR_INVALID_VALUE where no event_export of a backend of
-     * this device type wrote it, PS_ERROR_INVALID_DEVICE for an event of
-     * another device, PS_ERROR_INVALID_HANDLE for one that is gone, where the
+    /* Open an event that another process exported; core refuses handles of this
+     * process's own.  The handle may be any bytes.  Each process may record the
+     * event, and every member that takes it means the latest record of any
+     * process.  A record may be done only once all earlier ones of the event
+     * are.  If a process ends before the work of its record, the record has
+     * failed, if the backend can tell.  event_destroy ends this process's use
+     * of the event.  May block.
+     * Statuses: PS_ERROR_INVALID_VALUE if no event_export of a backend of this
+     * device type wrote the handle, PS_ERROR_INVALID_DEVICE for an event of
+     * another device, PS_ERROR_INVALID_HANDLE for one that is gone, if the
      * backend can tell. */
     ps_status (*event_open)(const struct ps_backend *backend, int device,
                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
@@ -393,14 +405,14 @@ struct ps_backend {
 
     /* Queue a copy of nbytes (> 0).  Either side is device memory of any
      * device of this backend, pinned, or pageable host memory; the caller
-     * keeps both alive until the copy is done.  May block, unlike what else
-     * enqueues, when a side is pageable.  A full queue: PS_ERROR_NOT_READY. */
+     * keeps both alive until the copy is done.  Enqueues, but may block when a
+     * side is pageable. */
     ps_status (*memory_copy)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
                              const void *source, size_t nbytes);
 
     /* Queue the setting of nbytes (> 0) of device or pinned memory to value.
-     * May block.  A full queue: PS_ERROR_NOT_READY. */
+     * May block. */
     ps_status (*memory_fill)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
                              uint8_t value, size_t nbytes);
@@ -415,9 +427,9 @@ struct ps_backend {
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
 
-    /* Optional; NULL where an address does not tell.  The device whose memory
-     * the address is in; device is one that the caller uses.  Answers.
-     * Statuses: PS_ERROR_INVALID_VALUE where it is in no device's. */
+    /* Optional; NULL if an address does not tell.  The device whose memory the
+     * address is in; device is one that the caller uses.  Answers.
+     * Statuses: PS_ERROR_INVALID_VALUE if it is in no device's. */
     ps_status (*memory_device)(const struct ps_backend *backend, int device,
                                const void *address, int *owner);
 
@@ -475,8 +487,8 @@ struct ps_backend {
     /* ---- Optional group: gates (both or none) --------------------------- */
 
     /* Queue a gate: once the work before it is done or has failed,
-     * reached(argument, status) is called, exactly once, and what the stream
-     * gets from here on starts only after gate_open.
+     * reached(argument, status) is called, exactly once, and work queued on
+     * the stream from here on starts only after gate_open.
      *
      * reached runs as stream_notify says.  *gate is written before reached can
      * run, so that reached may open it, and means nothing after a failure;
@@ -495,21 +507,6 @@ struct ps_backend {
     ps_status (*gate_open)(const struct ps_backend *backend, int device,
                            ps_handle gate);
 
-    /* ---- Optional: timed waits ------------------------------------------ */
-
-    /* As the members without _for, but PS_ERROR_NOT_READY once the limit is
-     * reached and there is still something to wait for.  Each is NULL where
-     * the backend can't end such a wait.  May block. */
-    ps_status (*stream_synchronize_for)(const struct ps_backend *backend,
-                                        int device, ps_handle stream,
-                                        const struct ps_limit *limit);
-    ps_status (*event_synchronize_for)(const struct ps_backend *backend,
-                                       int device, ps_handle event,
-                                       const struct ps_limit *limit);
-    ps_status (*device_synchronize_for)(const struct ps_backend *backend,
-                                        int device,
-                                        const struct ps_limit *limit);
-
     /* ---- Optional group: capture --------------------------------------- */
 
     /* Whether work on the stream is being captured (1), not executed.
@@ -519,7 +516,7 @@ struct ps_backend {
 
     /* ---- Optional group: graphs (all or none, but for two) -------------- */
 
-    /* From here on capture what the stream gets, instead of doing it.  A
+    /* From here on capture the stream's work, instead of running it.  A
      * stream that waits for an event recorded in a capture joins it.  Never
      * stream 0.  Answers. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
@@ -535,9 +532,9 @@ struct ps_backend {
                              ps_handle stream, ps_handle *graph,
                              size_t *operations);
 
-    /* Optional; NULL where no call disturbs another stream's capture.  Swap
-     * the calling thread's mode: with PS_CAPTURE_RELAXED its calls disturb
-     * none, but those that name what is captured.  Answers. */
+    /* Optional; NULL if no call disturbs another stream's capture.  Swap the
+     * calling thread's mode: with PS_CAPTURE_RELAXED its calls disturb no
+     * capture, unless they name a captured stream or event.  Answers. */
     ps_status (*capture_mode_exchange)(const struct ps_backend *backend,
                                        enum ps_capture_mode *mode);
 
@@ -552,17 +549,16 @@ struct ps_backend {
                                       int device, ps_handle stream,
                                       ps_handle event);
 
-    /* Make of the graph what can be launched, and outlives it.  May block.
+    /* Make an executable of the graph, which may outlive it.  May block.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate)(const struct ps_backend *backend,
                                    int device, ps_handle graph,
                                    ps_handle *executable);
 
-    /* Queue the graph's work as one operation of the stream, after what it
-     * has now and after the executable's earlier launches.  Their failures
+    /* Queue the graph's work as one operation of the stream, after its pending
+     * work and after the executable's earlier launches.  Their failures
      * stay with their streams.  Never on a stream that is being captured.
-     * May block.
-     * A full queue: PS_ERROR_NOT_READY. */
+     * May block. */
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
@@ -573,28 +569,21 @@ struct ps_backend {
                                ps_handle graph);
 
     /* Optional.  Write the graph to a file, for people.  May block.
-     * Statuses: PS_ERROR_OPERATING_SYSTEM where the file cannot be written,
+     * Statuses: PS_ERROR_OPERATING_SYSTEM if the file cannot be written,
      * with the reason in errno if that is known. */
     ps_status (*graph_print)(const struct ps_backend *backend, int device,
                              ps_handle graph, const char *path);
 
-    /* ---- Optional group: fault injection ------------------------------- */
-
-    /* Queue an operation that fails with the status when its turn comes, for
-     * tests.  Enqueues. */
-    ps_status (*stream_fail)(const struct ps_backend *backend, int device,
-                             ps_handle stream, ps_status status);
-
     /* ---- Optional: the backend as a whole ------------------------------ */
 
     /* Versions of the runtime and of the driver, as 1000 * major +
-     * 10 * minor; 0 where there is none.  May block. */
+     * 10 * minor; 0 if none.  May block. */
     ps_status (*versions)(const struct ps_backend *backend, int *runtime,
                           int *driver);
 
     /* The program is ending: start no more queued work, wait for what is
      * running until timeout_ns, end the backend's threads.  A later wait
-     * returns PS_ERROR_SHUTTING_DOWN where work is left; one in progress, of
+     * returns PS_ERROR_SHUTTING_DOWN if work is left; one in progress, of
      * a thread that the program does not wait for, goes on.  May block.
      * PS_ERROR_NOT_READY when something was still running. */
     ps_status (*shutdown)(const struct ps_backend *backend,

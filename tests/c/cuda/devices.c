@@ -52,7 +52,7 @@ use_after_fork(void)
 {
     ps_handle stream = 0;
     OK(gpu->stream_create(gpu, 0, 0, &stream));
-    OK(gpu->stream_synchronize(gpu, 0, stream));
+    OK(gpu->stream_synchronize(gpu, 0, stream, NULL));
 }
 
 void
@@ -175,7 +175,7 @@ set_and_restore(void *argument)
     CHECK(current_device() == 0);
     OK(gpu->device_set(gpu, device));
     CHECK(current_device() == device);
-    OK(gpu->stream_synchronize(gpu, device, 0));
+    OK(gpu->stream_synchronize(gpu, device, 0, NULL));
     OK(gpu->device_restore(gpu, 0));
     CHECK(current_device() == 0);
     CHECK(is_used(0) == *used);

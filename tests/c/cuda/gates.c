@@ -68,7 +68,7 @@ stream_new(int device)
 static void
 stream_end(int device, ps_handle stream)
 {
-    OK(gpu->stream_synchronize(gpu, device, stream));
+    OK(gpu->stream_synchronize(gpu, device, stream, NULL));
     OK(gpu->stream_destroy(gpu, device, stream));
 }
 
@@ -105,7 +105,7 @@ pass_gates(int device, ps_handle stream)
     CHECK_STATUS(gpu->stream_query(gpu, device, stream), PS_ERROR_NOT_READY);
     pinned[0] = 7;
     OK(gpu->gate_open(gpu, device, first.gate));
-    OK(gpu->stream_synchronize(gpu, device, stream));
+    OK(gpu->stream_synchronize(gpu, device, stream, NULL));
     await(&second);
     CHECK(ran == 1 && pinned[1] == 7);
     CHECK(first.reached == 1 && second.reached == 1);
@@ -175,7 +175,7 @@ notify_many(int device)
     }
     for (int i = 0; i < STREAMS; i++) {
         OK(gpu->sleep(gpu, device, others[i], 1));
-        OK(gpu->stream_synchronize(gpu, device, others[i]));
+        OK(gpu->stream_synchronize(gpu, device, others[i], NULL));
     }
     CHECK(first.reached == 0 && all.reached == 0);
     for (int i = 0; i < STREAMS; i++) {
@@ -277,7 +277,7 @@ gates_on(int device)
     notify_of_records(device);
     cancel_many(device);
     gate_new(device, stream, &within);
-    OK(gpu->stream_synchronize(gpu, device, stream));
+    OK(gpu->stream_synchronize(gpu, device, stream, NULL));
     CHECK(within.reached == 1);
     OK(gpu->sleep(gpu, device, stream, A_WHILE));
     OK(gpu->stream_notify(gpu, device, stream, notification_of(&alone)));
@@ -288,7 +288,7 @@ gates_on(int device)
     OK(gpu->stream_destroy(gpu, device, stream));
     await(&last);
     OK(gpu->gate_open(gpu, device, last.gate));
-    OK(gpu->device_synchronize(gpu, device));
+    OK(gpu->device_synchronize(gpu, device, NULL));
     CHECK(last.reached == 1);
     CHECK(current_device() == current);
 }
@@ -319,11 +319,11 @@ test_gates_reused(void)
     await(&late);
     CHECK(early.reached == 0);
     await(&early);
-    OK(gpu->stream_synchronize(gpu, 0, a));
+    OK(gpu->stream_synchronize(gpu, 0, a, NULL));
     CHECK(ran == 0);
     CHECK_STATUS(gpu->stream_query(gpu, 0, b), PS_ERROR_NOT_READY);
     OK(gpu->gate_open(gpu, 0, late.gate));
-    OK(gpu->stream_synchronize(gpu, 0, b));
+    OK(gpu->stream_synchronize(gpu, 0, b, NULL));
     CHECK(ran == 1);
 
     for (int i = 0; i < TIMES; i++) {
@@ -339,7 +339,7 @@ test_gates_reused(void)
             status = gpu->gate_open(gpu, 0, passage.gate);
         }
         if (status == PS_SUCCESS) {
-            status = gpu->stream_synchronize(gpu, 0, stream);
+            status = gpu->stream_synchronize(gpu, 0, stream, NULL);
         }
         wrong += status != PS_SUCCESS || passage.reached != 1 ||
                  (passage.gate != early.gate && passage.gate != late.gate);
@@ -454,7 +454,7 @@ test_gates_failed(void)
     OK(gpu->gate_open(gpu, 0, gated.gate));
     await(&alone);
     CHECK(alone.status == gated.status);
-    CHECK_STATUS(gpu->stream_synchronize(gpu, 0, stream), gated.status);
+    CHECK_STATUS(gpu->stream_synchronize(gpu, 0, stream, NULL), gated.status);
     CHECK(gpu->stream_gate(gpu, 0, stream, reach, &never, &never.gate) !=
           PS_SUCCESS);
     CHECK(gated.reached == 1 && alone.reached == 1 && never.reached == 0);

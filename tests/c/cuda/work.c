@@ -39,9 +39,9 @@ exercise_streams(int device)
     OK(gpu->stream_wait_event(gpu, device, streams[1], event));
     CHECK_STATUS(gpu->stream_query(gpu, device, streams[1]),
                  PS_ERROR_NOT_READY);
-    OK(gpu->event_synchronize(gpu, device, event));
+    OK(gpu->event_synchronize(gpu, device, event, NULL));
     OK(gpu->event_query(gpu, device, event));
-    OK(gpu->stream_synchronize(gpu, device, streams[1]));
+    OK(gpu->stream_synchronize(gpu, device, streams[1], NULL));
     /* Destroyed with work queued, which still runs. */
     OK(gpu->sleep(gpu, device, streams[2], A_WHILE));
     OK(gpu->event_record(gpu, device, event, streams[2]));
@@ -49,14 +49,14 @@ exercise_streams(int device)
         OK(gpu->stream_destroy(gpu, device, streams[i]));
     }
     CHECK_STATUS(gpu->event_query(gpu, device, event), PS_ERROR_NOT_READY);
-    OK(gpu->device_synchronize(gpu, device));
+    OK(gpu->device_synchronize(gpu, device, NULL));
     OK(gpu->event_query(gpu, device, event));
     OK(gpu->event_destroy(gpu, device, event));
     /* The default stream. */
     OK(gpu->stream_query(gpu, device, 0));
     OK(gpu->sleep(gpu, device, 0, A_WHILE));
     CHECK_STATUS(gpu->stream_query(gpu, device, 0), PS_ERROR_NOT_READY);
-    OK(gpu->stream_synchronize(gpu, device, 0));
+    OK(gpu->stream_synchronize(gpu, device, 0, NULL));
 }
 
 static void
@@ -73,7 +73,7 @@ exercise_events(int device)
         }
         OK(gpu->event_create(gpu, device, flags, &event));
         OK(gpu->event_record(gpu, device, event, stream));
-        OK(gpu->event_synchronize(gpu, device, event));
+        OK(gpu->event_synchronize(gpu, device, event, NULL));
         OK(gpu->event_destroy(gpu, device, event));
     }
     OK(gpu->event_create(gpu, device, PS_EVENT_TIMING, &start));
@@ -86,12 +86,12 @@ exercise_events(int device)
     CHECK_STATUS(gpu->event_elapsed(gpu, device, start, end, &elapsed),
                  PS_ERROR_NOT_READY);
     CHECK(elapsed == -1);
-    OK(gpu->event_synchronize(gpu, device, end));
+    OK(gpu->event_synchronize(gpu, device, end, NULL));
     OK(gpu->event_elapsed(gpu, device, start, end, &elapsed));
     printf("  %.1f million cycles took %.3f ms\n", A_WHILE * 1e-6, elapsed);
     CHECK(elapsed > 20 && elapsed < 2000);
     OK(gpu->event_record(gpu, device, end, 0));
-    OK(gpu->event_synchronize(gpu, device, end));
+    OK(gpu->event_synchronize(gpu, device, end, NULL));
     OK(gpu->event_destroy(gpu, device, start));
     OK(gpu->event_destroy(gpu, device, end));
     OK(gpu->stream_destroy(gpu, device, stream));
@@ -118,12 +118,12 @@ exercise_memory(int device)
     OK(gpu->memory_fill(gpu, device, stream, memory, 0xa5, MIB));
     OK(gpu->host_function(gpu, device, stream, count, &ran));
     OK(gpu->memory_fill(gpu, device, stream, pinned, 0x5a, 7));
-    OK(gpu->stream_synchronize(gpu, device, stream));
+    OK(gpu->stream_synchronize(gpu, device, stream, NULL));
     CHECK(ran == 1);
     CHECK(memcmp(pinned, "ZZZZZZZ", 7) == 0);
     CHECK(memcmp(pinned + 7, pageable + 7, nbytes - 7) == 0);
     OK(gpu->memory_copy(gpu, device, stream, pageable, memory, nbytes));
-    OK(gpu->stream_synchronize(gpu, device, stream));
+    OK(gpu->stream_synchronize(gpu, device, stream, NULL));
     CHECK(pageable[0] == 0xa5 && pageable[MIB - 1] == 0xa5);
     CHECK(pageable[MIB] == pinned[MIB]);
     OK(gpu->memory_free(gpu, device, stream, memory));
@@ -139,7 +139,7 @@ exercise_memory(int device)
     OK(gpu->memory_allocate(gpu, device, 0, 1, &memory));
     OK(gpu->memory_free(gpu, device, 0, memory));
     OK(gpu->stream_destroy(gpu, device, stream));
-    OK(gpu->device_synchronize(gpu, device));
+    OK(gpu->device_synchronize(gpu, device, NULL));
     free(pageable);
 }
 
@@ -172,7 +172,7 @@ first_use(void *argument)
         OK(gpu->memory_allocate(gpu, device, stream, MIB, &memory));
         OK(gpu->sleep(gpu, device, stream, 1000));
         OK(gpu->memory_free(gpu, device, stream, memory));
-        OK(gpu->stream_synchronize(gpu, device, stream));
+        OK(gpu->stream_synchronize(gpu, device, stream, NULL));
         OK(gpu->stream_destroy(gpu, device, stream));
     }
     return NULL;
@@ -205,14 +205,14 @@ test_across(void)
     OK(gpu->memory_allocate(gpu, last, streams[1], nbytes, &there));
     OK(gpu->pinned_allocate(gpu, 0, nbytes, (void **)&host));
     OK(gpu->memory_fill(gpu, last, streams[1], there, 1, nbytes));
-    OK(gpu->stream_synchronize(gpu, last, streams[1]));
+    OK(gpu->stream_synchronize(gpu, last, streams[1], NULL));
     OK(gpu->sleep(gpu, 0, streams[0], A_WHILE));
     OK(gpu->memory_fill(gpu, 0, streams[0], here, 77, nbytes));
     OK(gpu->event_record(gpu, 0, event, streams[0]));
     OK(gpu->stream_wait_event(gpu, last, streams[1], event));
     OK(gpu->memory_copy(gpu, last, streams[1], there, here, nbytes));
     OK(gpu->memory_copy(gpu, last, streams[1], host, there, nbytes));
-    OK(gpu->stream_synchronize(gpu, last, streams[1]));
+    OK(gpu->stream_synchronize(gpu, last, streams[1], NULL));
     CHECK(host[0] == 77 && memcmp(host, host + 1, nbytes - 1) == 0);
     for (int i = 0; i < 2; i++) {
         int device = i ? last : 0;
@@ -222,15 +222,15 @@ test_across(void)
             OK(gpu->event_record(gpu, device, ends[n], streams[i]));
             OK(gpu->memory_copy(gpu, device, streams[i], there, here, nbytes));
         }
-        OK(gpu->stream_synchronize(gpu, device, streams[i]));
+        OK(gpu->stream_synchronize(gpu, device, streams[i], NULL));
         OK(gpu->event_elapsed(gpu, device, ends[0], ends[1], &elapsed));
         printf("  0 to %d, on a stream of %d: %.1f GB/s\n", last, device,
                (double)nbytes / elapsed * 1e-6);
     }
     OK(gpu->memory_free(gpu, 0, streams[0], here));
     OK(gpu->memory_free(gpu, last, streams[1], there));
-    OK(gpu->device_synchronize(gpu, 0));
-    OK(gpu->device_synchronize(gpu, last));
+    OK(gpu->device_synchronize(gpu, 0, NULL));
+    OK(gpu->device_synchronize(gpu, last, NULL));
     OK(gpu->pinned_free(gpu, 0, host));
 }
 

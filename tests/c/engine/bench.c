@@ -45,7 +45,7 @@ bench_stream(const char *what, bool behind_hold, bool calls)
             i--;
         }
     }
-    OK(cpu->stream_synchronize(cpu, 0, stream));
+    OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
     report(what, began, OPERATIONS);
     OK(cpu->stream_destroy(cpu, 0, stream));
     OK(cpu->event_destroy(cpu, 0, event));
@@ -64,7 +64,7 @@ bench_copy(void)
         report("memcpy of 1 GiB", began, 1);
         began = now();
         OK(cpu->memory_copy(cpu, 0, 0, to, from, size));
-        OK(cpu->stream_synchronize(cpu, 0, 0));
+        OK(cpu->stream_synchronize(cpu, 0, 0, NULL));
         report("memory_copy of 1 GiB", began, 1);
     }
     free(from);
@@ -85,7 +85,7 @@ bench_wake(void)
         OK(cpu->stream_wait_event(cpu, 0, b, event));
         OK(cpu->host_function(cpu, 0, b, stamp, &woke));
         hold_release(&hold);
-        OK(cpu->stream_synchronize(cpu, 0, b));
+        OK(cpu->stream_synchronize(cpu, 0, b, NULL));
         sum += woke - opened;
     }
     printf("%-44s %8.1f ns\n", "parked stream, from record to running",
@@ -96,7 +96,7 @@ bench_wake(void)
         pause_ms(1);
         called = now();
         OK(cpu->host_function(cpu, 0, a, stamp, &woke));
-        OK(cpu->stream_synchronize(cpu, 0, a));
+        OK(cpu->stream_synchronize(cpu, 0, a, NULL));
         sum += woke - called;
     }
     printf("%-44s %8.1f ns\n", "sleeping worker, from call to running",
@@ -195,7 +195,7 @@ bench(void)
         report("stream_query, idle", began, TIMES);
         stamp(&began);
         OK(cpu->host_function(cpu, 0, stream, stamp, &began));
-        OK(cpu->stream_synchronize(cpu, 0, stream));
+        OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
     }
     bench_stream("host functions, one stream", false, true);
     bench_stream("host functions, 65536 at a time", true, true);

@@ -13,7 +13,7 @@ test_versions(void)
     struct hold hold;
     int ran = 0;
     OK(cpu->event_query(cpu, 0, event));
-    OK(cpu->event_synchronize(cpu, 0, event));
+    OK(cpu->event_synchronize(cpu, 0, event, NULL));
     OK(cpu->stream_wait_event(cpu, 0, c, event));
     hold_take(cpu, &hold, a);
     OK(cpu->event_record(cpu, 0, event, a));
@@ -22,7 +22,7 @@ test_versions(void)
     CHECK_STATUS(cpu->event_query(cpu, 0, event), PS_ERROR_NOT_READY);
     OK(cpu->event_record(cpu, 0, event, b));
     OK(cpu->event_query(cpu, 0, event));
-    OK(cpu->event_synchronize(cpu, 0, event));
+    OK(cpu->event_synchronize(cpu, 0, event, NULL));
     CHECK_STATUS(cpu->stream_query(cpu, 0, c), PS_ERROR_NOT_READY);
     OK(cpu->event_record(cpu, 0, event, c));
     OK(cpu->event_destroy(cpu, 0, event));
@@ -52,7 +52,7 @@ chain_thread(void *argument)
         OK(cpu->host_function(cpu, 0, stream, count, &counter));
         OK(cpu->event_record(cpu, 0, event, stream));
     }
-    OK(cpu->event_synchronize(cpu, 0, event));
+    OK(cpu->event_synchronize(cpu, 0, event, NULL));
     CHECK(counter == CHAIN_STREAMS * CHAIN_ROUNDS);
     for (int i = 0; i < CHAIN_STREAMS; i++) {
         OK(cpu->stream_destroy(cpu, 0, streams[i]));

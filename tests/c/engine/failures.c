@@ -27,8 +27,8 @@ fail_at(int wrong, bool queued)
             OK(cpu->stream_wait_event(cpu, 0, streams[i], events[i - 1]));
         }
         if (i == wrong) {
-            OK(cpu->stream_fail(cpu, 0, streams[i], failure));
-            OK(cpu->stream_fail(cpu, 0, streams[i], 1));
+            OK(ps_cpu_faults.stream_fail(cpu, 0, streams[i], failure));
+            OK(ps_cpu_faults.stream_fail(cpu, 0, streams[i], 1));
         }
         OK(cpu->host_function(cpu, 0, streams[i], count, &ran));
         OK(cpu->sleep(cpu, 0, streams[i], 1000));
@@ -42,14 +42,16 @@ fail_at(int wrong, bool queued)
     for (int i = 0; i < STEPS; i++) {
         ps_status want = i < wrong ? PS_SUCCESS : failure;
         for (int again = 0; again < 2; again++) {
-            CHECK_STATUS(cpu->event_synchronize(cpu, 0, events[i]), want);
+            CHECK_STATUS(cpu->event_synchronize(cpu, 0, events[i], NULL),
+                         want);
             CHECK_STATUS(cpu->event_query(cpu, 0, events[i]), want);
-            CHECK_STATUS(cpu->stream_synchronize(cpu, 0, streams[i]), want);
+            CHECK_STATUS(cpu->stream_synchronize(cpu, 0, streams[i], NULL),
+                         want);
             CHECK_STATUS(cpu->stream_query(cpu, 0, streams[i]), want);
         }
     }
     CHECK(ran == wrong);
-    CHECK_STATUS(cpu->device_synchronize(cpu, 0), failure);
+    CHECK_STATUS(cpu->device_synchronize(cpu, 0, NULL), failure);
     float unset;
     CHECK_STATUS(
         cpu->event_elapsed(cpu, 0, events[0], events[STEPS - 1], &unset),
@@ -58,7 +60,7 @@ fail_at(int wrong, bool queued)
         OK(cpu->stream_destroy(cpu, 0, streams[i]));
         OK(cpu->event_destroy(cpu, 0, events[i]));
     }
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
 }
 
 void
@@ -68,8 +70,9 @@ test_failures(void)
         fail_at(wrong, false);
         fail_at(wrong, true);
     }
-    CHECK_STATUS(cpu->stream_fail(cpu, 0, 0, 0), PS_ERROR_INVALID_VALUE);
-    CHECK_STATUS(cpu->stream_fail(cpu, 0, 0, PS_ERROR_NOT_READY),
+    CHECK_STATUS(ps_cpu_faults.stream_fail(cpu, 0, 0, 0),
+                 PS_ERROR_INVALID_VALUE);
+    CHECK_STATUS(ps_cpu_faults.stream_fail(cpu, 0, 0, PS_ERROR_NOT_READY),
                  PS_ERROR_INVALID_VALUE);
 
     /* Nobody was told: the device says it, once. */
@@ -77,11 +80,11 @@ test_failures(void)
     struct hold hold;
     OK(cpu->stream_query(cpu, 0, stream));
     hold_take(cpu, &hold, stream);
-    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    OK(ps_cpu_faults.stream_fail(cpu, 0, stream, 719));
     OK(cpu->stream_destroy(cpu, 0, stream));
     hold_release(&hold);
-    CHECK_STATUS(cpu->device_synchronize(cpu, 0), 719);
-    OK(cpu->device_synchronize(cpu, 0));
+    CHECK_STATUS(cpu->device_synchronize(cpu, 0, NULL), 719);
+    OK(cpu->device_synchronize(cpu, 0, NULL));
 }
 
 /* A failed stream still waits for events, as a free may be behind them. */
@@ -94,13 +97,13 @@ test_failed_waits(void)
     OK(cpu->memory_allocate(cpu, 0, wrong, 1, &data));
     hold_take(cpu, &hold, busy);
     OK(cpu->event_record(cpu, 0, event, busy));
-    OK(cpu->stream_fail(cpu, 0, wrong, 719));
+    OK(ps_cpu_faults.stream_fail(cpu, 0, wrong, 719));
     OK(cpu->stream_wait_event(cpu, 0, wrong, event));
     OK(cpu->memory_free(cpu, 0, wrong, data));
     pause_ms(10);
     CHECK_STATUS(cpu->stream_query(cpu, 0, wrong), PS_ERROR_NOT_READY);
     hold_release(&hold);
-    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, wrong), 719);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, wrong, NULL), 719);
     OK(cpu->stream_destroy(cpu, 0, wrong));
     OK(cpu->event_destroy(cpu, 0, event));
     stream_end(busy);

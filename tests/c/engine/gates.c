@@ -72,7 +72,7 @@ test_gates(void)
     pause_ms(5);
     CHECK(ran == 0);
     OK(cpu->gate_open(cpu, 0, idle.gate));
-    OK(cpu->stream_synchronize(cpu, 0, stream));
+    OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
     CHECK(ran == 1);
 
     hold_take(cpu, &busy, stream);
@@ -89,13 +89,13 @@ test_gates(void)
     pause_ms(5);
     CHECK(ran == 1 && early.reached == 0);
     OK(cpu->gate_open(cpu, 0, queued.gate));
-    OK(cpu->event_synchronize(cpu, 0, event));
+    OK(cpu->event_synchronize(cpu, 0, event, NULL));
     CHECK(ran == 2 && early.reached == 1);
     await(&last);
     /* Destroyed, it still goes on. */
     OK(cpu->stream_destroy(cpu, 0, stream));
     OK(cpu->gate_open(cpu, 0, last.gate));
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
     CHECK(queued.reached == 1 && last.reached == 1);
     OK(cpu->event_destroy(cpu, 0, event));
 }
@@ -153,7 +153,7 @@ test_gates_failed(void)
     int ran = 0;
     OK(cpu->memory_allocate(cpu, 0, stream, 100, &data));
     gate_new(stream, &before);
-    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    OK(ps_cpu_faults.stream_fail(cpu, 0, stream, 719));
     gate_new(stream, &after);
     OK(cpu->host_function(cpu, 0, stream, count, &ran));
     OK(cpu->memory_free(cpu, 0, stream, data));
@@ -162,7 +162,7 @@ test_gates_failed(void)
     CHECK(before.status == PS_SUCCESS && after.status == 719);
     CHECK_STATUS(cpu->stream_query(cpu, 0, stream), PS_ERROR_NOT_READY);
     OK(cpu->gate_open(cpu, 0, after.gate));
-    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream), 719);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, NULL), 719);
     CHECK(ran == 0);
     OK(cpu->stream_destroy(cpu, 0, stream));
 }
@@ -181,7 +181,7 @@ test_gates_refused(void)
     CHECK(queued == 65536);
     CHECK_STATUS(
         cpu->stream_gate(cpu, 0, stream, reach, &refused, &refused.gate),
-        PS_ERROR_NOT_READY);
+        PS_ERROR_QUEUE_FULL);
     /* A notification takes no place. */
     refused.notification.reached = reach;
     refused.notification.argument = &refused;
@@ -272,7 +272,7 @@ wait_within(void *argument, ps_status status)
     struct within *within = argument;
     ps_handle stream = within->stream;
     CHECK_STATUS(status, PS_SUCCESS);
-    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(SECOND)),
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, LIMIT(SECOND)),
                  PS_ERROR_NOT_PERMITTED);
     OK(cpu->gate_open(cpu, 0, within->gate));
 }
@@ -283,29 +283,28 @@ test_timed_waits(void)
     ps_handle stream = stream_new(0), event = event_new();
     struct within within = {.stream = stream};
     struct passage gate = {0};
-    OK(cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(0)));
-    OK(cpu->event_synchronize_for(cpu, 0, event, LIMIT(0)));
+    OK(cpu->stream_synchronize(cpu, 0, stream, LIMIT(0)));
+    OK(cpu->event_synchronize(cpu, 0, event, LIMIT(0)));
     gate_new(stream, &gate);
     OK(cpu->event_record(cpu, 0, event, stream));
     for (int64_t timeout = -1; timeout < 30000000; timeout += 10000000) {
         int64_t began = now();
-        CHECK_STATUS(
-            cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(timeout)),
-            PS_ERROR_NOT_READY);
-        CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, LIMIT(timeout)),
-                     PS_ERROR_NOT_READY);
-        CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, LIMIT(timeout)),
-                     PS_ERROR_NOT_READY);
+        CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, LIMIT(timeout)),
+                     PS_ERROR_TIMED_OUT);
+        CHECK_STATUS(cpu->event_synchronize(cpu, 0, event, LIMIT(timeout)),
+                     PS_ERROR_TIMED_OUT);
+        CHECK_STATUS(cpu->device_synchronize(cpu, 0, LIMIT(timeout)),
+                     PS_ERROR_TIMED_OUT);
         CHECK(now() - began >= 3 * timeout);
     }
-    OK(cpu->device_synchronize_for(cpu, 1, LIMIT(0)));
+    OK(cpu->device_synchronize(cpu, 1, LIMIT(0)));
     OK(cpu->stream_gate(cpu, 0, stream, wait_within, &within, &within.gate));
-    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    OK(ps_cpu_faults.stream_fail(cpu, 0, stream, 719));
     OK(cpu->gate_open(cpu, 0, gate.gate));
-    OK(cpu->event_synchronize_for(cpu, 0, event, LIMIT(INT64_MAX)));
-    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, LIMIT(INT64_MAX)),
+    OK(cpu->event_synchronize(cpu, 0, event, LIMIT(INT64_MAX)));
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, LIMIT(INT64_MAX)),
                  719);
-    CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, LIMIT(SECOND)), 719);
+    CHECK_STATUS(cpu->device_synchronize(cpu, 0, LIMIT(SECOND)), 719);
     OK(cpu->stream_destroy(cpu, 0, stream));
     OK(cpu->event_destroy(cpu, 0, event));
 }
@@ -339,26 +338,25 @@ test_interrupted_waits(void)
     struct ps_limit limit = {INT64_MAX, ask, &asked};
     gate_new(stream, &gate);
     OK(cpu->event_record(cpu, 0, event, stream));
-    CHECK_STATUS(cpu->stream_synchronize_for(cpu, 0, stream, &limit),
-                 PS_ERROR_NOT_READY);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, &limit),
+                 PS_ERROR_TIMED_OUT);
     asked.most++;
-    CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, &limit),
-                 PS_ERROR_NOT_READY);
+    CHECK_STATUS(cpu->event_synchronize(cpu, 0, event, &limit),
+                 PS_ERROR_TIMED_OUT);
     asked.most++;
-    CHECK_STATUS(cpu->device_synchronize_for(cpu, 0, &limit),
-                 PS_ERROR_NOT_READY);
+    CHECK_STATUS(cpu->device_synchronize(cpu, 0, &limit), PS_ERROR_TIMED_OUT);
     CHECK(asked.times == 3);
     limit.timeout_ns = 1000;
-    CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, event, &limit),
-                 PS_ERROR_NOT_READY);
+    CHECK_STATUS(cpu->event_synchronize(cpu, 0, event, &limit),
+                 PS_ERROR_TIMED_OUT);
     CHECK(asked.times == 3);
     limit.timeout_ns = INT64_MAX;
     gate_new(stream, &last);
     asked = (struct asked){.event = event, .busy = stream, .gate = gate.gate};
-    OK(cpu->event_synchronize_for(cpu, 0, event, &limit));
+    OK(cpu->event_synchronize(cpu, 0, event, &limit));
     CHECK_STATUS(cpu->event_query(cpu, 0, event), PS_ERROR_NOT_READY);
     OK(cpu->gate_open(cpu, 0, last.gate));
-    OK(cpu->stream_synchronize_for(cpu, 0, stream, &limit));
+    OK(cpu->stream_synchronize(cpu, 0, stream, &limit));
     stream_end(stream);
     OK(cpu->event_destroy(cpu, 0, event));
 }
@@ -382,7 +380,7 @@ test_busy_workers(void)
     OK(cpu->event_record(cpu, 0, event, stream));
     await(&passage);
     OK(cpu->gate_open(cpu, 0, passage.gate));
-    OK(cpu->event_synchronize_for(cpu, 0, event, LIMIT(20 * (int64_t)SECOND)));
+    OK(cpu->event_synchronize(cpu, 0, event, LIMIT(20 * (int64_t)SECOND)));
     for (int i = 0; i < workers; i++) {
         hold_release(&gates[i]);
         stream_end(busy[i]);

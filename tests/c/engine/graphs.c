@@ -39,7 +39,7 @@ test_graphs(void)
         OK(cpu->graph_launch(cpu, 0, executable, i % 2 ? stream : 0));
     }
     OK(cpu->executable_destroy(cpu, 0, executable));
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
     CHECK(counted == 100);
     OK(cpu->event_destroy(cpu, 0, event));
     stream_end(stream);

@@ -105,7 +105,7 @@ main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
         tests[i]();
     }
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
     OK(cpu->shutdown(cpu, 10000000000));
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -23,7 +23,7 @@ test_memory(void)
         OK(cpu->memory_fill(cpu, 0, stream, a, (uint8_t)size + 1, size));
         OK(cpu->memory_copy(cpu, 0, stream, b, a, size));
         OK(cpu->memory_copy(cpu, 0, stream, pinned, b, size));
-        OK(cpu->stream_synchronize(cpu, 0, stream));
+        OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
         CHECK(pinned[0] == (uint8_t)(size + 1));
         CHECK(pinned[size - 1] == (uint8_t)(size + 1));
     }
@@ -62,7 +62,7 @@ fill_thread(void *argument)
                             (uint8_t)(intptr_t)argument, BLOCK));
         OK(cpu->memory_copy(cpu, 0, 0, copy, shared_block, BLOCK));
         OK(cpu->event_record(cpu, 0, event, 0));
-        OK(cpu->event_synchronize(cpu, 0, event));
+        OK(cpu->event_synchronize(cpu, 0, event, NULL));
         torn += memcmp(copy, copy + 1, BLOCK - 1) != 0;
     }
     CHECK(torn == 0);

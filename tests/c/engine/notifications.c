@@ -122,12 +122,12 @@ test_notifications_failed(void)
     struct hold busy;
     hold_take(cpu, &busy, stream);
     of_stream(stream, &before);
-    OK(cpu->stream_fail(cpu, 0, stream, 719));
+    OK(ps_cpu_faults.stream_fail(cpu, 0, stream, 719));
     OK(cpu->event_record(cpu, 0, event, stream));
     of_event(event, &record);
     of_stream(stream, &after);
     hold_release(&busy);
-    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream), 719);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, NULL), 719);
     await(&before);
     await(&record);
     await(&after);

@@ -60,7 +60,8 @@ child_use_workers(ps_handle stream, ps_handle event)
     CHILD(cpu->stream_wait_event(cpu, 0, 0, event) == PS_SUCCESS);
     CHILD(cpu->host_function(cpu, 0, 0, count, &ran) == PS_SUCCESS);
     CHILD(cpu->memory_free(cpu, 0, stream, data) == PS_SUCCESS);
-    CHILD(cpu->stream_synchronize(cpu, 0, 0) == PS_SUCCESS && ran == 1001);
+    CHILD(cpu->stream_synchronize(cpu, 0, 0, NULL) == PS_SUCCESS &&
+          ran == 1001);
 }
 
 /* What a forked child finds: nothing of its parent's, and an engine to use. */
@@ -74,12 +75,12 @@ child_use_engine(ps_handle parent_stream, ps_handle parent_event,
     CHILD(cpu->stream_query(cpu, 0, parent_stream) == PS_ERROR_INVALID_HANDLE);
     CHILD(cpu->event_query(cpu, 0, parent_event) == PS_ERROR_INVALID_HANDLE);
     CHILD(cpu->stream_query(cpu, 0, 0) == PS_SUCCESS);
-    CHILD(cpu->device_synchronize(cpu, 0) == PS_SUCCESS);
+    CHILD(cpu->device_synchronize(cpu, 0, NULL) == PS_SUCCESS);
     CHILD(cpu->stream_create(cpu, 0, 0, &stream) == PS_SUCCESS);
     CHILD(cpu->event_create(cpu, 0, 0, &event) == PS_SUCCESS);
     CHILD(stream != parent_stream && event != parent_event);
     CHILD(cpu->event_record(cpu, 0, event, stream) == PS_SUCCESS);
-    CHILD(cpu->event_synchronize(cpu, 0, event) == PS_SUCCESS);
+    CHILD(cpu->event_synchronize(cpu, 0, event, NULL) == PS_SUCCESS);
     if (CHILD_HAS_THREADS) {
         child_use_workers(stream, event);
     }
@@ -136,7 +137,7 @@ load_thread(void *argument)
     while (!load_over) {
         OK(cpu->host_function(cpu, 0, stream, count, ran));
         OK(cpu->event_record(cpu, 0, event, stream));
-        OK(cpu->stream_synchronize(cpu, 0, stream));
+        OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
         ran[1]++;
     }
     OK(cpu->stream_destroy(cpu, 0, stream));
@@ -191,20 +192,20 @@ test_fork(void)
     }
     hold_release(&hold);
     OK(cpu->gate_open(cpu, 0, forker.gate));
-    OK(cpu->event_synchronize(cpu, 0, forker.event));
+    OK(cpu->event_synchronize(cpu, 0, forker.event, NULL));
     CHECK(ran == 1001);
     load_over = true;
     pthread_join(thread, NULL);
     CHECK(load[0] == load[1] && load[0] > 0);
 
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
-    OK(cpu->stream_synchronize(cpu, 0, forker.stream));
+    OK(cpu->stream_synchronize(cpu, 0, forker.stream, NULL));
     CHECK(forker.status == 0);
     /* The child's only thread is then a worker with no engine: it ends. */
     forker.child_returns = !SANITIZED;
     forker.status = -1;
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
-    OK(cpu->stream_synchronize(cpu, 0, forker.stream));
+    OK(cpu->stream_synchronize(cpu, 0, forker.stream, NULL));
     CHECK(forker.status == 0);
     fork_in_notification(&forker);
     OK(cpu->stream_destroy(cpu, 0, forker.stream));
@@ -232,7 +233,8 @@ test_no_thread(void)
         CHILD(status == PS_ERROR_OUT_OF_MEMORY);
         CHILD(cpu->stream_query(cpu, 0, 0) == PS_SUCCESS);
         CHILD(cpu->host_function(cpu, 0, 0, count, &ran) == PS_SUCCESS);
-        CHILD(cpu->stream_synchronize(cpu, 0, 0) == PS_SUCCESS && ran == 1);
+        CHILD(cpu->stream_synchronize(cpu, 0, 0, NULL) == PS_SUCCESS &&
+              ran == 1);
         _exit(0);
     }
     int status = -1;
@@ -250,7 +252,7 @@ static void *
 wait_for_stream(void *argument)
 {
     struct stopped *s = argument;
-    s->backend->stream_synchronize(s->backend, 0, s->stream);
+    s->backend->stream_synchronize(s->backend, 0, s->stream, NULL);
     returned++;
     return NULL;
 }
@@ -259,7 +261,7 @@ static void *
 wait_for_event(void *argument)
 {
     struct stopped *s = argument;
-    s->backend->event_synchronize(s->backend, 0, s->event);
+    s->backend->event_synchronize(s->backend, 0, s->event, NULL);
     returned++;
     return NULL;
 }
@@ -299,7 +301,7 @@ test_shutdown(void)
     pthread_detach(waiting[1]);
     pause_ms(20);
     CHECK(returned == 0);
-    CHECK_STATUS(b->device_synchronize(b, 0), PS_ERROR_SHUTTING_DOWN);
+    CHECK_STATUS(b->device_synchronize(b, 0, NULL), PS_ERROR_SHUTTING_DOWN);
     CHECK_STATUS(b->host_function(b, 0, idle, count, &ran),
                  PS_ERROR_SHUTTING_DOWN);
     CHECK_STATUS(
@@ -309,13 +311,13 @@ test_shutdown(void)
         OK(b->gate_open(b, 0, gates[i]));
     }
     CHECK_STATUS(b->stream_query(b, 0, gated), PS_ERROR_NOT_READY);
-    CHECK_STATUS(b->stream_synchronize_for(b, 0, gated, LIMIT(1000)),
+    CHECK_STATUS(b->stream_synchronize(b, 0, gated, LIMIT(1000)),
                  PS_ERROR_SHUTTING_DOWN);
     OK(b->memory_fill(b, 0, idle, &byte, 7, 1));
     CHECK(byte == 7);
     OK(b->event_record(b, 0, stopped.event, idle));
-    OK(b->event_synchronize(b, 0, stopped.event));
-    OK(b->stream_synchronize(b, 0, idle));
+    OK(b->event_synchronize(b, 0, stopped.event, NULL));
+    OK(b->stream_synchronize(b, 0, idle, NULL));
     OK(b->memory_free(b, 0, idle, data));
     OK(b->stream_destroy(b, 0, busy));
     hold_release(&hold);

@@ -22,7 +22,7 @@ pair_make(struct pair *pair)
     OK(cpu->event_export(cpu, 0, pair->made, pair->handle));
     OK(cpu->event_open(cpu, 0, pair->handle, &pair->opened));
     OK(cpu->event_query(cpu, 0, pair->opened));
-    OK(cpu->event_synchronize(cpu, 0, pair->opened));
+    OK(cpu->event_synchronize(cpu, 0, pair->opened, NULL));
 }
 
 static void
@@ -45,13 +45,13 @@ test_records(void)
     hold_take(cpu, &hold, a);
     OK(cpu->event_record(cpu, 0, pair.made, a));
     CHECK_STATUS(cpu->event_query(cpu, 0, pair.opened), PS_ERROR_NOT_READY);
-    CHECK_STATUS(cpu->event_synchronize_for(cpu, 0, pair.opened, LIMIT(1000)),
-                 PS_ERROR_NOT_READY);
+    CHECK_STATUS(cpu->event_synchronize(cpu, 0, pair.opened, LIMIT(1000)),
+                 PS_ERROR_TIMED_OUT);
     OK(cpu->stream_wait_event(cpu, 0, b, pair.opened));
     OK(cpu->host_function(cpu, 0, b, count, &ran));
     OK(cpu->event_record(cpu, 0, pair.opened, c));
     OK(cpu->event_query(cpu, 0, pair.made));
-    OK(cpu->event_synchronize(cpu, 0, pair.opened));
+    OK(cpu->event_synchronize(cpu, 0, pair.opened, NULL));
     CHECK_STATUS(cpu->stream_query(cpu, 0, b), PS_ERROR_NOT_READY);
     OK(cpu->event_record(cpu, 0, pair.made, b));
     CHECK_STATUS(cpu->event_query(cpu, 0, pair.opened), PS_ERROR_NOT_READY);
@@ -74,7 +74,7 @@ test_failure(void)
     struct hold hold;
     pair_make(&pair);
     hold_take(cpu, &hold, a);
-    OK(cpu->stream_fail(cpu, 0, a, 999));
+    OK(ps_cpu_faults.stream_fail(cpu, 0, a, 999));
     OK(cpu->event_record(cpu, 0, pair.made, a));
     OK(cpu->stream_wait_event(cpu, 0, b, pair.opened));
     /* More than are remembered. */
@@ -83,8 +83,8 @@ test_failure(void)
     }
     OK(cpu->event_query(cpu, 0, pair.opened));
     hold_release(&hold);
-    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, b), 999);
-    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, a), 999);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, b, NULL), 999);
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, a, NULL), 999);
     OK(cpu->event_record(cpu, 0, pair.opened, b));
     CHECK_STATUS(cpu->event_query(cpu, 0, pair.made), 999);
     OK(cpu->stream_destroy(cpu, 0, a));
@@ -136,7 +136,7 @@ contest_thread(void *argument)
         OK(cpu->stream_wait_event(cpu, 0, stream, contested.made));
         OK(cpu->stream_wait_event(cpu, 0, stream, contested.opened));
     }
-    OK(cpu->event_synchronize(cpu, 0, mine));
+    OK(cpu->event_synchronize(cpu, 0, mine, NULL));
     stream_end(stream);
     CHECK(ran == ROUNDS);
     return NULL;
@@ -179,9 +179,9 @@ test_shared_by_the_dead(void)
     CHECK_STATUS(cpu->event_query(cpu, 0, pair.made), PS_ERROR_NOT_READY);
     OK(cpu->stream_wait_event(cpu, 0, stream, pair.opened));
     kill(child, SIGKILL);
-    CHECK_STATUS(cpu->event_synchronize(cpu, 0, pair.made),
+    CHECK_STATUS(cpu->event_synchronize(cpu, 0, pair.made, NULL),
                  PS_ERROR_CONTEXT_DESTROYED);
-    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream),
+    CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, NULL),
                  PS_ERROR_CONTEXT_DESTROYED);
     CHECK(waitpid(child, &status, 0) == child);
     OK(cpu->event_record(cpu, 0, pair.made, 0));

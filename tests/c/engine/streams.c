@@ -45,7 +45,7 @@ test_fifo(void)
         OK(cpu->stream_wait_event(cpu, 0, stream, event));
         OK(cpu->host_function(cpu, 0, stream, count, &byte_count));
     }
-    OK(cpu->event_synchronize(cpu, 0, event));
+    OK(cpu->event_synchronize(cpu, 0, event, NULL));
     stream_end(stream);
     CHECK(log_length == 1000 && byte_count == 1000);
     for (int i = 0; i < 1000; i++) {
@@ -126,7 +126,7 @@ test_threads_few(void)
     }
     closedir(tasks);
     CHECK(workers > 1 && workers <= worker_limit() + 1 && blocked == workers);
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
     for (int i = 0; i < STREAMS; i++) {
         stream_end(streams[i]);
     }
@@ -143,7 +143,7 @@ own_room(void *argument)
 {
     struct own_room *own = argument;
     own->wait_room = cpu->stream_wait_room(cpu, 0, own->stream, 1000000);
-    own->synchronize = cpu->stream_synchronize(cpu, 0, own->stream);
+    own->synchronize = cpu->stream_synchronize(cpu, 0, own->stream, NULL);
 }
 
 void
@@ -161,12 +161,13 @@ test_full_queue(void)
     while (!(status = cpu->host_function(cpu, 0, stream, count, &ran))) {
         queued++;
     }
-    CHECK(status == PS_ERROR_NOT_READY && queued == 65536);
-    CHECK_STATUS(cpu->event_record(cpu, 0, event, stream), PS_ERROR_NOT_READY);
+    CHECK(status == PS_ERROR_QUEUE_FULL && queued == 65536);
+    CHECK_STATUS(cpu->event_record(cpu, 0, event, stream),
+                 PS_ERROR_QUEUE_FULL);
     OK(cpu->event_query(cpu, 0, event));
     OK(cpu->memory_free(cpu, 0, stream, data));
     CHECK_STATUS(cpu->stream_wait_room(cpu, 0, stream, 10000000),
-                 PS_ERROR_NOT_READY);
+                 PS_ERROR_TIMED_OUT);
     /* The free took the room that the hold will leave. */
     hold_release(&hold);
     OK(cpu->stream_wait_room(cpu, 0, stream, INT64_MAX));
@@ -181,7 +182,7 @@ static void *
 synchronize_thread(void *entering)
 {
     sem_post(entering);
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
     return NULL;
 }
 
@@ -234,9 +235,9 @@ test_destroy_pending(void)
     }
     OK(cpu->event_destroy(cpu, 0, event));
     OK(cpu->stream_destroy(cpu, 0, first));
-    OK(cpu->device_synchronize(cpu, 1));
+    OK(cpu->device_synchronize(cpu, 1, NULL));
     hold_release(&hold);
-    OK(cpu->device_synchronize(cpu, 0));
+    OK(cpu->device_synchronize(cpu, 0, NULL));
     for (int i = 0; i < STREAMS; i++) {
         CHECK(ran[i] == 2);
     }

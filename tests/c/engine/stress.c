@@ -54,7 +54,7 @@ stress_thread(void *argument)
             OK(cpu->host_function(cpu, 0, stream, count, &called));
             break;
         case 6:
-            OK(cpu->stream_synchronize(cpu, 0, theirs));
+            OK(cpu->stream_synchronize(cpu, 0, theirs, NULL));
             break;
         case 7:
             OK(cpu->sleep(cpu, 0, stream, (uint64_t)rand_r(&seed) % 20000));
@@ -73,14 +73,14 @@ stress_thread(void *argument)
             OK(cpu->memory_fill(cpu, 0, stream, a, (uint8_t)round, 256));
             OK(cpu->memory_copy(cpu, 0, stream, b, a, 256));
             OK(cpu->event_record(cpu, 0, event, stream));
-            OK(cpu->event_synchronize(cpu, 0, event));
+            OK(cpu->event_synchronize(cpu, 0, event, NULL));
             CHECK(b[0] == (uint8_t)round && b[255] == (uint8_t)round);
             break;
         case 11:
             if (round % 50 == 0) {
-                OK(cpu->device_synchronize(cpu, 0));
+                OK(cpu->device_synchronize(cpu, 0, NULL));
             }
-            OK(cpu->event_synchronize(cpu, 0, hers));
+            OK(cpu->event_synchronize(cpu, 0, hers, NULL));
             break;
         }
         CHECK(status == PS_SUCCESS || status == PS_ERROR_NOT_READY);

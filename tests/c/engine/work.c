@@ -21,7 +21,7 @@ event_new(void)
 void
 stream_end(ps_handle stream)
 {
-    OK(cpu->stream_synchronize(cpu, 0, stream));
+    OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
     OK(cpu->stream_destroy(cpu, 0, stream));
 }
 

@@ -134,7 +134,7 @@ main(void)
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
     }
-    OK(gpu->device_synchronize(gpu, 0));
+    OK(gpu->device_synchronize(gpu, 0, NULL));
     OK(gpu->shutdown(gpu, SECOND));
     printf("%d wrong\n", wrong);
     return wrong != 0;

@@ -1,0 +1,27 @@
+/* Fault injection: how the tests of a device make its work fail.  No program
+ * needs it.  A backend that offers it registers a second capsule with its
+ * first one,
+ *
+ *     PyObject_CallMethod(pystreams, "register_backend", "NN", capsule,
+ *                         PyCapsule_New((void *)&faults,
+ *                                       PS_FAULTS_CAPSULE_NAME, NULL));
+ *
+ * and then pystreams.testing checks how failures are reported. */
+#ifndef PYSTREAMS_FAULTS_H
+#define PYSTREAMS_FAULTS_H
+
+#include "backend.h"
+
+#define PS_FAULTS_CAPSULE_NAME "pystreams.faults"
+
+struct ps_faults {
+    /* sizeof(struct ps_faults); see struct ps_backend. */
+    size_t struct_size;
+
+    /* Queue an operation that fails with the status when its turn comes.
+     * Enqueues.  PS_ERROR_INVALID_VALUE for a status that is no failure. */
+    ps_status (*stream_fail)(const struct ps_backend *backend, int device,
+                             ps_handle stream, ps_status status);
+};
+
+#endif
