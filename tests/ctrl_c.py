@@ -20,7 +20,8 @@ import threading
 from pathlib import Path
 
 from calls import LIMIT, World
-from shortage import Lost, Native, start_again
+from short_calls import Native
+from shortage import Lost, start_again
 
 import pystreams
 from pystreams import _C, accelerator, cuda, trace

@@ -13,7 +13,6 @@ allocator on the package's threads, and while an event loop is told.
 
 import _testcapi
 import asyncio
-import ctypes
 import faulthandler
 import functools
 import gc
@@ -25,6 +24,7 @@ import threading
 import time
 
 from calls import LIMIT, World, cases, libc
+from short_calls import Native
 
 import pystreams
 from pystreams import _C
@@ -76,36 +76,6 @@ class Python:
         except MemoryError:
             return False
         return True
-
-
-class Native:
-    """The module's own calls."""
-
-    def __init__(self, library):
-        loaded = ctypes.PyDLL(library)
-        self.begin = loaded.shortage_begin
-        self.begin.argtypes = (ctypes.c_long, ctypes.c_long)
-        self.begin.restype = None
-        self.end, self.held = loaded.shortage_end, loaded.shortage_held
-        self.end.restype = self.held.restype = ctypes.c_long
-        self.name = loaded.shortage_name
-        self.name.restype = ctypes.c_char_p
-        assert loaded.shortage_of(b"pystreams/_C.")
-
-    def attempt(self, call, skip, count):
-        error = None
-        try:
-            self.begin(skip, count)
-            try:
-                call()
-            finally:
-                failed = self.end()
-        except BaseException as caught:
-            error = caught
-        return failed > 0, error
-
-    def failed_call(self):
-        return self.name().decode()
 
 
 class Threads(Python):

@@ -31,16 +31,17 @@ def failing(tmp_path_factory, tools):
 
 
 @pytest.fixture
-def run(run_python, sanitized, failing):
-    """run(code): what it prints, with `failing` and its device type."""
+def run(run_python, sanitized, short_library, failing):
+    """run(code): what it prints.  The code has `failing`, its device type, and
+    `native`, by which calls of the C library fail."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
     before = """
-import ctypes, sys
+import os, sys
 import failing, pystreams
 from pystreams import _C
-failing_memory = ctypes.CDLL("failing.so").failing_memory
-failing_memory.argtypes = (ctypes.c_long,)
+from short_calls import Native
+native, ALL = Native(os.environ["SHORTAGE"]), 1 << 40
 sys.unraisablehook = lambda error: print("unraisable:", error.exc_value)
 
 def empty(nbytes, stream=None):
@@ -52,11 +53,7 @@ def free():
 all = free()
 first, second = pystreams.Stream("failing"), pystreams.Stream("failing")
 """
-    env = {
-        "PYTHONPATH": f"{failing}:{ROOT}",
-        "LD_LIBRARY_PATH": str(failing),
-        "LD_PRELOAD": f"{failing}/failing.so",
-    }
+    env = {"PYTHONPATH": f"{failing}:{HERE}:{ROOT}", **short_library}
 
     def run(code, **variables):
         done = run_python(before + code, env=env | variables)
@@ -79,7 +76,7 @@ for after in range(50):
         lambda s: target.fill_(1, stream=s),
     ):
         stream = pystreams.Stream("failing")
-        failing_memory(after)
+        native.begin(after, ALL)
         try:
             use(stream)
         except MemoryError:
@@ -87,7 +84,7 @@ for after in range(50):
         else:
             target.fill_(2, stream=stream)
         finally:
-            failing_memory(-1)
+            native.end()
         stream.synchronize()
         assert target.tobytes() == b"\\2" * 64
 assert 2 <= refused < 100
@@ -116,14 +113,14 @@ def test_out_of_memory_at_first_use(run, name, use):
 name = {name!r}
 refused = 0
 for after in range(100):
-    failing_memory(after)
+    native.begin(after, ALL)
     try:
         {use}
         break
     except MemoryError:
         refused += 1
     finally:
-        failing_memory(-1)
+        native.end()
 assert refused == after
 print(refused)
 """,
@@ -144,12 +141,12 @@ assert free() == all - (1 << 20)
 
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize(
-    "shortage",
-    ["failing_memory(0)", "failing.fail('event_create', 2, 99)"],
+    "missing",
+    ["native.begin(0, ALL)", "failing.fail('event_create', 2, 99)"],
     ids=["of memory", "of events"],
 )
 def test_what_is_given_up_without_memory_is_not_freed_early(
-    run, shortage, captured
+    run, missing, captured
 ):
     assert (
         run(
@@ -160,9 +157,9 @@ if {captured}:
     _C.set_stream(second)
     graph.capture_begin(capture_error_mode="relaxed")
     other.fill_(1)
-{shortage}
+{missing}
 block.close()
-failing_memory(-1)
+native.end()
 if {captured}:
     graph.capture_end()
     _C.set_stream(_C.default_stream(20))
@@ -243,9 +240,9 @@ gate = threading.Event()
 second.submit(gate.wait, 30)
 _C.set_stream(second)
 graph.replay()
-failing_memory(0)
+native.begin(0, ALL)
 graph.reset()
-failing_memory(-1)
+native.end()
 empty(8, first)
 assert free() < all
 gate.set()

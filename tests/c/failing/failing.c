@@ -1,10 +1,6 @@
-/* An extension module with a device type of the CPU engine's, "failing", in
- * which calls of some members fail, and with the extension module's calloc,
- * if this is loaded before all others. */
+/* An extension module that registers a device type "failing": the CPU engine,
+ * in which calls of some members fail when a test says so. */
 #include <Python.h>
-
-#include <link.h>
-#include <stdatomic.h>
 
 #include "../../../csrc/backends/backends.h"
 
@@ -40,60 +36,6 @@ FAILING(memory_free,
 FAILING(graph_destroy,
         (const struct ps_backend *backend, int device, ps_handle graph),
         (backend, device, graph))
-
-/* ---- The extension module's memory ---- */
-
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_malloc(size_t size);
-
-static uintptr_t code, code_end;
-static atomic_long left = -1;
-
-static int
-find_code(struct dl_phdr_info *info, size_t size, void *argument)
-{
-    (void)size;
-    (void)argument;
-    if (strstr(info->dlpi_name, "/_C.") == NULL) {
-        return 0;
-    }
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_flags & PF_X) {
-            code = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-            code_end = code + info->dlpi_phdr[i].p_memsz;
-        }
-    }
-    return 1;
-}
-
-/* Have all calls fail after so many; none if below 0. */
-void
-failing_memory(long after)
-{
-    dl_iterate_phdr(find_code, NULL);
-    left = after;
-}
-
-static int
-fails(void *caller)
-{
-    uintptr_t address = (uintptr_t)caller;
-    return left >= 0 && address >= code && address < code_end &&
-           (left == 0 || left-- == 0);
-}
-
-void *
-calloc(size_t count, size_t size)
-{
-    return fails(__builtin_return_address(0)) ? NULL
-                                              : __libc_calloc(count, size);
-}
-
-void *
-malloc(size_t size)
-{
-    return fails(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
-}
 
 /* ---- The module ---- */
 
