@@ -1,13 +1,13 @@
-/* The example's device with one fault, that the variable FAULT names: each is
- * a mistake of somebody's first backend, which the conformance suite must
- * find; or "none", with work that takes its time, in which it must find no
- * fault. */
+/* The example's device with the fault that the variable FAULT names.  Each is
+ * a likely mistake in a first backend, which the conformance suite must find.
+ * "none" is a device whose work takes time, in which it must find no fault. */
 #include "gated_device.c"
 
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
-/* "query": yes, also while work runs. */
+/* "query": a query returns success while work runs. */
 static ps_status
 broken_stream_query(const struct ps_backend *self, int device,
                     ps_handle handle)
@@ -16,8 +16,8 @@ broken_stream_query(const struct ps_backend *self, int device,
     return status == PS_ERROR_NOT_READY ? PS_SUCCESS : status;
 }
 
-/* "flag": an event is one flag, which the first record to be done sets for
- * all. */
+/* "flag": an event is one flag, which the first record to complete sets for
+ * all of them. */
 static ps_status
 broken_event_record(const struct ps_backend *self, int device, ps_handle event,
                     ps_handle handle)
@@ -35,7 +35,7 @@ broken_event_record(const struct ps_backend *self, int device, ps_handle event,
     return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
-/* "latest": a wait looks at the record in effect when its turn comes. */
+/* "latest": a wait uses the record in effect when the stream reaches it. */
 enum { WAITS = 4096 };
 static struct {
     uint64_t number;
@@ -146,7 +146,7 @@ lost_device_synchronize(const struct ps_backend *self, int device,
     return lose(fake_device_synchronize(self, device, limit));
 }
 
-/* "hasty": work is reported before it is done. */
+/* "hasty": a notification comes before the work is done. */
 static ps_status
 hasty_stream_notify(const struct ps_backend *self, int device,
                     ps_handle handle, struct ps_notification *notification)
@@ -156,7 +156,8 @@ hasty_stream_notify(const struct ps_backend *self, int device,
     return PS_SUCCESS;
 }
 
-/* "early": a gate is reached before its turn. */
+/* "early": a gate is reported as reached before the work ahead of it is
+ * done. */
 static void
 ignore(void *argument, ps_status status)
 {
@@ -221,14 +222,14 @@ endless_shutdown(const struct ps_backend *self, int64_t timeout_ns)
     return gated_shutdown(self, INT64_MAX);
 }
 
-/* "undead": all goes on after the end. */
+/* "undead": work goes on after shutdown. */
 static ps_status
 undead_shutdown(const struct ps_backend *self, int64_t timeout_ns)
 {
     return PS_SUCCESS;
 }
 
-/* "deaf": a timed wait asks nobody whether it is over. */
+/* "deaf": a timed wait does not call its limit's is_over. */
 static ps_status
 wait_for(struct ps_limit limit, ps_status (*query)(void *what), void *what)
 {
@@ -280,8 +281,7 @@ deaf_event_synchronize(const struct ps_backend *self, int device,
     return wait_for(*limit, query_event, &(struct target){device, event});
 }
 
-/* "none": what is queued on a stream takes some milliseconds, also once the
- * stream has failed. */
+/* "none": each operation takes some milliseconds, on a failed stream too. */
 static int64_t busy_until[STREAMS], recorded_until[EVENTS];
 
 static int64_t
@@ -376,84 +376,86 @@ slow_device_synchronize(const struct ps_backend *self, int device,
     return slow_wait(fake_device_synchronize(self, device, limit));
 }
 
-static bool
-break_table(const char *fault)
+/* A fault, and the members that take the place of the example's. */
+static const struct {
+    const char *name;
+    struct ps_backend members;
+    struct ps_faults faults;
+} faulty[] = {
+    {.name = "query", .members = {.stream_query = broken_stream_query}},
+    {.name = "flag", .members = {.event_record = broken_event_record}},
+    {.name = "latest",
+     .members = {.stream_wait_event = latest_stream_wait_event,
+                 .event_record = latest_event_record}},
+    {.name = "default",
+     .members = {.stream_query = nonzero_stream_query,
+                 .stream_synchronize = nonzero_stream_synchronize,
+                 .stream_wait_event = nonzero_stream_wait_event,
+                 .event_record = nonzero_event_record}},
+    {.name = "lost",
+     .members = {.stream_synchronize = lost_stream_synchronize,
+                 .event_synchronize = lost_event_synchronize,
+                 .device_synchronize = lost_device_synchronize}},
+    {.name = "hasty",
+     .members = {.stream_notify = hasty_stream_notify,
+                 .event_notify = gated_event_notify,
+                 .notify_cancel = gated_notify_cancel}},
+    {.name = "early",
+     .members = {.stream_gate = early_stream_gate,
+                 .gate_open = gated_gate_open}},
+    {.name = "ajar",
+     .members = {.stream_gate = ajar_stream_gate,
+                 .gate_open = gated_gate_open}},
+    {.name = "endless", .members = {.shutdown = endless_shutdown}},
+    {.name = "undead",
+     .members = {.shutdown = undead_shutdown,
+                 .stream_notify = gated_stream_notify,
+                 .event_notify = gated_event_notify,
+                 .notify_cancel = gated_notify_cancel}},
+    {.name = "deaf",
+     .members = {.stream_synchronize = deaf_stream_synchronize,
+                 .event_synchronize = deaf_event_synchronize}},
+    {.name = "none",
+     .members = {.event_record = slow_event_record,
+                 .stream_query = slow_stream_query,
+                 .event_query = slow_event_query,
+                 .stream_synchronize = slow_stream_synchronize,
+                 .event_synchronize = slow_event_synchronize,
+                 .device_synchronize = slow_device_synchronize},
+     .faults = {.stream_fail = slow_stream_fail}},
+    {.name = "hang",
+     .members = {.event_synchronize = hanging_event_synchronize}},
+    {.name = "unfinished",
+     .members = {.stream_create = unfinished_stream_create}},
+};
+
+/* Overlay the members that are not NULL.  From the first to the size, a table
+ * holds pointers to functions alone. */
+static void
+replace(void *table, const void *members, size_t first, size_t size)
 {
-    if (strcmp(fault, "query") == 0) {
-        table.stream_query = broken_stream_query;
+    for (size_t i = first; i < size; i += sizeof(void *)) {
+        void *member;
+        memcpy(&member, (const char *)members + i, sizeof(member));
+        if (member != NULL) {
+            memcpy((char *)table + i, &member, sizeof(member));
+        }
     }
-    else if (strcmp(fault, "flag") == 0) {
-        table.event_record = broken_event_record;
-    }
-    else if (strcmp(fault, "latest") == 0) {
-        table.stream_wait_event = latest_stream_wait_event;
-        table.event_record = latest_event_record;
-    }
-    else if (strcmp(fault, "default") == 0) {
-        table.stream_query = nonzero_stream_query;
-        table.stream_synchronize = nonzero_stream_synchronize;
-        table.stream_wait_event = nonzero_stream_wait_event;
-        table.event_record = nonzero_event_record;
-    }
-    else if (strcmp(fault, "lost") == 0) {
-        table.stream_synchronize = lost_stream_synchronize;
-        table.event_synchronize = lost_event_synchronize;
-        table.device_synchronize = lost_device_synchronize;
-    }
-    else if (strcmp(fault, "hasty") == 0) {
-        table.stream_notify = hasty_stream_notify;
-        table.event_notify = gated_event_notify;
-        table.notify_cancel = gated_notify_cancel;
-    }
-    else if (strcmp(fault, "early") == 0) {
-        table.stream_gate = early_stream_gate;
-        table.gate_open = gated_gate_open;
-    }
-    else if (strcmp(fault, "ajar") == 0) {
-        table.stream_gate = ajar_stream_gate;
-        table.gate_open = gated_gate_open;
-    }
-    else if (strcmp(fault, "endless") == 0) {
-        table.shutdown = endless_shutdown;
-    }
-    else if (strcmp(fault, "undead") == 0) {
-        table.shutdown = undead_shutdown;
-        table.stream_notify = gated_stream_notify;
-        table.event_notify = gated_event_notify;
-        table.notify_cancel = gated_notify_cancel;
-    }
-    else if (strcmp(fault, "deaf") == 0) {
-        table.stream_synchronize = deaf_stream_synchronize;
-        table.event_synchronize = deaf_event_synchronize;
-    }
-    else if (strcmp(fault, "none") == 0) {
-        faults.stream_fail = slow_stream_fail;
-        table.event_record = slow_event_record;
-        table.stream_query = slow_stream_query;
-        table.event_query = slow_event_query;
-        table.stream_synchronize = slow_stream_synchronize;
-        table.event_synchronize = slow_event_synchronize;
-        table.device_synchronize = slow_device_synchronize;
-    }
-    else if (strcmp(fault, "hang") == 0) {
-        table.event_synchronize = hanging_event_synchronize;
-    }
-    else if (strcmp(fault, "unfinished") == 0) {
-        table.stream_create = unfinished_stream_create;
-    }
-    else {
-        return false;
-    }
-    return true;
 }
 
 PyMODINIT_FUNC
 PyInit_broken_device(void)
 {
-    const char *fault = getenv("FAULT");
-    if (fault == NULL || !break_table(fault)) {
-        return PyErr_Format(PyExc_ImportError, "FAULT names no fault: %s",
-                            fault != NULL ? fault : "it is not set");
+    const char *name = getenv("FAULT");
+    for (size_t i = 0; i < sizeof(faulty) / sizeof(faulty[0]); i++) {
+        if (name != NULL && strcmp(name, faulty[i].name) == 0) {
+            replace(&table, &faulty[i].members,
+                    offsetof(struct ps_backend, status_name), sizeof(table));
+            replace(&faults, &faulty[i].faults,
+                    offsetof(struct ps_faults, stream_fail), sizeof(faults));
+            return PyInit_fake_device();
+        }
     }
-    return PyInit_fake_device();
+    return PyErr_Format(PyExc_ImportError, "FAULT names no fault: %s",
+                        name != NULL ? name : "it is not set");
 }

@@ -1,5 +1,5 @@
-/* The example's device with notifications and gates and without timed waits,
- * as CUDA is. */
+/* The example's device with notifications and gates but no timed waits, as
+ * CUDA has them. */
 #include "../../examples/fake_device/fake_device.c"
 
 #include <unistd.h>
@@ -7,12 +7,12 @@
 /* The mutex guards it: the program is ending. */
 static bool ended;
 
-/* ---- Notifications: a ring that one thread looks through ---- */
+/* ---- Notifications: a ring that one thread polls ---- */
 
 static struct ps_notification *pending;
 static bool notifying;
 
-/* One whose point, a stream by its place and a number, was passed. */
+/* A notification whose point (index of the stream, number) was passed. */
 static struct ps_notification *
 find_due_locked(ps_status *status)
 {
@@ -62,7 +62,7 @@ start_notifying_locked(void)
     return notifying ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* No stream stands for nothing: what is done. */
+/* A point without a stream is complete. */
 static ps_status
 notify_locked(struct point point, struct ps_notification *notification)
 {
@@ -115,9 +115,9 @@ gated_notify_cancel(const struct ps_backend *self, int device,
     return found ? PS_SUCCESS : PS_ERROR_NOT_READY;
 }
 
-/* ---- Gates: a thread for each, which waits for the work before it ---- */
+/* ---- Gates: each has a thread that waits for the work ahead of it ---- */
 
-struct passage {
+struct arrival {
     struct point before;
     ps_notification_function reached;
     void *argument;
@@ -126,14 +126,14 @@ struct passage {
 static void *
 wait_at_gate(void *memory)
 {
-    struct passage passage = *(struct passage *)memory;
+    struct arrival arrival = *(struct arrival *)memory;
     free(memory);
     pthread_mutex_lock(&mutex);
-    ps_status status = wait_locked(passage.before);
+    ps_status status = wait_locked(arrival.before);
     bool late = ended;
     pthread_mutex_unlock(&mutex);
     if (!late) {
-        passage.reached(passage.argument, status);
+        arrival.reached(arrival.argument, status);
     }
     return NULL;
 }
@@ -147,7 +147,7 @@ is_ended(void)
     return result;
 }
 
-/* Whether a stream has too much work for one more gate. */
+/* Whether the stream has no room for another gate. */
 static bool
 is_full(int device, ps_handle handle)
 {
@@ -162,7 +162,8 @@ is_full(int device, ps_handle handle)
     return room == 0;
 }
 
-/* A gate is an operation that runs until it is opened, and its number. */
+/* A gate is an operation that runs until it is opened; its handle is the
+ * number of the operation. */
 static ps_status
 gated_gate_open(const struct ps_backend *self, int device, ps_handle gate)
 {
@@ -183,22 +184,22 @@ gated_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
     if (is_full(device, handle)) {
         return PS_ERROR_QUEUE_FULL;
     }
-    struct passage *passage = malloc(sizeof(*passage));
-    if (passage == NULL) {
+    struct arrival *arrival = malloc(sizeof(*arrival));
+    if (arrival == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     ps_status status = enqueue(device, handle, &work);
     if (status != PS_SUCCESS) {
-        free(passage);
+        free(arrival);
         return status;
     }
     *gate = work.number;
     pthread_mutex_lock(&mutex);
-    *passage = (struct passage){
+    *arrival = (struct arrival){
         {find_locked(device, handle), work.number - 1}, reached, argument};
     pthread_mutex_unlock(&mutex);
-    if (pthread_create(&thread, NULL, wait_at_gate, passage) != 0) {
-        free(passage);
+    if (pthread_create(&thread, NULL, wait_at_gate, arrival) != 0) {
+        free(arrival);
         end_work(work.number);
         return PS_ERROR_OUT_OF_MEMORY;
     }
