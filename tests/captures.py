@@ -31,13 +31,6 @@ class Capture:
             self.stream.__exit__(*exc_info)
 
 
-def filled(backend, stream, byte):
-    buffer = backend.empty(SIZE, stream=stream)
-    buffer.fill_(byte, stream)
-    stream.synchronize()
-    return buffer
-
-
 def filling(backend, buffer, byte):
     graph = _C.Graph(backend.type)
     with Capture(graph, backend.stream()):

@@ -54,7 +54,7 @@ os.environ.setdefault("PYSTREAMS_CPU_DEVICES", "2")
 if "PYSTREAMS_EMULATE_CUDA" not in os.environ and not has_gpu():
     os.environ["PYSTREAMS_EMULATE_CUDA"] = "2"
 
-from captures import filled  # noqa: E402
+from captures import SIZE  # noqa: E402
 from peers import Peer  # noqa: E402
 
 import pystreams  # noqa: E402
@@ -143,6 +143,18 @@ class Backend:
     def host(self, nbytes):
         """Host memory that the backend copies without waiting."""
         return self.empty(nbytes, pin_memory=self.name != "cpu")
+
+    def filled(self, byte, nbytes=64, index=0, **options):
+        """A block whose bytes are all this one by now."""
+        stream = options.get("stream") or self.current_stream(index)
+        block = self.empty(nbytes, index, **options).fill_(byte, stream)
+        stream.synchronize()
+        return block
+
+    def in_use(self, index=0):
+        """How many bytes are allocated on the device."""
+        stats = _C.memory_stats(self.type, index)
+        return stats["allocated_bytes.all.current"]
 
     def current_device(self):
         return _C.current_device(self.type)
@@ -388,7 +400,7 @@ def graph(backend):
 @pytest.fixture
 def buffer(backend, stream):
     """One that is full of ones."""
-    return filled(backend, stream, 1)
+    return backend.filled(1, SIZE, stream=stream)
 
 
 @pytest.fixture

@@ -27,14 +27,8 @@ class Fake:
         }
 
 
-def filled(cuda, byte, nbytes=64, index=0):
-    block = cuda.empty(nbytes, index).fill_(byte)
-    cuda.synchronize(index)
-    return block
-
-
 def test_what_it_says(cuda):
-    block = filled(cuda, 1)[8:24]
+    block = cuda.filled(1)[8:24]
     interface = block.__cuda_array_interface__
     assert interface == {
         "shape": (16,),
@@ -105,8 +99,8 @@ def test_the_current_stream_waits_for(cuda, use):
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_is_copied(cuda, version):
-    lender = filled(cuda, 3)
-    block = filled(cuda, 1)
+    lender = cuda.filled(3)
+    block = cuda.filled(1)
     assert block.copy_(Fake(lender, version=version)) is block
     assert block.tobytes() == b"\3" * 64
     block.fill_(4)
@@ -116,7 +110,7 @@ def test_is_copied(cuda, version):
 
 
 def test_to_and_from_host_memory(cuda):
-    lender = filled(cuda, 3)
+    lender = cuda.filled(3)
     for device in ("cpu", "cuda"):
         host = Buffer(64, device=device, pin_memory=device == "cuda")
         host.copy_(Fake(lender))
@@ -146,7 +140,7 @@ def test_to_and_from_host_memory(cuda):
     ids=str,
 )
 def test_size(cuda, nbytes, entries):
-    lender = filled(cuda, 6)
+    lender = cuda.filled(6)
     block = cuda.empty(nbytes).copy_(Fake(lender, **entries))
     assert block.tobytes() == b"\6" * nbytes
 
@@ -209,7 +203,7 @@ REFUSED = {
 @pytest.mark.parametrize("lie", REFUSED)
 def test_refused(cuda, lie):
     entries, error, message = REFUSED[lie]
-    lender, block = filled(cuda, 1), filled(cuda, 2)
+    lender, block = cuda.filled(1), cuda.filled(2)
     fake = Fake(lender, **entries)
     reference = weakref.ref(fake)
     for copy in (block.copy_, block.copy_to):
@@ -241,12 +235,12 @@ def test_memory_of_another_device(cuda):
     """The address tells whose it is, not the other side of the copy."""
     if cuda.on_engine or cuda.count < 2:
         pytest.skip(f"{cuda}: needs two GPUs")
-    lender = filled(cuda, 5, index=1)
+    lender = cuda.filled(5, index=1)
     assert cuda.empty(64).copy_(Fake(lender)).tobytes() == b"\5" * 64
 
 
 def test_read_only(cuda):
-    lender, block = filled(cuda, 1), filled(cuda, 2)
+    lender, block = cuda.filled(1), cuda.filled(2)
     fake = Fake(lender, data=(lender.data_ptr(), True))
     with pytest.raises(ValueError, match="read-only"):
         block.copy_to(fake)
@@ -293,10 +287,10 @@ def test_a_look_up_that_raises(cuda, name):
         def __eq__(self, other):
             raise ZeroDivisionError
 
-    fake = Fake(filled(cuda, 4))
+    fake = Fake(cuda.filled(4))
     interface = fake.__cuda_array_interface__
     interface[Key(name)] = interface.pop(name, None)
-    block = filled(cuda, 1)
+    block = cuda.filled(1)
     with pytest.raises(ZeroDivisionError):
         block.copy_(fake)
     assert block.tobytes() == b"\1" * 64
@@ -312,7 +306,7 @@ def test_entries_that_change_while_they_are_read(cuda):
             gc.collect()
             return False
 
-    lender = filled(cuda, 4)
+    lender = cuda.filled(4)
     fake = Clearing().fake
     fake.__cuda_array_interface__["strides"] = tuple(range(1, 2))
     assert cuda.empty(64).copy_(fake).tobytes() == b"\4" * 64
@@ -321,7 +315,7 @@ def test_entries_that_change_while_they_are_read(cuda):
 
 def test_dlpack_comes_first(cuda):
     """It says the device, and gives the memory back."""
-    lender = filled(cuda, 4)
+    lender = cuda.filled(4)
 
     class Both(Fake):
         def __dlpack__(self, **options):
@@ -337,7 +331,7 @@ def test_dlpack_comes_first(cuda):
 @pytest.mark.parametrize("given", ["stream", "current"])
 @pytest.mark.parametrize("side", ["copy_", "copy_to"])
 def test_waits_for_the_producers_stream(cuda, side, given):
-    lender, block = filled(cuda, 1), filled(cuda, 1)
+    lender, block = cuda.filled(1), cuda.filled(1)
     theirs, stream = cuda.stream(), cuda.stream()
     fake = Fake(lender, stream=theirs.native_handle)
     with cuda.hold(theirs):
@@ -354,7 +348,7 @@ def test_waits_for_the_producers_stream(cuda, side, given):
 
 
 def test_waits_for_the_default_stream(cuda):
-    lender, stream = filled(cuda, 1), cuda.stream()
+    lender, stream = cuda.filled(1), cuda.stream()
     with cuda.hold(cuda.default_stream()):
         Fake(lender).block.fill_(2, stream=cuda.default_stream())
         block = cuda.empty(64, stream=stream)
@@ -366,7 +360,7 @@ def test_waits_for_the_default_stream(cuda):
 
 @pytest.mark.parametrize("entries", [{}, {"version": 2}], ids=str)
 def test_no_stream_is_no_wait(cuda, entries):
-    lender, block = filled(cuda, 1), filled(cuda, 2)
+    lender, block = cuda.filled(1), cuda.filled(2)
     theirs, stream = cuda.stream(), cuda.stream()
     with cuda.hold(theirs):
         fake = Fake(lender, **entries)
@@ -376,7 +370,7 @@ def test_no_stream_is_no_wait(cuda, entries):
 
 
 def test_producer_is_kept_while_a_queued_copy_uses_it(cuda):
-    lender, block, stream = filled(cuda, 1), filled(cuda, 2), cuda.stream()
+    lender, block, stream = cuda.filled(1), cuda.filled(2), cuda.stream()
     fake = Fake(lender)
     reference = weakref.ref(fake)
     with cuda.hold(stream):
@@ -391,7 +385,7 @@ def test_producer_is_kept_while_a_queued_copy_uses_it(cuda):
 
 
 def test_producer_is_let_go_after_a_copy(cuda):
-    lender, host = filled(cuda, 1), Buffer(64, device="cpu")
+    lender, host = cuda.filled(1), Buffer(64, device="cpu")
     fake = Fake(lender)
     reference = weakref.ref(fake)
     host.copy_(fake)
@@ -406,7 +400,7 @@ def test_there_and_back(cuda):
         def __init__(self, block):
             self.__cuda_array_interface__ = block.__cuda_array_interface__
 
-    stream, block = cuda.stream(), filled(cuda, 1)
+    stream, block = cuda.stream(), cuda.filled(1)
     with cuda.hold(stream):
         block.fill_(2, stream=stream)
         with stream:

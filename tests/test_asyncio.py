@@ -8,11 +8,10 @@ import threading
 import time
 
 import pytest
+from deadlines import LONG
 
 import pystreams
 from pystreams import _C, _asyncio
-
-LONG = 30
 
 
 def loops():

@@ -5,8 +5,7 @@ callables at the end of the program, in children and in other interpreters."""
 import threading
 
 import pytest
-
-LONG = 30
+from deadlines import LONG
 
 LAST = """
 import atexit

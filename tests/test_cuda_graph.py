@@ -14,7 +14,6 @@ from captures import (
     Capture,
     byte_of,
     code,
-    filled,
     filling,
     replay,
 )
@@ -194,7 +193,7 @@ def test_a_dump_without_debug_mode(run_python, cuda):
 
 
 def test_the_context(cuda):
-    buffer = filled(cuda, cuda.default_stream(), 1)
+    buffer = cuda.filled(1, SIZE)
     graph = api.CUDAGraph()
     before = cuda.currents()
     with api.graph(graph) as entered:
@@ -211,7 +210,7 @@ def test_the_context(cuda):
 
 def test_the_context_on_a_given_stream(cuda):
     stream = cuda.stream()
-    buffer = filled(cuda, stream, 1)
+    buffer = cuda.filled(1, SIZE, stream=stream)
     graph = api.CUDAGraph()
     pool = api.graph_pool_handle()
     with api.graph(
@@ -225,7 +224,7 @@ def test_the_context_on_a_given_stream(cuda):
 @pytest.mark.parametrize("fills", [0, 2])
 def test_a_body_that_raises(cuda, fills):
     stream = cuda.stream()
-    buffer = filled(cuda, stream, 1)
+    buffer = cuda.filled(1, SIZE, stream=stream)
     before = cuda.currents()
     with (
         pytest.raises(ZeroDivisionError),
@@ -254,7 +253,7 @@ def test_a_body_that_raises_where_the_capture_fails(cuda):
 
 
 def test_a_capture_that_cannot_begin(cuda):
-    buffer = filled(cuda, cuda.default_stream(), 1)
+    buffer = cuda.filled(1, SIZE)
     graph = api.CUDAGraph()
     with api.graph(graph):
         buffer.fill_(2)
@@ -268,7 +267,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(cuda):
     """Of the package and of the block: neither an open capture nor another
     current stream.  At the line of the with statement itself Python lets no
     signal handler run once it was entered."""
-    buffer = filled(cuda, cuda.default_stream(), 1)
+    buffer = cuda.filled(1, SIZE)
     package = str(Path(pystreams.__file__).parent)
     before = cuda.currents()
 
@@ -367,7 +366,7 @@ def test_methods_of_a_subclass_are_called(cuda):
             called.append("end")
             raise LookupError
 
-    buffer = filled(cuda, cuda.default_stream(), 1)
+    buffer = cuda.filled(1, SIZE)
     before = cuda.currents()
     with pytest.raises(LookupError), api.graph(Graph()):
         buffer.fill_(2)

@@ -20,15 +20,11 @@ from producers import (
 )
 
 import pystreams
-from pystreams import _C, from_dlpack
+from pystreams import from_dlpack
 
 forms = pytest.mark.parametrize(
     "versioned", [False, True], ids=["unversioned", "versioned"]
 )
-
-
-def in_use(backend, index=0):
-    return _C.memory_stats(backend.type, index)["allocated_bytes.all.current"]
 
 
 def lend(block, **options):
@@ -36,14 +32,8 @@ def lend(block, **options):
     return Loan(**{**place(block), **options})
 
 
-def filled(backend, byte, nbytes=64, **options):
-    block = backend.empty(nbytes, **options).fill_(byte)
-    backend.synchronize()
-    return block
-
-
 def test_there_and_back(backend):
-    block = filled(backend, 5)
+    block = backend.filled(5)
     again = from_dlpack(block)
     assert again.data_ptr() == block.data_ptr()
     assert again.nbytes == 64
@@ -57,7 +47,7 @@ def test_there_and_back(backend):
 
 
 def test_there_and_back_on_each_device(two_devices):
-    block = filled(two_devices, 3, index=1)
+    block = two_devices.filled(3, index=1)
     two_devices.synchronize(1)
     again = from_dlpack(block)
     assert again.device == two_devices.device(1)
@@ -142,7 +132,7 @@ def test_no_deleter():
 
 
 def test_read_only(backend):
-    target = filled(backend, 1)
+    target = backend.filled(1)
     loan = lend(target, flags=READ_ONLY)
     block = from_dlpack(loan.capsule())
     assert block.readonly is True
@@ -177,7 +167,7 @@ def test_read_only_views():
 
 
 def test_copies_take_capsules_and_producers(backend):
-    block = filled(backend, 0, 16)
+    block = backend.filled(0, 16)
     for versioned in (False, True):
         loan = Loan(versioned=versioned)
         assert block.copy_(loan.capsule()).tobytes() == loan.bytes
@@ -269,7 +259,7 @@ def test_lying_producer_of_a_copy(backend, lie):
     fields, error, message = LIES[lie]
     loan = Loan(**fields)
     producer = Producer(loan)
-    block = filled(backend, 1, 16)
+    block = backend.filled(1, 16)
     for copy in (block.copy_, block.copy_to):
         with pytest.raises(error, match=message):
             copy(producer)
@@ -305,7 +295,7 @@ def test_consumed_once(backend, versioned):
 
 @forms
 def test_ours_is_consumed_once(backend, versioned):
-    block = filled(backend, 2)
+    block = backend.filled(2)
     capsule = block.__dlpack__(max_version=(1, 0) if versioned else None)
     first = from_dlpack(capsule)
     with pytest.raises(ValueError, match="consumed already"):
@@ -315,7 +305,7 @@ def test_ours_is_consumed_once(backend, versioned):
 
 def test_copy_of_another_size_gives_back(backend):
     loan = Loan()
-    block, capsule = filled(backend, 1, 17), loan.capsule()
+    block, capsule = backend.filled(1, 17), loan.capsule()
     with pytest.raises(ValueError, match="16 bytes"):
         block.copy_(capsule)
     assert loan.deleted == 1
@@ -413,7 +403,7 @@ def test_older_producer(cuda):
         def __dlpack__(self, stream=None):
             return super().__dlpack__(stream=stream)
 
-    block = filled(cuda, 3)
+    block = cuda.filled(3)
     loan = lend(block, versioned=False)
     producer = Older(loan)
     assert from_dlpack(producer).data_ptr() == block.data_ptr()
@@ -450,7 +440,7 @@ def asked_stream(producer):
 
 
 def test_producer_is_asked_for_the_current_stream(cuda):
-    block, stream = filled(cuda, 1), cuda.stream()
+    block, stream = cuda.filled(1), cuda.stream()
     producer = Producer(lend(block))
     from_dlpack(producer)
     assert asked_stream(producer) == 1
@@ -460,7 +450,7 @@ def test_producer_is_asked_for_the_current_stream(cuda):
 
 
 def test_producer_is_asked_for_the_stream_of_the_copy(cuda):
-    block, stream, other = filled(cuda, 1), cuda.stream(), cuda.stream()
+    block, stream, other = cuda.filled(1), cuda.stream(), cuda.stream()
     producer = Producer(lend(block))
     with other:
         for copy in (cuda.empty(64).copy_, cuda.empty(64).copy_to):
@@ -475,7 +465,7 @@ def test_copy_waits_for_a_producer_of_another_device(two_devices):
     stream of the copy, which is of another device."""
     if two_devices.name == "cpu":
         pytest.skip("cpu: a producer of host memory makes nothing wait")
-    block = filled(two_devices, 1)
+    block = two_devices.filled(1)
     theirs, stream = two_devices.stream(0), two_devices.stream(1)
     target = two_devices.empty(64, 1, stream=stream)
 
@@ -521,7 +511,7 @@ def test_kept_while_a_view_lives():
 @pytest.mark.parametrize("side", ["source", "destination", "filled"])
 def test_kept_while_queued_work_uses_it(backend, side, wait):
     """And given back by whatever waits for that work."""
-    block, other = filled(backend, 1), filled(backend, 2)
+    block, other = backend.filled(1), backend.filled(2)
     stream = backend.stream()
     loan = lend(block)
     borrowed = from_dlpack(loan.capsule())
@@ -551,7 +541,7 @@ def test_kept_while_queued_work_uses_it(backend, side, wait):
 
 
 def test_kept_while_a_queued_copy_of_the_producer_uses_it(cuda):
-    block, target = filled(cuda, 1), filled(cuda, 2)
+    block, target = cuda.filled(1), cuda.filled(2)
     stream = cuda.stream()
     loan = lend(block)
     producer = Producer(loan)
@@ -577,15 +567,15 @@ def test_given_back_from_any_thread():
 
 
 def test_borrowed_memory_is_not_counted(backend):
-    block = filled(backend, 1)
-    before = in_use(backend)
+    block = backend.filled(1)
+    before = backend.in_use()
     borrowed = from_dlpack(block)
     parts = [borrowed[i:] for i in range(4)]
     host = from_dlpack(Loan(bytes(4096)).capsule())
-    assert in_use(backend) == before
+    assert backend.in_use() == before
     del borrowed, parts, host
     gc.collect()
-    assert in_use(backend) == before
+    assert backend.in_use() == before
 
 
 def test_address_that_no_device_has(cuda):

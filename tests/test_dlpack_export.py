@@ -14,17 +14,7 @@ from producers import (
     name_of,
 )
 
-from pystreams import _C, from_dlpack
-
-
-def in_use(backend, index=0):
-    return _C.memory_stats(backend.type, index)["allocated_bytes.all.current"]
-
-
-def filled(backend, byte, nbytes=64, **options):
-    block = backend.empty(nbytes, **options).fill_(byte)
-    backend.synchronize()
-    return block
+from pystreams import from_dlpack
 
 
 def expected_device(backend, index=0):
@@ -32,7 +22,7 @@ def expected_device(backend, index=0):
 
 
 def test_what_it_says(backend):
-    block = filled(backend, 1)[8:40]
+    block = backend.filled(1)[8:40]
     assert block.__dlpack_device__() == expected_device(backend)
     for version in (None, (1, 0)):
         taken = Taken(block.__dlpack__(max_version=version))
@@ -128,11 +118,11 @@ def test_takes_keywords_alone(backend):
 
 
 def test_copy(backend):
-    block = filled(backend, 4)
-    before = in_use(backend)
+    block = backend.filled(4)
+    before = backend.in_use()
     for version in (None, (1, 0)):
         capsule = block.__dlpack__(copy=True, max_version=version)
-        assert in_use(backend) == before + 64
+        assert backend.in_use() == before + 64
         copied = from_dlpack(capsule)
         assert copied.data_ptr() != block.data_ptr()
         assert copied.device == block.device
@@ -142,7 +132,7 @@ def test_copy(backend):
         copied.close()
         del capsule
         backend.synchronize()
-        assert in_use(backend) == before
+        assert backend.in_use() == before
     taken = Taken(block.__dlpack__(copy=True, max_version=(1, 0)))
     assert taken.struct.flags == IS_COPIED
     taken.delete()
@@ -152,7 +142,7 @@ def test_copy(backend):
 
 
 def test_on_the_host(cuda):
-    block = filled(cuda, 4)
+    block = cuda.filled(4)
     for copy in (None, True):
         taken = Taken(block.__dlpack__(dl_device=(CPU, 0), copy=copy))
         assert taken.device == (CPU, 0)
@@ -221,12 +211,12 @@ def test_stream_numbers(cuda, stream):
 )
 def test_refused_stream_numbers(cuda, stream, error, message):
     block = cuda.empty(16)
-    before = in_use(cuda)
+    before = cuda.in_use()
     with pytest.raises(error, match=message):
         block.__dlpack__(stream=stream)
     with pytest.raises(error, match=message):
         block.__dlpack__(stream=stream, copy=True)
-    assert in_use(cuda) == before
+    assert cuda.in_use() == before
 
 
 def test_unknown_stream(cuda):
@@ -304,7 +294,7 @@ def test_copy_for_a_consumer_waits(cuda):
     """The copy comes after the work on the memory, and the consumer's stream
     after the copy."""
     stream, theirs = cuda.stream(), cuda.stream()
-    block = filled(cuda, 1)
+    block = cuda.filled(1)
     with cuda.hold(stream):
         block.fill_(2, stream=stream)
         capsule = block.__dlpack__(stream=theirs.native_handle, copy=True)
@@ -341,44 +331,44 @@ def test_the_host_is_waited_for(backend, how):
 
 @pytest.mark.parametrize("end", ["close", "del"])
 def test_memory_outlives_its_buffer(backend, end):
-    before = in_use(backend)
-    block = filled(backend, 6)
+    before = backend.in_use()
+    block = backend.filled(6)
     taken = Taken(block.__dlpack__())
     if end == "close":
         block.close()
     else:
         del block
     gc.collect()
-    assert in_use(backend) == before + 64
-    others = [filled(backend, 7) for _ in range(10)]
+    assert backend.in_use() == before + 64
+    others = [backend.filled(7) for _ in range(10)]
     assert taken.tensor.data not in {other.data_ptr() for other in others}
     del others
     taken.delete()
-    assert in_use(backend) == before
+    assert backend.in_use() == before
 
 
 def test_capsule_that_nobody_takes(backend):
-    before = in_use(backend)
+    before = backend.in_use()
     capsule = backend.empty(4096).__dlpack__()
-    assert in_use(backend) == before + 4096
+    assert backend.in_use() == before + 4096
     del capsule
-    assert in_use(backend) == before
+    assert backend.in_use() == before
 
 
 def test_given_back_on_another_thread(backend):
-    before = in_use(backend)
+    before = backend.in_use()
     taken = [Taken(backend.empty(64).__dlpack__()) for _ in range(8)]
     threads = [threading.Thread(target=one.delete) for one in taken]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert in_use(backend) == before
+    assert backend.in_use() == before
 
 
 def test_given_back_while_work_uses_it(backend):
     """It is not handed out again before that is done."""
-    block, target = filled(backend, 1, 4096), backend.host(4096)
+    block, target = backend.filled(1, 4096), backend.host(4096)
     stream = backend.stream()
     taken = Taken(block.__dlpack__())
     with backend.hold(stream):
@@ -394,17 +384,17 @@ def test_given_back_while_work_uses_it(backend):
 
 def test_many_owners_in_a_row(backend):
     """A Buffer of a capsule of a Buffer of a capsule ..."""
-    before = in_use(backend)
-    block = filled(backend, 9)
+    before = backend.in_use()
+    block = backend.filled(9)
     address = block.data_ptr()
     for _ in range(50):
         block = from_dlpack(block)
     gc.collect()
-    assert in_use(backend) == before + 64
+    assert backend.in_use() == before + 64
     assert block.data_ptr() == address
     assert block.tobytes() == b"\t" * 64
     block.close()
-    assert in_use(backend) == before
+    assert backend.in_use() == before
 
 
 def test_numpy_takes_host_memory(backend, numpy):
@@ -426,7 +416,7 @@ def test_numpy_takes_nothing(numpy):
 
 
 def test_numpy_takes_a_copy_of_device_memory(cuda, numpy):
-    block = filled(cuda, 3)
+    block = cuda.filled(3)
     array = numpy.from_dlpack(block, device="cpu")
     assert array.tolist() == [3] * 64
     with pytest.raises(BufferError):

@@ -10,17 +10,9 @@ import time
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 
 import pytest
+from deadlines import LONG, wait_until
 
 from pystreams._futures import StreamFuture
-
-LONG = 30
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def fail():

@@ -20,14 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture
 def buffer(gpu):
-    return filled(gpu, 1)
-
-
-def filled(gpu, byte):
-    buffer = gpu.empty(SIZE)
-    buffer.fill_(byte)
-    gpu.synchronize()
-    return buffer
+    return gpu.filled(1, SIZE)
 
 
 def value(gpu, buffer):

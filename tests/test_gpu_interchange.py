@@ -12,7 +12,7 @@ import importlib
 import pytest
 
 import pystreams
-from pystreams import _C, from_dlpack
+from pystreams import from_dlpack
 
 SIZE = 1 << 20
 DELAY = 50
@@ -31,16 +31,10 @@ def ours(gpu, request):
             yield stream
 
 
-def filled(gpu, byte, nbytes=SIZE):
-    block = gpu.empty(nbytes).fill_(byte)
-    gpu.synchronize()
-    return block
-
-
 def in_use(gpu):
     gc.collect()
     gpu.synchronize()
-    return _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]
+    return gpu.in_use()
 
 
 def bytes_of(byte, nbytes=SIZE):
@@ -131,7 +125,7 @@ def arrays(request, gpu):
 
 
 def test_copy_from_an_array(gpu, arrays, ours):
-    block, array = filled(gpu, 0), arrays.new(1)
+    block, array = gpu.filled(0, SIZE), arrays.new(1)
     with arrays.current():
         arrays.late()
         arrays.fill(array, 2)
@@ -142,7 +136,7 @@ def test_copy_from_an_array(gpu, arrays, ours):
 def test_copy_to_an_array(gpu, arrays, ours):
     """It waits for what the array's stream still writes, and is done when it
     returns."""
-    block, array = filled(gpu, 0), arrays.new(1)
+    block, array = gpu.filled(0, SIZE), arrays.new(1)
     with arrays.current():
         arrays.late()
         arrays.fill(array, 2)
@@ -153,7 +147,7 @@ def test_copy_to_an_array(gpu, arrays, ours):
 
 
 def test_copy_on_a_stream_given(gpu, arrays):
-    block, array, stream = filled(gpu, 0), arrays.new(1), gpu.stream()
+    block, array, stream = gpu.filled(0, SIZE), arrays.new(1), gpu.stream()
     with arrays.current():
         arrays.late()
         arrays.fill(array, 2)
@@ -180,7 +174,7 @@ def test_copy_between_the_host_and_an_array(gpu, arrays):
 
 def test_copy_of_a_dropped_array(gpu, arrays, ours):
     """Its memory is not handed out while the copy is queued."""
-    block, array = filled(gpu, 0), arrays.new(1)
+    block, array = gpu.filled(0, SIZE), arrays.new(1)
     with arrays.current():
         arrays.fill(array, 2)
         gpu.sleep(ours, DELAY)
@@ -210,7 +204,7 @@ def test_take_an_array(gpu, arrays, ours):
 
 def test_give_to_a_library(gpu, arrays, ours):
     before = in_use(gpu)
-    block = filled(gpu, 1)
+    block = gpu.filled(1, SIZE)
     gpu.sleep(ours, DELAY)
     block.fill_(2)
     with arrays.current():
@@ -230,7 +224,7 @@ def test_give_to_a_library(gpu, arrays, ours):
 
 def test_give_what_a_side_stream_writes(gpu, arrays):
     """Of all streams that use the memory, not of the current one alone."""
-    block, side = filled(gpu, 1), gpu.stream()
+    block, side = gpu.filled(1, SIZE), gpu.stream()
     gpu.sleep(side, DELAY)
     block.fill_(2, stream=side)
     with arrays.current():
@@ -239,7 +233,7 @@ def test_give_what_a_side_stream_writes(gpu, arrays):
 
 def test_cupy_asarray(gpu, cupy, ours):
     arrays = Cupy(gpu, cupy)
-    block = filled(gpu, 1)
+    block = gpu.filled(1, SIZE)
     gpu.sleep(ours, DELAY)
     block.fill_(2)
     with arrays.current():
@@ -248,7 +242,7 @@ def test_cupy_asarray(gpu, cupy, ours):
         assert arrays.bytes(array) == bytes_of(2)
     del block
     gc.collect()
-    others = [filled(gpu, 9) for _ in range(4)]
+    others = [gpu.filled(9, SIZE) for _ in range(4)]
     assert arrays.bytes(array) == bytes_of(2)
     del others
 
@@ -266,7 +260,7 @@ def test_cupy_types_and_layouts(gpu, cupy):
 
 
 def test_torch_as_tensor(gpu, torch):
-    block = filled(gpu, 4)
+    block = gpu.filled(4, SIZE)
     tensor = torch.as_tensor(block, device="cuda:0")
     assert tensor.dtype == torch.uint8
     assert tensor.data_ptr() == block.data_ptr()
@@ -298,7 +292,7 @@ def test_torch_types_and_layouts(gpu, torch):
 
 def test_torch_pinned_memory(gpu, torch):
     tensor = torch.full((SIZE,), 1, dtype=torch.uint8, pin_memory=True)
-    block = filled(gpu, 2)
+    block = gpu.filled(2, SIZE)
     block.copy_to(tensor)
     assert tensor.numpy().tobytes() == bytes_of(2)
     tensor.fill_(3)
@@ -374,7 +368,7 @@ def test_cuda_core_stream(gpu, core):
     """Its streams are taken wherever a stream is."""
     device = core.Device(0)
     device.set_current()
-    block = filled(gpu, 1)
+    block = gpu.filled(1, SIZE)
     stream = device.create_stream()
     block.fill_(7, stream=stream)
     stream.sync()
@@ -383,7 +377,7 @@ def test_cuda_core_stream(gpu, core):
 
 def test_cuda_core_view(gpu, core):
     utils = importlib.import_module(f"{core.__name__}.utils")
-    block, stream = filled(gpu, 1), gpu.stream()
+    block, stream = gpu.filled(1, SIZE), gpu.stream()
     make = utils.StridedMemoryView
     make = getattr(make, "from_dlpack", make)
     view = make(block, stream_ptr=stream.native_handle)

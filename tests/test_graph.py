@@ -23,7 +23,6 @@ from captures import (
     Capture,
     byte_of,
     code,
-    filled,
     filling,
     replay,
 )
@@ -38,7 +37,7 @@ def graph_event(backend):
 
 
 def test_replays_do_the_work_again(backend, stream, graph, buffer):
-    other = filled(backend, stream, 2)
+    other = backend.filled(2, SIZE, stream=stream)
     with Capture(graph, stream):
         other.copy_(buffer, non_blocking=True)
         buffer.fill_(9)
@@ -59,8 +58,8 @@ def test_replays_on_the_default_stream(backend, stream, graph, buffer):
 
 def test_streams_fork_and_join(backend, stream, graph):
     sides = [backend.stream() for _ in range(3)]
-    buffers = [filled(backend, stream, 0) for _ in sides]
-    total = filled(backend, stream, 0)
+    buffers = [backend.filled(0, SIZE, stream=stream) for _ in sides]
+    total = backend.filled(0, SIZE, stream=stream)
     with Capture(graph, stream):
         for byte, (side, buffer) in enumerate(
             zip(sides, buffers, strict=True)
@@ -290,18 +289,18 @@ def test_a_callable_is_refused(stream, graph, buffer):
 
 def allocated(backend):
     gc.collect()
-    return _C.memory_stats(backend.type, 0)["allocated_bytes.all.current"]
+    return backend.in_use()
 
 
 def test_the_graph_keeps_what_its_work_uses(backend, stream, graph, buffer):
     before = allocated(backend)
-    source = filled(backend, stream, 5)
+    source = backend.filled(5, SIZE, stream=stream)
     address = source.data_ptr()
     with Capture(graph, stream):
         buffer.copy_(source, non_blocking=True)
         del source
     gc.collect()
-    others = [filled(backend, stream, 6) for _ in range(8)]
+    others = [backend.filled(6, SIZE, stream=stream) for _ in range(8)]
     assert address not in [other.data_ptr() for other in others]
     del others
     replay(graph, stream)
@@ -314,7 +313,7 @@ def test_the_graph_keeps_what_its_work_uses(backend, stream, graph, buffer):
 def test_reset_while_a_replay_waits_for_its_turn(
     backend, stream, graph, buffer
 ):
-    source = filled(backend, stream, 5)
+    source = backend.filled(5, SIZE, stream=stream)
     with Capture(graph, stream):
         buffer.copy_(source, non_blocking=True)
     replay(graph, stream)
@@ -354,7 +353,7 @@ def test_memory_of_a_captured_stream_is_not_freed_in_the_graph(
     backend, stream, graph, buffer
 ):
     """It would be freed by each replay."""
-    unused = filled(backend, stream, 5)
+    unused = backend.filled(5, SIZE, stream=stream)
     with Capture(graph, stream):
         buffer.fill_(2)
         del unused
@@ -547,7 +546,9 @@ def edges_of(text):
 
 def test_a_printed_graph_has_each_operation_and_its_order(engine, tmp_path):
     stream, side = engine.stream(), engine.stream()
-    first, second, third = (filled(engine, stream, 1) for _ in range(3))
+    first, second, third = (
+        engine.filled(1, SIZE, stream=stream) for _ in range(3)
+    )
     event = pystreams.Event(engine.name, enable_timing=False, external=True)
     graph = _C.Graph(engine.type, True)
     with Capture(graph, stream):
@@ -587,7 +588,7 @@ def test_a_graph_that_cannot_be_written(engine, tmp_path):
     graph = _C.Graph(engine.type, True)
     with pytest.raises(RuntimeError, match="needs a graph that was captured"):
         graph.debug_dump(tmp_path / "graph.dot")
-    buffer = filled(engine, engine.stream(), 1)
+    buffer = engine.filled(1, SIZE, stream=engine.stream())
     with Capture(graph, engine.stream()):
         buffer.fill_(2)
     nowhere = tmp_path / "none" / "graph.dot"

@@ -6,11 +6,10 @@ import threading
 import time
 
 from captures import CAPTURED_EVENT, UNSUPPORTED, Capture, code, replay
+from deadlines import LONG, wait_until
 
 import pystreams
 from pystreams import _C
-
-LONG = 30
 
 
 def external_on(backend, graph, stream):
@@ -124,10 +123,7 @@ def test_a_device_has_one_thread_for_all_who_wait(backend):
         assert threads() <= before + 1
         assert waiter.take() == []
     assert received(waiter, 1) == [(3, 0)]
-    end = time.monotonic() + LONG
-    while threads() > before and time.monotonic() < end:
-        time.sleep(0.001)
-    assert threads() <= before
+    wait_until(lambda: threads() <= before)
 
 
 def test_cancelled_while_it_ends(backend):

@@ -3,11 +3,11 @@
 import ctypes
 import gc
 import re
-import time
 import weakref
 from itertools import pairwise
 
 import pytest
+from deadlines import wait_until
 
 import pystreams
 from pystreams import Stream
@@ -77,13 +77,17 @@ def test_read_only(backend, name):
     assert getattr(stream, name) == value
 
 
-def test_wrap_by_numbers(backend):
-    stream = backend.stream()
-    again = Stream(
+def by_numbers(stream):
+    return Stream(
         stream_id=stream.stream_id,
         device_index=stream.device_index,
         device_type=stream.device_type,
     )
+
+
+def test_wrap_by_numbers(backend):
+    stream = backend.stream()
+    again = by_numbers(stream)
     assert again == stream
     assert hash(again) == hash(stream)
     assert again.native_handle == stream.native_handle
@@ -94,11 +98,7 @@ def test_wrap_by_numbers(backend):
 
 def test_wrapped_by_numbers_it_lives_on(backend):
     stream = backend.stream()
-    again = Stream(
-        stream_id=stream.stream_id,
-        device_index=stream.device_index,
-        device_type=stream.device_type,
-    )
+    again = by_numbers(stream)
     del stream
     gc.collect()
     assert again not in [backend.stream() for _ in range(50)]
@@ -109,11 +109,7 @@ def test_wrapped_by_numbers_it_lives_on(backend):
 
 def test_wrap_the_default_stream(backend):
     default = backend.default_stream()
-    again = Stream(
-        stream_id=default.stream_id,
-        device_index=default.device_index,
-        device_type=default.device_type,
-    )
+    again = by_numbers(default)
     assert again == default
     assert again.native_handle == 0
 
@@ -402,10 +398,7 @@ def test_higher_priority_is_served_first(engine):
         high_done = high.record_event()
         assert not high_done.query()
         gates[0].open()
-        deadline = time.monotonic() + 10
-        while not high_done.query() and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert high_done.query()
+        wait_until(high_done.query)
         assert not low_done.query()
     finally:
         for gate in gates:

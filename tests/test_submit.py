@@ -9,18 +9,10 @@ import time
 import weakref
 
 import pytest
+from deadlines import LONG, wait_until
 
 import pystreams
 from pystreams import _C
-
-LONG = 30
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_result(stream):

@@ -2,13 +2,11 @@
 finalizer may wait there for what comes behind the callable."""
 
 import threading
-import time
 
 import pytest
+from deadlines import LONG, wait_until
 
 import pystreams
-
-LONG = 30
 
 
 def synchronize(stream, behind):
@@ -61,7 +59,4 @@ def test_a_finalizer_may_wait_for_its_stream(backend, function, how):
     assert held.result(LONG)
     assert behind[0].result(LONG) == 5
     assert last.result(LONG) == 6
-    deadline = time.monotonic() + LONG
-    while not died:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: died)

@@ -7,11 +7,10 @@ import threading
 import time
 
 import pytest
+from deadlines import LONG
 
 import pystreams
 from pystreams import _C
-
-LONG = 30
 
 
 def wait_for_stream(backend, stream, *timeout, **named):

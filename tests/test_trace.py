@@ -359,16 +359,10 @@ def test_device_synchronization_comes_before_the_wait(two_devices, told):
     assert records == [Record("device_synchronization", two_devices.device(1))]
 
 
-def allocated(backend):
-    from pystreams import _C
-
-    return _C.memory_stats(backend.type)["allocated_bytes.all.current"]
-
-
 def test_memory_allocation_comes_after_the_allocation(backend, told):
-    before, seen = allocated(backend), []
+    before, seen = backend.in_use(), []
     records = told(
-        "memory_allocation", lambda record: seen.append(allocated(backend))
+        "memory_allocation", lambda record: seen.append(backend.in_use())
     )
     buffer = backend.empty(NBYTES)
     assert seen == [before + NBYTES]
@@ -380,9 +374,9 @@ def test_memory_allocation_comes_after_the_allocation(backend, told):
 @pytest.mark.parametrize("closed", [False, True], ids=["dropped", "closed"])
 def test_memory_deallocation_comes_before_it(backend, told, closed):
     buffer = backend.empty(NBYTES)
-    address, before, seen = buffer.data_ptr(), allocated(backend), []
+    address, before, seen = buffer.data_ptr(), backend.in_use(), []
     records = told(
-        "memory_deallocation", lambda record: seen.append(allocated(backend))
+        "memory_deallocation", lambda record: seen.append(backend.in_use())
     )
     if closed:
         buffer.close()

@@ -11,11 +11,10 @@ import sys
 import threading
 
 import pytest
+from deadlines import LONG
 
 import pystreams
 from pystreams import _C, as_completed, wait
-
-LONG = 30
 
 
 def listed(objects):
