@@ -1,13 +1,11 @@
-"""What every test shares: the backends, gates that hold a stream back, and
-other processes.
+"""What every test shares: the backends, streams that are held back, and other
+processes.
 
-The rule: a test takes `backend` and runs on each device type there is.  With
-no GPU, cuda is served by the CPU engine with two devices, and the id says so.
-PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
+The rule: a test takes `backend` and runs on each device type there is; see
+backend.py.
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -16,221 +14,30 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from places import ROOT, TESTS
 
 if not list((ROOT / "pystreams").glob("_C.*.so")):
     # `python -m pytest` puts the checkout in front of what is installed, and
     # a checkout that was not built in place has no extension module.
     sys.path[:] = [p for p in sys.path if Path(p).resolve() != ROOT]
 
-COUNT_GPUS = """
-import ctypes
-driver = ctypes.CDLL("libcuda.so.1")
-count = ctypes.c_int()
-assert driver.cuInit(0) == 0
-assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-print(count.value)
-"""
+from backend import (
+    COMPUTE_SANITIZER,
+    IDS,
+    TYPES,
+    Backend,
+    Gate,
+    usable,
+)
+from captures import SIZE
+from peers import Peer
 
-
-def has_gpu():
-    """Ask the driver, in a process of its own: cuInit here would make this
-    one unfit to fork."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT_GPUS], capture_output=True, text=True
-    )
-    return done.returncode == 0 and int(done.stdout) > 0
-
-
-os.environ.pop("PYSTREAMS_ACCELERATOR", None)
-os.environ.setdefault("PYSTREAMS_CPU_DEVICES", "2")
-if "PYSTREAMS_EMULATE_CUDA" not in os.environ and not has_gpu():
-    os.environ["PYSTREAMS_EMULATE_CUDA"] = "2"
-
-from captures import SIZE  # noqa: E402
-from peers import Peer  # noqa: E402
-
-import pystreams  # noqa: E402
-from pystreams import _C  # noqa: E402
-
-TYPES = dict(_C.backends())
-EMULATED = _C.is_emulated(TYPES["cuda"])
-IDS = {"cpu": "cpu", "cuda": "cuda-emulated" if EMULATED else "cuda"}
-
-# Said by compute_sanitizer.sh.
-COMPUTE_SANITIZER = os.environ.get("SANITIZER") == "compute-sanitizer"
-
-libc = ctypes.CDLL(None)
-
-
-class Gate:
-    """Work on a stream that is not done until the gate is opened.
-
-    It occupies one of the backend's threads, of which there are at least
-    two.  Opening it again does nothing.
-    """
-
-    # The backend's thread may still be inside sem_wait after open().
-    _kept: ClassVar[list] = []
-    closed: ClassVar[set] = set()
-    # Where Backend.sleep has its kernel; while a stream is held, CUDA does
-    # not load any.
-    ready: ClassVar[set] = set()
-
-    def __init__(self, stream):
-        if stream.device not in self.ready and not COMPUTE_SANITIZER:
-            _C.sleep(stream.device_type, 0, pystreams.Stream(stream.device))
-            self.ready.add(stream.device)
-        self._semaphore = (ctypes.c_long * 4)()
-        self._kept.append(self._semaphore)
-        self.closed.add(id(self._semaphore))
-        assert libc.sem_init(self._semaphore, 0, 0) == 0
-        wait = ctypes.cast(libc.sem_wait, ctypes.c_void_p).value
-        _C.launch_host_function(
-            stream, wait, ctypes.addressof(self._semaphore)
-        )
-
-    def open(self):
-        assert libc.sem_post(self._semaphore) == 0
-        self.closed.discard(id(self._semaphore))
-
-
-class Backend:
-    """One device type, and the ways tests make things of it."""
-
-    def __init__(self, name):
-        self.name = name
-        self.type = TYPES[name]
-        self.on_engine = name == "cpu" or EMULATED
-
-    def __repr__(self):
-        return IDS[self.name]
-
-    @property
-    def count(self):
-        return _C.device_count(self.type)
-
-    def device(self, index=0):
-        return pystreams.device(self.name, index)
-
-    def stream(self, index=0, **options):
-        return pystreams.Stream(self.device(index), **options)
-
-    def event(self, **options):
-        return pystreams.Event(self.name, **options)
-
-    def empty(self, nbytes, index=0, **options):
-        block = pystreams.empty(nbytes, device=self.device(index), **options)
-        if COMPUTE_SANITIZER:
-            stream = options.get("stream") or self.current_stream(index)
-            self.show_done(stream)
-        return block
-
-    def show_done(self, stream):
-        """Have compute-sanitizer see that what was allocated is there.  A
-        stream that is held is not waited for."""
-        end = time.monotonic() + 0.1
-        while not stream.query() and time.monotonic() < end:
-            pass
-
-    def host(self, nbytes):
-        """Host memory that the backend copies without waiting."""
-        return self.empty(nbytes, pin_memory=self.name != "cpu")
-
-    def filled(self, byte, nbytes=64, index=0, **options):
-        """A block whose bytes are all this one by now."""
-        stream = options.get("stream") or self.current_stream(index)
-        block = self.empty(nbytes, index, **options).fill_(byte, stream)
-        stream.synchronize()
-        return block
-
-    def in_use(self, index=0):
-        """How many bytes are allocated on the device."""
-        stats = _C.memory_stats(self.type, index)
-        return stats["allocated_bytes.all.current"]
-
-    def current_device(self):
-        return _C.current_device(self.type)
-
-    def current_stream(self, index=None):
-        return _C.current_stream(self.type, index)
-
-    def default_stream(self, index=None):
-        return _C.default_stream(self.type, index)
-
-    def synchronize(self, index=None):
-        # With a limit it is no cudaDeviceSynchronize, which makes
-        # compute-sanitizer forget what it has seen of the order.
-        _C.synchronize(self.type, index, 60 if COMPUTE_SANITIZER else None)
-
-    def sleep(self, stream, milliseconds):
-        """Queue work that takes about so long; never less on the engine."""
-        if COMPUTE_SANITIZER and Gate.closed:
-            pytest.skip(
-                "compute-sanitizer starts no kernel beside work that waits "
-                "for the host"
-            )
-        per_millisecond = 1_000_000 if self.on_engine else 1_900_000
-        _C.sleep(self.type, int(milliseconds * per_millisecond), stream)
-
-    def gate(self, stream):
-        """Keep the stream busy until the gate is opened."""
-        return Gate(stream)
-
-    def fill(self, stream, queued):
-        """Leave no room in the queue of a busy stream of the engine's, which
-        has so many operations."""
-        event = self.event()
-        for _ in range(65_536 - queued):
-            event.record(stream)
-
-    def call(self, stream):
-        """Queue something that a thread of the backend must do."""
-        getpid = ctypes.cast(libc.getpid, ctypes.c_void_p).value
-        _C.launch_host_function(stream, getpid)
-
-    @contextlib.contextmanager
-    def hold(self, stream):
-        """Keep the stream busy for the length of a with block."""
-        gate = Gate(stream)
-        del stream
-        try:
-            yield gate
-        finally:
-            gate.open()
-
-    def wait_beside(self, stream):
-        """Wait for what a held stream does not hold up; not for ever, as on
-        CUDA the two may share a channel to the device."""
-        pystreams.wait([stream], timeout=5)
-
-    def currents(self):
-        """The calling thread's current device and every current stream."""
-        return self.current_device(), [
-            self.current_stream(i).native_handle for i in range(self.count)
-        ]
-
-    def reset_currents(self):
-        for index in range(self.count):
-            default = self.default_stream(index)
-            if self.current_stream(index) != default:
-                _C.set_stream(default)
-        if self.current_device() != 0:
-            _C.set_device(self.type, 0)
-
-
-def usable(name):
-    reason = _C.unavailable_reason(TYPES[name])
-    if reason is not None:
-        pytest.skip(f"{name}: {reason}")
-    return Backend(name)
+import pystreams
+from pystreams import _C
 
 
 @pytest.fixture(params=["cpu", "cuda"], ids=IDS.get)
@@ -517,7 +324,7 @@ def shortage(tmp_path_factory, tools):
     # _FORTIFY_SOURCE gives open() a body of its own.
     options += ["-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
-        ["cc", *options, ROOT / "tests/shortage.c", "-o", path, "-ldl"],
+        ["cc", *options, TESTS / "shortage.c", "-o", path, "-ldl"],
         env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"},
         check=True,
     )
@@ -547,11 +354,11 @@ def built(tmp_path_factory, tools):
     )
     if Path(pystreams.__file__).resolve().parent.parent == ROOT:
         environment.setdefault("PYTHONPATH", str(ROOT))
-    for source in ("examples/fake_device", "tests/broken_device"):
+    for source in (ROOT / "examples/fake_device", TESTS / "broken_device"):
         options = ["--build-lib", folder, "--build-temp", folder / "objects"]
         subprocess.run(
             [sys.executable, "setup.py", "-q", "build_ext", *options],
-            cwd=ROOT / source,
+            cwd=source,
             env=environment,
             check=True,
         )

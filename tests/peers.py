@@ -10,11 +10,9 @@ import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pystreams
 
-HERE = Path(__file__).resolve().parent
 PATIENCE = 60
 GONE = "is gone or out of reach"
 
@@ -121,8 +119,7 @@ def answer(code, names):
 
 
 def serve(name):
-    sys.path.insert(0, str(HERE))
-    from conftest import usable
+    from backend import usable
 
     names = {"backend": usable(name), "pystreams": pystreams}
     names |= {"Event": pystreams.Event, "Stream": pystreams.Stream}

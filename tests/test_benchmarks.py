@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import pystreams
 
-ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 OURS = {
     "calls": {"pystreams", "raw"},

@@ -4,11 +4,9 @@ import os
 import shutil
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from places import ROOT
 
 # It makes a venv in steps, and at the one that STOP names, the shell that
 # called it dies, as after Ctrl-C.

@@ -9,15 +9,13 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from pystreams import cuda as api
 
-PROGRAM = (
-    Path(__file__).resolve().parent.parent / "examples" / "collectives.py"
-)
+PROGRAM = ROOT / "examples" / "collectives.py"
 NAMES = ["broadcast", "scatter", "gather", "reduce_add"]
 # Not every machine lets a process set multicast up.
 PLAIN = {"NCCL_NVLS_ENABLE": "0"}

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import pystreams
 
-ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = [[], ["--json"], ["demo", sys.executable], ["demo", "--help"]]
 
 

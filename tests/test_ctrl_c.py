@@ -1,10 +1,9 @@
 """Ctrl-C at each line of the package's Python; ctrl_c.py presses it."""
 
-from pathlib import Path
-
 import pytest
+from places import SUPPORT
 
-PROGRAM = Path(__file__).with_name("ctrl_c.py")
+PROGRAM = SUPPORT / "ctrl_c.py"
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda"])

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import pystreams
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 BRING_UP = (ROOT / "docs/bring-up.md").read_text()
 EXAMPLE = (ROOT / "examples/fake_device/README.md").read_text()

@@ -2,11 +2,11 @@
 did."""
 
 import re
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import sys
 import sysconfig
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 
 MILLISECONDS = 150
 
@@ -118,7 +118,7 @@ def test_two_threads_wait_for_two_devices_at_once(two_devices, wait):
 KEPT = """
 import sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from conftest import Backend
+from backend import Backend
 
 backend = Backend(sys.argv[2])
 stream, block = backend.stream(), backend.empty(1000)
@@ -169,7 +169,7 @@ def test_who_polls_lets_the_callable_run(backend, ask):
 
 def test_an_event_is_asked_while_a_thread_waits_for_room(backend, run_python):
     """It keeps the GIL meanwhile, and is kept from an answer by nobody."""
-    done = run_python(KEPT, str(Path(__file__).parent), backend.name)
+    done = run_python(KEPT, str(SUPPORT), backend.name)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,11 +1,11 @@
 """Memory that is given up while work uses it: who frees it, when, and who
 waits for that where memory is short."""
 
-import os
 import threading
 from contextlib import nullcontext
 
 import pytest
+from places import SUPPORT
 from producers import DELETER, Loan
 
 import pystreams
@@ -149,7 +149,7 @@ def test_a_fork_while_memory_is_given_back(run_python, sanitized, child):
     """The child frees nothing of its parent's, and goes on by itself."""
     if sanitized:
         pytest.skip("a sanitizer keeps the parent's threads in the child")
-    done = run_python(FORK, os.path.dirname(__file__), child)
+    done = run_python(FORK, str(SUPPORT), child)
     assert (done.stdout, done.stderr) == ("refused 1\n0\n", "")
 
 
@@ -202,5 +202,5 @@ def test_memory_that_another_thread_is_about_to_free_is_waited_for(
 ):
     if sanitized:
         pytest.skip("a sanitizer keeps freed memory")
-    done = run_python(ABOUT_TO_FREE, os.path.dirname(__file__))
+    done = run_python(ABOUT_TO_FREE, str(SUPPORT))
     assert (done.stdout, done.stderr) == ("True 0\nTrue\n", "")

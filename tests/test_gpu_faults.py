@@ -6,11 +6,11 @@ Each in a process of its own: a fault is for good.
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 
-PROGRAM = Path(__file__).with_name("faulting.py")
+PROGRAM = SUPPORT / "faulting.py"
 CAUSES = {"fault": 700, "refute": 710}
 IDS = {"fault": "illegal-address", "refute": "assert"}
 

@@ -1,8 +1,8 @@
 """tests/gpu_record.py: that its rows are those of the run."""
 
-from pathlib import Path
+from places import SUPPORT
 
-PROGRAM = Path(__file__).with_name("gpu_record.py")
+PROGRAM = SUPPORT / "gpu_record.py"
 
 RUN = """<testsuites><testsuite name="pytest">
 <testcase classname="tests.test_a" name="one" />

@@ -7,13 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-
+from places import ROOT, SUPPORT, TESTS
 
 FIND_HEADERS = """
 import runpy
@@ -61,7 +57,7 @@ def late_cuda(tmp_path_factory, headers):
     """A folder with libcuda.so.1 and with the package built over it: what is
     cudart's is looked for where libcuda's is."""
     folder = tmp_path_factory.mktemp("late")
-    sources = (HERE / "late_cuda").glob("*.c")
+    sources = (TESTS / "late_cuda").glob("*.c")
     compiled(headers, folder / "libcuda.so.1", *sources)
     toolkit = folder / "toolkit"
     (toolkit / "lib64").mkdir(parents=True)
@@ -97,9 +93,9 @@ def test_notifications_raced(tmp_path, headers, sanitized, sanitizer):
     ).returncode:
         pytest.skip(f"no {sanitizer} sanitizer")
     library = tmp_path / "libcuda.so.1"
-    compiled(headers, library, option, *(HERE / "late_cuda").glob("*.c"))
+    compiled(headers, library, option, *(TESTS / "late_cuda").glob("*.c"))
     sources = [
-        HERE / "c/late/notifications.c",
+        TESTS / "c/late/notifications.c",
         *(ROOT / "csrc/backends/cuda").glob("*.c"),
     ]
     include = f"-I{ROOT / 'csrc/include'}"
@@ -152,10 +148,10 @@ def run(run_late):
     library, and `backend`, which is CUDA."""
     before = (
         "import ctypes, sys\n"
-        f"sys.path.insert(0, {str(HERE)!r})\n"
+        f"sys.path.insert(0, {str(SUPPORT)!r})\n"
         "late = ctypes.CDLL('libcuda.so.1')\n"
         "import pystreams\n"
-        "from conftest import Backend\n"
+        "from backend import Backend\n"
         "backend = Backend('cuda')\n"
         "assert not pystreams._C.is_emulated(1)\n"
     )
@@ -244,7 +240,10 @@ def nvml(tmp_path_factory, headers, request):
     folder = tmp_path_factory.mktemp("nvml")
     options = filter(None, [request.param])
     compiled(
-        headers, folder / "libnvidia-ml.so.1", HERE / "c/nvml/nvml.c", *options
+        headers,
+        folder / "libnvidia-ml.so.1",
+        TESTS / "c/nvml/nvml.c",
+        *options,
     )
     return folder, request.param == ""
 
@@ -370,10 +369,9 @@ def test_what_holds_of_every_backend(run_late, name):
     """Of each file, the tests of cuda; not those of what a wait costs, nor of
     the memory that late_cuda itself takes."""
     options = ["-v", "-p", "no:cacheprovider", "--rootdir", ROOT]
+    (file,) = TESTS.rglob(f"test_{name}.py")
     chosen = "cuda and not cpu- and not costs_little and not nothing_leaks"
-    done = run_late(
-        ["-m", "pytest", *options, HERE / f"test_{name}.py", "-k", chosen]
-    )
+    done = run_late(["-m", "pytest", *options, file, "-k", chosen])
     assert done.returncode == 0, done.stdout
     assert "[cuda" in done.stdout
     assert "[cuda-emulated" not in done.stdout

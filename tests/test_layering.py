@@ -10,10 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from pystreams import _C
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
     p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".c", ".h"}
 )
@@ -26,8 +26,7 @@ PYTHON = sorted(
 TEXTS = {
     *SOURCES,
     *PYTHON,
-    *(ROOT / "tests" / "c").rglob("*.[ch]"),
-    *(ROOT / "tests" / "broken_device").glob("*.[ch]"),
+    *(ROOT / "tests").rglob("*.[ch]"),
     *(ROOT / "benchmarks").rglob("*.[ch]"),
     *(p for p in (ROOT / "examples").rglob("*") if p.suffix in {".c", ".md"}),
     *(ROOT / "docs").rglob("*.md"),

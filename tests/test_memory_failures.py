@@ -3,12 +3,9 @@ give some up fails: nothing is freed early, and no other call fails."""
 
 import subprocess
 import sysconfig
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+from places import ROOT, SUPPORT, TESTS
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +19,7 @@ def failing(tmp_path_factory, tools):
             f"-I{ROOT}/csrc/include",
             f"-I{sysconfig.get_path('include')}",
             *(ROOT / "csrc/backends/cpu").glob("*.c"),
-            HERE / "c/failing/failing.c",
+            TESTS / "c/failing/failing.c",
             *("-o", folder / "failing.so"),
         ],
         check=True,
@@ -53,7 +50,7 @@ def free():
 all = free()
 first, second = pystreams.Stream("failing"), pystreams.Stream("failing")
 """
-    env = {"PYTHONPATH": f"{failing}:{HERE}:{ROOT}", **short_library}
+    env = {"PYTHONPATH": f"{failing}:{SUPPORT}:{ROOT}", **short_library}
 
     def run(code, **variables):
         done = run_python(before + code, env=env | variables)

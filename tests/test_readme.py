@@ -1,11 +1,11 @@
 """What the README says can be done, done."""
 
 import re
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
 FIRST, *OTHERS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 

@@ -2,11 +2,11 @@
 counts them."""
 
 import sys
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 
-PROGRAM = Path(__file__).with_name("references.py")
+PROGRAM = SUPPORT / "references.py"
 
 
 @pytest.fixture(params=["cpu", "cuda"])

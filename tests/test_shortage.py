@@ -7,10 +7,9 @@ from pathlib import Path
 
 import calls
 import pytest
+from places import SUPPORT, TESTS
 
 from pystreams import _C
-
-HERE = Path(__file__).resolve().parent
 
 # What the module imports of the C library's, and why shortage.c does not have
 # it fail, is: it cannot, it fails for other reasons, or it is not for Linux's
@@ -43,7 +42,7 @@ def test_each_call_works(run_python, name):
     """And can be made again: otherwise a sweep of it shows nothing."""
     code = f"""
 import sys
-sys.path.insert(0, {str(HERE)!r})
+sys.path.insert(0, {str(SUPPORT)!r})
 import calls
 world = calls.World({name!r})
 for case, prepare in calls.cases({name!r}).items():
@@ -71,7 +70,7 @@ def sweep(run_python, short_library):
 
     def run(kind, name):
         done = run_python(
-            ["-W", "ignore", HERE / "shortage.py", kind, name],
+            ["-W", "ignore", SUPPORT / "shortage.py", kind, name],
             env=environment(name) | short_library,
             timeout=300,
         )
@@ -108,7 +107,7 @@ def test_no_call_is_forgotten(tools, sanitized):
         check=True,
     )
     imported = set(re.findall(r" [Uw] (\w+)", done.stdout))
-    source = (HERE / "shortage.c").read_text()
+    source = (TESTS / "shortage.c").read_text()
     failing = set(re.findall(r"FAILS\((\w+),", source))
     failing |= {"__open_2"}
     known = {

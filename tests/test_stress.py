@@ -1,9 +1,10 @@
 """A few seconds of tests/stress.py, or as many as PYSTREAMS_STRESS says."""
 
 import os
-from pathlib import Path
 
-PROGRAM = Path(__file__).with_name("stress.py")
+from places import SUPPORT
+
+PROGRAM = SUPPORT / "stress.py"
 SECONDS = os.environ.get("PYSTREAMS_STRESS", "1.5")
 
 

@@ -2,9 +2,9 @@
 backend; by torch itself too, where it and a GPU are there."""
 
 import json
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 from torch_programs import accelerator, cuda
 
 import pystreams
@@ -53,7 +53,7 @@ print(json.dumps(failed))
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_on_the_cpu(run_python, devices):
     """The accelerator is settled once in a process, so they run in one."""
-    folder = str(Path(__file__).resolve().parent)
+    folder = str(SUPPORT)
     env = {"PYSTREAMS_ACCELERATOR": "cpu", "PYSTREAMS_CPU_DEVICES": devices}
     done = run_python(ON_THE_CPU, folder, env=env)
     assert (done.returncode, done.stderr) == (0, "")

@@ -18,9 +18,9 @@ from collections import Counter
 from pathlib import Path
 
 from parity import facts, reasons
+from places import ROOT, SUPPORT
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "tests/parity/torch.json"
+RECORD = SUPPORT / "parity/torch.json"
 ABSENT = reasons.ABSENT
 MEMBER = re.compile(r"torch(\.\w+)+")
 
