@@ -34,6 +34,7 @@ from backend import (
     usable,
 )
 from captures import SIZE
+from deadlines import LONG
 from peers import Peer
 
 import pystreams
@@ -172,7 +173,7 @@ def full(engine):
     event = stream.record_event()
     engine.fill(stream, queued=2)
     # What waits for room is to fail, not to hang.
-    rescue = threading.Timer(10, gate.open)
+    rescue = threading.Timer(LONG, gate.open)
     rescue.start()
     yield stream, event, gate
     rescue.cancel()
@@ -191,7 +192,7 @@ def block(stream):
     go = threading.Event()
 
     class Block:
-        future = stream.submit(go.wait, 30)
+        future = stream.submit(go.wait, 4 * LONG)
         release = staticmethod(go.set)
 
     yield Block
@@ -217,7 +218,7 @@ def trio(backend):
     streams = [backend.stream() for _ in range(3)]
     gates = [threading.Event() for _ in streams]
     for stream, gate in zip(streams, gates, strict=True):
-        stream.submit(gate.wait, 30)
+        stream.submit(gate.wait, 4 * LONG)
     event = streams[1].record_event()
     future = streams[2].submit(divmod, 7, 2)
     yield [streams[0], event, future], gates

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 from deadlines import LONG
@@ -49,7 +50,7 @@ def gate(backend):
 
         @staticmethod
         def hold(stream):
-            stream.submit(go.wait, LONG)
+            stream.submit(go.wait, 4 * LONG)
 
     yield Gates
     go.set()
@@ -422,12 +423,12 @@ def test_as_completed_is_late(trio, run):
     assert objects[2].result(LONG) == (3, 1)
 
 
-def test_as_completed_with_failures(faulty, run, caplog):
+def test_as_completed_with_failures(faulty, run, gate, caplog):
     """They are the objects' to tell; nothing is left for the loop to
     report, of what was waited for or not."""
     failing, later = faulty.stream(), faulty.stream()
+    gate.hold(later)
     faulty.sleep(failing, 5)
-    faulty.sleep(later, 20)
     _C.fail(failing, 719)
     _C.fail(later, 719)
     future = later.submit(int)
@@ -437,6 +438,7 @@ def test_as_completed_with_failures(faulty, run, caplog):
             with pytest.raises(pystreams.AcceleratorError):
                 work.synchronize()
             break
+        gate.open()
         await asyncio.sleep(0.05)
         return work
 
@@ -550,10 +552,12 @@ def test_a_cancelled_wait_leaves_nothing(backend, gate):
 def test_as_completed_keeps_the_order(backend, run):
     """Of what ends while the loop is busy, too."""
     streams = [backend.stream() for _ in range(12)]
-    # What a GPU ends between two looks at it is in no order.
+    # A GPU's poller reports what ended between two polls in no order.
     step = 2 if backend.on_engine else 8
-    for index, stream in enumerate(streams):
-        backend.sleep(stream, step * (index + 1))
+    for before, stream in pairwise([None, *streams]):
+        if before is not None:
+            stream.wait_stream(before)
+        backend.sleep(stream, step)
 
     async def main():
         order = []

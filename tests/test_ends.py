@@ -17,11 +17,17 @@ started, go = threading.Event(), threading.Event()
 def run():
     started.set()
     go.wait(60)
+ending = threading.Event()
+atexit.register(ending.set)
+def until_the_end():
+    started.set()
+    ending.wait(60)
+    time.sleep(0.3)
 def child(work):
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         try:
             work()
         except BaseException as error:
@@ -48,7 +54,7 @@ streams = [pystreams.Stream(stream.device) for _ in range(50)]
 futures = [s.submit(time.sleep, 0.1) for s in streams for _ in range(2)]
 """,
     "a running callable": """
-stream.submit(time.sleep, 0.2)
+stream.submit(until_the_end)
 behind = stream.submit(print, "never")
 """,
     "a callable that exits": """
@@ -56,7 +62,7 @@ stream.submit(sys.exit, 5).exception()
 future = stream.submit(sys.exit, 5)
 """,
     "a callable that was cancelled": """
-stream.submit(time.sleep, 0.1)
+stream.submit(until_the_end)
 future = stream.submit(print, "never")
 future.cancel()
 """,
@@ -134,7 +140,7 @@ CODES = {"exception": 1, "sys.exit": 7}
 )
 def test_exit(run_python, held, end):
     code = PROLOGUE.format(name="cpu") + HELD[held] + ENDS[end]
-    done = run_python(code, timeout=30)
+    done = run_python(code)
     assert done.returncode == CODES.get(end, 0)
     assert done.stdout == ""
     said = "" if end != "exception" else r"Traceback .*\nValueError: the end\n"
@@ -152,8 +158,7 @@ atexit.register(lambda: print(ran))
         + """
 ran = []
 def work():
-    started.set()
-    time.sleep(0.3)
+    until_the_end()
     ran.append("done")
 stream.submit(work)
 behind = stream.submit(ran.append, "never")
@@ -178,7 +183,7 @@ atexit.register(sys.stdout.flush)
 sys.exit(3)
 """
     )
-    done = run_python(code, timeout=20)
+    done = run_python(code)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
         "pystreams: queued work was still running 0.3 s after the program "
@@ -241,7 +246,7 @@ def forks(how=int):
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         fresh()
         how()
         return
@@ -258,7 +263,7 @@ other.synchronize()
 def forks(future):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         return fresh()
     codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 stream.submit(run)
@@ -349,7 +354,7 @@ for future in futures:
 print(set(codes))
 """
     )
-    done = run_python(code, timeout=25)
+    done = run_python(code)
     assert (done.stdout, done.stderr) == ("{0}\n", "")
     assert done.returncode == 0
 
@@ -365,7 +370,7 @@ started.wait()
 sys.stdout.flush()
 pid = os.fork()
 if pid == 0:
-    signal.alarm(10)
+    signal.alarm(60)
     mine = pystreams.Stream("cpu")
     mine.submit(int).result(30)
     _C.sleep(0, 60_000_000_000, mine)

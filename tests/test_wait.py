@@ -162,16 +162,18 @@ def test_the_work_at_the_call(backend):
     stream.submit(first.wait, LONG)
     event.record(stream)
 
-    def more():
-        stream.submit(second.wait, LONG)
-        event.record(stream)
-        first.set()
+    class More(concurrent.futures.Future):
+        """Gives the stream more when the wait has begun for those before."""
 
-    thread = threading.Timer(0.05, more)
-    thread.start()
+        def add_done_callback(self, function):
+            super().add_done_callback(function)
+            stream.submit(second.wait, 4 * LONG)
+            event.record(stream)
+            first.set()
+            self.set_result(None)
+
     try:
-        assert wait([stream, event], LONG).not_done == set()
-        thread.join()
+        assert wait([stream, event, More()], LONG).not_done == set()
         assert not stream.query() and not event.query()
     finally:
         second.set()
@@ -191,6 +193,7 @@ def test_as_completed(trio):
 def test_as_completed_is_late(trio):
     objects, gates = trio
     gates[0].set()
+    objects[0].synchronize()
     iterator = iter(as_completed(objects, timeout=0.05))
     assert next(iterator) is objects[0]
     with pytest.raises(TimeoutError, match=r"2 \(of 3\) objects unfinished"):
