@@ -1,4 +1,4 @@
-"""A few seconds of tests/stress.py, or as many as PYSTREAMS_STRESS says."""
+"""A few seconds of stress.py, or as many as PYSTREAMS_STRESS says."""
 
 import os
 

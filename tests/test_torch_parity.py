@@ -1,7 +1,7 @@
-"""What pystreams is, beside what torch was found to be.
+"""What pystreams is, compared with what torch is.
 
-torch's side is a record, tests/parity/torch.json, which torch_parity.py makes
-on a GPU; ours is found out here, on emulated CUDA where there is no GPU.
+torch's side is a record, parity/torch.json, which torch_parity.py makes on a
+GPU; ours is measured here, on emulated CUDA if there is no GPU.
 """
 
 import json

@@ -2,11 +2,11 @@
 
     python tests/torch_parity.py [--to FOLDER]
 
-writes docs/torch-parity.md, which has every difference with its reason, and
-tests/parity/torch.json, what torch is, for tests where there is no torch; to
-FOLDER where one is given.  Exits with 1 where there is a fault: a difference
-without a reason, or a reason without a difference.  Less can be compared on
-one GPU than on two, so that it takes two to find the latter.
+writes two files, to FOLDER if one is given: docs/torch-parity.md, which has
+every difference with its reason, and parity/torch.json, the record of torch
+that tests use where torch is not installed.  Exits with 1 if there is a fault:
+a difference without a reason, or a reason without a difference.  One GPU shows
+fewer differences than two, so finding the latter takes two.
 """
 
 import argparse
@@ -93,8 +93,9 @@ def page(comparison, about):
     """The lines of docs/torch-parity.md."""
     yield "# Parity with torch"
     yield ""
-    yield f"{about}  Written by `tests/torch_parity.py`; the calls are those"
-    yield "of `tests/parity/programs.txt`.  pystreams is called torch here."
+    yield about
+    yield "Written by `tests/torch_parity.py`; the calls are those of"
+    yield "`tests/parity/programs.txt`.  Here it is called torch."
     yield ""
     yield comparison.summary()
     for title, rows in (
