@@ -56,8 +56,12 @@ planted address $reported
 planted order $reported
 
 if [ $# -eq 0 ]; then
-    set -- tests/test_stream.py tests/test_event.py tests/test_buffer.py \
-        tests/test_memory.py tests/test_copy.py tests/test_dlpack_export.py \
+    set -- tests/test_stream.py \
+        tests/test_event.py \
+        tests/test_buffer.py \
+        tests/test_memory.py \
+        tests/test_copy.py \
+        tests/test_dlpack_export.py \
         tests/test_array_interface.py
 fi
 sanitized -m pytest -q -p no:cacheprovider -k cuda "$@"

@@ -1,7 +1,7 @@
-/* Notifications of the CUDA backend, over the CUDA of tests/late_cuda: several
- * threads ask for some and cancel them while the work ends, and while events
- * are recorded again and destroyed.  Each is called once, or cancelled and
- * never.  For a sanitizer; prints how many were not as they should. */
+/* Notifications of the CUDA backend, over late_cuda: several threads ask for
+ * some and cancel them while the work ends, and while events are recorded
+ * again and destroyed.  Each is called once, or is cancelled and never called.
+ * For a sanitizer; prints how many were called otherwise. */
 #include "../../../csrc/backends/backends.h"
 
 #include <pthread.h>
