@@ -8,6 +8,7 @@ are kept.
 
 import contextlib
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -126,6 +127,12 @@ class Backend:
     def host(self, nbytes):
         """Host memory that the backend copies without waiting."""
         return self.empty(nbytes, pin_memory=self.name != "cpu")
+
+    def settle(self):
+        """Have all work done, and what nobody holds given back."""
+        gc.collect()
+        for index in range(self.count):
+            self.synchronize(index)
 
     def filled(self, byte, nbytes=64, index=0, **options):
         """A block whose bytes are all this one by now."""

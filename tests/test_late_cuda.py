@@ -290,7 +290,7 @@ def test_devices_are_counted_without_the_driver(
 def test_memory_is_used_and_freed_in_order(run, chance):
     told = run(
         """
-from test_memory import Steps
+from memory_steps import Steps
 late.late_cuda_seed(int(sys.argv[1]))
 for seed in range(25):
     steps = Steps(backend, seed)

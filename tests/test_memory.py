@@ -1,12 +1,12 @@
 """What memory is in use: counted exactly, given back, not reused early."""
 
 import gc
-import random
 import resource
 import time
 from pathlib import Path
 
 import pytest
+from memory_steps import Steps
 from producers import Loan, Producer, place
 
 import pystreams
@@ -17,17 +17,11 @@ def stats(backend, index=0):
     return _C.memory_stats(backend.type, index)
 
 
-def settle(backend):
-    gc.collect()
-    for index in range(backend.count):
-        backend.synchronize(index)
-
-
 @pytest.fixture
 def counted(backend):
-    settle(backend)
+    backend.settle()
     yield backend
-    settle(backend)
+    backend.settle()
 
 
 def test_adds_up(counted):
@@ -41,12 +35,12 @@ def test_adds_up(counted):
     assert gained["allocation.all.allocated"] == 3
     assert gained["allocation.all.freed"] == 0
     del blocks[1]
-    settle(counted)
+    counted.settle()
     assert stats(counted)["allocation.all.freed"] == (
         before["allocation.all.freed"] + 1
     )
     blocks.clear()
-    settle(counted)
+    counted.settle()
     after = stats(counted)
     for kind in ("allocated_bytes.all", "allocation.all"):
         assert after[f"{kind}.current"] == before[f"{kind}.current"]
@@ -62,7 +56,7 @@ def test_peak(counted):
     assert stats(counted)["allocated_bytes.all.peak"] == base
     for _ in range(3):
         counted.empty(1 << 20).close()
-        settle(counted)
+        counted.settle()
     peak = stats(counted)["allocated_bytes.all.peak"]
     assert base + (1 << 20) <= peak < base + (3 << 20)
     _C.reset_peak_memory_stats(counted.type, 0)
@@ -70,7 +64,7 @@ def test_peak(counted):
 
 
 def test_each_device_counts_its_own(two_devices):
-    settle(two_devices)
+    two_devices.settle()
     before = [stats(two_devices, i) for i in range(2)]
     block = two_devices.empty(1000, 1)
     after = [stats(two_devices, i) for i in range(2)]
@@ -92,10 +86,10 @@ def test_a_slice_is_not_counted_twice(counted):
     parts = [block[i : i + 10] for i in range(10)]
     assert stats(counted) == before
     del block
-    settle(counted)
+    counted.settle()
     assert stats(counted) == before
     parts.clear()
-    settle(counted)
+    counted.settle()
     assert stats(counted)["allocation.all.current"] == (
         before["allocation.all.current"] - 1
     )
@@ -109,7 +103,7 @@ def test_refused_allocation_is_not_counted(counted):
 
 
 def test_torchs_names(cuda):
-    settle(cuda)
+    cuda.settle()
     before = pystreams.cuda.memory_allocated()
     pystreams.cuda.reset_peak_memory_stats()
     block = pystreams.empty(1 << 16, device="cuda")
@@ -120,150 +114,8 @@ def test_torchs_names(cuda):
     assert pystreams.cuda.max_memory_allocated() >= before + (1 << 16)
     assert pystreams.cuda.memory_stats(0)["allocation.all.current"] > 0
     block.close()
-    settle(cuda)
+    cuda.settle()
     assert pystreams.cuda.memory_allocated() == before
-
-
-class Owned:
-    """A block of device memory, and the objects that keep it."""
-
-    def __init__(self, index, nbytes, holder):
-        self.index, self.nbytes, self.holders = index, nbytes, [holder]
-        self.lent = False
-
-
-class Steps:
-    """Random things that programs do with memory, and what must then be in
-    use.  What borrows memory from outside, and pinned memory, is not."""
-
-    def __init__(self, backend, seed):
-        self.backend, self.random = backend, random.Random(seed)
-        self.streams = [
-            [backend.default_stream(i), backend.stream(i), backend.stream(i)]
-            for i in range(backend.count)
-        ]
-        self.last = self.streams[0][0]
-        self.owned, self.others = [], []
-
-    def buffers(self):
-        return [
-            (block, holder)
-            for block in self.owned
-            for holder in block.holders
-            if isinstance(holder, pystreams.Buffer)
-        ]
-
-    def one(self):
-        """A block and a Buffer that holds it."""
-        return self.random.choice(self.buffers())
-
-    def stream(self, index):
-        """One of the device, behind all the work so far."""
-        stream = self.random.choice(self.streams[index])
-        stream.wait_stream(self.last)
-        self.last = stream
-        return stream
-
-    def allocate(self):
-        index = self.random.randrange(self.backend.count)
-        nbytes = self.random.choice([0, 1, 255, 256, 4096, 100_000])
-        stream = self.stream(index)
-        if stream == self.streams[index][0] and self.random.random() < 0.5:
-            stream = None
-        buffer = self.backend.empty(nbytes, index, stream=stream)
-        self.owned.append(Owned(index, nbytes, buffer))
-
-    def cut(self):
-        block, buffer = self.one()
-        a, b = sorted(self.random.choices(range(buffer.nbytes + 1), k=2))
-        block.holders.append(buffer[a:b])
-
-    def export(self):
-        block, buffer = self.one()
-        block.holders.append(buffer.__dlpack__(max_version=(1, 0)))
-
-    def export_a_copy(self):
-        block, buffer = self.one()
-        with self.stream(block.index):
-            capsule = buffer.__dlpack__(copy=True)
-        self.owned.append(Owned(block.index, buffer.nbytes, capsule))
-
-    def take(self):
-        block, buffer = self.one()
-        block.holders.append(pystreams.from_dlpack(buffer))
-        block.lent = True
-
-    def borrow(self):
-        loan = Loan(bytes(self.random.randrange(1000)))
-        self.others.append(pystreams.from_dlpack(loan.capsule()))
-
-    def pin(self):
-        size = self.random.randrange(10_000)
-        self.others.append(self.backend.empty(size, pin_memory=True))
-
-    def copy(self):
-        (block, target), (other, source) = self.one(), self.one()
-        size = min(target.nbytes, source.nbytes)
-        if block is not other:
-            target[:size].copy_(source[:size], True, self.stream(block.index))
-
-    def fill(self):
-        block, buffer = self.one()
-        buffer.fill_(1, self.stream(block.index))
-
-    def copy_out(self):
-        block, buffer = self.one()
-        buffer.copy_to(
-            bytearray(buffer.nbytes), stream=self.stream(block.index)
-        )
-
-    def finish(self, block):
-        """A borrower gives memory back once its work with it is done."""
-        if block.lent:
-            self.backend.synchronize(block.index)
-
-    def close(self):
-        block, buffer = self.one()
-        self.finish(block)
-        block.holders.remove(buffer)
-        buffer.close()
-
-    def drop(self):
-        for block in self.random.sample(self.owned, min(2, len(self.owned))):
-            self.finish(block)
-            holders = block.holders
-            holders.pop(self.random.randrange(len(holders)))
-            if not holders:
-                self.owned.remove(block)
-        self.others[:1] = []
-
-    def synchronize(self):
-        self.backend.synchronize(self.random.randrange(self.backend.count))
-
-    def step(self):
-        if not self.buffers():
-            self.allocate()
-            return
-        self.random.choice(
-            [
-                self.allocate,
-                self.allocate,
-                self.cut,
-                self.export,
-                self.export_a_copy,
-                self.take,
-                self.borrow,
-                self.pin,
-                self.copy,
-                self.fill,
-                self.copy_out,
-                self.close,
-                self.drop,
-                self.drop,
-                self.synchronize,
-            ]
-        )()
-        self.owned = [block for block in self.owned if block.holders]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -297,7 +149,7 @@ def fill_pinned_pool(backend):
     for all work before it pins memory."""
     blocks = [backend.empty(4096, pin_memory=True) for _ in range(20)]
     del blocks
-    settle(backend)
+    backend.settle()
 
 
 def test_pinned_block_is_not_reused_before_its_copy_is_done(pinning):
@@ -490,7 +342,7 @@ def test_nothing_leaks(counted, cycle, sanitized):
     def run():
         for _ in range(rounds):
             cycle(counted)
-        settle(counted)
+        counted.settle()
 
     run()
     run()

@@ -1,7 +1,6 @@
 """How much memory a device has, how much of it is free, and what is in it."""
 
 import pytest
-from test_memory import settle
 
 import pystreams
 
@@ -66,7 +65,7 @@ def test_an_address_is_of_a_device_while_it_is_allocated(two_cuda):
     for address in addresses:
         target.copy_(Claim(address))
     del blocks[::2]
-    settle(two_cuda)
+    two_cuda.settle()
     for i, address in enumerate(addresses):
         if i % 4 >= 2:
             target.copy_(Claim(address))
