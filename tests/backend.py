@@ -1,9 +1,8 @@
-"""The device types there are, as tests use them: on each there is, what makes
-streams and events, holds a stream back, and allocates.
+"""Device types as tests use them: each makes streams, events and memory, and
+holds a stream back.
 
-With no GPU, cuda is served by the CPU engine with two devices, and the id
-says so.  PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment
-are kept.
+With no GPU, the CPU engine serves cuda with two devices, and the id says so.
+PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
 """
 
 import contextlib

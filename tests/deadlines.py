@@ -1,5 +1,5 @@
-"""How long tests wait for what must come: far longer than a slow machine
-takes, so that only a fault reaches it."""
+"""How long tests wait for something that must come: far longer than it takes
+on a slow machine, so that only a fault reaches the limit."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""The CUDA array interface, both ways: which Buffers have it, what is believed
-of a producer's, and which work comes before which."""
+"""The CUDA array interface, as producer and as consumer: which Buffers have
+it, which producers are refused, and the order of the work on both sides."""
 
 import ctypes
 import gc

@@ -1,5 +1,5 @@
-"""`await` for streams and events: one descriptor for a loop and no thread for
-a wait, whatever becomes of the loop, the wait and the work."""
+"""`await` for streams and events: a loop has one descriptor, a wait has no
+thread, and neither outlives the loop, the wait or the work."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The benchmarks: that they run, not what they measure."""
+"""The benchmarks run; what they measure is not checked."""
 
 import json
 import os

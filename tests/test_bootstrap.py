@@ -1,4 +1,5 @@
-"""bootstrap.sh, with a Python that only makes what it is asked for."""
+"""bootstrap.sh, run with a stand-in for Python that only creates the files it
+is asked for."""
 
 import os
 import shutil

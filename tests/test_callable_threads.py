@@ -1,6 +1,7 @@
 """The threads that run callables: they start whatever threading's hooks do,
-look as Python's own, and run every callable however short memory is.  And
-callables at the end of the program, in children and in other interpreters."""
+look like Python's own threads, and run every callable even if memory is
+short.  Callables at the end of the program, in forked children and in other
+interpreters."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""How much there may be of everything, and what happens at the limit."""
+"""How many objects of each kind there may be, and what happens at the
+limit."""
 
 import os
 import threading

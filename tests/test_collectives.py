@@ -1,5 +1,5 @@
-"""examples/collectives.py: on GPUs with NCCL, and without any with an NCCL of
-memmove, which shows that the program asks for the right things."""
+"""examples/collectives.py: on GPUs with NCCL, elsewhere with a stand-in for
+NCCL made of memmove, which shows that the program makes the right calls."""
 
 import ctypes
 import importlib.util

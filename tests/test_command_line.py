@@ -1,5 +1,5 @@
-"""`python -m pystreams` where its output, or a variable, is no good; and the
-variables that there are."""
+"""`python -m pystreams` when its output cannot be written or a variable has a
+wrong value; and the list of variables."""
 
 import os
 import re

@@ -1,5 +1,5 @@
-"""The conformance suite: that it quotes the contract, holds for each backend,
-and finds each fault of a broken one by the test that names it."""
+"""The conformance suite quotes the contract, passes on each backend, and
+reports each fault of a broken one by the test that names it."""
 
 import collections
 import re

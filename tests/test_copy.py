@@ -1,5 +1,5 @@
-"""Copies between Buffers and the host objects of other libraries: which are
-taken, when the call returns, and what is refused before anything moves."""
+"""Copies between Buffers and host objects of other libraries: which are
+accepted, when the call returns, and what is refused before any byte moves."""
 
 import array
 import ctypes

@@ -1,4 +1,4 @@
-"""Ctrl-C at each line of the package's Python; ctrl_c.py presses it."""
+"""Ctrl-C at each line of the package's Python code; ctrl_c.py sends it."""
 
 import pytest
 from places import SUPPORT

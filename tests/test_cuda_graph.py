@@ -1,4 +1,4 @@
-"""Graphs under torch's names and with torch's words, events that replays
+"""Graphs under torch's names and with torch's messages, events that replays
 record, and the end of a process that has graphs."""
 
 import gc

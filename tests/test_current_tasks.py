@@ -1,5 +1,5 @@
-"""The current stream of an asyncio task: what one makes current, no other
-sees, nor does the thread; what another thread does has no part in it."""
+"""The current stream of an asyncio task: other tasks and the thread do not see
+what it sets, and it does not see what they set."""
 
 import asyncio
 import contextlib

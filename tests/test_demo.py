@@ -1,4 +1,4 @@
-"""`python -m pystreams`, as a user runs it: what it prints, how it ends."""
+"""`python -m pystreams` as a user runs it: its output and its exit code."""
 
 import errno
 import json

@@ -1,5 +1,5 @@
-"""DLPack's taking side: what is believed of a tensor, what is refused, and how
-long its memory is kept."""
+"""from_dlpack: which tensors are refused, what is checked, and how long their
+memory is kept."""
 
 import gc
 import pickle

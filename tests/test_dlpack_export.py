@@ -1,5 +1,5 @@
-"""DLPack's giving side: what a capsule of a Buffer says, what its consumer's
-stream waits for, and how long the memory stays."""
+"""Buffer.__dlpack__: the contents of a capsule, what its consumer's stream
+waits for, and how long the memory is kept."""
 
 import gc
 import threading

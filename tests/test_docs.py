@@ -1,5 +1,5 @@
-"""What is said of a device of one's own, in the README, in docs/bring-up.md
-and with the example, can be done."""
+"""The commands and code for a new device, in the README, in docs/bring-up.md
+and with the example, work as written."""
 
 import os
 import re

@@ -1,6 +1,6 @@
-"""How processes end and fork while callables run, wait for their turn, or are
-waited for: the exit code is right, nothing is said but what is documented, and
-what a parent submitted never runs in its child."""
+"""Processes that end or fork while callables run, are queued, or are waited
+for: the exit code is right, only documented messages appear, and a child never
+runs what its parent submitted."""
 
 import re
 

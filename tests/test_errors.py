@@ -1,5 +1,5 @@
-"""Bad input is refused with the promised type and words, and nothing has
-changed."""
+"""Bad input is refused with the documented type and message, and changes
+nothing."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Streams that somebody else made: by handle, and by __cuda_stream__.
-
-A wrong integer is given to the CPU engine only; a driver would crash on it.
-"""
+"""Streams that other libraries created: by handle, and by __cuda_stream__."""
 
 import gc
 import threading

@@ -1,8 +1,5 @@
 """Work that fails: the first failure stays with its stream, travels through
-events, and is raised by whoever waits.  Nothing after it runs.
-
-Failures are planted with `_C.fail`, which only the CPU engine offers.
-"""
+events, and is raised by each wait.  Nothing behind it runs."""
 
 import gc
 import time

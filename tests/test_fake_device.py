@@ -1,5 +1,5 @@
-"""A backend that another extension module registers, through the public API:
-the example's, each time in a process of its own."""
+"""A backend that another extension module registers through the public API:
+the example, each time in a process of its own."""
 
 import pytest
 

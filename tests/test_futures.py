@@ -1,5 +1,5 @@
-"""The Futures that `Stream.submit` returns: what concurrent.futures and
-asyncio do with them, and that nothing keeps one from becoming done."""
+"""The Futures that `Stream.submit` returns: how concurrent.futures and asyncio
+use them, and that each one completes."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""Waiting where a backend has gates but cannot end a wait, as CUDA: on the
+"""Waits on a backend that has gates but cannot end a wait, as on CUDA: the
 example's device with gates, each time in a process of its own."""
 
 import pytest

@@ -1,7 +1,4 @@
-"""Whoever waits lets other Python threads run.
-
-The only file whose tests are timed: they compare times of one run.
-"""
+"""Waits let other Python threads run."""
 
 import sys
 import sysconfig

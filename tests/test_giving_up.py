@@ -1,5 +1,5 @@
-"""Memory that is given up while work uses it: who frees it, when, and who
-waits for that where memory is short."""
+"""Memory that is freed while work uses it: which call frees it in the end,
+when, and which calls wait for that if memory is short."""
 
 import threading
 from contextlib import nullcontext

@@ -1,5 +1,5 @@
-"""GPUs that a process is not meant to touch stay untouched, and the current
-one stays current; what CUDA_VISIBLE_DEVICES hides is hidden."""
+"""GPUs that a process does not use stay untouched, the current device stays
+current, and CUDA_VISIBLE_DEVICES hides what it should."""
 
 import multiprocessing
 import uuid

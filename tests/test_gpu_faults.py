@@ -1,8 +1,5 @@
-"""A GPU that has faulted, and one with no memory left: every method says so by
-name, what is left is given up in silence, and the process ends by itself.
-
-Each in a process of its own: a fault is for good.
-"""
+"""A GPU that has faulted, and one that has no memory left: every method
+reports it by name, clean-up is silent, and the process ends by itself."""
 
 import json
 import re

@@ -1,5 +1,5 @@
-"""Captures on a GPU: what may go on beside one, in each capture mode and on
-each thread, and the kernels of other libraries in graphs of ours and ours in
+"""Captures on a GPU: what is allowed during one, in each capture mode and on
+each thread; kernels of other libraries in our graphs, and our work in
 theirs."""
 
 import gc

@@ -1,9 +1,5 @@
-"""What the hand-shakes of DLPack and of the array interface are for: with
-them a reader on a GPU sees what a stream still writes, and without them what
-was there before.
-
-The one way is the test of the other: it shows that there was a race.
-"""
+"""The synchronization of DLPack and of the array interface on a GPU: with it a
+consumer reads what a stream still writes, and without it the old bytes."""
 
 import contextlib
 import importlib

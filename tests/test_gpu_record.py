@@ -1,4 +1,4 @@
-"""tests/gpu_record.py: that its rows are those of the run."""
+"""gpu_record.py: its tables match the run."""
 
 from places import SUPPORT
 

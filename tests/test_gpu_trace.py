@@ -1,4 +1,4 @@
-"""pystreams.cuda._gpu_trace, used as torch's is."""
+"""pystreams.cuda._gpu_trace, used as in torch."""
 
 from unittest.mock import Mock
 

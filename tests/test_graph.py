@@ -1,6 +1,6 @@
-"""Captures and graphs: how streams fork and join, what is refused meanwhile,
-and what a graph keeps.  What the contract says of them is in the conformance
-suite."""
+"""Captures and graphs: how streams fork and join, what is refused during a
+capture, and what a graph keeps alive.  The conformance suite has what the
+contract says of them."""
 
 import asyncio
 import contextlib

@@ -1,9 +1,6 @@
-"""Ctrl-C: a wait of the main thread's ends with KeyboardInterrupt, the work
-goes on, and everything stays usable.  A handler that returns ends nothing.
-
-Each case is a process of its own, where SIGINT comes while the main thread
-waits; `soon` is loose, as others use the machine.
-"""
+"""Ctrl-C during a wait: the wait of the main thread ends with
+KeyboardInterrupt, the work goes on, and everything stays usable.  A handler
+that returns ends no wait."""
 
 import signal
 import threading

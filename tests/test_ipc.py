@@ -1,4 +1,4 @@
-"""Handles of events that several processes share: what they are, who may open
+"""Handles of interprocess events: their contents, which processes may open
 one, and what is refused."""
 
 import pytest

@@ -1,9 +1,5 @@
-"""Events that several processes share, when some of these end, and what is
-left of them.
-
-cudart promises nothing once the maker of an event or its latest recorder is
-gone, so what comes after that is shown on the CPU engine alone.
-"""
+"""Interprocess events when some of the processes end, and what remains of
+them."""
 
 import gc
 import os

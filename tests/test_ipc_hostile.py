@@ -1,9 +1,5 @@
-"""Handles and pages that a peer of the same user forged, ruined or left half
-written: what is refused, and what nobody may wait for, crash at or damage.
-
-The layout of a page and of a handle is of csrc/backends/cpu/shared.c, which
-says what they mean.
-"""
+"""Handles and pages that a peer of the same user forged, damaged or left half
+written: what is refused, and that no process hangs, crashes or loses data."""
 
 import fcntl
 import mmap

@@ -1,4 +1,4 @@
-"""Events in what multiprocessing hands to other processes."""
+"""Events in objects that multiprocessing sends to other processes."""
 
 import copy
 import pickle

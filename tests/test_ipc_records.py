@@ -1,5 +1,5 @@
-"""Events that several processes share: what each sees of the records of the
-others."""
+"""Interprocess events: what each process sees of the other processes'
+records."""
 
 import asyncio
 import os

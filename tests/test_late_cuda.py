@@ -1,5 +1,5 @@
-"""The CUDA backend on a machine with no GPU, over late_cuda: a CUDA whose work
-is done late, at random, and which knows what is ordered after what."""
+"""The CUDA backend on a machine with no GPU, over late_cuda: a CUDA that
+finishes work late, at random, and knows which work is ordered after which."""
 
 import functools
 import json

@@ -1,7 +1,4 @@
-"""`ls csrc` is the architecture diagram, and this keeps it true.
-
-Reads the sources of the checkout, and the dynamic symbols of what was built.
-"""
+"""The folders of csrc are the architecture; these tests keep it so."""
 
 import graphlib
 import re

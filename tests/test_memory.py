@@ -1,4 +1,4 @@
-"""What memory is in use: counted exactly, given back, not reused early."""
+"""Memory in use: counted exactly, freed, and not reused early."""
 
 import gc
 import resource

@@ -1,5 +1,5 @@
-"""What becomes of memory when there is none for its housekeeping, or when to
-give some up fails: nothing is freed early, and no other call fails."""
+"""Memory when its housekeeping finds none, or when freeing a block fails:
+nothing is freed early, and no other call fails."""
 
 import subprocess
 import sysconfig

@@ -1,4 +1,5 @@
-"""How much memory a device has, how much of it is free, and what is in it."""
+"""The size of the memory of a device, how much of it is free, and which
+addresses lie in it."""
 
 import pytest
 

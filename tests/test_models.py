@@ -1,13 +1,5 @@
-"""Random programs against a sequential model; a seed is a whole program.
-
-PYSTREAMS_SEEDS is how many each test runs (2000), and PYSTREAMS_FIRST_SEED the
-first (0): what a failure says replays the program that failed.
-
-Two models.  In the first a gate holds one stream, and which streams and
-events cannot be done is known exactly.  In the second the program's own
-record and wait order every access to shared memory, so each cell must end as
-if the program had run in the order it was written.
-"""
+"""Random programs compared with a sequential model; a seed is a whole
+program."""
 
 import os
 import random

@@ -1,6 +1,6 @@
-"""A negative device index: the current device to what asks torch's way, by
-index alone; refused by what takes a device of any type, where it names none.
-"""
+"""A negative device index: the current device in the calls that have it in
+torch, which name a device by index alone; refused by calls that take a device
+of any type."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""What a notification stands for where that is not plain: events that graphs
-record, captures, and all the work of a device."""
+"""Notifications in the less obvious cases: of events that graphs record, of
+captures, and of all the work of a device."""
 
 import os
 import threading

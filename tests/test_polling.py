@@ -1,5 +1,5 @@
-"""Waits that give up, again and again, leave nothing behind: neither with the
-stream, nor with the event, nor with the Future, nor in memory."""
+"""Waits that time out, again and again, leave nothing behind: not with the
+stream, the event or the Future, and not in memory."""
 
 import pytest
 

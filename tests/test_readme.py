@@ -1,4 +1,4 @@
-"""What the README says can be done, done."""
+"""What the README shows works."""
 
 import re
 

@@ -1,5 +1,4 @@
-"""That no public call leaves a reference behind, as a debug build of Python
-counts them."""
+"""No public call leaks a reference, as counted by a debug build of Python."""
 
 import sys
 

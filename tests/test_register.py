@@ -1,5 +1,5 @@
-"""What register_backend refuses, with which words, and that nothing changes
-then.  A table that is taken in is tested with the example's."""
+"""What register_backend refuses, with which messages, and that a refusal
+changes nothing.  The example's tests cover a table that is accepted."""
 
 import ctypes
 import mmap

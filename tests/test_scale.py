@@ -1,8 +1,4 @@
-"""A great deal of everything at once, on all devices, and for long.
-
-PYSTREAMS_CYCLES is how often an event is made, recorded, waited for and
-dropped: by default ten million times on a GPU.
-"""
+"""Very many objects at once, on all devices, and long runs."""
 
 import os
 import threading

@@ -1,5 +1,6 @@
-"""Short of memory, descriptors or threads: what each public call does when any
-allocation of it fails.  shortage.py has the sweeps, calls.py the calls."""
+"""Shortage of memory, descriptors or threads: the result of each public call
+when any allocation in it fails.  shortage.py has the sweeps, calls.py the
+calls."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Stream: what it is made from, what it says of itself, what it orders."""
+"""Stream: how it is made, what it reports, and what it orders."""
 
 import ctypes
 import gc

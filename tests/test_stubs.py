@@ -1,5 +1,4 @@
-"""_C.pyi and the built module say the same, and everything public says what
-it does."""
+"""_C.pyi matches the built module, and everything public is documented."""
 
 import ast
 import inspect

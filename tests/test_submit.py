@@ -1,5 +1,5 @@
-"""`Stream.submit`: callables run in stream order, on threads of the package's,
-and what becomes of them is in a Future."""
+"""`Stream.submit`: callables run in stream order on the package's threads, and
+their results are in Futures."""
 
 import concurrent.futures
 import contextvars

@@ -1,5 +1,5 @@
-"""What a callable is given and leaves dies on the package's thread: a
-finalizer may wait there for what comes behind the callable."""
+"""The arguments and the result of a callable are dropped on the package's
+thread: a finalizer there may wait for what is queued behind the callable."""
 
 import threading
 

@@ -1,5 +1,5 @@
-"""Whole processes: how they begin, how they end whatever is still going on,
-and what their environment says."""
+"""Whole processes: how they start, how they end with work in flight, and what
+their environment sets."""
 
 import re
 import shutil

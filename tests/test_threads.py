@@ -1,4 +1,4 @@
-"""Many threads at once: what each sees is its own, and nothing is lost."""
+"""Many threads at once: each sees its own state, and nothing is lost."""
 
 import gc
 import sys

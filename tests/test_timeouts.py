@@ -1,5 +1,5 @@
-"""Waits with a time limit: they end, the work goes on, and what was waited
-for stays usable."""
+"""Waits with a time limit: the wait ends, the work goes on, and the object
+stays usable."""
 
 import math
 import resource

@@ -1,5 +1,5 @@
-"""The programs of torch_programs, by pystreams under torch's name on each
-backend; by torch itself too, where it and a GPU are there."""
+"""The programs of torch_programs, with pystreams under torch's name on each
+backend; with torch itself, too, if it and a GPU are present."""
 
 import json
 

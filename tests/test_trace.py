@@ -1,4 +1,5 @@
-"""The ten kinds of trace points: what each tells, when, and when not."""
+"""The ten kinds of trace points: what each reports, when it fires, and when it
+does not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What callbacks may do, and what becomes of what they do wrong."""
+"""What trace callbacks may do, and how their errors are handled."""
 
 import gc
 import logging

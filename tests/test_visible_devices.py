@@ -1,5 +1,5 @@
-"""How many devices CUDA_VISIBLE_DEVICES leaves: asked anew until one is used.
-test_gpu_devices.py has what the driver makes of the variable."""
+"""How many devices CUDA_VISIBLE_DEVICES leaves: read anew until a device is
+used.  test_gpu_devices.py has how the driver reads the variable."""
 
 import pytest
 
