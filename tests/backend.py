@@ -128,7 +128,7 @@ class Backend:
         return self.empty(nbytes, pin_memory=self.name != "cpu")
 
     def settle(self):
-        """Have all work done, and what nobody holds given back."""
+        """Wait for all work and free what has no references."""
         gc.collect()
         for index in range(self.count):
             self.synchronize(index)
@@ -163,7 +163,7 @@ class Backend:
         """Queue work that takes about so long; never less on the engine."""
         if COMPUTE_SANITIZER and Gate.closed:
             pytest.skip(
-                "compute-sanitizer starts no kernel beside work that waits "
+                "compute-sanitizer starts no kernel during work that waits "
                 "for the host"
             )
         per_millisecond = 1_000_000 if self.on_engine else 1_900_000

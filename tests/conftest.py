@@ -158,7 +158,7 @@ def faulty(engine):
     yield engine
     gc.collect()
     for index in range(engine.count):
-        # A failure nobody was told of comes from here, once.
+        # A failure that no call has raised yet is raised here, once.
         with contextlib.suppress(pystreams.AcceleratorError):
             engine.synchronize(index)
         engine.synchronize(index)

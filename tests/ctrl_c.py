@@ -264,7 +264,7 @@ class Program:
             if not was_interrupted(error):
                 raise
         where = interrupt.where
-        # Between subscribe() and the block nobody else can close them.
+        # Between subscribe() and the block, nothing else closes them.
         for subscription in list(trace._subscriptions):
             subscription.close()
         after = self.held()

@@ -8,7 +8,7 @@ it is short of descriptors, or works all the same.  Then everything is usable,
 what was begun ends, and nothing is kept.  KIND is what fails: `python`, the
 interpreter's allocator; `native`, the module's own calls, for which shortage.c
 is loaded before all else; `threads` and `delivery`, the interpreter's
-allocator on the package's threads, and while an event loop is told.
+allocator on the package's threads, and during delivery to an event loop.
 """
 
 import _testcapi
@@ -50,7 +50,7 @@ class Lost(Exception):
 class Python:
     """The interpreter's allocator."""
 
-    # The library tells how much the module holds, if it is there.
+    # With the library loaded, how much the module holds.
     held = staticmethod(lambda: 0)
 
     def attempt(self, call, skip, count):

@@ -1,11 +1,11 @@
-"""Everything that waits, records, runs callables or takes memory, on eight
-threads at once, at random; then a look at whether all of it came out right.
+"""Random waits, records, callables and allocations on eight threads at once,
+followed by a check of all results.
 
 python tests/stress.py DEVICE SECONDS [SEED]
 
-On a GPU beside CuPy and Numba, where they are installed, whose callbacks take
-the GIL on the driver's thread.  Ends with a traceback of every thread where it
-hangs.
+On a GPU, CuPy and Numba run at the same time, if they are installed; their
+callbacks take the GIL on the driver's thread.  A hang ends the program with a
+traceback of every thread.
 """
 
 import asyncio

@@ -232,7 +232,7 @@ def test_address_that_no_device_has(cuda):
 
 
 def test_memory_of_another_device(cuda):
-    """The address tells whose it is, not the other side of the copy."""
+    """The address decides the device, not the other side of the copy."""
     if cuda.on_engine or cuda.count < 2:
         pytest.skip(f"{cuda}: needs two GPUs")
     lender = cuda.filled(5, index=1)

@@ -179,7 +179,7 @@ stream.submit(int).result()
 
 
 def test_settling_short_of_memory(short):
-    """Nobody waits, or somebody does."""
+    """With and without a thread that waits."""
     code = """
 def fails(n):
     error = ValueError("mine")
@@ -222,7 +222,7 @@ print("none is lost")
 
 
 def test_starting_short_of_memory(short):
-    """Somebody has looked at the next Future, or not."""
+    """Whether or not the next Future has been used."""
     code = """
 import concurrent.futures
 def until(event, n):

@@ -106,7 +106,7 @@ def free_port():
 
 
 def test_the_processes_meet(example):
-    """All learn the name that rank 0 made, whoever comes first."""
+    """All get the name that rank 0 made, in whatever order they start."""
 
     class Names:
         def GetUniqueId(self, place):

@@ -157,7 +157,7 @@ def test_the_contract_says_so(member, sentence):
 
 def test_every_member_is_shown():
     shown = {member for _, member, _ in CLAIMS}
-    # Nobody sees pinned memory being freed.
+    # No member reports that pinned memory is freed.
     assert set(comments()) - shown == {"pinned_free"}
 
 

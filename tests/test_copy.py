@@ -438,7 +438,7 @@ def test_buffer_protocol_in_name_alone(backend, refusal):
 
 @pytest.mark.parametrize("refusal", [TypeError, MemoryError])
 def test_no_view_and_no_other_way(backend, refusal):
-    """The refusal is told; what looking for another way raises, too."""
+    """The refusal is raised; so is what the search for another way raises."""
     if sys.version_info < (3, 12):
         pytest.skip("classes have no __buffer__ before Python 3.12")
 
@@ -459,7 +459,7 @@ def test_no_view_and_no_other_way(backend, refusal):
 
 
 def test_a_copy_behind_a_callable_keeps_nobody_out(backend):
-    """Not those who make things, nor the callable that it waits for."""
+    """It blocks neither allocations nor the callable that it waits for."""
     stream, source = backend.stream(), backend.empty(1000)
     source.fill_(7, stream=stream)
     source.record_stream(stream)

@@ -425,7 +425,7 @@ def test_a_task_keeps_no_stream_when_it_is_gone(cuda, run):
 
 
 def test_a_value_of_a_stranger_s(backend, run):
-    """A context shows the variable to whoever walks through it."""
+    """Code that iterates over a context sees the variable."""
 
     async def main():
         with backend.stream():

@@ -200,7 +200,7 @@ def test_directory(run_demo, tmp_path):
 
 
 def test_pipe(run_demo, tmp_path):
-    """It does not wait for somebody to write."""
+    """It does not wait for a writer."""
     os.mkfifo(tmp_path / "pipe")
     refused(run_demo(tmp_path / "pipe"), "pipe")
 

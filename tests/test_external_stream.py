@@ -135,7 +135,7 @@ def test_protocol_object_is_kept_alive(cuda):
 
 
 def test_protocol_object_is_kept_while_current(cuda):
-    """What is current on a thread is alive, whoever else forgot it."""
+    """A stream that is current on a thread lives with no other reference."""
     stream = cuda.stream()
     foreign = Foreign(stream)
     reference = weakref.ref(foreign)

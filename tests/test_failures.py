@@ -181,8 +181,8 @@ def test_device_synchronize_raises_it(engine):
 
 @pytest.mark.parametrize("close", ["before", "after"])
 def test_told_of_by_the_device_when_its_stream_is_gone(engine, close):
-    """A failure that nobody saw is raised once, later, whether its stream
-    was closed before the work failed or after."""
+    """A failure that no call has raised is raised once, later, whether its
+    stream was closed before the work failed or after."""
     stream = engine.stream()
     with engine.hold(stream):
         plant(stream)

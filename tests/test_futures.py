@@ -59,7 +59,7 @@ def test_a_wrong_timeout(stream, timeout, error):
 )
 @pytest.mark.parametrize("done", [False, True], ids=["pending", "done"])
 def test_it_is_not_copied(stream, block, copied, done):
-    """Nobody would settle the copy."""
+    """The copy would never complete."""
     future = stream.submit(int)
     if done:
         block.release()

@@ -165,7 +165,7 @@ def test_who_polls_lets_the_callable_run(backend, ask):
 
 
 def test_an_event_is_asked_while_a_thread_waits_for_room(backend, run_python):
-    """It keeps the GIL meanwhile, and is kept from an answer by nobody."""
+    """The query keeps the GIL, and returns at once."""
     done = run_python(KEPT, str(SUPPORT), backend.name)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -50,7 +50,7 @@ def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):
 
 
 def test_a_finalizer_behind_a_callable_may_ask_for_memory(backend, stream):
-    """It waits for no callable that nobody else would run."""
+    """It does not wait for a callable that only this thread could run."""
     go, refused = threading.Event(), threading.Event()
 
     class Argument:

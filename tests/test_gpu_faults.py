@@ -123,10 +123,10 @@ Kernels().fault(streams[0].cuda_stream)
         ("raise ValueError('the end')", 1),
         ("cuda.synchronize()", 1),
     ],
-    ids=["normal", "sys.exit", "exception", "told"],
+    ids=["normal", "sys.exit", "exception", "raised"],
 )
 def test_the_end_of_a_process_after_a_fault(gpu, run_python, end, code):
-    """Nothing crashes; of a fault that nobody was told of, one clean-up may
+    """Nothing crashes; of a fault that no call has raised, one clean-up may
     tell."""
     tests = str(PROGRAM.parent)
     done = run_python(UNTOLD.format(tests=tests, end=end), timeout=60)

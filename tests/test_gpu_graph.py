@@ -106,7 +106,7 @@ def read_pinned(beside):
     beside.pinned.copy_(beside.source, non_blocking=True, stream=beside.stream)
 
 
-# What users and what pystreams itself do beside a capture: no mode forbids it.
+# Calls that no mode forbids during a capture, of users and of pystreams.
 HARMLESS = {
     "make and drop streams": drop_streams,
     "drop a busy stream": drop_a_busy_stream,
@@ -154,7 +154,7 @@ def test_beside_a_capture(gpu, buffer, name, mode, where):
     assert value(gpu, buffer) == 2
 
 
-# What the driver may forbid, as it is told to.
+# Calls that the driver forbids in some modes.
 UNSAFE = {
     "Stream.query": lambda b: b.stream.query(),
     "Stream.synchronize": lambda b: b.stream.synchronize(),
@@ -229,7 +229,7 @@ def test_what_waits_for_a_capture(gpu, buffer, name, mode, where):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_traffic_on_eight_threads(gpu, buffer, mode):
-    """Threads that wait would end a global capture, as they are told."""
+    """In global mode they do not wait, which would invalidate the capture."""
     stop, failures = threading.Event(), []
 
     def traffic():

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class NoDlpackWait:
-    """The same memory, of which nobody is told who writes it."""
+    """The same memory, without the stream that writes it."""
 
     def __init__(self, array):
         self.array = array
@@ -218,7 +218,7 @@ def test_we_write_and_they_read(gpu, kernels, exchange, done):
     assert seen == (NEW if done else OLD)
 
 
-# It takes most of the memory if it is not told otherwise, and keeps it.
+# By default it takes most of the memory and keeps it.
 JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 JAX_CODE = """

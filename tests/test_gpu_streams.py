@@ -1,8 +1,8 @@
 """Streams and events that are exchanged with torch, CuPy, cuda.core and Numba
 on a GPU, both ways, and with the driver itself.
 
-What is exchanged has a kernel on it that writes after a while, so that
-whoever does not wait is seen: what it should have waited for is not there.
+A slow kernel writes on each stream that is exchanged, so a reader that does
+not wait finds the old bytes.
 """
 
 import ctypes

@@ -77,7 +77,7 @@ def test_streams_fork_and_join(backend, stream, graph):
 
 
 def test_branches_do_not_wait_for_each_other(backend, stream, graph, buffer):
-    """A long branch beside a short one, and the join waits for both."""
+    """A long branch and a short one; the join waits for both."""
     side, short = backend.stream(), graph_event(backend)
     with Capture(graph, stream):
         side.wait_stream(stream)

@@ -103,14 +103,14 @@ def test_an_opened_event_can_be_handed_on(backend, peers):
 def test_trace_tells_of_what_is_opened(backend, peer):
     event = shared(backend)
     handle = event.ipc_handle()
-    peer.do("import pystreams.trace; told = []")
+    peer.do("import pystreams.trace; kinds = []")
     peer.do(
         "subscription = pystreams.trace.subscribe("
-        "lambda record: told.append(record.kind))"
+        "lambda record: kinds.append(record.kind))"
     )
     peer.open(handle)
     peer.do("del event")
-    assert peer.do("told") == ["event_creation", "event_deletion"]
+    assert peer.do("kinds") == ["event_creation", "event_deletion"]
 
 
 def test_only_interprocess_events_have_a_handle(backend):

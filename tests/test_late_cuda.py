@@ -165,7 +165,7 @@ def run(run_late):
 
 
 def test_a_use_before_the_allocation_is_told(run):
-    told = run("""
+    printed = run("""
 first, second = backend.stream(), backend.stream()
 block = backend.empty(100, stream=first)
 block.fill_(1, stream=second)
@@ -173,7 +173,7 @@ second.wait_stream(first)
 block.fill_(1, stream=second)
 print(late.late_cuda_faults())
 """)
-    assert told == (
+    assert printed == (
         "late CUDA: stream 2 uses before their allocation 100 bytes of "
         "stream 1\n1\n"
     )
@@ -182,7 +182,7 @@ print(late.late_cuda_faults())
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_free_that_is_too_early_is_told(run, ordered):
     """Of work that pystreams knows nothing of."""
-    told = run(
+    printed = run(
         """
 first, second = backend.stream(), backend.stream()
 block = backend.empty(100, stream=first)
@@ -200,7 +200,7 @@ print(late.late_cuda_faults())
         "late CUDA: stream 1 frees, while another may use them, 100 bytes of "
         "stream 1\n"
     )
-    assert told == ("0\n" if ordered else f"{fault}1\n")
+    assert printed == ("0\n" if ordered else f"{fault}1\n")
 
 
 READERS = [
@@ -288,7 +288,7 @@ def test_devices_are_counted_without_the_driver(
 
 @pytest.mark.parametrize("chance", range(4))
 def test_memory_is_used_and_freed_in_order(run, chance):
-    told = run(
+    printed = run(
         """
 from memory_steps import Steps
 late.late_cuda_seed(int(sys.argv[1]))
@@ -300,13 +300,13 @@ print(late.late_cuda_faults())
 """,
         chance,
     )
-    assert told == "0\n"
+    assert printed == "0\n"
 
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_capsule_is_consumed_by_one_of_two_threads(run, versioned):
     """The backend is asked about the address with the GIL released."""
-    told = run(
+    printed = run(
         """
 import threading
 from producers import Loan, place
@@ -335,7 +335,7 @@ print({loan.deleted for loan in loans})
 """,
         versioned,
     )
-    assert told == "1500\n{1}\n"
+    assert printed == "1500\n{1}\n"
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_circles_are_seen(tmp_path):
 
 
 def test_a_backend_is_its_tables():
-    """What backends.h declares, each defined once, and nothing beside it."""
+    """The functions that backends.h declares, each once, and no others."""
     found = {}
     for path in SOURCES:
         if part(path).startswith("backends/") and path.suffix == ".c":

@@ -36,7 +36,7 @@ def run_seeds(request):
 
 
 class Gated:
-    """Record, wait, query and synchronize beside a stream that is held."""
+    """Record, wait, query and synchronize while another stream is held."""
 
     def __init__(self, backend, seed, devices):
         self.backend = backend

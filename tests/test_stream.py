@@ -320,7 +320,7 @@ def test_exports_itself_as_a_cuda_stream(cuda):
 
 
 def test_another_type_is_no_cuda_stream():
-    """Whoever takes it would hand the handle to the driver."""
+    """A library that takes it would pass the handle to the driver."""
     with pytest.raises(RuntimeError, match="cpu"):
         Stream("cpu").__cuda_stream__()
 
@@ -407,7 +407,7 @@ def test_higher_priority_is_served_first(engine):
 
 
 def test_dropped_with_work_queued(backend):
-    """Work that is queued still runs when nobody holds the stream."""
+    """Queued work still runs after the last reference is gone."""
     stream = backend.stream()
     event, block = backend.event(), backend.empty(64)
     block.fill_(1)

@@ -13,8 +13,8 @@ NBYTES = 1000
 
 
 @pytest.fixture
-def told():
-    """told(kinds, when=None) -> the list of records from here to the end of
+def traced():
+    """traced(kinds, when=None) -> the list of records from here to the end of
     the test; when(record) is called with each."""
     opened = []
 
@@ -45,9 +45,9 @@ def test_kinds():
     assert len(trace.KINDS) == len(set(trace.KINDS)) == 10
 
 
-def test_record_names_what_it_has(backend, told):
+def test_record_names_what_it_has(backend, traced):
     stream, event = backend.stream(), backend.event()
-    records = told("event_record")
+    records = traced("event_record")
     event.record(stream)
     (record,) = records
     assert record.kind == "event_record"
@@ -57,11 +57,11 @@ def test_record_names_what_it_has(backend, told):
     assert record.data_ptr is None
 
 
-def test_event_creation_comes_between_creation_and_record(backend, told):
+def test_event_creation_comes_between_creation_and_record(backend, traced):
     stream, event = backend.stream(), backend.event()
     with backend.hold(stream):
         seen = []
-        records = told(
+        records = traced(
             "event_creation",
             lambda record: seen.append((event.event_id, event.query())),
         )
@@ -73,21 +73,21 @@ def test_event_creation_comes_between_creation_and_record(backend, told):
     ]
 
 
-def test_event_creation_of_a_pooled_event(backend, told):
+def test_event_creation_of_a_pooled_event(backend, traced):
     stream = backend.stream()
     handle = recorded(backend, stream).event_id
-    records = told("event_creation")
+    records = traced("event_creation")
     event = recorded(backend, stream)
     assert event.event_id == handle
     assert records == [Record("event_creation", stream.device, event=handle)]
 
 
-def test_event_creation_is_once_however_many_threads_record(backend, told):
+def test_event_creation_is_once_however_many_threads_record(backend, traced):
     from concurrent.futures import ThreadPoolExecutor
 
     stream = backend.stream()
     events = [backend.event(enable_timing=False) for _ in range(50)]
-    records = told("event_creation")
+    records = traced("event_creation")
     with ThreadPoolExecutor(4) as pool:
         for event in events:
             list(pool.map(event.record, [stream] * 4))
@@ -96,11 +96,11 @@ def test_event_creation_is_once_however_many_threads_record(backend, told):
     ]
 
 
-def test_event_record_comes_after_the_record(backend, told):
+def test_event_record_comes_after_the_record(backend, traced):
     stream, event = backend.stream(), backend.event()
     queries = []
     with backend.hold(stream):
-        records = told(
+        records = traced(
             "event_record", lambda record: queries.append(event.query())
         )
         event.record(stream)
@@ -112,8 +112,8 @@ def test_event_record_comes_after_the_record(backend, told):
     ]
 
 
-def test_event_record_on_the_current_stream(backend, told):
-    records = told("event_record")
+def test_event_record_on_the_current_stream(backend, traced):
+    records = traced("event_record")
     event, stream = backend.event(), backend.stream()
     event.record()
     with stream:
@@ -121,8 +121,8 @@ def test_event_record_on_the_current_stream(backend, told):
     assert [record.stream for record in records] == [0, stream.native_handle]
 
 
-def test_event_record_by_a_stream(backend, told):
-    records = told(["event_creation", "event_record"])
+def test_event_record_by_a_stream(backend, traced):
+    records = traced(["event_creation", "event_record"])
     stream = backend.stream()
     event = stream.record_event()
     stream.record_event(event)
@@ -134,21 +134,21 @@ def test_event_record_by_a_stream(backend, told):
     ]
 
 
-def test_event_record_on_another_device_is_not_one(two_devices, told):
+def test_event_record_on_another_device_is_not_one(two_devices, traced):
     event = recorded(two_devices, two_devices.stream(0))
     other = two_devices.stream(1)
-    records = told("event_record")
+    records = traced("event_record")
     with pytest.raises(RuntimeError, match="does not match"):
         event.record(other)
     assert records == []
 
 
-def test_event_wait_comes_after_the_wait(backend, told):
+def test_event_wait_comes_after_the_wait(backend, traced):
     held, waiting = backend.stream(), backend.stream()
     queries = []
     with backend.hold(held):
         event = held.record_event()
-        records = told(
+        records = traced(
             "event_wait", lambda record: queries.append(waiting.query())
         )
         event.wait(waiting)
@@ -158,41 +158,41 @@ def test_event_wait_comes_after_the_wait(backend, told):
     assert records == [Record("event_wait", waiting.device, *handles)] * 2
 
 
-def test_event_wait_for_what_is_known_done(backend, told):
+def test_event_wait_for_what_is_known_done(backend, traced):
     event = recorded(backend, backend.stream())
-    records = told("event_wait")
+    records = traced("event_wait")
     event.wait()
     assert records == [
         Record("event_wait", backend.device(), event.event_id, 0)
     ]
 
 
-def test_event_wait_is_on_the_device_of_the_stream(two_devices, told):
+def test_event_wait_is_on_the_device_of_the_stream(two_devices, traced):
     event = recorded(two_devices, two_devices.stream(0))
     waiting = two_devices.stream(1)
-    records = told("event_wait")
+    records = traced("event_wait")
     waiting.wait_event(event)
     assert [record.device for record in records] == [waiting.device]
 
 
-def test_event_synchronization_comes_before_the_wait(backend, told):
+def test_event_synchronization_comes_before_the_wait(backend, traced):
     stream = backend.stream()
     gate = backend.gate(stream)
     event = stream.record_event()
-    records = told("event_synchronization", lambda record: gate.open())
+    records = traced("event_synchronization", lambda record: gate.open())
     event.synchronize()
     assert records == [
         Record("event_synchronization", stream.device, event=event.event_id)
     ]
 
 
-def test_event_synchronization_of_what_is_known_done(backend, told):
+def test_event_synchronization_of_what_is_known_done(backend, traced):
     """It returns as what it was when it was called, and waits for nothing
     that a callback records."""
     stream, held = backend.stream(), backend.stream()
     event = recorded(backend, stream)
     with backend.hold(held):
-        records = told(
+        records = traced(
             "event_synchronization", lambda record: event.record(held)
         )
         event.synchronize()
@@ -200,8 +200,8 @@ def test_event_synchronization_of_what_is_known_done(backend, told):
     assert [record.event for record in records] == [event.event_id]
 
 
-def test_event_never_recorded(backend, told):
-    records = told()
+def test_event_never_recorded(backend, traced):
+    records = traced()
     event = backend.event()
     event.wait()
     event.synchronize()
@@ -210,12 +210,12 @@ def test_event_never_recorded(backend, told):
     assert records == []
 
 
-def test_event_deletion_comes_before_the_handle_is_free(backend, told):
+def test_event_deletion_comes_before_the_handle_is_free(backend, traced):
     stream = backend.stream()
     event = recorded(backend, stream)
     handle = event.event_id
     made = []
-    records = told(
+    records = traced(
         "event_deletion",
         lambda record: made.append(recorded(backend, stream)),
     )
@@ -228,9 +228,9 @@ def test_event_deletion_comes_before_the_handle_is_free(backend, told):
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("enable_timing", [False, True])
 def test_event_of_each_kind_is_created_and_deleted(
-    backend, told, blocking, enable_timing
+    backend, traced, blocking, enable_timing
 ):
-    records = told(["event_creation", "event_deletion"])
+    records = traced(["event_creation", "event_deletion"])
     event = backend.event(blocking=blocking, enable_timing=enable_timing)
     event.record(backend.stream())
     handle = event.event_id
@@ -241,9 +241,9 @@ def test_event_of_each_kind_is_created_and_deleted(
     ]
 
 
-def test_wait_stream_is_four_operations(backend, told):
+def test_wait_stream_is_four_operations(backend, traced):
     first, second = backend.stream(), backend.stream()
-    records = told()
+    records = traced()
     second.wait_stream(first)
     event = records[0].event
     assert records == [
@@ -254,9 +254,9 @@ def test_wait_stream_is_four_operations(backend, told):
     ]
 
 
-def test_stream_creation_comes_after_the_creation(backend, told):
+def test_stream_creation_comes_after_the_creation(backend, traced):
     found = []
-    records = told(
+    records = traced(
         "stream_creation",
         lambda record: found.append(
             pystreams.Stream(
@@ -273,8 +273,8 @@ def test_stream_creation_comes_after_the_creation(backend, told):
     ]
 
 
-def test_stream_creation_of_a_pooled_stream(backend, told):
-    records = told("stream_creation")
+def test_stream_creation_of_a_pooled_stream(backend, traced):
+    records = traced("stream_creation")
     handles = []
     for _ in range(3):
         stream = backend.stream()
@@ -284,9 +284,9 @@ def test_stream_creation_of_a_pooled_stream(backend, told):
     assert [record.stream for record in records] == handles
 
 
-def test_stream_creation_is_none_of_what_wraps(backend, told):
+def test_stream_creation_is_none_of_what_wraps(backend, traced):
     stream = backend.stream()
-    records = told("stream_creation")
+    records = traced("stream_creation")
     handle = stream.native_handle
     pystreams.ExternalStream(handle, backend.device())
     pystreams.Stream(
@@ -299,10 +299,10 @@ def test_stream_creation_is_none_of_what_wraps(backend, told):
     assert records == []
 
 
-def test_stream_synchronization_comes_before_the_wait(backend, told):
+def test_stream_synchronization_comes_before_the_wait(backend, traced):
     stream = backend.stream()
     gate = backend.gate(stream)
-    records = told("stream_synchronization", lambda record: gate.open())
+    records = traced("stream_synchronization", lambda record: gate.open())
     stream.synchronize()
     assert records == [
         Record(
@@ -313,9 +313,9 @@ def test_stream_synchronization_comes_before_the_wait(backend, told):
     ]
 
 
-def test_stream_query_is_no_synchronization(backend, told):
+def test_stream_query_is_no_synchronization(backend, traced):
     stream = backend.stream()
-    records = told()
+    records = traced()
     stream.query()
     assert records == []
 
@@ -329,11 +329,11 @@ COPIES = {
 
 
 @pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
-def test_stream_synchronization_by_a_blocking_copy(backend, told, copy):
+def test_stream_synchronization_by_a_blocking_copy(backend, traced, copy):
     device, host = backend.empty(NBYTES), backend.host(NBYTES)
     stream = backend.stream()
     with stream:
-        records = told()
+        records = traced()
         copy(device, host)
     assert records == [
         Record(
@@ -344,25 +344,25 @@ def test_stream_synchronization_by_a_blocking_copy(backend, told, copy):
     ]
 
 
-def test_other_copies_and_fills_are_none(backend, told):
+def test_other_copies_and_fills_are_none(backend, traced):
     device, host = backend.empty(NBYTES), backend.host(NBYTES)
-    records = told()
+    records = traced()
     device.copy_(host, non_blocking=True)
     device.fill_(1)
     assert records == []
     backend.synchronize()
 
 
-def test_device_synchronization_comes_before_the_wait(two_devices, told):
+def test_device_synchronization_comes_before_the_wait(two_devices, traced):
     gate = two_devices.gate(two_devices.stream(1))
-    records = told("device_synchronization", lambda record: gate.open())
+    records = traced("device_synchronization", lambda record: gate.open())
     two_devices.synchronize(1)
     assert records == [Record("device_synchronization", two_devices.device(1))]
 
 
-def test_memory_allocation_comes_after_the_allocation(backend, told):
+def test_memory_allocation_comes_after_the_allocation(backend, traced):
     before, seen = backend.in_use(), []
-    records = told(
+    records = traced(
         "memory_allocation", lambda record: seen.append(backend.in_use())
     )
     buffer = backend.empty(NBYTES)
@@ -373,10 +373,10 @@ def test_memory_allocation_comes_after_the_allocation(backend, told):
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["dropped", "closed"])
-def test_memory_deallocation_comes_before_it(backend, told, closed):
+def test_memory_deallocation_comes_before_it(backend, traced, closed):
     buffer = backend.empty(NBYTES)
     address, before, seen = buffer.data_ptr(), backend.in_use(), []
-    records = told(
+    records = traced(
         "memory_deallocation", lambda record: seen.append(backend.in_use())
     )
     if closed:
@@ -388,22 +388,22 @@ def test_memory_deallocation_comes_before_it(backend, told, closed):
     ]
 
 
-def test_memory_deallocation_waits_for_the_last_part(backend, told):
+def test_memory_deallocation_waits_for_the_last_part(backend, traced):
     buffer = backend.empty(NBYTES)
     part = buffer[10:20]
-    records = told()
+    records = traced()
     del buffer
     assert records == []
     del part
     assert [record.kind for record in records] == ["memory_deallocation"]
 
 
-def test_memory_deallocation_waits_for_no_work(backend, told):
+def test_memory_deallocation_waits_for_no_work(backend, traced):
     """Nor does it tell of the events that the library makes for itself."""
     buffer, stream = backend.empty(NBYTES), backend.stream()
     with backend.hold(stream):
         buffer.record_stream(stream)
-        records = told()
+        records = traced()
         del buffer
         backend.empty(1)
         assert [record.kind for record in records] == [
@@ -420,29 +420,29 @@ def test_memory_deallocation_waits_for_no_work(backend, told):
     ]
 
 
-def test_memory_of_no_bytes_is_none(backend, told):
-    records = told()
+def test_memory_of_no_bytes_is_none(backend, traced):
+    records = traced()
     backend.empty(0).close()
     assert records == []
 
 
-def test_memory_of_the_host_is_none(pinning, told):
-    records = told()
+def test_memory_of_the_host_is_none(pinning, traced):
+    records = traced()
     pinning.empty(NBYTES, pin_memory=True).close()
     assert records == []
 
 
-def test_a_with_scope_tells_nothing(backend, told):
+def test_a_with_scope_tells_nothing(backend, traced):
     stream = backend.stream()
-    records = told()
+    records = traced()
     with stream, stream:
         backend.current_stream()
     assert records == []
 
 
-def test_a_refused_call_tells_nothing(backend, told):
+def test_a_refused_call_tells_nothing(backend, traced):
     stream, event = backend.stream(), backend.event()
-    records = told()
+    records = traced()
     stream.close()
     with pytest.raises(ValueError, match="closed"):
         event.record(stream)

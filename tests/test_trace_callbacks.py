@@ -492,7 +492,7 @@ def test_importing_the_package_stays_light(run_python):
 
 @pytest.mark.parametrize("taken", ["lent", "copied", "interface"])
 def test_may_make_another_stream_current(cuda, taken):
-    """The stream that work began on stays, though nobody else holds it."""
+    """The stream that work began on stays, with no other reference."""
     block = cuda.empty(64)
     block.fill_(3)
     target = cuda.empty(64)
