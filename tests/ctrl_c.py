@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 
 from calls import LIMIT, World
@@ -251,9 +252,19 @@ class Program:
             for _, kind in _C.backends()
         ]
 
-    def press(self, operation, prepare, number):
+    def grown(self, before, patience):
+        """Which of what is held is more than before, for so many seconds: a
+        notification that was under way when it was cancelled still comes."""
+        end = time.monotonic() + patience
+        while True:
+            more = [b > a for a, b in zip(before, self.held(), strict=True)]
+            if not any(more) or time.monotonic() >= end:
+                return more
+            time.sleep(0.001)
+
+    def press(self, operation, prepare, number, patience=0):
         """Interrupt the operation at a line: where that was, or None, and
-        what it holds more than before."""
+        whether it holds more than before."""
         call = prepare(self.world)
         places, before = self.places(), self.held()
         interrupt = Interrupt(number)
@@ -267,7 +278,7 @@ class Program:
         # Between subscribe() and the block, nothing else closes them.
         for subscription in list(trace._subscriptions):
             subscription.close()
-        after = self.held()
+        more = self.grown(before, patience)
         if self.places() != places:
             self.fault(operation, f"{where}: {self.places()} are current")
             for kind in (kind for _, kind in _C.backends()):
@@ -289,7 +300,7 @@ class Program:
             self.fault(operation, f"{where}: {text}")
         if lost:
             raise Lost
-        return where, [b > a for a, b in zip(before, after, strict=True)]
+        return where, more
 
     def run(self, operation, prepare):
         # What is made at a first use is kept.
@@ -300,7 +311,7 @@ class Program:
             for _ in range(AGAIN):
                 if not any(more):
                     break
-                again = self.press(operation, prepare, number)[1]
+                again = self.press(operation, prepare, number, LIMIT)[1]
                 more = [a and b for a, b in zip(more, again, strict=True)]
             for kind, grows in zip(("memory", "files"), more, strict=True):
                 if grows:
