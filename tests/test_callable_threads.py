@@ -155,8 +155,21 @@ def short(run):
     """run(code), which may call nomemory(n): the nth allocation from there
     fails, until remove()."""
     pytest.importorskip("_testcapi", reason="needs _testcapi")
+    # If there is no memory for a function, and a thread's start makes one,
+    # CPython 3.12 and 3.13 give up a reference to its code too much
+    # (MAKE_FUNCTION, python/cpython#122752) and later use it after its free:
+    # each code object gets references to spare.
     head = """
+import ctypes, gc, types
 from _testcapi import set_nomemory, remove_mem_hooks as remove
+spare = ctypes.py_object(100 * [
+    const
+    for function in gc.get_objects()
+    if isinstance(function, types.FunctionType)
+    for const in function.__code__.co_consts
+    if isinstance(const, types.CodeType)
+])
+ctypes.pythonapi.Py_IncRef(spare)
 sys.unraisablehook = threading.excepthook = lambda args: None
 def nomemory(n, result=None):
     set_nomemory(n, n + 1)
