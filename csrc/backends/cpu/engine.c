@@ -211,7 +211,7 @@ engine_begin_locked(struct cpu_engine *engine)
     }
     engine->files = NULL;
     engine->ranges = NULL;
-    engine->watcher.epoll.number = engine->watcher.bell.number = -1;
+    engine->watcher.epoll.number = engine->watcher.doorbell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);

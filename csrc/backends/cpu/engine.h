@@ -266,6 +266,13 @@ struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
 
 /* ---- Events ---- */
 
+/* What another process waits for a record with; hooked onto the record. */
+struct cpu_promise {
+    /* The record is done, or given up undone; frees the promise. */
+    void (*end_locked)(struct cpu_promise *promise,
+                       const struct cpu_record *record);
+};
+
 /* One record of an event; an item.  The event whose latest it is, queued
  * operations and waiting threads hold references to it. */
 struct cpu_record {
@@ -275,7 +282,7 @@ struct cpu_record {
     bool done;
     ps_status status; /* the failure of the work before it, once done */
     int64_t time;     /* when it was done; -1 before an event's first */
-    struct cpu_promise *promise; /* other processes are to be told, if any */
+    struct cpu_promise *promise; /* NULL unless other processes may wait */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
     struct ps_notification *notifications; /* a ring */
@@ -367,7 +374,7 @@ struct cpu_file {
 /* The thread that completes records of other processes. */
 struct cpu_watcher {
     struct cpu_file epoll; /* closed before it is needed */
-    struct cpu_file bell;
+    struct cpu_file doorbell;
 };
 
 /* ---- The engine ---- */

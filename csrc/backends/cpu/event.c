@@ -3,13 +3,20 @@
  * in effect at the wait, whatever the event stands for later. */
 #include "shared.h"
 
+static void
+promise_end_locked(struct cpu_record *record)
+{
+    if (record->promise != NULL) {
+        record->promise->end_locked(record->promise, record);
+        record->promise = NULL;
+    }
+}
+
 void
 cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record)
 {
     if (--record->refs == 0) {
-        if (record->promise != NULL) {
-            cpu_promise_keep_locked(record);
-        }
+        promise_end_locked(record);
         cpu_item_give_locked(engine, record);
     }
 }
@@ -27,9 +34,7 @@ cpu_record_complete_locked(struct cpu_engine *engine,
     }
     cpu_wake_locked(record->waiters, 0);
     cpu_notify_done_locked(engine, record);
-    if (record->promise != NULL) {
-        cpu_promise_keep_locked(record);
-    }
+    promise_end_locked(record);
 }
 
 static struct cpu_slot *

@@ -5,9 +5,11 @@
  * mapped, since to open one may have effects. */
 #include "shared.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -181,7 +183,7 @@ cpu_page_unmap(void *page)
 /* ---- Pipes ---- */
 
 int
-cpu_pipe_create(uint64_t *inode)
+cpu_pipe_create(uint32_t *inode)
 {
     int ends[2];
     char path[32];
@@ -193,16 +195,17 @@ cpu_pipe_create(uint64_t *inode)
     int both = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     close(ends[0]);
     close(ends[1]);
-    if (both < 0 || fstat(both, &found) != 0) {
+    /* Linux numbers pipes with 32 bits. */
+    if (both < 0 || fstat(both, &found) != 0 || found.st_ino > UINT32_MAX) {
         close(both);
         return -1;
     }
-    *inode = found.st_ino;
+    *inode = (uint32_t)found.st_ino;
     return both;
 }
 
 ps_status
-cpu_pipe_open(pid_t process, int number, uint64_t inode, int *pipe)
+cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe)
 {
     struct expected expected = {
         .type = S_IFIFO,
@@ -210,5 +213,21 @@ cpu_pipe_open(pid_t process, int number, uint64_t inode, int *pipe)
         .name = "pipe:",
         .flags = O_RDONLY | O_NONBLOCK,
     };
-    return peer_open(process, number, &expected, pipe);
+    char path[32];
+    struct dirent *entry;
+    ps_status status = peer_open(process, likely, &expected, pipe);
+    if (status != PS_ERROR_INVALID_HANDLE) {
+        return status;
+    }
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)process);
+    DIR *files = opendir(path);
+    if (files == NULL) {
+        return open_failure();
+    }
+    while (status == PS_ERROR_INVALID_HANDLE &&
+           (entry = readdir(files)) != NULL) {
+        status = peer_open(process, atoi(entry->d_name), &expected, pipe);
+    }
+    closedir(files);
+    return status;
 }

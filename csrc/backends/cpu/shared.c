@@ -2,75 +2,61 @@
  *
  * The event is a page of memory, in a file without a name: its maker keeps it
  * open, others find it by number through /proc, and it is gone with the last
- * process that has it mapped, however that ends.  In the page stand the latest
- * records, by serial.
+ * process that has it mapped, however that ends.  The page holds the latest
+ * record, as one word: its process, its pipe and its outcome.
  *
- * A record that is not done has a pipe, which its process alone holds for
- * writing.  Others open that through /proc, too, and see the end by the number
- * of bytes in it, the status and one more; nobody reads them, so everybody
- * sees them.  A pipe that ends without any was that of a process that died.
+ * A record that is pending has a pipe, which its process alone holds for
+ * writing.  Others open that through /proc and wait for its first bytes: as
+ * many as the status and one more.  Nobody reads them, so everybody sees them.
+ * A pipe that ends without any was that of a process that died.
  *
  * One rule: everything in the page may change at any time, a process may stop
  * or die between any two lines, and a peer may write what it likes.  So no
- * wait, index or status comes from the page unchecked, and only a page of this
- * library's is ever mapped: it is looked at before it is opened.
+ * status comes from the page unchecked, only a page of this library's is ever
+ * mapped, and the page holds no lock: a stopped process could keep it, and a
+ * robust mutex has pointers in it that a peer could overwrite.
  *
- * To publish a record is to claim a serial, to take the serial's entry by
- * exchanging its state for CLAIMED, to fill it in, to exchange that for the
- * serial and the outcome, and to raise `latest` to the serial.
- *
- * - An entry is taken only if its record was superseded: its serial is below
- *   `latest`.  So the entry of the record in effect stays, and so does one
- *   that is about to take effect.
- * - A claimed entry is its process's alone; others claim another serial
- *   instead.  So a process that stopped there and goes on after any number of
- *   later records finds the entry as it left it, raises no `latest` that is
- *   higher, and damages nothing.
- * - An entry that a dead process had claimed is taken over.
- * - A process that dies earlier leaves a gap among the serials, which nobody
- *   asks for; one that dies later, a record without a pipe, which has failed.
- * - A state names its serial, so it is never the same twice.  A reader that
- *   finds the serial before and after it read an entry has read one record.
- * - The end of a record is exchanged for "pending" and its serial, so that it
- *   changes no later record; then it goes to the pipe, for which those look
- *   that wait already.  If the process died between the two, they find it in
- *   the entry, unless that has a later record by then. */
+ * - To record is to store the word, and the last store wins.  There is no
+ *   state between two words in which a process could stop.
+ * - No two pending records have the same word: the pipe's inode is in it.  So
+ *   the outcome, which a compare-and-exchange puts into the word of the
+ *   pending record, changes no later record's.
+ * - The outcome goes into the page first, for those that look later, and then
+ *   into the pipe, for those that wait already.  If the process dies between
+ *   the two they find it in the page, unless that has a later record by then.
+ * - A pipe that cannot be opened, although the word is still the same, was
+ *   that of a process that died. */
 #include "shared.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 enum {
-    PAGE_RECORDS = 64,
-    OUTCOME_BITS = 10, /* 0 while it is not known, else the status + 1 */
-    CLAIMED = (1 << OUTCOME_BITS) - 1, /* no outcome: it is being written */
-    PROCESS_BITS = 22,                 /* Linux has no process above them */
-    MOST_TRIES = 1000, /* to find a record that others replace meanwhile */
+    OUTCOME_BITS = 10, /* 0 while it is pending, else the status + 1 */
+    PROCESS_BITS = 22, /* Linux numbers no process above them */
+    MOST_TRIES = 100,  /* to open a record that others replace meanwhile */
 };
 
-#define OUTCOME(state) ((int)((state) & ((1 << OUTCOME_BITS) - 1)))
-#define SERIAL(state)  ((state) >> OUTCOME_BITS)
-
-/* A record; written by the process that claimed it. */
-struct entry {
-    /* The serial, and the outcome below it; of a claimed one the lower half of
-     * the serial, and the process and CLAIMED below it. */
-    _Atomic uint64_t state;
-    _Atomic uint64_t inode; /* of the pipe */
-    atomic_int process;
-    atomic_int pipe; /* its number there */
-};
+#define OUTCOME(word) ((int)((word) & ((1 << OUTCOME_BITS) - 1)))
+#define PROCESS(word) \
+    ((pid_t)((word) >> OUTCOME_BITS & ((1 << PROCESS_BITS) - 1)))
+#define INODE(word) ((uint32_t)((word) >> (OUTCOME_BITS + PROCESS_BITS)))
+/* The word of the record before it was done. */
+#define PENDING(word) ((word) >> OUTCOME_BITS << OUTCOME_BITS)
 
 struct page {
     uint64_t nonce[3];
-    _Atomic uint64_t claimed; /* the latest serial that was given out */
-    _Atomic uint64_t latest;  /* that of the record in effect; 0 if none */
-    struct entry entries[PAGE_RECORDS]; /* by serial */
+    /* 0 if there is no record; without an inode if it was done at once. */
+    _Atomic uint64_t latest;
+    /* The number of the latest record's pipe, unless two processes recorded
+     * at once or one stopped between the two words. */
+    atomic_int pipe;
 };
 
 _Static_assert(sizeof(struct page) <= CPU_PAGE_BYTES, "a page is a page");
@@ -90,21 +76,30 @@ struct token {
 
 _Static_assert(sizeof(struct token) == PS_IPC_HANDLE_BYTES, "no gaps");
 
-static const char magic[8] = "psevent1";
+static const char magic[8] = "psevent2";
 
 struct cpu_shared {
-    unsigned refs;   /* the event's, its promises' and the watcher's */
-    uint64_t serial; /* of the record that is the event's here; 0 for none */
+    unsigned refs; /* the event's, its promises' and its watches' */
+    uint64_t word; /* of the record that is the event's here; 0 for none */
     struct page *page;
     struct cpu_file file; /* the page; open with the maker, until destroyed */
     struct token token;
 };
 
-struct cpu_promise {
+/* A pending record of this process. */
+struct promise {
+    struct cpu_promise base;
     struct cpu_shared *shared;
-    uint64_t serial;
-    uint64_t inode;
+    uint64_t word;
     struct cpu_file pipe;
+};
+
+/* A pending record of another process. */
+struct watch {
+    struct cpu_file pipe;
+    struct cpu_record *record;
+    struct cpu_shared *shared;
+    uint64_t word;
 };
 
 /* FNV-1a: no change of a single byte goes unseen. */
@@ -251,23 +246,6 @@ cpu_shared_close_locked(struct cpu_shared *shared)
 
 /* ---- Records of this process ---- */
 
-ps_status
-cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
-                        struct cpu_record *record)
-{
-    struct cpu_promise *promise = calloc(1, sizeof(*promise));
-    int pipe = promise != NULL ? cpu_pipe_create(&promise->inode) : -1;
-    if (pipe < 0) {
-        free(promise);
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    cpu_file_keep_locked(engine, &promise->pipe, pipe);
-    promise->shared = shared;
-    shared->refs++;
-    record->promise = promise;
-    return PS_SUCCESS;
-}
-
 /* A failure has one of the contract's statuses, whoever reports it. */
 static ps_status
 checked(int status)
@@ -278,230 +256,242 @@ checked(int status)
                : PS_ERROR_UNKNOWN;
 }
 
-static uint64_t
-outcome(const struct cpu_record *record)
+static void
+promise_end_locked(struct cpu_promise *base, const struct cpu_record *record)
 {
-    return record->done ? (uint64_t)checked(record->status) + 1 : 0;
+    static const char bytes[1 << OUTCOME_BITS];
+    struct promise *promise = (struct promise *)base;
+    struct cpu_shared *shared = promise->shared;
+    if (record->done) {
+        size_t outcome = (size_t)checked(record->status) + 1;
+        uint64_t pending = promise->word, ended = pending | outcome;
+        if (shared->word == pending) {
+            shared->word = ended;
+        }
+        atomic_compare_exchange_strong(&shared->page->latest, &pending, ended);
+        /* There is room, unless a peer filled it. */
+        ssize_t written = write(promise->pipe.number, bytes, outcome);
+        (void)written;
+    }
+    cpu_file_close_locked(&promise->pipe);
+    shared_unref_locked(shared);
+    free(promise);
 }
 
-/* The status of another process's record that has ended. */
+ps_status
+cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
+                        struct cpu_record *record)
+{
+    struct promise *promise = malloc(sizeof(*promise));
+    uint32_t inode;
+    int pipe = promise != NULL ? cpu_pipe_create(&inode) : -1;
+    if (pipe < 0) {
+        free(promise);
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *promise = (struct promise){
+        .base.end_locked = promise_end_locked,
+        .shared = shared,
+        .word = ((uint64_t)inode << PROCESS_BITS | (uint64_t)getpid())
+                << OUTCOME_BITS,
+    };
+    cpu_file_keep_locked(engine, &promise->pipe, pipe);
+    shared->refs++;
+    record->promise = &promise->base;
+    return PS_SUCCESS;
+}
+
+void
+cpu_shared_publish_locked(struct cpu_shared *shared,
+                          const struct cpu_record *record)
+{
+    const struct promise *promise = (const struct promise *)record->promise;
+    if (promise != NULL) {
+        shared->word = promise->word;
+        atomic_store(&shared->page->pipe, promise->pipe.number);
+    }
+    else {
+        shared->word = (uint64_t)getpid() << OUTCOME_BITS |
+                       ((uint64_t)checked(record->status) + 1);
+    }
+    atomic_store(&shared->page->latest, shared->word);
+}
+
+/* ---- Records of other processes ---- */
+
+/* The status of a record that has ended. */
 static ps_status
 status_of(int outcome)
 {
     return outcome != 0 ? checked(outcome - 1) : PS_ERROR_CONTEXT_DESTROYED;
 }
 
-static struct entry *
-entry_of(struct cpu_shared *shared, uint64_t serial)
+static void
+watch_end_locked(struct cpu_engine *engine, struct watch *watch)
 {
-    return &shared->page->entries[serial % PAGE_RECORDS];
-}
-
-/* Whether the state is that of the record with the serial. */
-static bool
-is_of(uint64_t state, uint64_t serial)
-{
-    return SERIAL(state) == serial && OUTCOME(state) != CLAIMED;
-}
-
-/* Whether nobody needs what an entry in this state holds. */
-static bool
-is_free(struct page *page, uint64_t state)
-{
-    enum { PROCESSES = 1 << PROCESS_BITS };
-    if (OUTCOME(state) == CLAIMED) {
-        return kill((pid_t)(SERIAL(state) % PROCESSES), 0) != 0 &&
-               errno == ESRCH;
+    uint64_t latest = atomic_load(&watch->shared->page->latest);
+    int outcome = 0;
+    ioctl(watch->pipe.number, FIONREAD, &outcome);
+    if (outcome == 0 && PENDING(latest) == watch->word) {
+        outcome = OUTCOME(latest);
     }
-    return state == 0 || SERIAL(state) < atomic_load(&page->latest);
+    if (!watch->record->done) {
+        cpu_record_complete_locked(engine, watch->record, status_of(outcome));
+    }
+    cpu_record_unref_locked(engine, watch->record);
+    shared_unref_locked(watch->shared);
+    /* Closing would not do while a forked child has the file, too. */
+    epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, watch->pipe.number,
+              NULL);
+    cpu_file_close_locked(&watch->pipe);
+    free(watch);
 }
 
-/* Claim a serial and its entry, whose state is then *claimed; 0 where none is
- * to be had, which honest peers can bring about only by the dozen. */
-static uint64_t
-entry_claim(struct cpu_shared *shared, uint64_t *claimed)
+static void *
+watcher_main(void *argument)
 {
-    struct page *page = shared->page;
-    for (int i = 0; i < MOST_TRIES; i++) {
-        uint64_t serial =
-            SERIAL((atomic_fetch_add(&page->claimed, 1) + 1) << OUTCOME_BITS);
-        struct entry *entry = entry_of(shared, serial);
-        uint64_t state = atomic_load(&entry->state);
-        *claimed = serial << (PROCESS_BITS + OUTCOME_BITS) |
-                   (uint64_t)getpid() << OUTCOME_BITS | CLAIMED;
-        if (is_free(page, state) &&
-            atomic_compare_exchange_strong(&entry->state, &state, *claimed)) {
-            return serial;
+    enum { AT_A_TIME = 64 };
+    struct cpu_engine *engine = argument;
+    struct epoll_event events[AT_A_TIME];
+    cpu_lock(engine);
+    while (engine->phase == CPU_OPEN) {
+        int epoll = engine->watcher.epoll.number;
+        cpu_unlock(engine);
+        int count = epoll_wait(epoll, events, AT_A_TIME, -1);
+        cpu_lock(engine);
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.ptr != NULL) {
+                watch_end_locked(engine, events[i].data.ptr);
+            }
         }
     }
-    return 0;
+    cpu_engine_leave_locked(engine);
+    cpu_unlock(engine);
+    return NULL;
 }
 
-void
-cpu_shared_publish_locked(struct cpu_shared *shared, struct cpu_record *record)
-{
-    struct page *page = shared->page;
-    uint64_t claimed, serial = entry_claim(shared, &claimed);
-    struct entry *entry = entry_of(shared, serial);
-    shared->serial = serial;
-    if (serial == 0) {
-        return;
-    }
-    if (record->promise != NULL) {
-        record->promise->serial = serial;
-        atomic_store(&entry->inode, record->promise->inode);
-        atomic_store(&entry->process, getpid());
-        atomic_store(&entry->pipe, record->promise->pipe.number);
-    }
-    if (!atomic_compare_exchange_strong(&entry->state, &claimed,
-                                        serial << OUTCOME_BITS |
-                                            outcome(record))) {
-        return;
-    }
-    uint64_t latest = atomic_load(&page->latest);
-    while (latest < serial &&
-           !atomic_compare_exchange_weak(&page->latest, &latest, serial)) {
-    }
-}
-
-void
-cpu_promise_keep_locked(struct cpu_record *record)
-{
-    static const char bytes[1 << OUTCOME_BITS];
-    struct cpu_promise *promise = record->promise;
-    uint64_t serial = promise->serial, state = serial << OUTCOME_BITS;
-    uint64_t known = outcome(record);
-    if (serial != 0 && known != 0) {
-        struct entry *entry = entry_of(promise->shared, serial);
-        atomic_compare_exchange_strong(&entry->state, &state, state | known);
-        /* There is room, unless a peer filled it. */
-        ssize_t written = write(promise->pipe.number, bytes, known);
-        (void)written;
-    }
-    cpu_file_close_locked(&promise->pipe);
-    shared_unref_locked(promise->shared);
-    free(promise);
-    record->promise = NULL;
-}
-
-/* ---- Records of other processes ---- */
-
-/* Open the pipe of a record that is pending, and look at its state again: if
- * that has not changed, there was a pipe to open, or its process is dead.
- * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
-entry_open(struct entry *entry, uint64_t *state, int *pipe)
+watcher_start_locked(struct cpu_engine *engine)
 {
-    uint64_t pending = *state;
-    ps_status status =
-        cpu_pipe_open(atomic_load(&entry->process), atomic_load(&entry->pipe),
-                      atomic_load(&entry->inode), pipe);
-    *state = atomic_load(&entry->state);
-    if (status != PS_ERROR_INVALID_HANDLE) {
+    struct cpu_watcher *watcher = &engine->watcher;
+    struct epoll_event wake = {.events = EPOLLIN};
+    if (engine->phase != CPU_OPEN) {
+        return PS_ERROR_SHUTTING_DOWN;
+    }
+    if (watcher->epoll.number >= 0) {
+        return PS_SUCCESS;
+    }
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    int doorbell = eventfd(0, EFD_CLOEXEC);
+    if (epoll >= 0 && doorbell >= 0 &&
+        epoll_ctl(epoll, EPOLL_CTL_ADD, doorbell, &wake) == 0 &&
+        cpu_thread_start_locked(engine, watcher_main, "ps-cpu-watcher")) {
+        cpu_file_keep_locked(engine, &watcher->epoll, epoll);
+        cpu_file_keep_locked(engine, &watcher->doorbell, doorbell);
+        return PS_SUCCESS;
+    }
+    close(epoll);
+    close(doorbell);
+    return PS_ERROR_OUT_OF_MEMORY;
+}
+
+void
+cpu_watcher_stop_locked(struct cpu_engine *engine)
+{
+    if (engine->watcher.doorbell.number >= 0) {
+        eventfd_write(engine->watcher.doorbell.number, 1);
+    }
+}
+
+/* Have the watcher complete the record once the pipe, which is its own from
+ * here on, shows how it ended.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+static ps_status
+watch_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
+                   uint64_t word, int pipe, struct cpu_record *record)
+{
+    ps_status status = watcher_start_locked(engine);
+    struct watch *watch = NULL;
+    struct epoll_event ended = {.events = EPOLLIN};
+    if (status == PS_SUCCESS) {
+        ended.data.ptr = watch = malloc(sizeof(*watch));
+        if (watch == NULL || epoll_ctl(engine->watcher.epoll.number,
+                                       EPOLL_CTL_ADD, pipe, &ended) != 0) {
+            status = PS_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (status != PS_SUCCESS) {
+        free(watch);
+        close(pipe);
         return status;
     }
-    if (*state == pending) {
-        *state += PS_ERROR_CONTEXT_DESTROYED + 1;
-    }
+    *watch = (struct watch){.record = record, .shared = shared, .word = word};
+    cpu_file_keep_locked(engine, &watch->pipe, pipe);
+    record->refs++;
+    shared->refs++;
     return PS_SUCCESS;
 }
 
-/* A record here for one of another process: done, or to be completed by the
- * watcher, whose the pipe is then.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Make the record of the word the event's here.
+ * Statuses: PS_ERROR_NOT_READY if the word has changed meanwhile,
+ * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
-record_import_locked(struct cpu_engine *engine, struct cpu_shared *shared,
-                     uint64_t state, int *pipe, struct cpu_record **result)
+adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
 {
-    int outcome = OUTCOME(state);
+    struct cpu_shared *shared = event->shared;
+    struct page *page = shared->page;
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    int pipe;
     struct cpu_record *record = cpu_item_take_locked(engine);
-    ps_status status = PS_SUCCESS;
     if (record == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *record = (struct cpu_record){.refs = 1};
-    if (outcome != 0) {
-        cpu_record_complete_locked(engine, record, status_of(outcome));
+    if (OUTCOME(word) == 0) {
+        status = cpu_pipe_open(PROCESS(word), atomic_load(&page->pipe),
+                               INODE(word), &pipe);
     }
-    else {
-        status = cpu_watcher_add_locked(engine, *pipe, record, shared,
-                                        SERIAL(state));
+    if (status == PS_SUCCESS) {
+        status = watch_begin_locked(engine, shared, word, pipe, record);
     }
-    if (status != PS_SUCCESS) {
-        cpu_item_give_locked(engine, record);
-        return status;
+    else if (status == PS_ERROR_INVALID_HANDLE) {
+        cpu_record_complete_locked(engine, record, status_of(OUTCOME(word)));
+        status = atomic_load(&page->latest) == word ? PS_SUCCESS
+                                                    : PS_ERROR_NOT_READY;
     }
-    if (outcome == 0) {
-        *pipe = -1;
-        shared->refs++;
-    }
-    *result = record;
-    return PS_SUCCESS;
-}
-
-/* Make the record with this serial the event's here, unless it is in effect no
- * longer. */
-static ps_status
-adopt_locked(struct cpu_engine *engine, struct cpu_slot *event,
-             uint64_t serial)
-{
-    struct cpu_shared *shared = event->shared;
-    struct entry *entry = entry_of(shared, serial);
-    uint64_t state = atomic_load(&entry->state);
-    struct cpu_record *record = NULL;
-    ps_status status = PS_SUCCESS;
-    int pipe = -1;
-    if (state == serial << OUTCOME_BITS) {
-        status = entry_open(entry, &state, &pipe);
-    }
-    if (status == PS_SUCCESS && is_of(state, serial)) {
-        status = record_import_locked(engine, shared, state, &pipe, &record);
-    }
-    if (pipe >= 0) {
-        close(pipe);
-    }
-    if (record != NULL) {
-        cpu_record_unref_locked(engine, event->object);
+    if (status == PS_SUCCESS) {
+        struct cpu_record *before = event->object;
         event->object = record;
-        shared->serial = serial;
+        shared->word = word;
+        record = before;
     }
+    cpu_record_unref_locked(engine, record);
     return status;
-}
-
-ps_status
-cpu_shared_end_locked(struct cpu_shared *shared, uint64_t serial, int bytes)
-{
-    uint64_t state = atomic_load(&entry_of(shared, serial)->state);
-    if (bytes == 0 && is_of(state, serial)) {
-        bytes = OUTCOME(state);
-    }
-    shared_unref_locked(shared);
-    return status_of(bytes);
 }
 
 ps_status
 cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
 {
     struct cpu_shared *shared = event->shared;
-    ps_status status = PS_SUCCESS;
-    uint64_t latest = shared->serial;
-    for (int i = 0; i < MOST_TRIES && status == PS_SUCCESS; i++) {
-        latest = atomic_load(&shared->page->latest);
-        if (latest <= shared->serial) {
-            break;
+    for (int i = 0; i < MOST_TRIES; i++) {
+        struct cpu_record *record = event->object;
+        uint64_t word = atomic_load(&shared->page->latest);
+        if (word == shared->word) {
+            return PS_SUCCESS;
         }
-        status = adopt_locked(engine, event, latest);
+        if (INODE(word) != 0 && PENDING(word) == PENDING(shared->word)) {
+            /* The watcher may not have come to it yet. */
+            if (!record->done && record->capture == 0 &&
+                record->promise == NULL) {
+                cpu_record_complete_locked(engine, record,
+                                           status_of(OUTCOME(word)));
+            }
+            return PS_SUCCESS;
+        }
+        ps_status status = adopt_locked(engine, event, word);
+        if (status != PS_ERROR_NOT_READY) {
+            return status;
+        }
     }
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    /* The end of another process's may be known before the watcher comes to
-     * it. */
-    struct cpu_record *record = event->object;
-    uint64_t state = atomic_load(&entry_of(shared, shared->serial)->state);
-    if (!record->done && record->capture == 0 && record->promise == NULL &&
-        is_of(state, shared->serial) && OUTCOME(state) != 0) {
-        cpu_record_complete_locked(engine, record, status_of(OUTCOME(state)));
-    }
-    return latest <= shared->serial ? PS_SUCCESS : PS_ERROR_UNKNOWN;
+    return PS_ERROR_UNKNOWN;
 }

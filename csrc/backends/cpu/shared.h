@@ -36,17 +36,12 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event);
 ps_status
 cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                         struct cpu_record *record);
-/* Put the record, done or with a promise, into effect for all processes; a
- * page that peers have ruined shows it to none. */
+/* Put the record, done or with a promise, into effect for all processes. */
 void cpu_shared_publish_locked(struct cpu_shared *shared,
-                               struct cpu_record *record);
-/* Give up the record's promise, once it is done or was never published. */
-void cpu_promise_keep_locked(struct cpu_record *record);
+                               const struct cpu_record *record);
 
-/* How the record with the serial ended, whose process left so many bytes in
- * its pipe; gives a reference to the event up. */
-ps_status
-cpu_shared_end_locked(struct cpu_shared *shared, uint64_t serial, int bytes);
+/* The engine is stopping: end the thread that waits for other processes. */
+void cpu_watcher_stop_locked(struct cpu_engine *engine);
 
 /* ---- Files ---- */
 
@@ -69,19 +64,9 @@ void cpu_page_unmap(void *page);
 /* A pipe that is open for reading and writing, as one that nobody can read
  * raises SIGPIPE, and that is not waited for when a peer fills it; -1 where
  * there is no room for one. */
-int cpu_pipe_create(uint64_t *inode);
-/* As cpu_page_open, to read it. */
-ps_status cpu_pipe_open(pid_t process, int number, uint64_t inode, int *pipe);
-
-/* ---- The watcher ---- */
-
-/* Complete the record, which has the serial among the event's, once the pipe
- * shows how it ended.  The pipe and a reference to the event are the watcher's
- * then.  Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
-ps_status cpu_watcher_add_locked(struct cpu_engine *engine, int pipe,
-                                 struct cpu_record *record,
-                                 struct cpu_shared *shared, uint64_t serial);
-/* The engine is stopping. */
-void cpu_watcher_stop_locked(struct cpu_engine *engine);
+int cpu_pipe_create(uint32_t *inode);
+/* As cpu_page_open, to read it; the process has it open under any number,
+ * most likely this one. */
+ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif
