@@ -703,9 +703,10 @@ CASES = {
     "Buffer.__dlpack_device__": lambda w: w.buffer.__dlpack_device__,
     "Buffer.close": closing(lambda w: pystreams.empty(9, device=w.device)),
     "from_dlpack": lambda w: lambda: pystreams.from_dlpack(w.buffer),
-    "backend_members backends default_type": lambda w: (
+    "backend_members takes_limits backends default_type": lambda w: (
         lambda: (
             _C.backend_members(w.type),
+            _C.takes_limits(w.type),
             _C.backends(),
             _C.default_type(),
         )

@@ -230,7 +230,9 @@ def test_a_backend_is_its_tables():
         "backends/cpu": ["ps_cpu_backend", "ps_cpu_faults"],
         "backends/cuda": ["ps_cuda_backend"],
     }
-    assert sorted(declared) == sorted(sum(found.values(), []))
+    assert sorted(declared) == sorted(
+        name for names in found.values() for name in names
+    )
 
 
 def test_exports_only_its_initializer(sanitized):

@@ -74,8 +74,8 @@ ps_status ps_graph_instantiate(struct ps_graph *graph);
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_stream **full);
 
-/* Release everything it holds, and end its capture.  Launches that were queued still
- * run.  May block; the status is that of the clean-up.
+/* Release everything it holds, and end its capture.  Launches that were queued
+ * still run.  May block; the status is that of the clean-up.
  * PS_ERROR_CAPTURE_WRONG_THREAD, with nothing given up. */
 ps_status ps_graph_reset(struct ps_graph *graph);
 

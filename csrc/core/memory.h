@@ -129,7 +129,8 @@ ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
 }
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
- * be 0.  If memory is short, waits for the work that uses retired blocks.  May block. */
+ * be 0.  If memory is short, waits for the work that uses retired blocks.  May
+ * block. */
 ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,
                           struct ps_block **block);
 

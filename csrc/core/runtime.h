@@ -44,8 +44,8 @@ struct ps_device {
     /* Handle 0, never freed. */
     struct ps_stream default_stream;
 
-    /* Guards the fields below.  Held for a few instructions, never across a call
-     * of the backend. */
+    /* Guards the fields below.  Held for a few instructions, never across a
+     * call of the backend. */
     pthread_mutex_t mutex;
     /* Streams made here that somebody holds, for ps_stream_find. */
     struct ps_stream *streams;

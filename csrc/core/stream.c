@@ -56,7 +56,8 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* Take the stream at a place in the pool, if it has the priority (NULL: any). */
+/* Take the stream at a place in the pool, if it has the priority (NULL: any).
+ */
 static bool
 pool_take(struct ps_device *device, int place, const int *priority,
           struct ps_pooled_stream *taken)

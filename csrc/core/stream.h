@@ -118,8 +118,8 @@ ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
 /* As ps_stream_query, for core's own housekeeping: disturbs no capture, and
- * reports a stream that is being captured as busy.  A capture that another thread begins on the
- * stream meanwhile is not seen. */
+ * reports a stream that is being captured as busy.  A capture that another
+ * thread begins on the stream meanwhile is not seen. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);

@@ -288,9 +288,10 @@ struct ps_backend {
                                     const struct ps_limit *limit);
 
     /* Work queued on the stream from here on starts after the event's record
-     * in effect at this call is done; at once if it was never recorded.  A later record of the event changes nothing.  The event may
-     * be of another device.  A failure of the work before that record becomes
-     * the stream's.  Enqueues. */
+     * in effect at this call is done; at once if it was never recorded.  A
+     * later record of the event changes nothing.  The event may be of another
+     * device.  A failure of the work before that record becomes the stream's.
+     * Enqueues. */
     ps_status (*stream_wait_event)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    ps_handle event);
@@ -304,9 +305,9 @@ struct ps_backend {
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
-    /* Optional; NULL if a handle does not tell.  The device of a stream made by
-     * another library; never called for stream 0.  Answers, and leaves *device
-     * alone if the handle stands for a stream of every device.
+    /* Optional; NULL if a handle does not tell.  The device of a stream made
+     * by another library; never called for stream 0.  Answers, and leaves
+     * *device alone if the handle stands for a stream of every device.
      * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);
@@ -364,13 +365,13 @@ struct ps_backend {
                               ps_handle event,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
 
-    /* Open an event that another process exported; core refuses handles of this
-     * process's own.  The handle may be any bytes.  Each process may record the
-     * event, and every member that takes it means the latest record of any
-     * process.  A record may be done only once all earlier ones of the event
-     * are.  If a process ends before the work of its record, the record has
-     * failed, if the backend can tell.  event_destroy ends this process's use
-     * of the event.  May block.
+    /* Open an event that another process exported; core refuses handles of
+     * this process's own.  The handle may be any bytes.  Each process may
+     * record the event, and every member that takes it means the latest record
+     * of any process.  A record may be done only once all earlier ones of the
+     * event are.  If a process ends before the work of its record, the record
+     * has failed, if the backend can tell.  event_destroy ends this process's
+     * use of the event.  May block.
      * Statuses: PS_ERROR_INVALID_VALUE if no event_export of a backend of this
      * device type wrote the handle, PS_ERROR_INVALID_DEVICE for an event of
      * another device, PS_ERROR_INVALID_HANDLE for one that is gone, if the
