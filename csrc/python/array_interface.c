@@ -1,10 +1,19 @@
 /* The CUDA array interface, version 3, both ways.  Its `stream` says whose
  * work must come before: None asks for no wait, 0 is not allowed. */
-#include "span.h"
+#include "array_interface.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "args.h"
+#include "borrow.h"
+#include "buffer.h"
+#include "current.h"
+#include "device.h"
+#include "enqueue.h"
+#include "stream.h"
+#include "transfer.h"
 
 static const char what[] = "the CUDA array interface";
 

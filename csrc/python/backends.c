@@ -1,7 +1,8 @@
-/* Which backends there are: those of this library, registered when the module
- * is first imported, and those that extension modules bring along.  Backends
- * outlive the module, so that importing it again finds them. */
-#include "module.h"
+/* Which backends there are, and which of them a call uses: those of this
+ * library, registered when the module is first imported, and those that
+ * extension modules bring along.  Backends outlive the module, so that
+ * importing it again finds them. */
+#include "backends.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -9,6 +10,10 @@
 #include <string.h>
 
 #include "../backends/backends.h"
+
+#include "device.h"
+#include "device_functions.h"
+#include "errors.h"
 
 /* A number of devices, at least so many, from the environment: 0 where the
  * variable is not set, -1 with ValueError where it is no such number. */
@@ -110,6 +115,126 @@ register_backends(void)
 #else
     return 0;
 #endif
+}
+
+struct ps_runtime *
+find_runtime(long type)
+{
+    struct ps_runtime *runtime =
+        type >= 0 && type <= INT_MAX ? ps_runtime_find((int)type) : NULL;
+    if (runtime == NULL && type == PS_DEVICE_CUDA) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "No CUDA GPUs are available: " NO_CUDA_BACKEND);
+    }
+    else if (runtime == NULL) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "no backend is registered for the device type %ld (%s)",
+                     type, device_type_name((int)type));
+    }
+    return runtime;
+}
+
+ps_status
+count_devices(struct ps_runtime *runtime, int *count)
+{
+    ps_status status;
+    if (atomic_load(&runtime->device_count) != 0) {
+        return ps_runtime_devices(runtime, count);
+    }
+    WITHOUT_GIL(status = ps_runtime_devices(runtime, count));
+    return status;
+}
+
+struct ps_runtime *
+use_runtime(struct module_state *state, int type)
+{
+    struct ps_runtime *runtime = find_runtime(type);
+    ps_status status;
+    if (runtime == NULL || ps_runtime_is_used(runtime)) {
+        return runtime;
+    }
+    WITHOUT_GIL(status = ps_runtime_use(runtime));
+    switch (status) {
+    case PS_SUCCESS:
+        return runtime;
+    case PS_ERROR_FOREIGN:
+    case PS_ERROR_OUT_OF_MEMORY:
+        raise_status(state, runtime, "initialization", status);
+        return NULL;
+    default:
+        raise_unavailable(runtime, status);
+        return NULL;
+    }
+}
+
+static struct ps_runtime *
+find_runtime_by_name(const char *name)
+{
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        if (strcmp(ps_runtime_at(i)->backend->name, name) == 0) {
+            return ps_runtime_at(i);
+        }
+    }
+    return NULL;
+}
+
+/* The accelerator that the environment asks for; NULL with an exception. */
+static struct ps_runtime *
+forced_runtime(const char *name)
+{
+    int count;
+    struct ps_runtime *runtime = find_runtime_by_name(name);
+    if (runtime == NULL && strcmp(name, "cuda") == 0) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "PYSTREAMS_ACCELERATOR is 'cuda', which is not "
+                        "available: " NO_CUDA_BACKEND);
+        return NULL;
+    }
+    if (runtime == NULL) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "PYSTREAMS_ACCELERATOR names an unknown device type: "
+                     "'%s'",
+                     name);
+        return NULL;
+    }
+    ps_status status = count_devices(runtime, &count);
+    if (status != PS_SUCCESS) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "PYSTREAMS_ACCELERATOR is '%s', which is not "
+                     "available: %s",
+                     name,
+                     runtime->backend->status_text(runtime->backend, status));
+        return NULL;
+    }
+    return runtime;
+}
+
+/* The CUDA device where there is a usable one, else the CPU. */
+static struct ps_runtime *
+preferred_runtime(void)
+{
+    int count;
+    struct ps_runtime *cuda = ps_runtime_find(PS_DEVICE_CUDA);
+    if (cuda != NULL && count_devices(cuda, &count) == PS_SUCCESS) {
+        return cuda;
+    }
+    return find_runtime(PS_DEVICE_CPU);
+}
+
+struct ps_runtime *
+default_runtime(struct module_state *state)
+{
+    if (state->default_type < 0) {
+        const char *forced = getenv("PYSTREAMS_ACCELERATOR");
+        struct ps_runtime *runtime = forced != NULL && *forced != '\0'
+                                         ? forced_runtime(forced)
+                                         : preferred_runtime();
+        if (runtime == NULL) {
+            return NULL;
+        }
+        state->default_type = runtime->backend->device_type;
+    }
+    return find_runtime(state->default_type);
 }
 
 /* What a capsule of the name points to; NULL with an exception. */

@@ -1,6 +1,16 @@
 /* Memory of other libraries: what a copy takes beside Buffers.  Nothing that a
  * producer says of its memory is believed before it was checked. */
-#include "span.h"
+#include "borrow.h"
+
+#include "args.h"
+#include "array_interface.h"
+#include "buffer.h"
+#include "current.h"
+#include "dlpack.h"
+#include "enqueue.h"
+#include "errors.h"
+#include "external_stream.h"
+#include "stream.h"
 
 /* The bytes of the claim; -1 with ValueError. */
 static int

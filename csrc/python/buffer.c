@@ -1,11 +1,24 @@
 /* The type `Buffer`: bytes of device or pinned memory, or a part of another
  * Buffer's.  A method that may release the GIL works on a held copy of the
  * object's fields, because another thread may close it meanwhile. */
-#include "span.h"
+#include "buffer.h"
 
 #include <structmember.h>
 
 #include <inttypes.h>
+
+#include "../core/memory_use.h"
+
+#include "args.h"
+#include "array_interface.h"
+#include "borrow.h"
+#include "current.h"
+#include "device.h"
+#include "dlpack.h"
+#include "errors.h"
+#include "stream.h"
+#include "submit.h"
+#include "transfer.h"
 
 static BufferObject *
 as_buffer(PyObject *self)
@@ -180,7 +193,7 @@ pinning_device(struct module_state *state, struct ps_device *device)
     return cpu ? device_argument(state, -1, Py_None) : device;
 }
 
-PyObject *
+static PyObject *
 Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *keywords[] = {"nbytes", "device", "stream", "pin_memory",

@@ -9,7 +9,15 @@
  * was current then.  A context without a value has the thread's streams, and
  * so has one on another thread than the one that set the value: a thread
  * starts with the default streams, whichever context it runs. */
-#include "module.h"
+#include "current.h"
+
+#include "../core/thread.h"
+
+#include "args.h"
+#include "backends.h"
+#include "device.h"
+#include "errors.h"
+#include "stream.h"
 
 /* What is current on a thread, or in a context. */
 struct choice {

@@ -3,12 +3,9 @@
 #ifndef PYSTREAMS_PYTHON_CURRENT_H
 #define PYSTREAMS_PYTHON_CURRENT_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "../core/current.h"
 
-extern PyMethodDef current_functions[], cuda_current_stream_function;
+#include "module.h"
 
 /* What is current; NULL: the default streams.  Borrowed, until a change. */
 struct ps_currents *currents_in_use(void);
@@ -17,5 +14,9 @@ struct ps_stream *current_stream_of(struct ps_device *device);
 /* `with stream:`, for any Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);
 PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+/* The argument if it is a Stream, else stream_argument's. */
+PyObject *
+as_stream_object(struct module_state *state, int type, PyObject *argument);
 
 #endif

@@ -1,9 +1,13 @@
-/* The type `device`: an immutable device type and index, and the names of
- * device types. */
-#include "module.h"
+/* The type `device`: an immutable device type and index; the names of device
+ * types; and the devices that arguments name. */
+#include "device.h"
 
 #include <limits.h>
 #include <string.h>
+
+#include "args.h"
+#include "backends.h"
+#include "errors.h"
 
 typedef struct {
     PyObject ob_base;
@@ -152,6 +156,149 @@ struct device_name
 device_name_of(PyObject *device)
 {
     return ((DeviceObject *)device)->name;
+}
+
+/* The index of an object such as cuda.device: 1 where it has one, 0 where
+ * not, -1 with an exception. */
+static int
+indexed_object(struct module_state *state, PyObject *object, int *index)
+{
+    PyObject *idx;
+    int found = optional_attribute(object, state->str_idx, &idx);
+    if (found != 1) {
+        return found;
+    }
+    long value = PyLong_Check(idx) ? PyLong_AsLong(idx) : -1;
+    Py_DECREF(idx);
+    if (value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (value < 0 || value > INT_MAX) {
+        return 0;
+    }
+    *index = (int)value;
+    return 1;
+}
+
+int
+index_argument(PyObject *argument, int *index)
+{
+    Py_ssize_t value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
+    if (value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (value < 0) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Device index must not be negative");
+        return -1;
+    }
+    if (value > INT_MAX) {
+        PyErr_Format(PyExc_OverflowError,
+                     "Device index must be at most %d, got %zd", INT_MAX,
+                     value);
+        return -1;
+    }
+    *index = (int)value;
+    return 0;
+}
+
+int
+device_name_argument(struct module_state *state, int type, PyObject *argument,
+                     struct device_name *name)
+{
+    int expected = type;
+    if (type < 0) {
+        struct ps_runtime *runtime =
+            PyObject_TypeCheck(argument, state->device_type) ||
+                    PyUnicode_Check(argument)
+                ? NULL
+                : default_runtime(state);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        type = runtime != NULL ? runtime->backend->device_type : -1;
+    }
+    name->type = type;
+    name->index = -1;
+    if (argument == Py_None) {
+        return 0;
+    }
+    if (PyIndex_Check(argument) && !PyBool_Check(argument)) {
+        if (expected >= 0 && PyNumber_AsSsize_t(argument, NULL) < 0) {
+            return PyErr_Occurred() ? -1 : 0;
+        }
+        return index_argument(argument, &name->index);
+    }
+    if (PyObject_TypeCheck(argument, state->device_type)) {
+        *name = device_name_of(argument);
+    }
+    else if (PyUnicode_Check(argument)) {
+        if (device_name_parse(argument, name) < 0) {
+            return -1;
+        }
+    }
+    else {
+        int indexed = indexed_object(state, argument, &name->index);
+        if (indexed == 0) {
+            PyErr_Format(PyExc_TypeError,
+                         "expected a device (int, str, device or None), "
+                         "but got %s",
+                         Py_TYPE(argument)->tp_name);
+        }
+        return indexed == 1 ? 0 : -1;
+    }
+    if (expected >= 0 && name->type != expected) {
+        PyErr_Format(PyExc_ValueError, "Expected a %s device, but got: %S",
+                     device_type_name(expected), argument);
+        return -1;
+    }
+    return 0;
+}
+
+__attribute__((cold)) static struct ps_device *
+raise_choice(struct module_state *state, struct ps_runtime *runtime, int index,
+             ps_status status)
+{
+    int count = atomic_load(&runtime->device_count);
+    char operation[96];
+    snprintf(operation, sizeof(operation),
+             "choosing %s:%d, where there %s %d device%s,",
+             runtime->backend->name, index, count == 1 ? "is" : "are", count,
+             count == 1 ? "" : "s");
+    raise_status(state, runtime,
+                 index < 0 ? "asking for the current device" : operation,
+                 status);
+    return NULL;
+}
+
+struct ps_device *
+device_at(struct module_state *state, struct device_name name)
+{
+    struct ps_device *device;
+    struct ps_runtime *runtime = use_runtime(state, name.type);
+    if (runtime == NULL) {
+        return NULL;
+    }
+    ps_status status = name.index < 0
+                           ? ps_runtime_current_device(runtime, &device)
+                           : ps_runtime_device(runtime, name.index, &device);
+    return status == PS_SUCCESS
+               ? device
+               : raise_choice(state, runtime, name.index, status);
+}
+
+struct ps_device *
+device_argument(struct module_state *state, int type, PyObject *argument)
+{
+    struct device_name name = {type, -1};
+    if (type >= 0 && argument == NULL) {
+        return device_at(state, name);
+    }
+    if (device_name_argument(
+            state, type, argument != NULL ? argument : Py_None, &name) < 0) {
+        return NULL;
+    }
+    return device_at(state, name);
 }
 
 static PyObject *

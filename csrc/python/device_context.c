@@ -4,11 +4,16 @@
  * What to restore is kept per object and per thread, under the GIL, so that
  * one object can be entered again while it is entered, and by several threads
  * at once. */
-#include "module.h"
+#include "device_context.h"
 
 #include <structmember.h>
 
 #include <limits.h>
+
+#include "args.h"
+#include "backends.h"
+#include "device.h"
+#include "errors.h"
 
 /* One __enter__ that has not been left. */
 struct entry {

@@ -1,7 +1,15 @@
 /* Functions of the module on backends and devices: what the Python package
  * builds `cuda` and `accelerator` on.  Each takes torch's number of a device
  * type first. */
-#include "module.h"
+#include "device_functions.h"
+
+#include "backends.h"
+#include "buffer.h"
+#include "device.h"
+#include "device_context.h"
+#include "errors.h"
+#include "submit.h"
+#include "wait.h"
 
 struct ps_device *
 parse_device(PyObject *module, PyObject *args, const char *format)

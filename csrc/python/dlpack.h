@@ -1,9 +1,10 @@
-/* DLPack's ABI, as its specification lays it out (version 1.1): a tensor, and
- * the two forms in which a capsule hands it over. */
+/* DLPack: its ABI, as its specification lays it out (version 1.1), a tensor
+ * and the two forms in which a capsule hands it over; and both ways between
+ * tensors and Buffers. */
 #ifndef PYSTREAMS_PYTHON_DLPACK_H
 #define PYSTREAMS_PYTHON_DLPACK_H
 
-#include <stdint.h>
+#include "buffer.h"
 
 enum {
     DLPACK_MAJOR = 1,
@@ -61,5 +62,19 @@ struct dlpack_versioned {
 #define DLPACK_USED_NAME           "used_dltensor"
 #define DLPACK_VERSIONED_NAME      "dltensor_versioned"
 #define DLPACK_VERSIONED_USED_NAME "used_dltensor_versioned"
+
+/* 1 where the object has the attribute, 0 where not, -1 with an exception. */
+int has_attribute(PyObject *object, PyObject *name);
+
+/* Hold the tensor of a producer or a capsule: 1, 0 where it is neither, -1
+ * with an exception.  host_device as in claim_hold, NULL for the memory's
+ * own. */
+int dlpack_hold(struct module_state *state, PyObject *object,
+                struct ps_device *host_device, struct ps_stream *stream,
+                struct span *span);
+
+PyObject *Buffer_dlpack(PyObject *self, PyObject *const *args,
+                        Py_ssize_t nargs, PyObject *kwnames);
+PyObject *Buffer_dlpack_device(PyObject *self, PyObject *ignored);
 
 #endif

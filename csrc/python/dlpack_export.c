@@ -2,7 +2,16 @@
  * memory, not the Buffer, until its consumer or its own end gives it back. */
 #include "dlpack.h"
 
-#include "span.h"
+#include "../core/memory_use.h"
+
+#include "args.h"
+#include "borrow.h"
+#include "buffer.h"
+#include "current.h"
+#include "device.h"
+#include "errors.h"
+#include "stream.h"
+#include "transfer.h"
 
 /* What a capsule of ours holds; managed comes first, so that a pointer to it
  * is one to all. */

@@ -4,7 +4,12 @@
  * capsule still cleans up. */
 #include "dlpack.h"
 
-#include "span.h"
+#include "args.h"
+#include "backends.h"
+#include "borrow.h"
+#include "buffer.h"
+#include "device.h"
+#include "stream.h"
 
 /* A capsule's content, in either form. */
 struct tensor {

@@ -1,6 +1,6 @@
 /* From statuses to exceptions: the one place where a failed operation gets
  * its exception type and its words. */
-#include "module.h"
+#include "errors.h"
 
 #include <ctype.h>
 

@@ -1,8 +1,18 @@
 /* The types `Event` and `cuda.Event`.  The core event lives exactly as long as
  * the object. */
-#include "module.h"
+#include "event.h"
 
 #include <structmember.h>
+
+#include "args.h"
+#include "backends.h"
+#include "device.h"
+#include "enqueue.h"
+#include "errors.h"
+#include "event_ipc.h"
+#include "stream.h"
+#include "wait.h"
+#include "waiter.h"
 
 static struct ps_event *
 event_of(PyObject *self)
@@ -85,7 +95,7 @@ event_new(struct module_state *state, PyTypeObject *type,
 static char *keywords[] = {"device",       "enable_timing", "blocking",
                            "interprocess", "external",      NULL};
 
-int
+static int
 event_flags(PyObject *const *switches, unsigned *flags)
 {
     static const unsigned meant[] = {PS_EVENT_TIMING, PS_EVENT_BLOCKING,
@@ -136,7 +146,7 @@ construct(PyTypeObject *type, PyObject **values)
     return self;
 }
 
-PyObject *
+static PyObject *
 Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *v[Py_ARRAY_LENGTH(keywords)] = {NULL};
@@ -160,7 +170,7 @@ call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 
 const vectorcallfunc event_call = call;
 
-void
+static void
 Event_dealloc(PyObject *op)
 {
     EventObject *self = (EventObject *)op;

@@ -1,8 +1,12 @@
 /* Events between processes: handles of an Event, Events of a handle, and how
  * one is pickled, which is by its handle. */
-#include "module.h"
+#include "event_ipc.h"
 
 #include "../core/event.h"
+
+#include "device.h"
+#include "errors.h"
+#include "event.h"
 
 static const unsigned char *
 export_handle(PyObject *self)

@@ -1,7 +1,12 @@
 /* The types `ExternalStream` and `cuda.ExternalStream`, and the CUDA stream
  * protocol: streams that somebody else owns.  The collector sees the owner,
  * which may refer back to the stream. */
-#include "module.h"
+#include "external_stream.h"
+
+#include "args.h"
+#include "device.h"
+#include "errors.h"
+#include "stream.h"
 
 /* Called where the last reference is dropped, which may be without the GIL. */
 static void

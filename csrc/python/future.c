@@ -1,5 +1,6 @@
-/* The type `_C.FutureBase`: what the package's StreamFuture does otherwise
- * than concurrent.futures.Future, from which it is derived too.
+/* The type `_C.FutureBase`: the methods of the package's StreamFuture that
+ * differ from those of concurrent.futures.Future, its other base; and
+ * `_C.FutureLock`, its _condition.
  *
  * Its state is a word that changes with the GIL held.  No method takes a lock,
  * as an exception could leave it locked for ever, and neither starting nor
@@ -14,6 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "args.h"
+#include "submit.h"
+#include "wait.h"
+
 enum {
     /* How long a result is spun for: about what going to sleep and waking up
      * cost. */
@@ -22,6 +27,46 @@ enum {
      * the sleep that it is to end. */
     SLICE_NS = 500 * 1000 * 1000,
 };
+
+/* From CANCELLED on it is done. */
+enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
+
+typedef struct {
+    PyObject ob_base;
+    /* An enum future_state, written with the GIL. */
+    atomic_int state;
+    /* The threads that sleep until it is done. */
+    atomic_int sleepers;
+    /* Of the process that the callable was submitted in. */
+    unsigned generation;
+    /* How many are inside `with _condition`. */
+    unsigned holders;
+    /* Whether _state shows it as done. */
+    bool published;
+    PyObject *result;
+    PyObject *exception;
+    /* Lists, or NULL before they are asked for. */
+    PyObject *callbacks;
+    PyObject *waiters;
+} FutureObject;
+
+static FutureObject *
+as_future(PyObject *self)
+{
+    return (FutureObject *)self;
+}
+
+static int
+state_of_future(FutureObject *self)
+{
+    return atomic_load(&self->state);
+}
+
+static bool
+is_done(FutureObject *self)
+{
+    return state_of_future(self) >= CANCELLED;
+}
 
 /* Counts the callables whose Futures were settled. */
 static atomic_ullong settled;
@@ -92,16 +137,25 @@ Future_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
+/* ---- What wait() and as_completed() of concurrent.futures use ----
+ *
+ * They rely on a Future not becoming done while they hold its _condition.  The
+ * _condition is not a lock, which Ctrl-C could leave locked for ever: a done
+ * Future shows its new _state once there are no holders, or after a second,
+ * when they are taken for dead. */
+
 enum {
     NAP_US = 1000,
     /* Naps until the holders of a _condition are taken for dead. */
     PATIENCE = 1000,
 };
 
-typedef struct {
-    PyObject ob_base;
-    FutureObject *future;
-} LockObject;
+/* The list's items, held while others change it. */
+struct snapshot {
+    PyObject *few[16];
+    PyObject **items;
+    Py_ssize_t count;
+};
 
 static void
 nap(void)
@@ -127,7 +181,7 @@ snapshot_try(struct snapshot *snapshot, PyObject *list)
     return true;
 }
 
-void
+static void
 snapshot_take(struct snapshot *snapshot, PyObject **list)
 {
     while (!snapshot_try(snapshot, *list)) {
@@ -135,7 +189,7 @@ snapshot_take(struct snapshot *snapshot, PyObject **list)
     }
 }
 
-void
+static void
 snapshot_drop(struct snapshot *snapshot)
 {
     for (Py_ssize_t i = 0; i < snapshot->count; i++) {
@@ -192,8 +246,8 @@ notify(PyObject *waiter, PyObject *future, const char *method)
     Py_XDECREF(none);
 }
 
-void
-future_publish(FutureObject *self)
+static void
+publish(FutureObject *self)
 {
     struct snapshot snapshot;
     for (int i = 0; (self->holders > 0 && i < PATIENCE) ||
@@ -211,8 +265,8 @@ future_publish(FutureObject *self)
     snapshot_drop(&snapshot);
 }
 
-PyObject *
-future_list(PyObject **list)
+static PyObject *
+list_at(PyObject **list)
 {
     PyObject *made = *list == NULL ? PyList_New(0) : NULL;
     /* Collecting garbage may have made one. */
@@ -226,6 +280,11 @@ future_list(PyObject **list)
 }
 
 /* ---- The attributes ---- */
+
+typedef struct {
+    PyObject ob_base;
+    FutureObject *future;
+} LockObject;
 
 static PyObject *
 get_state(PyObject *op, void *Py_UNUSED(closure))
@@ -255,13 +314,13 @@ get_exception(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *
 get_callbacks(PyObject *self, void *Py_UNUSED(closure))
 {
-    return Py_XNewRef(future_list(&as_future(self)->callbacks));
+    return Py_XNewRef(list_at(&as_future(self)->callbacks));
 }
 
 static PyObject *
 get_waiters(PyObject *self, void *Py_UNUSED(closure))
 {
-    return Py_XNewRef(future_list(&as_future(self)->waiters));
+    return Py_XNewRef(list_at(&as_future(self)->waiters));
 }
 
 static PyObject *
@@ -275,7 +334,7 @@ get_condition(PyObject *self, void *Py_UNUSED(closure))
     return (PyObject *)lock;
 }
 
-PyGetSetDef future_getters[] = {
+static PyGetSetDef future_getters[] = {
     {"_state", get_state, NULL,
      PyDoc_STR("The state that concurrent.futures sees."), NULL},
     {"_result", get_result, NULL, PyDoc_STR("The result, or None."), NULL},
@@ -445,7 +504,7 @@ finish(FutureObject *self, enum future_state state)
         /* What comes may take long, and may wait for callables. */
         let_others_run();
     }
-    future_publish(self);
+    publish(self);
     if (self->callbacks == NULL) {
         return 0;
     }
@@ -657,7 +716,7 @@ static PyObject *
 Future_add_done_callback(PyObject *op, PyObject *callback)
 {
     FutureObject *self = as_future(op);
-    PyObject *list = future_list(&self->callbacks);
+    PyObject *list = list_at(&self->callbacks);
     if (list == NULL) {
         return NULL;
     }

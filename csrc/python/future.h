@@ -1,67 +1,26 @@
-/* What the files of the package's StreamFuture share. */
+/* The Futures that Stream.submit returns. */
 #ifndef PYSTREAMS_PYTHON_FUTURE_H
 #define PYSTREAMS_PYTHON_FUTURE_H
 
-#include "submit.h"
+#include "module.h"
 
-/* From CANCELLED on it is done. */
-enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
+PyObject *future_new(struct module_state *state);
 
-typedef struct {
-    PyObject ob_base;
-    /* An enum future_state, written with the GIL. */
-    atomic_int state;
-    /* The threads that sleep until it is done. */
-    atomic_int sleepers;
-    /* Of the process that the callable was submitted in. */
-    unsigned generation;
-    /* How many are inside `with _condition`. */
-    unsigned holders;
-    /* Whether _state shows it as done. */
-    bool published;
-    PyObject *result;
-    PyObject *exception;
-    /* Lists, or NULL before they are asked for. */
-    PyObject *callbacks;
-    PyObject *waiters;
-} FutureObject;
+/* Whether the callable is to be called: not if it was cancelled. */
+bool future_start(PyObject *future);
 
-static inline FutureObject *
-as_future(PyObject *self)
-{
-    return (FutureObject *)self;
-}
+/* Give a Future that was started its result, or the exception if it failed,
+ * and call its callbacks. */
+void future_settle(PyObject *future, PyObject *outcome, bool failed);
 
-static inline int
-state_of_future(FutureObject *self)
-{
-    return atomic_load(&self->state);
-}
+/* Cancel a Future unless its callable has started. */
+void future_cancel(PyObject *future);
 
-static inline bool
-is_done(FutureObject *self)
-{
-    return state_of_future(self) >= CANCELLED;
-}
+/* For threads that spin for a result: the one that settled a Future is about
+ * to let go of the GIL. */
+void future_mark_settled(void);
 
-/* The list's items, held while others change it. */
-struct snapshot {
-    PyObject *few[16];
-    PyObject **items;
-    Py_ssize_t count;
-};
-
-/* Of a list or NULL, once there is memory; other threads may run before. */
-void snapshot_take(struct snapshot *snapshot, PyObject **list);
-void snapshot_drop(struct snapshot *snapshot);
-
-/* Show a Future that is done as such to wait() and as_completed() of
- * concurrent.futures, and notify those that wait. */
-void future_publish(FutureObject *self);
-
-/* A list of the Future's, made if there is none: borrowed. */
-PyObject *future_list(PyObject **list);
-
-extern PyGetSetDef future_getters[];
+/* The pending exception, which there is, with its traceback. */
+PyObject *take_exception(void);
 
 #endif

@@ -3,10 +3,18 @@
  * another thread uses. */
 #include "module.h"
 
-#include <errno.h>
 #include <structmember.h>
 
+#include <errno.h>
+
 #include "../core/graph.h"
+
+#include "args.h"
+#include "backends.h"
+#include "current.h"
+#include "enqueue.h"
+#include "errors.h"
+#include "stream.h"
 
 typedef struct {
     PyObject ob_base;

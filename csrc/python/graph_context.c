@@ -6,6 +6,10 @@
 
 #include <structmember.h>
 
+#include "current.h"
+#include "device.h"
+#include "wait.h"
+
 typedef struct {
     PyObject ob_base;
     /* NULL before __init__. */

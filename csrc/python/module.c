@@ -1,7 +1,9 @@
 /* The module `pystreams._C`: its types, its exceptions and its functions.
  * Importing it starts no thread and touches no driver. */
-#include "span.h"
-#include "submit.h"
+#include "module.h"
+
+#include "backends.h"
+#include "trace.h"
 
 /* name: NULL for a type that is no attribute of the module. */
 static PyTypeObject *

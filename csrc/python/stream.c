@@ -1,11 +1,27 @@
 /* The types `Stream` and `cuda.Stream`.  A method that may block or release
  * the GIL uses the core stream, because another thread may close the object
  * meanwhile. */
-#include "module.h"
+#include "stream.h"
 
 #include <structmember.h>
 
 #include <limits.h>
+
+#include "../core/trace.h"
+#include "../core/work.h"
+
+#include "args.h"
+#include "backends.h"
+#include "buffer.h"
+#include "current.h"
+#include "device.h"
+#include "enqueue.h"
+#include "errors.h"
+#include "event.h"
+#include "external_stream.h"
+#include "submit.h"
+#include "wait.h"
+#include "waiter.h"
 
 static StreamObject *
 as_stream(PyObject *self)
@@ -92,6 +108,87 @@ stream_wrap(struct module_state *state, PyTypeObject *type,
     return (PyObject *)self;
 }
 
+struct ps_stream *
+stream_argument(struct module_state *state, int type, PyObject *argument)
+{
+    if (argument == NULL || argument == Py_None) {
+        struct ps_device *device = device_argument(state, type, NULL);
+        return device != NULL ? ps_stream_ref(current_stream_of(device))
+                              : NULL;
+    }
+    if (is_stream(argument)) {
+        struct ps_stream *stream = stream_of(argument);
+        return stream != NULL ? ps_stream_ref(stream) : NULL;
+    }
+    ps_handle handle;
+    int found = cuda_stream_protocol(state, argument, &handle);
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "expected a Stream or an object with __cuda_stream__, "
+                     "but got %s",
+                     Py_TYPE(argument)->tp_name);
+    }
+    if (found <= 0) {
+        return NULL;
+    }
+    struct ps_device *device = device_argument(state, PS_DEVICE_CUDA, NULL);
+    return device != NULL
+               ? stream_from_handle(state, device, false, handle, argument)
+               : NULL;
+}
+
+static int
+check_stream_given(PyObject *argument)
+{
+    if (argument != Py_None) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_TypeError, "expected a Stream or an object with "
+                                     "__cuda_stream__, but got None");
+    return -1;
+}
+
+struct ps_stream *
+required_stream_argument(struct module_state *state, int type,
+                         PyObject *argument)
+{
+    return check_stream_given(argument) == 0
+               ? stream_argument(state, type, argument)
+               : NULL;
+}
+
+int
+optional_stream_argument(struct module_state *state, PyObject *argument,
+                         struct ps_stream **stream)
+{
+    *stream = NULL;
+    if (argument == NULL || argument == Py_None) {
+        return 0;
+    }
+    *stream = stream_argument(state, -1, argument);
+    return *stream != NULL ? 0 : -1;
+}
+
+int
+stream_use_argument(PyObject *self, int type, PyObject *argument,
+                    struct stream_use *use)
+{
+    if (argument != NULL && is_stream(argument)) {
+        return stream_use(argument, use);
+    }
+    use->object = NULL;
+    use->stream = stream_argument(state_of(self), type, argument);
+    return use->stream != NULL ? 0 : -1;
+}
+
+int
+required_stream_use(PyObject *self, PyObject *argument, struct stream_use *use)
+{
+    return check_stream_given(argument) == 0
+               ? stream_use_argument(self, -1, argument, use)
+               : -1;
+}
+
 /* Stream(stream_id=, device_index=, device_type=): another object for a
  * stream that exists. */
 static PyObject *
@@ -164,7 +261,7 @@ priority_argument(PyObject *argument, int *priority)
     return 0;
 }
 
-PyObject *
+static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  const char *format, int device_type)
 {
@@ -219,7 +316,7 @@ Stream_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-PyObject *
+static PyObject *
 stream_repr(PyObject *self, const char *handle_name)
 {
     const char *type = Py_TYPE(self)->tp_name;
@@ -489,7 +586,7 @@ Stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
                          (unsigned long long)as_stream(self)->handle);
 }
 
-PyObject *
+static PyObject *
 Stream_get_handle(PyObject *self, void *Py_UNUSED(closure))
 {
     return stream_of(self) != NULL

@@ -4,6 +4,10 @@
 
 #include <structmember.h>
 
+#include "args.h"
+#include "current.h"
+#include "stream.h"
+
 typedef struct {
     PyObject ob_base;
     PyObject *stream; /* a Stream; NULL: leave what is current as it is */

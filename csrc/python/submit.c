@@ -16,6 +16,17 @@
 #include <string.h>
 #include <time.h>
 
+#include "../core/thread.h"
+#include "../core/work.h"
+
+#include "args.h"
+#include "enqueue.h"
+#include "errors.h"
+#include "future.h"
+#include "stream.h"
+#include "threads.h"
+#include "wait.h"
+
 enum {
     /* The most threads; as many callables run at once. */
     MOST_THREADS = 256,

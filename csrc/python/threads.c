@@ -2,13 +2,15 @@
  * threading's own start-up does not end them, and at the end of the program,
  * when Python starts none any more, they still start.  They are daemons: the
  * program does not wait for them. */
-#include "submit.h"
+#include "threads.h"
 
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "errors.h"
 
 struct start {
     bool (*prepare)(void);

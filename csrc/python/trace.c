@@ -1,7 +1,9 @@
 /* Core's trace hook: it calls one Python function, on the thread whose call
  * is told of, whether or not that thread holds the GIL.  Nothing that happens
  * in there reaches the caller. */
-#include "module.h"
+#include "trace.h"
+
+#include "../core/thread.h"
 
 /* The GIL guards both. */
 static PyObject *dispatch;

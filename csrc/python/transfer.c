@@ -3,9 +3,20 @@
  * Work that is not waited for marks its blocks as used by its stream around
  * its queueing, so that no block is reused under it.  Callers hold the blocks.
  */
-#include "span.h"
+#include "transfer.h"
 
 #include <stdlib.h>
+
+#include "../core/capture.h"
+#include "../core/work.h"
+
+#include "buffer.h"
+#include "current.h"
+#include "enqueue.h"
+#include "errors.h"
+#include "stream.h"
+#include "submit.h"
+#include "wait.h"
 
 /* One operation on a stream with the blocks that it uses; NULL for memory
  * that is not of the stream's backend. */

@@ -2,7 +2,7 @@
  * released, and the main thread looks for signals now and then: in the middle
  * of a wait that its backend can end, else between slices of one that has a
  * time limit. */
-#include "module.h"
+#include "wait.h"
 
 #include <sys/syscall.h>
 #include <time.h>
@@ -10,6 +10,11 @@
 
 #include "../core/mailbox.h"
 #include "../core/trace.h"
+
+#include "buffer.h"
+#include "errors.h"
+#include "submit.h"
+#include "waiter.h"
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 

@@ -4,12 +4,20 @@
  *
  * One rule: what a Waiter watches is cancelled when it is deallocated, so that
  * a wait that gave up, in whichever way, leaves nothing behind. */
-#include "module.h"
+#include "waiter.h"
 
 #include <structmember.h>
 
 #include "../core/mailbox.h"
 #include "../core/notify.h"
+
+#include "args.h"
+#include "device.h"
+#include "errors.h"
+#include "event.h"
+#include "stream.h"
+#include "submit.h"
+#include "wait.h"
 
 typedef struct {
     PyObject ob_base;

@@ -1,10 +1,11 @@
-/* What the files share that wait for work; part of module.h. */
-#ifndef PYSTREAMS_PYTHON_WAITING_H
-#define PYSTREAMS_PYTHON_WAITING_H
+/* Waiting until work is done. */
+#ifndef PYSTREAMS_PYTHON_WAIT_H
+#define PYSTREAMS_PYTHON_WAIT_H
+
+#include "../core/event.h"
+#include "../core/stream.h"
 
 #include "module.h"
-
-/* ---- wait.c ---- */
 
 /* What is waited for: a stream's work, or an event's latest record, or all of
  * a device's. */
@@ -35,17 +36,5 @@ waited(struct module_state *state, const struct work *work, PyObject *timeout);
 struct ps_mailbox;
 /* ps_mailbox_wait with the GIL released, and open to signals. */
 ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
-
-/* ---- waiter.c ---- */
-
-extern PyType_Spec waiter_spec;
-
-/* Have a message with the token put into the mailbox when the work is done.
- */
-ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
-                     uint64_t token);
-
-PyObject *Stream_await(PyObject *self);
-PyObject *Event_await(PyObject *self);
 
 #endif

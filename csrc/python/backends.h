@@ -1,0 +1,28 @@
+/* The backends that are registered, and which of them a call uses. */
+#ifndef PYSTREAMS_PYTHON_BACKENDS_H
+#define PYSTREAMS_PYTHON_BACKENDS_H
+
+#include "module.h"
+
+/* Why a build without the CUDA backend has no CUDA devices. */
+#define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
+
+/* Register the backends of this library, once in a process; -1 with an
+ * exception. */
+int register_backends(void);
+
+/* The runtime of a device type; NULL with an exception if no backend is
+ * registered for it. */
+struct ps_runtime *find_runtime(long type);
+
+/* ps_runtime_devices, with the GIL released if that may block. */
+ps_status count_devices(struct ps_runtime *runtime, int *count);
+
+/* As find_runtime, for a runtime that shows devices and may be used; NULL with
+ * an exception that says why it may not. */
+struct ps_runtime *use_runtime(struct module_state *state, int type);
+
+/* The runtime used when no device is given; NULL with an exception. */
+struct ps_runtime *default_runtime(struct module_state *state);
+
+#endif

@@ -1,0 +1,41 @@
+/* Devices, by the names that arguments give them. */
+#ifndef PYSTREAMS_PYTHON_DEVICE_H
+#define PYSTREAMS_PYTHON_DEVICE_H
+
+#include "module.h"
+
+/* A device as users name it; index is -1 if they give none. */
+struct device_name {
+    int type;
+    int index;
+};
+
+PyObject *device_new(struct module_state *state, int type, int index);
+struct device_name device_name_of(PyObject *device);
+
+/* The name of a device type, or "unknown". */
+const char *device_type_name(int type);
+
+/* -1 with RuntimeError unless text is a device string such as "cuda:1". */
+int device_name_parse(PyObject *text, struct device_name *name);
+
+/* What a device argument names.  type: the device type that is meant by an
+ * integer and by None, and the only one allowed; -1 for the default and any.
+ * NULL with an exception. */
+struct ps_device *
+device_argument(struct module_state *state, int type, PyObject *argument);
+
+/* As device_argument, without using the device: type and index, -1 for the
+ * current one.  -1 with an exception. */
+int device_name_argument(struct module_state *state, int type,
+                         PyObject *argument, struct device_name *name);
+
+/* The device of a type and an index, -1 for the current one; NULL with an
+ * exception. */
+struct ps_device *
+device_at(struct module_state *state, struct device_name name);
+
+/* The index of a device; -1 with an exception. */
+int index_argument(PyObject *argument, int *index);
+
+#endif

@@ -1,0 +1,56 @@
+/* Queueing work: what every call does when a stream's queue is full, and one
+ * stream's wait for another. */
+#include "enqueue.h"
+
+#include "errors.h"
+#include "submit.h"
+#include "wait.h"
+
+enum { ROOM_TIMEOUT_NS = 50 * 1000 * 1000 };
+
+ps_status
+wait_for_room(struct ps_stream *stream)
+{
+    struct work work = {
+        .operation = "waiting for room in a stream's queue",
+        .device = stream->device,
+        .stream = stream,
+    };
+    ps_status status;
+    do {
+        WITHOUT_GIL(status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS));
+        if (PyErr_CheckSignals() < 0 ||
+            (status == PS_ERROR_TIMED_OUT && check_may_wait(&work) < 0)) {
+            return PS_RAISED;
+        }
+        if (stream->generation != ps_generation()) {
+            return PS_ERROR_FOREIGN;
+        }
+    } while (status == PS_ERROR_TIMED_OUT);
+    return status;
+}
+
+int
+stream_wait_stream(struct module_state *state, struct ps_stream *stream,
+                   struct ps_stream *other)
+{
+    struct ps_runtime *runtime = stream->device->runtime;
+    ps_status status;
+    if (other->device->runtime != runtime) {
+        PyErr_Format(
+            PyExc_RuntimeError, "a %s stream cannot wait for a %s stream",
+            runtime->backend->name, other->device->runtime->backend->name);
+        return -1;
+    }
+    /* Both queues take an operation; the one that is full is waited for. */
+    do {
+        WITHOUT_GIL(status = ps_stream_wait_stream(stream, other));
+    } while (status == PS_ERROR_QUEUE_FULL &&
+             (status = wait_for_room(stream)) == PS_SUCCESS &&
+             (status = wait_for_room(other)) == PS_SUCCESS);
+    if (status != PS_SUCCESS) {
+        raise_status(state, runtime, "Stream.wait_stream", status);
+        return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,33 @@
+/* The type Event. */
+#ifndef PYSTREAMS_PYTHON_EVENT_H
+#define PYSTREAMS_PYTHON_EVENT_H
+
+#include "../core/event.h"
+
+#include "module.h"
+
+extern PyMethodDef event_methods[];
+#define is_event(object) has_methods((object), event_methods)
+
+typedef struct {
+    PyObject ob_base;
+    struct ps_event *event;
+    PyObject *weakrefs;
+} EventObject;
+
+/* An event of the type for the runtime that was never recorded. */
+PyObject *event_new(struct module_state *state, PyTypeObject *type,
+                    struct ps_runtime *runtime, unsigned flags);
+
+/* An object of the type for an event whose reference it takes over, also on
+ * failure. */
+PyObject *event_wrap(PyTypeObject *type, struct ps_event *event);
+
+/* What Event.record and Event.wait do, for a stream the caller holds and for a
+ * method of self; -1 with an exception. */
+int event_record_on(PyObject *self, struct ps_event *event,
+                    struct ps_stream *stream);
+int event_wait_on(PyObject *self, struct ps_event *event,
+                  struct ps_stream *stream);
+
+#endif

@@ -1,0 +1,76 @@
+/* The type Stream, and the streams that arguments name. */
+#ifndef PYSTREAMS_PYTHON_STREAM_H
+#define PYSTREAMS_PYTHON_STREAM_H
+
+#include "../core/stream.h"
+
+#include "module.h"
+
+extern PyMethodDef stream_methods[];
+#define is_stream(object) has_methods((object), stream_methods)
+
+typedef struct {
+    PyObject ob_base;
+    /* NULL once closed. */
+    struct ps_stream *stream;
+    /* Of the stream, also when closed. */
+    struct ps_device *device;
+    ps_handle handle;
+    /* Calls that are at work on the stream. */
+    unsigned uses;
+    PyObject *weakrefs;
+} StreamObject;
+
+/* An object of the type (NULL: the type for the device) for a stream whose
+ * reference it takes over, also on failure. */
+PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
+                      struct ps_stream *stream);
+
+/* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
+struct ps_stream *stream_of(PyObject *self);
+
+/* A stream that a call works on, also while the GIL is released and another
+ * thread closes the object.  The object counts its uses, under the GIL: a
+ * reference of each call's own would be counted twice more, atomically. */
+struct stream_use {
+    struct ps_stream *stream;
+    StreamObject *object; /* NULL where the use has a reference */
+};
+
+/* Of an open Stream, which the caller keeps alive; -1 with ValueError where it
+ * is closed.  The end, for a method of self. */
+int stream_use(PyObject *stream, struct stream_use *use);
+void stream_use_end(PyObject *self, struct stream_use *use);
+
+/* What Stream.query asks. */
+ps_status stream_query(struct ps_stream *stream);
+
+/* Drop a reference, or none, from Python code, reporting a failure. */
+void stream_release(struct module_state *state, struct ps_stream *stream);
+
+/* A new reference to the stream an argument names: a Stream, an object with
+ * __cuda_stream__, or for NULL and None the current stream of the type's
+ * current device.  NULL with an exception. */
+struct ps_stream *
+stream_argument(struct module_state *state, int type, PyObject *argument);
+
+/* As stream_argument, for an argument that must be given. */
+struct ps_stream *required_stream_argument(struct module_state *state,
+                                           int type, PyObject *argument);
+
+/* Likewise, as uses of the streams, for a method of self; -1 with an
+ * exception. */
+int stream_use_argument(PyObject *self, int type, PyObject *argument,
+                        struct stream_use *use);
+int required_stream_use(PyObject *self, PyObject *argument,
+                        struct stream_use *use);
+
+/* As stream_argument; *stream is NULL for NULL and None.  -1 with an
+ * exception. */
+int optional_stream_argument(struct module_state *state, PyObject *argument,
+                             struct ps_stream **stream);
+
+/* Types derived of ours name it, too: Python's way there is longer. */
+void Stream_dealloc(PyObject *self);
+
+#endif

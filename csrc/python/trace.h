@@ -1,0 +1,13 @@
+/* The package's end of core's trace points. */
+#ifndef PYSTREAMS_PYTHON_TRACE_H
+#define PYSTREAMS_PYTHON_TRACE_H
+
+#include "../core/trace.h"
+
+#include "module.h"
+
+/* The hook for ps_trace_set_hook. */
+void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
+                uintptr_t first, uintptr_t second);
+
+#endif

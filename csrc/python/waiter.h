@@ -1,0 +1,16 @@
+/* Messages about work that is done. */
+#ifndef PYSTREAMS_PYTHON_WAITER_H
+#define PYSTREAMS_PYTHON_WAITER_H
+
+#include "module.h"
+#include "wait.h"
+
+/* Have a message with the token put into the mailbox when the work is done.
+ */
+ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
+                     uint64_t token);
+
+PyObject *Stream_await(PyObject *self);
+PyObject *Event_await(PyObject *self);
+
+#endif
