@@ -149,18 +149,21 @@ class Watched(Generic[_W]):
             self.close()
 
 
-def _deadline(timeout: float | None) -> float | None:
+def _deadline(function: str, timeout: float | None) -> float | None:
     if timeout is None:
         return None
     try:
         deadline = monotonic() + timeout
     except TypeError:
         raise TypeError(
-            "timeout must be a number of seconds or None, got "
-            f"{type(timeout).__name__}"
+            f"{function}() expects a number of seconds or None for timeout, "
+            f"but got {type(timeout).__name__}"
         ) from None
     if isnan(deadline):
-        raise ValueError("timeout must be a number of seconds, got nan")
+        raise ValueError(
+            f"{function}() expects a number of seconds for timeout, "
+            "but got nan"
+        )
     return deadline
 
 
@@ -187,7 +190,7 @@ def wait(
     ):
         raise ValueError(f"Invalid return condition: {return_when!r}")
     found = _check(objects)
-    deadline = _deadline(timeout)
+    deadline = _deadline("wait", timeout)
     done: set[_W] = set()
     if timeout is not None and timeout <= 0:
         done.update(filter(_is_done, found))
@@ -221,7 +224,7 @@ class as_completed(Generic[_W]):
         self, objects: Iterable[_W], timeout: float | None = None
     ) -> None:
         self._objects = _check(objects)
-        self._deadline = _deadline(timeout)
+        self._deadline = _deadline("as_completed", timeout)
 
     def _late(self, left: int) -> TimeoutError:
         return TimeoutError(

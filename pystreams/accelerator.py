@@ -155,7 +155,7 @@ def set_stream(stream: _StreamLike) -> None:
     Holds for the calling thread, and within an asyncio task for the task
     alone.  Raises ValueError for a stream of another device type.
     """
-    _C.set_stream(_checked_stream(stream))
+    _C.set_stream(_checked_stream("set_stream", stream))
 
 
 def stream(stream: _StreamLike | None) -> _StreamContext:
@@ -165,13 +165,13 @@ def stream(stream: _StreamLike | None) -> _StreamContext:
     Raises ValueError for a stream of another device type.
     """
     if stream is not None:
-        stream = _checked_stream(stream)
+        stream = _checked_stream("stream", stream)
     return _StreamContext(stream)
 
 
-def _checked_stream(stream: _StreamLike) -> Stream:
+def _checked_stream(function: str, stream: _StreamLike) -> Stream:
     type = _default_type()
-    found = _C.as_stream(type, stream)
+    found = _C.as_stream(function, stream)
     if found.device_type != type:
         _check(found.device.type, type)
     return found

@@ -732,7 +732,7 @@ CASES = {
         lambda: (
             _C.current_stream(w.type, w.device, _C.Stream),
             _C.default_stream(w.type),
-            _C.as_stream(w.type, w.stream),
+            _C.as_stream("stream", w.stream),
         )
     ),
     "set_stream": set_stream,

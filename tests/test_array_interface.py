@@ -193,7 +193,7 @@ REFUSED = {
         "contiguous",
     ),
     "backwards": ({"strides": (-1,)}, ValueError, "contiguous"),
-    "stream 0": ({"stream": 0}, ValueError, "must not be 0"),
+    "stream 0": ({"stream": 0}, ValueError, "other than 0"),
     "stream True": ({"stream": True}, TypeError, "bool"),
     "stream of text": ({"stream": "1"}, TypeError, "str"),
     "stream -1": ({"stream": -1}, ValueError, "-1"),

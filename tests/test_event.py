@@ -464,7 +464,7 @@ def test_synchronized_by_many_threads(backend):
 
 def test_a_device_is_no_switch(cuda):
     for device in ("cuda:0", 0, cuda.device()):
-        with pytest.raises(TypeError, match=r"enable_timing.*must be bool"):
+        with pytest.raises(TypeError, match="a bool for enable_timing"):
             pystreams.cuda.Event(device)
 
 
@@ -545,7 +545,7 @@ class TestConstructor:
     )
     @pytest.mark.parametrize("wrong", ["cuda:0", 0, 1, 1.0, []], ids=repr)
     def test_switches_are_bools(self, make, switch, wrong):
-        expected = f"'{switch}' must be bool, not {type(wrong).__name__}"
+        expected = f"a bool for {switch}, but got {type(wrong).__name__}"
         with pytest.raises(TypeError, match=expected):
             make(**{switch: wrong})
 

@@ -47,7 +47,7 @@ def test_it_is_a_future(stream, block):
 def test_a_wrong_timeout(stream, timeout, error):
     future = stream.submit(int)
     for ask in (future.result, future.exception):
-        with pytest.raises(error, match="must be a number of seconds"):
+        with pytest.raises(error, match="expects a number of seconds"):
             ask(timeout)
     assert future.result(LONG) == 0
 

@@ -172,7 +172,7 @@ def test_context_variables_travel(stream):
 
 @pytest.mark.parametrize("bad", [None, 3, "fn", (len,)], ids=repr)
 def test_not_callable(stream, bad):
-    with pytest.raises(TypeError, match="expects a callable, but got"):
+    with pytest.raises(TypeError, match="expects a callable for fn, but got"):
         stream.submit(bad)
     assert stream.query()
 

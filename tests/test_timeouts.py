@@ -90,9 +90,9 @@ def test_it_takes_longer(backend, stream, wait, timeout):
 @pytest.mark.parametrize(
     ("timeout", "error", "words"),
     [
-        (math.nan, ValueError, "a number of seconds, got nan"),
-        ("1", TypeError, "a number of seconds or None, got str"),
-        ([], TypeError, "a number of seconds or None, got list"),
+        (math.nan, ValueError, "a number of seconds for timeout, but got nan"),
+        ("1", TypeError, "seconds or None for timeout, but got str"),
+        ([], TypeError, "seconds or None for timeout, but got list"),
         (10**400, OverflowError, "too large"),
     ],
     ids=["nan", "str", "list", "too large"],

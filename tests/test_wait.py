@@ -113,9 +113,9 @@ def test_bad_arguments(backend):
     with pytest.raises(ValueError, match="closed"):
         wait([closed])
     for use in (wait, as_completed):
-        with pytest.raises(TypeError, match="seconds or None, got str"):
+        with pytest.raises(TypeError, match="None for timeout, but got str"):
             use([backend.stream()], timeout="1")
-        with pytest.raises(ValueError, match="seconds, got nan"):
+        with pytest.raises(ValueError, match="for timeout, but got nan"):
             use([backend.stream()], timeout=float("nan"))
 
 

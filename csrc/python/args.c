@@ -1,10 +1,8 @@
-/* The arguments of calls: which of them were given, and those that are plain
+/* The arguments of calls: which of them were given, and their plain
  * values. */
 #include "args.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 int
 optional_attribute(PyObject *object, PyObject *name, PyObject **value)
@@ -20,20 +18,36 @@ optional_attribute(PyObject *object, PyObject *name, PyObject **value)
     return 0;
 }
 
+/* Set the value of a keyword; -1 with TypeError. */
 static int
-find_name(const struct signature *signature, PyObject *name)
+set_keyword(const struct signature *signature, PyObject *name, PyObject *value,
+            PyObject **values)
 {
-    for (int i = 0; signature->names[i] != NULL; i++) {
-        if (PyUnicode_CompareWithASCIIString(name, signature->names[i]) == 0) {
-            return i;
-        }
+    int i = 0;
+    while (signature->names[i] != NULL &&
+           PyUnicode_CompareWithASCIIString(name, signature->names[i]) != 0) {
+        i++;
     }
-    return -1;
+    if (signature->names[i] == NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() got an unexpected keyword argument '%U'",
+                     signature->function, name);
+        return -1;
+    }
+    if (values[i] != NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() got multiple values for argument '%U'",
+                     signature->function, name);
+        return -1;
+    }
+    values[i] = value;
+    return 0;
 }
 
-int
-parse_arguments(const struct signature *signature, PyObject *const *args,
-                Py_ssize_t nargs, PyObject *kwnames, PyObject **values)
+/* Set the values given by position; -1 with TypeError. */
+static int
+set_positional(const struct signature *signature, PyObject *const *args,
+               Py_ssize_t nargs, PyObject **values)
 {
     if (nargs > signature->positional) {
         PyErr_Format(PyExc_TypeError,
@@ -45,24 +59,12 @@ parse_arguments(const struct signature *signature, PyObject *const *args,
     for (int i = 0; signature->names[i] != NULL; i++) {
         values[i] = i < nargs ? args[i] : NULL;
     }
-    Py_ssize_t keywords = kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0;
-    for (Py_ssize_t k = 0; k < keywords; k++) {
-        PyObject *name = PyTuple_GET_ITEM(kwnames, k);
-        int i = find_name(signature, name);
-        if (i < 0) {
-            PyErr_Format(PyExc_TypeError,
-                         "%s() got an unexpected keyword argument '%U'",
-                         signature->function, name);
-            return -1;
-        }
-        if (values[i] != NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "%s() got multiple values for argument '%U'",
-                         signature->function, name);
-            return -1;
-        }
-        values[i] = args[nargs + k];
-    }
+    return 0;
+}
+
+static int
+check_required(const struct signature *signature, PyObject *const *values)
+{
     for (int i = 0; i < signature->required; i++) {
         if (values[i] == NULL) {
             PyErr_Format(PyExc_TypeError,
@@ -74,6 +76,42 @@ parse_arguments(const struct signature *signature, PyObject *const *args,
     return 0;
 }
 
+int
+parse_arguments(const struct signature *signature, PyObject *const *args,
+                Py_ssize_t nargs, PyObject *kwnames, PyObject **values)
+{
+    Py_ssize_t keywords = kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0;
+    if (set_positional(signature, args, nargs, values) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < keywords; k++) {
+        if (set_keyword(signature, PyTuple_GET_ITEM(kwnames, k),
+                        args[nargs + k], values) < 0) {
+            return -1;
+        }
+    }
+    return check_required(signature, values);
+}
+
+int
+parse_tuple(const struct signature *signature, PyObject *args,
+            PyObject *kwargs, PyObject **values)
+{
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    if (set_positional(signature, PySequence_Fast_ITEMS(args),
+                       PyTuple_GET_SIZE(args), values) < 0 ||
+        (kwargs != NULL && !PyArg_ValidateKeywordArguments(kwargs))) {
+        return -1;
+    }
+    while (kwargs != NULL && PyDict_Next(kwargs, &at, &name, &value)) {
+        if (set_keyword(signature, name, value, values) < 0) {
+            return -1;
+        }
+    }
+    return check_required(signature, values);
+}
+
 PyObject *
 call_constructor(const struct constructor *constructor, PyObject *op,
                  PyObject *const *args, size_t nargs, PyObject *kwnames)
@@ -83,7 +121,7 @@ call_constructor(const struct constructor *constructor, PyObject *op,
     initproc init = constructor->init != NULL ? constructor->init
                                               : PyBaseObject_Type.tp_init;
     if (type->tp_new == constructor->own && type->tp_init == init) {
-        return parse_arguments(&constructor->signature, args,
+        return parse_arguments(constructor->signature, args,
                                PyVectorcall_NARGS(nargs), kwnames, values) == 0
                    ? constructor->construct(type, values)
                    : NULL;
@@ -105,19 +143,72 @@ parse_named(const char *function, const char *name, int required,
     return parse_arguments(&signature, args, nargs, kwnames, value);
 }
 
+__attribute__((cold)) PyObject *
+raise_expected(const char *function, const char *expected, const char *name,
+               PyObject *argument)
+{
+    return PyErr_Format(PyExc_TypeError, "%s() expects %s for %s, but got %s",
+                        function, expected, name, Py_TYPE(argument)->tp_name);
+}
+
 int
-handle_argument(const char *what, PyObject *argument, ps_handle *handle)
+int_argument(const char *function, const char *name, PyObject *argument,
+             Py_ssize_t *value)
+{
+    if (!PyIndex_Check(argument)) {
+        raise_expected(function, "an int", name, argument);
+        return -1;
+    }
+    *value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
+    if (*value != -1 || !PyErr_Occurred()) {
+        return 0;
+    }
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Format(PyExc_OverflowError,
+                     "%s() expects an int of at most 64 bits for %s, but got "
+                     "%S",
+                     function, name, argument);
+    }
+    return -1;
+}
+
+int
+clamped_argument(const char *function, const char *name, PyObject *argument,
+                 int *value)
+{
+    if (!PyIndex_Check(argument)) {
+        raise_expected(function, "an int", name, argument);
+        return -1;
+    }
+    Py_ssize_t wide = PyNumber_AsSsize_t(argument, NULL);
+    *value = (int)Py_MAX(INT_MIN, Py_MIN(wide, INT_MAX));
+    return wide == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int
+truth_argument(PyObject *argument, bool *value)
+{
+    int truth = argument != NULL ? PyObject_IsTrue(argument) : 0;
+    *value = truth > 0;
+    return truth < 0 ? -1 : 0;
+}
+
+int
+handle_argument(const char *function, const char *name, PyObject *argument,
+                ps_handle *handle)
 {
     if (!PyLong_Check(argument)) {
-        PyErr_Format(PyExc_TypeError, "%s must be an int, not %s", what,
-                     Py_TYPE(argument)->tp_name);
+        raise_expected(function, "an int", name, argument);
         return -1;
     }
     unsigned long long value = PyLong_AsUnsignedLongLong(argument);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-            PyErr_Format(PyExc_ValueError, "%s must be from 0 to %llu, got %S",
-                         what, (unsigned long long)UINTPTR_MAX, argument);
+            PyErr_Format(PyExc_ValueError,
+                         "%s() expects an int from 0 to %llu for %s, but got "
+                         "%S",
+                         function, (unsigned long long)UINTPTR_MAX, name,
+                         argument);
         }
         return -1;
     }
@@ -144,26 +235,4 @@ ctypes_pointer(ps_handle handle)
                                             (unsigned long long)handle);
     Py_DECREF(ctypes);
     return pointer;
-}
-
-PyObject *
-dict_of(PyObject *names, PyObject *const *values)
-{
-    PyObject *dict = PyDict_New();
-    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
-            Py_CLEAR(dict);
-        }
-    }
-    return dict;
-}
-
-PyObject *
-tuple_of(PyObject *const *values, Py_ssize_t count)
-{
-    PyObject *tuple = PyTuple_New(count);
-    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
-    }
-    return tuple;
 }

@@ -1,38 +1,42 @@
-/* The arguments of calls. */
+/* The arguments of calls, and the errors of wrong ones: each names the
+ * function and the parameter, as in "Stream() expects an int for priority, but
+ * got str". */
 #ifndef PYSTREAMS_PYTHON_ARGS_H
 #define PYSTREAMS_PYTHON_ARGS_H
 
 #include "module.h"
 
-/* A new reference to an attribute that an object may have: 1, 0 with NULL
- * where it has none, -1 with NULL and an exception. */
-int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
-
-/* Arguments of a METH_FASTCALL | METH_KEYWORDS function: fill values[i] for
- * names[i], NULL where not given.  The first `positional` may be given by
- * position and the first `required` must be given.  -1 with TypeError. */
+/* A function's parameters: the first `positional` may be given by position,
+ * and the first `required` must be given. */
 struct signature {
     const char *function;
     int required;
     int positional;
     const char *const *names;
 };
+
+/* Set values[i] to the argument for names[i], borrowed; NULL if it was not
+ * given.  Of a METH_FASTCALL | METH_KEYWORDS function, and of one that gets a
+ * tuple and a dict.  -1 with TypeError. */
 int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
+int parse_tuple(const struct signature *signature, PyObject *args,
+                PyObject *kwargs, PyObject **values);
 
-/* A type's call without a tuple and a dict of arguments, unless somebody has
- * patched its __new__ or __init__; init: NULL for object's. */
+/* A type's call that makes no tuple and no dict of the arguments, unless a
+ * program has replaced the type's __new__ or __init__; init: NULL for
+ * object's. */
 struct constructor {
     newfunc own;
     initproc init;
-    struct signature signature;
+    const struct signature *signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
 };
 PyObject *
 call_constructor(const struct constructor *constructor, PyObject *type,
                  PyObject *const *args, size_t nargs, PyObject *kwnames);
 
-/* Of a function with one argument, which has the name. */
+/* Of a function with one parameter, which has the name. */
 int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
@@ -50,8 +54,7 @@ parse_required(const char *function, const char *name, PyObject *const *args,
     return parse_named(function, name, 1, args, nargs, kwnames, value);
 }
 
-/* Likewise, an optional one, which may be None: NULL where it is None or not
- * given. */
+/* Likewise, an optional one: NULL if it is None or was not given. */
 static inline int
 parse_optional(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -67,10 +70,27 @@ parse_optional(const char *function, const char *name, PyObject *const *args,
     return 0;
 }
 
-/* The arguments of a METH_FASTCALL | METH_KEYWORDS function for a call; NULL
- * with an exception. */
-PyObject *tuple_of(PyObject *const *values, Py_ssize_t count);
-PyObject *dict_of(PyObject *names, PyObject *const *values);
+/* Raise TypeError for an argument of the wrong type; always returns NULL. */
+PyObject *raise_expected(const char *function, const char *expected,
+                         const char *name, PyObject *argument);
+
+/* The value of an int; if it does not fit, OverflowError, or the nearest that
+ * does.  -1 with an exception. */
+int int_argument(const char *function, const char *name, PyObject *argument,
+                 Py_ssize_t *value);
+int clamped_argument(const char *function, const char *name,
+                     PyObject *argument, int *value);
+
+/* The truth of an object, false if it was not given; -1 with an exception. */
+int truth_argument(PyObject *argument, bool *value);
+
+/* An int that may be a handle or an address; -1 with an exception. */
+int handle_argument(const char *function, const char *name, PyObject *argument,
+                    ps_handle *handle);
+
+/* A new reference to an attribute that an object may have: 1; 0 with NULL if
+ * it has none; -1 with NULL and an exception. */
+int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
 
 /* A handle as people read it: "0x7f01". */
 struct handle_text {
@@ -80,8 +100,5 @@ struct handle_text handle_text(ps_handle handle);
 
 /* A handle as a ctypes.c_void_p. */
 PyObject *ctypes_pointer(ps_handle handle);
-
-/* An integer that may be a handle; -1 with an exception. */
-int handle_argument(const char *what, PyObject *argument, ps_handle *handle);
 
 #endif

@@ -77,7 +77,7 @@ parse_data(PyObject *data, struct claim *claim)
     }
     int read_only = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
     if (read_only < 0 ||
-        handle_argument("the address in __cuda_array_interface__",
+        handle_argument("copy_", "the address in __cuda_array_interface__",
                         PyTuple_GET_ITEM(data, 0), &address) < 0) {
         return -1;
     }
@@ -132,8 +132,9 @@ static int
 wait_for_producer(struct module_state *state, struct ps_device *device,
                   struct ps_stream *stream, PyObject *number)
 {
-    struct ps_stream *theirs = protocol_stream(
-        state, device, "'stream' of __cuda_array_interface__", number);
+    struct ps_stream *theirs =
+        protocol_stream(state, device, "copy_",
+                        "'stream' of __cuda_array_interface__", number);
     if (theirs == NULL) {
         return -1;
     }
@@ -235,7 +236,7 @@ array_interface_hold(struct module_state *state, PyObject *object,
     }
     int result = -1;
     if (device->runtime->backend->device_type != PS_DEVICE_CUDA) {
-        device = device_argument(state, PS_DEVICE_CUDA, NULL);
+        device = device_argument(state, "copy_", PS_DEVICE_CUDA, NULL);
     }
     if (!PyDict_Check(interface)) {
         PyErr_Format(PyExc_TypeError, "%s must be a dict, got %s", what,

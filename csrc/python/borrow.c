@@ -200,21 +200,22 @@ handshake_stream(struct ps_device *device, struct ps_stream *stream)
 
 struct ps_stream *
 protocol_stream(struct module_state *state, struct ps_device *device,
-                const char *what, PyObject *number)
+                const char *function, const char *name, PyObject *number)
 {
     ps_handle handle;
     if (PyBool_Check(number)) {
-        PyErr_Format(PyExc_TypeError, "%s must be an int, not bool", what);
+        raise_expected(function, "an int", name, number);
         return NULL;
     }
-    if (handle_argument(what, number, &handle) < 0) {
+    if (handle_argument(function, name, number, &handle) < 0) {
         return NULL;
     }
     if (handle == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s must not be 0, which is ambiguous: 1 is the default "
-                     "stream, 2 the thread's",
-                     what);
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s() expects a stream's number other than 0 for %s, as 0 "
+            "is ambiguous: 1 is the default stream, 2 the thread's",
+            function, name);
         return NULL;
     }
     if (handle <= 2 &&
@@ -341,9 +342,9 @@ follow(struct module_state *state, struct span *span, struct ps_stream *stream)
 }
 
 int
-operand_hold(struct module_state *state, PyObject *object,
-             struct span *partner, struct ps_stream *stream, bool write,
-             struct span *span)
+operand_hold(struct module_state *state, const struct signature *method,
+             PyObject *object, struct span *partner, struct ps_stream *stream,
+             bool write, struct span *span)
 {
     if (PyObject_TypeCheck(object, state->buffer_type)) {
         return buffer_hold(object, span);
@@ -351,11 +352,10 @@ operand_hold(struct module_state *state, PyObject *object,
     int found =
         object_hold(state, object, partner->block->device, stream, span);
     if (found == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "expected a Buffer or an object with the buffer "
-                     "protocol, __dlpack__ or __cuda_array_interface__, but "
-                     "got %s",
-                     Py_TYPE(object)->tp_name);
+        raise_expected(method->function,
+                       "a Buffer or an object with the buffer protocol, "
+                       "__dlpack__ or __cuda_array_interface__",
+                       method->names[0], object);
     }
     if (found <= 0) {
         return -1;

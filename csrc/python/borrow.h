@@ -4,6 +4,7 @@
 
 #include "../core/stream.h"
 
+#include "args.h"
 #include "buffer.h"
 
 /* The most dimensions that a producer is believed to have: NumPy's. */
@@ -33,12 +34,12 @@ int claim_hold(struct module_state *state, const struct claim *claim,
                struct ps_device *host_device, void *owner,
                void (*release)(void *owner), struct span *span);
 
-/* The memory of a copy's other side, a Buffer's or any object's: ready for
- * work on the stream (NULL: the current one of the memory's device).  write:
- * not read-only.  -1 with an exception. */
-int operand_hold(struct module_state *state, PyObject *object,
-                 struct span *partner, struct ps_stream *stream, bool write,
-                 struct span *span);
+/* The memory of a copy's other side, a Buffer's or any object's, which is the
+ * method's first argument: ready for work on the stream (NULL: the current one
+ * of the memory's device).  write: not read-only.  -1 with an exception. */
+int operand_hold(struct module_state *state, const struct signature *method,
+                 PyObject *object, struct span *partner,
+                 struct ps_stream *stream, bool write, struct span *span);
 
 /* The stream that work on memory of the device will run on: stream where it is
  * of that device, else the current one.  A new reference: what runs until
@@ -57,6 +58,6 @@ protocol_number(struct ps_stream *stream)
  * 2 the calling thread's, else a handle; NULL with an exception. */
 struct ps_stream *
 protocol_stream(struct module_state *state, struct ps_device *device,
-                const char *what, PyObject *number);
+                const char *function, const char *name, PyObject *number);
 
 #endif

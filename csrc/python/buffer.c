@@ -170,13 +170,14 @@ static struct ps_stream *
 allocation_stream(struct module_state *state, struct ps_device *device,
                   PyObject *argument)
 {
-    if (argument == Py_None) {
+    if (argument == NULL) {
         return ps_stream_ref(current_stream_of(device));
     }
-    struct ps_stream *stream = stream_argument(state, -1, argument);
+    struct ps_stream *stream = stream_named(state, "Buffer", argument);
     if (stream != NULL && stream->device != device) {
         PyErr_Format(PyExc_ValueError,
-                     "expected a stream of %s:%d, but got %R",
+                     "Buffer() expects a stream of %s:%d for stream, but got "
+                     "%R",
                      device->runtime->backend->name, device->index, argument);
         stream_release(state, stream);
         return NULL;
@@ -190,38 +191,50 @@ static struct ps_device *
 pinning_device(struct module_state *state, struct ps_device *device)
 {
     bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    return cpu ? device_argument(state, -1, Py_None) : device;
+    return cpu ? device_argument(state, "Buffer", -1, NULL) : device;
+}
+
+static int
+nbytes_argument(PyObject *argument, Py_ssize_t *nbytes)
+{
+    if (int_argument("Buffer", "nbytes", argument, nbytes) < 0) {
+        return -1;
+    }
+    if (*nbytes < 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "Buffer() expects an int of at least 0 for nbytes, but "
+                     "got %zd",
+                     *nbytes);
+        return -1;
+    }
+    return 0;
 }
 
 static PyObject *
 Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"nbytes", "device", "stream", "pin_memory",
-                               NULL};
+    static const char *const names[] = {"nbytes", "device", "stream",
+                                        "pin_memory", NULL};
+    static const struct signature signature = {"Buffer", 1, 1, names};
     struct module_state *state = state_of_type(type);
-    PyObject *size, *device_name = Py_None, *stream_name = Py_None;
-    int pinned = 0;
+    PyObject *values[4];
+    Py_ssize_t nbytes;
+    bool pinned;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOp:Buffer", keywords,
-                                     &size, &device_name, &stream_name,
-                                     &pinned)) {
+    if (parse_tuple(&signature, args, kwargs, values) < 0 ||
+        truth_argument(values[3], &pinned) < 0 ||
+        nbytes_argument(values[0], &nbytes) < 0) {
         return NULL;
     }
-    Py_ssize_t nbytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
-    if (nbytes == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (nbytes < 0) {
-        return PyErr_Format(PyExc_ValueError,
-                            "nbytes must not be negative, got %zd", nbytes);
-    }
-    if (pinned && stream_name != Py_None) {
+    PyObject *order = values[2] != Py_None ? values[2] : NULL;
+    if (pinned && order != NULL) {
         PyErr_SetString(PyExc_ValueError,
-                        "pinned memory is not allocated in stream order; "
-                        "stream must be None with pin_memory=True");
+                        "Buffer() expects None for stream with "
+                        "pin_memory=True: pinned memory is not allocated in "
+                        "stream order");
         return NULL;
     }
-    struct ps_device *device = device_argument(state, -1, device_name);
+    struct ps_device *device = device_argument(state, "Buffer", -1, values[1]);
     if (device != NULL && pinned) {
         device = pinning_device(state, device);
     }
@@ -234,7 +247,7 @@ Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     struct ps_stream *stream = NULL;
     if (!pinned) {
-        stream = allocation_stream(state, device, stream_name);
+        stream = allocation_stream(state, device, order);
         if (stream == NULL) {
             return NULL;
         }
@@ -279,28 +292,46 @@ Buffer_repr(PyObject *op)
         self->nbytes, text.chars);
 }
 
-/* The other side of a copy, whether this one is its destination, and how. */
+/* The stream that a method's argument names, NULL for None and none given; -1
+ * with an exception. */
+static int
+optional_stream(struct module_state *state, const char *method,
+                PyObject *argument, struct ps_stream **stream)
+{
+    *stream = NULL;
+    if (argument == NULL || argument == Py_None) {
+        return 0;
+    }
+    *stream = stream_named(state, method, argument);
+    return *stream != NULL ? 0 : -1;
+}
+
+/* A method that copies between this Buffer and the object that its first
+ * parameter is, to the Buffer (`here`) or from it. */
 static PyObject *
-copy_with(PyObject *op, PyObject *object, bool here, PyObject *non_blocking,
-          PyObject *stream_name)
+copy_with(PyObject *op, const struct signature *signature,
+          PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+          bool here)
 {
     struct module_state *state = state_of(op);
     struct span self, other;
     struct ps_stream *stream;
+    PyObject *values[3];
+    bool non_blocking;
     int result = -1;
-    int asynchronous =
-        non_blocking != NULL ? PyObject_IsTrue(non_blocking) : 0;
-    if (asynchronous < 0 || buffer_hold(op, &self) < 0) {
+    if (parse_arguments(signature, args, nargs, kwnames, values) < 0 ||
+        truth_argument(values[1], &non_blocking) < 0 ||
+        buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    if (optional_stream_argument(state, stream_name, &stream) == 0) {
-        if (object == op) {
+    if (optional_stream(state, signature->function, values[2], &stream) == 0) {
+        if (values[0] == op) {
             result = span_check_stream(&self, stream);
         }
-        else if (operand_hold(state, object, &self, stream, !here, &other) ==
-                 0) {
+        else if (operand_hold(state, signature, values[0], &self, stream,
+                              !here, &other) == 0) {
             result = span_copy(state, here ? &self : &other,
-                               here ? &other : &self, stream, asynchronous);
+                               here ? &other : &self, stream, non_blocking);
             span_release(state, &other);
         }
         stream_release(state, stream);
@@ -310,33 +341,25 @@ copy_with(PyObject *op, PyObject *object, bool here, PyObject *non_blocking,
 }
 
 static PyObject *
-Buffer_copy(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+Buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
     static const char *const names[] = {"src", "non_blocking", "stream", NULL};
     static const struct signature signature = {"copy_", 1, 3, names};
-    PyObject *values[3];
-    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
-        return NULL;
-    }
-    return copy_with(op, values[0], true, values[1], values[2]);
+    return copy_with(self, &signature, args, nargs, kwnames, true);
 }
 
 static PyObject *
-Buffer_copy_to(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+Buffer_copy_to(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
     static const char *const names[] = {"dst", "non_blocking", "stream", NULL};
     static const struct signature signature = {"copy_to", 1, 3, names};
-    PyObject *values[3];
-    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
-        return NULL;
-    }
-    return copy_with(op, values[0], false, values[1], values[2]);
+    return copy_with(self, &signature, args, nargs, kwnames, false);
 }
 
 static PyObject *
-fill_with(PyObject *op, uint8_t value, PyObject *stream_name)
+fill_with(PyObject *op, const char *method, uint8_t value, PyObject *argument)
 {
     struct module_state *state = state_of(op);
     struct ps_stream *stream;
@@ -345,7 +368,7 @@ fill_with(PyObject *op, uint8_t value, PyObject *stream_name)
     if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    if (optional_stream_argument(state, stream_name, &stream) == 0) {
+    if (optional_stream(state, method, argument, &stream) == 0) {
         result = span_fill(state, &self, value, stream);
         stream_release(state, stream);
     }
@@ -354,25 +377,24 @@ fill_with(PyObject *op, uint8_t value, PyObject *stream_name)
 }
 
 static PyObject *
-Buffer_fill(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+Buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
     static const char *const names[] = {"byte", "stream", NULL};
     static const struct signature signature = {"fill_", 1, 2, names};
     PyObject *values[2];
-    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
-        return NULL;
-    }
-    Py_ssize_t value = PyNumber_AsSsize_t(values[0], PyExc_OverflowError);
-    if (value == -1 && PyErr_Occurred()) {
+    Py_ssize_t value;
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
+        int_argument("fill_", "byte", values[0], &value) < 0) {
         return NULL;
     }
     if (value < 0 || value > 255) {
         return PyErr_Format(PyExc_ValueError,
-                            "fill_ expects a byte from 0 to 255, got %zd",
+                            "fill_() expects an int from 0 to 255 for byte, "
+                            "but got %zd",
                             value);
     }
-    return fill_with(op, (uint8_t)value, values[1]);
+    return fill_with(self, "fill_", (uint8_t)value, values[1]);
 }
 
 static PyObject *
@@ -383,7 +405,7 @@ Buffer_zero(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (parse_optional("zero_", "stream", args, nargs, kwnames, &stream) < 0) {
         return NULL;
     }
-    return fill_with(op, 0, stream);
+    return fill_with(op, "zero_", 0, stream);
 }
 
 static PyObject *
@@ -395,13 +417,9 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
         return NULL;
     }
     struct ps_runtime *runtime = self.block->device->runtime;
-    struct ps_stream *stream = required_stream_argument(state, -1, argument);
+    struct ps_stream *stream = stream_named(state, "record_stream", argument);
     ps_status status = PS_SUCCESS;
-    if (stream != NULL && stream->device->runtime != runtime) {
-        PyErr_Format(PyExc_ValueError, "expected a %s stream, but got %R",
-                     runtime->backend->name, argument);
-    }
-    else if (stream != NULL) {
+    if (stream != NULL && span_check_stream(&self, stream) == 0) {
         WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
         raise_status(state, runtime, "Buffer.record_stream", status);
     }

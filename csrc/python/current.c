@@ -17,6 +17,7 @@
 #include "backends.h"
 #include "device.h"
 #include "errors.h"
+#include "external_stream.h"
 #include "stream.h"
 
 /* What is current on a thread, or in a context. */
@@ -163,6 +164,14 @@ struct ps_stream *
 current_stream_of(struct ps_device *device)
 {
     return ps_current_stream(currents_in_use(), device);
+}
+
+struct ps_stream *
+current_stream_at(struct module_state *state, int type)
+{
+    struct device_name name = {type, -1};
+    struct ps_device *device = device_at(state, name);
+    return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
 }
 
 /* If the running context is the thread's own, make that known: 1, 0 if it was
@@ -334,8 +343,8 @@ parse_stream_query(PyObject *module, const char *function,
     struct module_state *state = state_of_module(module);
     if (nargs < 1 || nargs > 3 || !PyLong_Check(args[0])) {
         PyErr_Format(PyExc_TypeError,
-                     "%s(type, device=None, cls=None) expects a device "
-                     "type number and at most two more arguments",
+                     "%s() expects an int for type, and device and cls at "
+                     "most after it",
                      function);
         return -1;
     }
@@ -343,7 +352,7 @@ parse_stream_query(PyObject *module, const char *function,
                                              : state->stream_type;
     if (*class != state->stream_type && *class != state->cuda_stream_type) {
         PyErr_Format(PyExc_TypeError,
-                     "%s() expects Stream or cuda.Stream as cls, got %R",
+                     "%s() expects Stream or cuda.Stream for cls, but got %R",
                      function, args[2]);
         return -1;
     }
@@ -351,7 +360,8 @@ parse_stream_query(PyObject *module, const char *function,
     if ((type == -1 && PyErr_Occurred()) || find_runtime(type) == NULL) {
         return -1;
     }
-    *device = device_argument(state, (int)type, nargs > 1 ? args[1] : NULL);
+    *device = device_argument(state, function, (int)type,
+                              nargs > 1 ? args[1] : NULL);
     return *device != NULL ? 0 : -1;
 }
 
@@ -380,7 +390,7 @@ cuda_current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_device *device =
-        device_argument(state, PS_DEVICE_CUDA, argument);
+        device_argument(state, "current_stream", PS_DEVICE_CUDA, argument);
     return device != NULL
                ? stream_wrap(state, state->cuda_stream_type,
                              ps_stream_ref(current_stream_of(device)))
@@ -404,7 +414,7 @@ static PyObject *
 set_stream(PyObject *module, PyObject *argument)
 {
     struct module_state *state = state_of_module(module);
-    struct ps_stream *stream = required_stream_argument(state, -1, argument);
+    struct ps_stream *stream = stream_named(state, "set_stream", argument);
     if (stream == NULL) {
         return NULL;
     }
@@ -415,22 +425,23 @@ set_stream(PyObject *module, PyObject *argument)
 }
 
 PyObject *
-as_stream_object(struct module_state *state, int type, PyObject *argument)
+as_stream_object(struct module_state *state, const char *function,
+                 PyObject *argument)
 {
     if (is_stream(argument)) {
         return Py_NewRef(argument);
     }
-    struct ps_stream *stream = required_stream_argument(state, type, argument);
+    struct ps_stream *stream = foreign_stream(state, function, argument);
     return stream != NULL ? stream_wrap(state, NULL, stream) : NULL;
 }
 
 static PyObject *
 as_stream(PyObject *module, PyObject *args)
 {
-    int type;
+    const char *function;
     PyObject *argument;
-    return PyArg_ParseTuple(args, "iO:as_stream", &type, &argument)
-               ? as_stream_object(state_of_module(module), type, argument)
+    return PyArg_ParseTuple(args, "sO:as_stream", &function, &argument)
+               ? as_stream_object(state_of_module(module), function, argument)
                : NULL;
 }
 
@@ -454,8 +465,8 @@ PyMethodDef current_functions[] = {
     FUNCTION("set_stream", set_stream, METH_O, "stream, /",
              "Make the stream current on its device, for this thread or its "
              "asyncio task,\nand its device current, for the thread."),
-    FUNCTION("as_stream", as_stream, METH_VARARGS, "type, stream, /",
+    FUNCTION("as_stream", as_stream, METH_VARARGS, "function, stream, /",
              "Return a Stream as it is, and any object with __cuda_stream__ "
-             "as a Stream."),
+             "as a Stream;\nTypeError names the function."),
     {NULL},
 };

@@ -15,8 +15,13 @@ struct ps_stream *current_stream_of(struct ps_device *device);
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);
 PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
-/* The argument if it is a Stream, else stream_argument's. */
-PyObject *
-as_stream_object(struct module_state *state, int type, PyObject *argument);
+/* A new reference to the current stream of a device type's current device;
+ * NULL with an exception. */
+struct ps_stream *current_stream_at(struct module_state *state, int type);
+
+/* The argument if it is a Stream, else a new one for what stream_named
+ * gives. */
+PyObject *as_stream_object(struct module_state *state, const char *function,
+                           PyObject *argument);
 
 #endif

@@ -181,10 +181,11 @@ indexed_object(struct module_state *state, PyObject *object, int *index)
 }
 
 int
-index_argument(PyObject *argument, int *index)
+index_argument(const char *function, const char *name, PyObject *argument,
+               int *index)
 {
-    Py_ssize_t value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
-    if (value == -1 && PyErr_Occurred()) {
+    Py_ssize_t value;
+    if (int_argument(function, name, argument, &value) < 0) {
         return -1;
     }
     if (value < 0) {
@@ -203,14 +204,16 @@ index_argument(PyObject *argument, int *index)
 }
 
 int
-device_name_argument(struct module_state *state, int type, PyObject *argument,
+device_name_argument(struct module_state *state, const char *function,
+                     const char *parameter, int type, PyObject *argument,
                      struct device_name *name)
 {
     int expected = type;
     if (type < 0) {
         struct ps_runtime *runtime =
-            PyObject_TypeCheck(argument, state->device_type) ||
-                    PyUnicode_Check(argument)
+            argument != NULL &&
+                    (PyObject_TypeCheck(argument, state->device_type) ||
+                     PyUnicode_Check(argument))
                 ? NULL
                 : default_runtime(state);
         if (PyErr_Occurred()) {
@@ -220,14 +223,14 @@ device_name_argument(struct module_state *state, int type, PyObject *argument,
     }
     name->type = type;
     name->index = -1;
-    if (argument == Py_None) {
+    if (argument == NULL || argument == Py_None) {
         return 0;
     }
     if (PyIndex_Check(argument) && !PyBool_Check(argument)) {
         if (expected >= 0 && PyNumber_AsSsize_t(argument, NULL) < 0) {
             return PyErr_Occurred() ? -1 : 0;
         }
-        return index_argument(argument, &name->index);
+        return index_argument(function, parameter, argument, &name->index);
     }
     if (PyObject_TypeCheck(argument, state->device_type)) {
         *name = device_name_of(argument);
@@ -240,10 +243,8 @@ device_name_argument(struct module_state *state, int type, PyObject *argument,
     else {
         int indexed = indexed_object(state, argument, &name->index);
         if (indexed == 0) {
-            PyErr_Format(PyExc_TypeError,
-                         "expected a device (int, str, device or None), "
-                         "but got %s",
-                         Py_TYPE(argument)->tp_name);
+            raise_expected(function, "a device (int, str, device or None)",
+                           parameter, argument);
         }
         return indexed == 1 ? 0 : -1;
     }
@@ -288,14 +289,13 @@ device_at(struct module_state *state, struct device_name name)
 }
 
 struct ps_device *
-device_argument(struct module_state *state, int type, PyObject *argument)
+device_argument(struct module_state *state, const char *function, int type,
+                PyObject *argument)
 {
     struct device_name name = {type, -1};
-    if (type >= 0 && argument == NULL) {
-        return device_at(state, name);
-    }
-    if (device_name_argument(
-            state, type, argument != NULL ? argument : Py_None, &name) < 0) {
+    if ((type < 0 || argument != NULL) &&
+        device_name_argument(state, function, "device", type, argument,
+                             &name) < 0) {
         return NULL;
     }
     return device_at(state, name);
@@ -304,30 +304,27 @@ device_argument(struct module_state *state, int type, PyObject *argument)
 static PyObject *
 Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"type", "index", NULL};
-    struct module_state *state = state_of_type(type);
-    PyObject *named, *index = Py_None;
+    static const char *const names[] = {"type", "index", NULL};
+    static const struct signature signature = {"device", 1, 2, names};
+    PyObject *values[2];
     struct device_name name;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:device", keywords,
-                                     &named, &index)) {
+    if (parse_tuple(&signature, args, kwargs, values) < 0) {
         return NULL;
     }
+    PyObject *named = values[0], *index = values[1];
     if (named == Py_None) {
-        PyErr_SetString(PyExc_TypeError,
-                        "device() expects a str, an int or a device, but got "
-                        "None");
+        return raise_expected("device", "a device (int, str or device)",
+                              "type", named);
+    }
+    if (device_name_argument(state_of_type(type), "device", "type", -1, named,
+                             &name) < 0) {
         return NULL;
     }
-    if (device_name_argument(state, -1, named, &name) < 0) {
-        return NULL;
-    }
-    if (index != Py_None) {
+    if (index != NULL && index != Py_None) {
         if (!PyUnicode_Check(named)) {
-            PyErr_Format(PyExc_TypeError,
-                         "device() expects a str before an index, but got %s",
-                         Py_TYPE(named)->tp_name);
-            return NULL;
+            return raise_expected("device", "a str with an index", "type",
+                                  named);
         }
         if (name.index >= 0) {
             PyErr_Format(PyExc_RuntimeError,
@@ -336,7 +333,7 @@ Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                          named);
             return NULL;
         }
-        if (index_argument(index, &name.index) < 0) {
+        if (index_argument("device", "index", index, &name.index) < 0) {
             return NULL;
         }
     }

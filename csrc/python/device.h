@@ -19,16 +19,18 @@ const char *device_type_name(int type);
 /* -1 with RuntimeError unless text is a device string such as "cuda:1". */
 int device_name_parse(PyObject *text, struct device_name *name);
 
-/* What a device argument names.  type: the device type that is meant by an
- * integer and by None, and the only one allowed; -1 for the default and any.
- * NULL with an exception. */
+/* The device that a function's argument `device` names; NULL for none given.
+ * type: the device type that an integer and None mean, and the only one
+ * allowed; -1 for the default and any.  NULL with an exception. */
 struct ps_device *
-device_argument(struct module_state *state, int type, PyObject *argument);
+device_argument(struct module_state *state, const char *function, int type,
+                PyObject *argument);
 
-/* As device_argument, without using the device: type and index, -1 for the
- * current one.  -1 with an exception. */
-int device_name_argument(struct module_state *state, int type,
-                         PyObject *argument, struct device_name *name);
+/* As device_argument, for a parameter of another name and without using the
+ * device: type and index, -1 for the current one.  -1 with an exception. */
+int device_name_argument(struct module_state *state, const char *function,
+                         const char *parameter, int type, PyObject *argument,
+                         struct device_name *name);
 
 /* The device of a type and an index, -1 for the current one; NULL with an
  * exception. */
@@ -36,6 +38,7 @@ struct ps_device *
 device_at(struct module_state *state, struct device_name name);
 
 /* The index of a device; -1 with an exception. */
-int index_argument(PyObject *argument, int *index);
+int index_argument(const char *function, const char *name, PyObject *argument,
+                   int *index);
 
 #endif

@@ -118,31 +118,31 @@ fill(PyObject *op, int type, PyObject *idx)
 static int
 DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"", "", NULL};
+    static const char *const names[] = {"type", "idx", NULL};
+    static const struct signature signature = {"DeviceContext", 2, 2, names};
+    PyObject *values[2];
     int type;
-    PyObject *idx;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO:DeviceContext",
-                                     keywords, &type, &idx)) {
+    if (parse_tuple(&signature, args, kwargs, values) < 0 ||
+        clamped_argument("DeviceContext", "type", values[0], &type) < 0) {
         return -1;
     }
-    return fill(self, type, Py_NewRef(idx));
+    return fill(self, type, Py_NewRef(values[1]));
 }
 
 /* The index that any device argument but an int stands for. */
 static PyObject *
 index_of(struct module_state *state, PyObject *argument)
 {
-    struct device_name name;
-    if (find_runtime(PS_DEVICE_CUDA) == NULL ||
-        device_name_argument(state, PS_DEVICE_CUDA, argument, &name) < 0) {
+    if (find_runtime(PS_DEVICE_CUDA) == NULL) {
         return NULL;
     }
-    struct ps_device *device = device_at(state, name);
+    struct ps_device *device =
+        device_argument(state, "device", PS_DEVICE_CUDA, argument);
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
-/* Of cuda.device's constructor. */
-static char *keywords[] = {"device", NULL};
+static const char *const parameters[] = {"device", NULL};
+static const struct signature cuda_signature = {"device", 1, 1, parameters};
 
 static int
 fill_cuda(PyObject *self, PyObject *argument)
@@ -157,8 +157,7 @@ static int
 CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *argument;
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "O:device", keywords,
-                                       &argument)
+    return parse_tuple(&cuda_signature, args, kwargs, &argument) == 0
                ? fill_cuda(self, argument)
                : -1;
 }
@@ -179,7 +178,7 @@ call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
     static const struct constructor constructor = {
         PyType_GenericNew,
         CudaDevice_init,
-        {"device", 1, 1, (const char *const *)keywords},
+        &cuda_signature,
         construct,
     };
     return call_constructor(&constructor, type, args, nargs, kwnames);

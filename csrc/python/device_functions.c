@@ -3,6 +3,8 @@
  * type first. */
 #include "device_functions.h"
 
+#include <string.h>
+
 #include "backends.h"
 #include "buffer.h"
 #include "device.h"
@@ -15,14 +17,13 @@ struct ps_device *
 parse_device(PyObject *module, PyObject *args, const char *format)
 {
     int type;
-    PyObject *argument = Py_None;
-    if (!PyArg_ParseTuple(args, format, &type, &argument)) {
+    PyObject *argument = NULL;
+    if (!PyArg_ParseTuple(args, format, &type, &argument) ||
+        find_runtime(type) == NULL) {
         return NULL;
     }
-    if (find_runtime(type) == NULL) {
-        return NULL;
-    }
-    return device_argument(state_of_module(module), type, argument);
+    return device_argument(state_of_module(module), strchr(format, ':') + 1,
+                           type, argument);
 }
 
 static PyObject *
@@ -139,7 +140,8 @@ device_index(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "i|Op:device_index", &type, &argument,
                           &require_index) ||
         find_runtime(type) == NULL ||
-        device_name_argument(state, type, argument, &name) < 0) {
+        device_name_argument(state, "set_device", "device", type, argument,
+                             &name) < 0) {
         return NULL;
     }
     if (require_index && name.index < 0) {
@@ -175,9 +177,13 @@ synchronize(PyObject *module, PyObject *args)
     }
     struct work work = {
         .operation = "synchronize",
-        .device = device_argument(state, type, argument),
+        .device = device_argument(state, "synchronize", type, argument),
     };
-    return work.device != NULL ? waited(state, &work, timeout) : NULL;
+    int64_t timeout_ns;
+    return work.device != NULL &&
+                   timeout_argument("synchronize", timeout, &timeout_ns) == 0
+               ? waited(state, &work, timeout, timeout_ns)
+               : NULL;
 }
 
 static PyObject *
@@ -217,9 +223,12 @@ can_device_access_peer(PyObject *module, PyObject *args)
         find_runtime(type) == NULL) {
         return NULL;
     }
-    struct ps_device *device = device_argument(state, type, first);
+    struct ps_device *device =
+        device_argument(state, "can_device_access_peer", type, first);
     struct ps_device *peer =
-        device != NULL ? device_argument(state, type, second) : NULL;
+        device != NULL
+            ? device_argument(state, "can_device_access_peer", type, second)
+            : NULL;
     if (peer == NULL) {
         return NULL;
     }
@@ -375,8 +384,10 @@ shut_down(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (!(timeout >= 0 && timeout < 1e9)) {
-        return PyErr_Format(PyExc_ValueError,
-                            "timeout must be from 0 to 1e9 seconds");
+        PyErr_SetString(PyExc_ValueError,
+                        "shutdown() expects a number of seconds from 0 to 1e9 "
+                        "for timeout");
+        return NULL;
     }
     int64_t deadline = monotonic_ns() + (int64_t)(timeout * 1e9);
     finished = stop_jobs((int64_t)(timeout * 1e9));

@@ -4,8 +4,8 @@
 
 #include "module.h"
 
-/* The device of arguments that are a type and optionally a device; NULL with
- * an exception. */
+/* The device of arguments that are a type and optionally a device, for a
+ * function that the format names; NULL with an exception. */
 struct ps_device *
 parse_device(PyObject *module, PyObject *args, const char *format);
 

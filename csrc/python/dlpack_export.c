@@ -158,9 +158,11 @@ make_ready(struct module_state *state, struct span *span, PyObject *number)
     int overflow;
     if (span->block->host) {
         if (number != Py_None) {
-            PyErr_Format(PyExc_ValueError,
-                         "stream must be None for host memory, got %R",
-                         number);
+            PyErr_Format(
+                PyExc_ValueError,
+                "__dlpack__() expects None for stream of host memory, "
+                "but got %R",
+                number);
             return -1;
         }
         return span_settle(state, span, NULL);
@@ -169,9 +171,9 @@ make_ready(struct module_state *state, struct span *span, PyObject *number)
         PyLong_AsLongAndOverflow(number, &overflow) == -1 && overflow == 0) {
         return 0;
     }
-    stream = number == Py_None
-                 ? ps_stream_ref(&device->default_stream)
-                 : protocol_stream(state, device, "stream", number);
+    stream = number == Py_None ? ps_stream_ref(&device->default_stream)
+                               : protocol_stream(state, device, "__dlpack__",
+                                                 "stream", number);
     if (stream == NULL) {
         return -1;
     }
@@ -229,8 +231,8 @@ parse_version(PyObject *version, bool *versioned)
         !(PyTuple_Check(version) &&
           PyArg_ParseTuple(version, "ii", &major, &minor))) {
         PyErr_Format(PyExc_TypeError,
-                     "max_version must be None or a tuple (major, minor), "
-                     "got %R",
+                     "__dlpack__() expects None or a tuple (major, minor) for "
+                     "max_version, but got %R",
                      version);
         return -1;
     }
@@ -252,8 +254,8 @@ parse_place(struct span *span, PyObject *place, struct request *request)
     }
     if (!PyTuple_Check(place) || !PyArg_ParseTuple(place, "ii", &type, &id)) {
         PyErr_Format(PyExc_TypeError,
-                     "dl_device must be None or a tuple (device type, device "
-                     "id), got %R",
+                     "__dlpack__() expects None or a tuple (device type, "
+                     "device id) for dl_device, but got %R",
                      place);
         return -1;
     }

@@ -376,10 +376,10 @@ from_dlpack(PyObject *module, PyObject *object)
     struct span span;
     int found = dlpack_hold(state, object, NULL, NULL, &span);
     if (found == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "from_dlpack() expects an object with __dlpack__ and "
-                     "__dlpack_device__, or a DLPack capsule, but got %s",
-                     Py_TYPE(object)->tp_name);
+        raise_expected("from_dlpack",
+                       "an object with __dlpack__ and __dlpack_device__, or a "
+                       "DLPack capsule",
+                       "obj", object);
     }
     return found == 1 ? buffer_wrap(state, &span) : NULL;
 }

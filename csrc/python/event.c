@@ -91,27 +91,28 @@ event_new(struct module_state *state, PyTypeObject *type,
     return event_wrap(type, event);
 }
 
-/* Of the constructor; all but the first are switches. */
-static char *keywords[] = {"device",       "enable_timing", "blocking",
-                           "interprocess", "external",      NULL};
-
+/* The flags that a constructor's four switches ask for, NULL for one that was
+ * not given; the first one's name is the first.  -1 with TypeError. */
 static int
-event_flags(PyObject *const *switches, unsigned *flags)
+event_flags(const char *const *names, PyObject *const *switches,
+            unsigned *flags)
 {
     static const unsigned meant[] = {PS_EVENT_TIMING, PS_EVENT_BLOCKING,
                                      PS_EVENT_INTERPROCESS, PS_EVENT_EXTERNAL};
     *flags = 0;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(meant); i++) {
         if (switches[i] != NULL && !PyBool_Check(switches[i])) {
-            PyErr_Format(PyExc_TypeError,
-                         "Event(): argument '%s' must be bool, not %s",
-                         keywords[i + 1], Py_TYPE(switches[i])->tp_name);
+            raise_expected("Event", "a bool", names[i], switches[i]);
             return -1;
         }
         *flags |= switches[i] == Py_True ? meant[i] : 0;
     }
     return 0;
 }
+
+static const char *const parameters[] = {
+    "device", "enable_timing", "blocking", "interprocess", "external", NULL,
+};
 
 static PyObject *
 construct(PyTypeObject *type, PyObject **values)
@@ -124,9 +125,9 @@ construct(PyTypeObject *type, PyObject **values)
     if (decide) {
         values[1] = NULL;
     }
-    if (event_flags(values + 1, &flags) < 0 ||
-        device_name_argument(state, -1, values[0] ? values[0] : Py_None,
-                             &name) < 0) {
+    if (event_flags(parameters + 1, values + 1, &flags) < 0 ||
+        device_name_argument(state, "Event", "device", -1, values[0], &name) <
+            0) {
         return NULL;
     }
     struct ps_runtime *runtime = use_runtime(state, name.type);
@@ -146,13 +147,14 @@ construct(PyTypeObject *type, PyObject **values)
     return self;
 }
 
+static const struct signature event_signature = {"Event", 0, 1, parameters};
+
 static PyObject *
 Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *v[Py_ARRAY_LENGTH(keywords)] = {NULL};
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOO:Event", keywords,
-                                       &v[0], &v[1], &v[2], &v[3], &v[4])
-               ? construct(type, v)
+    PyObject *values[Py_ARRAY_LENGTH(parameters)];
+    return parse_tuple(&event_signature, args, kwargs, values) == 0
+               ? construct(type, values)
                : NULL;
 }
 
@@ -162,7 +164,7 @@ call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
     static const struct constructor constructor = {
         Event_new,
         NULL,
-        {"Event", 0, 1, (const char *const *)keywords},
+        &event_signature,
         construct,
     };
     return call_constructor(&constructor, type, args, nargs, kwnames);
@@ -307,8 +309,8 @@ with_stream(PyObject *self, const char *name, PyObject *const *args,
         return NULL;
     }
     struct stream_use use;
-    if (stream_use_argument(self, backend_of(self)->device_type, argument,
-                            &use) < 0) {
+    if (stream_use_or_current(self, name, backend_of(self)->device_type,
+                              argument, &use) < 0) {
         return NULL;
     }
     int result = operation(self, event_of(self), use.stream);
@@ -349,7 +351,7 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     int64_t timeout_ns;
     if (parse_optional("synchronize", "timeout", args, nargs, kwnames,
                        &timeout) < 0 ||
-        timeout_argument(timeout, &timeout_ns) < 0) {
+        timeout_argument("synchronize", timeout, &timeout_ns) < 0) {
         return NULL;
     }
     ps_status status = ps_event_synchronize_known(event);
@@ -362,7 +364,7 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         .device = atomic_load(&event->device),
         .event = event,
     };
-    return waited(state_of(self), &work, timeout);
+    return waited(state_of(self), &work, timeout, timeout_ns);
 }
 
 /* What must hold of two events before their times are asked for. */
@@ -423,9 +425,7 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (!is_event(other)) {
-        return PyErr_Format(PyExc_TypeError,
-                            "elapsed_time() expects an Event, but got %s",
-                            Py_TYPE(other)->tp_name);
+        return raise_expected("elapsed_time", "an Event", "end_event", other);
     }
     if (check_timed(self, other) < 0) {
         return NULL;
@@ -530,7 +530,7 @@ PyMethodDef event_methods[] = {
                "interprocess=True, NotImplementedError where the backend has "
                "no such\nevents.")},
     {"from_ipc_handle", (PyCFunction)(void (*)(void))Event_from_ipc_handle,
-     METH_CLASS | METH_VARARGS | METH_KEYWORDS,
+     METH_FASTCALL | METH_KEYWORDS | METH_CLASS,
      PyDoc_STR("from_ipc_handle($type, /, device, handle)\n--\n\n"
                "Open an event of another process (cudaIpcOpenEventHandle)."
                "\n\n"
@@ -615,32 +615,29 @@ PyType_Spec event_spec = {
     .slots = event_slots,
 };
 
-/* Of cuda.Event's constructor. */
-static char *cuda_keywords[] = {"enable_timing", "blocking", "interprocess",
-                                "external", NULL};
-
 static PyObject *
 construct_cuda(PyTypeObject *type, PyObject **values)
 {
     unsigned flags;
-    if (event_flags(values, &flags) < 0) {
+    if (event_flags(parameters + 1, values, &flags) < 0) {
         return NULL;
     }
-    /* As torch's, it may be made where there is no GPU. */
+    /* As torch's, it may be made on a machine without a GPU. */
     struct ps_runtime *runtime = find_runtime(PS_DEVICE_CUDA);
     return runtime != NULL
                ? event_new(state_of_type(type), type, runtime, flags)
                : NULL;
 }
 
+static const struct signature cuda_event_signature = {"Event", 0, 4,
+                                                      parameters + 1};
+
 static PyObject *
 CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *v[Py_ARRAY_LENGTH(cuda_keywords)] = {NULL};
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "|OOOO:Event",
-                                       cuda_keywords, &v[0], &v[1], &v[2],
-                                       &v[3])
-               ? construct_cuda(type, v)
+    PyObject *values[Py_ARRAY_LENGTH(parameters)];
+    return parse_tuple(&cuda_event_signature, args, kwargs, values) == 0
+               ? construct_cuda(type, values)
                : NULL;
 }
 
@@ -651,7 +648,7 @@ call_cuda(PyObject *type, PyObject *const *args, size_t nargs,
     static const struct constructor constructor = {
         CudaEvent_new,
         NULL,
-        {"Event", 0, 4, (const char *const *)cuda_keywords},
+        &cuda_event_signature,
         construct_cuda,
     };
     return call_constructor(&constructor, type, args, nargs, kwnames);

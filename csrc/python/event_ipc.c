@@ -4,6 +4,7 @@
 
 #include "../core/event.h"
 
+#include "args.h"
 #include "device.h"
 #include "errors.h"
 #include "event.h"
@@ -100,8 +101,8 @@ open_handle(PyTypeObject *type, struct ps_device *device,
     ps_status status;
     if (handle->len != PS_IPC_HANDLE_BYTES) {
         return PyErr_Format(PyExc_ValueError,
-                            "from_ipc_handle: expected a handle of %d bytes, "
-                            "as ipc_handle() returns, got %zd",
+                            "from_ipc_handle() expects the %d bytes that "
+                            "ipc_handle() returns for handle, but got %zd",
                             PS_IPC_HANDLE_BYTES, handle->len);
     }
     WITHOUT_GIL(status = ps_event_open(device, handle->buf, &event));
@@ -112,20 +113,29 @@ open_handle(PyTypeObject *type, struct ps_device *device,
 }
 
 PyObject *
-Event_from_ipc_handle(PyObject *cls, PyObject *args, PyObject *kwargs)
+Event_from_ipc_handle(PyObject *cls, PyObject *const *args, Py_ssize_t nargs,
+                      PyObject *kwnames)
 {
-    static char *keywords[] = {"device", "handle", NULL};
+    static const char *const names[] = {"device", "handle", NULL};
+    static const struct signature signature = {"from_ipc_handle", 2, 2, names};
     PyTypeObject *type = (PyTypeObject *)cls;
     struct module_state *state = state_of_type(type);
-    PyObject *argument, *result = NULL;
+    PyObject *values[2], *result = NULL;
     Py_buffer handle;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oy*:from_ipc_handle",
-                                     keywords, &argument, &handle)) {
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
+        return NULL;
+    }
+    if (!PyObject_CheckBuffer(values[1])) {
+        return raise_expected("from_ipc_handle", "a bytes-like object",
+                              "handle", values[1]);
+    }
+    if (PyObject_GetBuffer(values[1], &handle, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
     int only =
         PyType_IsSubtype(type, state->cuda_event_type) ? PS_DEVICE_CUDA : -1;
-    struct ps_device *device = device_argument(state, only, argument);
+    struct ps_device *device =
+        device_argument(state, "from_ipc_handle", only, values[0]);
     if (device != NULL) {
         result = open_handle(type, device, &handle);
     }

@@ -97,9 +97,10 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
     return stream;
 }
 
-/* What the tuple (version, handle) says. */
+/* The handle in an object's tuple (version, handle); -1 with an exception. */
 static int
-parse_protocol(PyObject *object, PyObject *result, ps_handle *handle)
+parse_protocol(const char *function, PyObject *object, PyObject *result,
+               ps_handle *handle)
 {
     const char *type = Py_TYPE(object)->tp_name;
     if (!PyTuple_Check(result) || PyTuple_GET_SIZE(result) != 2) {
@@ -125,13 +126,15 @@ parse_protocol(PyObject *object, PyObject *result, ps_handle *handle)
                      type, version);
         return -1;
     }
-    return handle_argument("the address in __cuda_stream__",
+    return handle_argument(function, "the address in __cuda_stream__",
                            PyTuple_GET_ITEM(result, 1), handle);
 }
 
-int
-cuda_stream_protocol(struct module_state *state, PyObject *object,
-                     ps_handle *handle)
+/* The handle that __cuda_stream__ of an object gives: 1; 0 if it has none; -1
+ * with an exception. */
+static int
+cuda_stream_protocol(struct module_state *state, const char *function,
+                     PyObject *object, ps_handle *handle)
 {
     PyObject *result;
     int found = optional_attribute(object, state->str_cuda_stream, &result);
@@ -145,29 +148,26 @@ cuda_stream_protocol(struct module_state *state, PyObject *object,
             return -1;
         }
     }
-    int parsed = parse_protocol(object, result, handle);
+    int parsed = parse_protocol(function, object, result, handle);
     Py_DECREF(result);
     return parsed < 0 ? -1 : 1;
 }
 
-/* The handle an ExternalStream is given, and the object to keep alive. */
-static int
-external_handle(struct module_state *state, PyObject *source,
-                ps_handle *handle, PyObject **owner)
+struct ps_stream *
+foreign_stream(struct module_state *state, const char *function,
+               PyObject *object)
 {
-    if (PyLong_Check(source)) {
-        *owner = NULL;
-        return handle_argument("the stream handle", source, handle);
-    }
-    int found = cuda_stream_protocol(state, source, handle);
+    ps_handle handle;
+    int found = cuda_stream_protocol(state, function, object, &handle);
     if (found == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "the stream handle must be an int or an object with "
-                     "__cuda_stream__, not %s",
-                     Py_TYPE(source)->tp_name);
+        raise_expected(function, "a Stream or an object with __cuda_stream__",
+                       "stream", object);
     }
-    *owner = source;
-    return found == 1 ? 0 : -1;
+    struct device_name cuda = {PS_DEVICE_CUDA, -1};
+    struct ps_device *device = found > 0 ? device_at(state, cuda) : NULL;
+    return device != NULL
+               ? stream_from_handle(state, device, false, handle, object)
+               : NULL;
 }
 
 /* Another reference to the stream of a Stream of ours, which must be of the
@@ -181,9 +181,10 @@ share(struct module_state *state, PyObject *source, PyObject *argument)
     }
     ps_stream_ref(stream);
     struct ps_device *device = stream->device;
-    if (argument != Py_None) {
-        device = device_argument(state, device->runtime->backend->device_type,
-                                 argument);
+    if (argument != NULL && argument != Py_None) {
+        device =
+            device_argument(state, "ExternalStream",
+                            device->runtime->backend->device_type, argument);
     }
     if (device == NULL ||
         check_device(stream->device, stream->handle, device) < 0) {
@@ -193,68 +194,84 @@ share(struct module_state *state, PyObject *source, PyObject *argument)
     return stream;
 }
 
+/* The handle that an ExternalStream is given, by itself or by an object that
+ * owns the stream; -1 with an exception. */
+static int
+external_handle(struct module_state *state, const char *name, PyObject *source,
+                ps_handle *handle)
+{
+    if (PyLong_Check(source)) {
+        return handle_argument("ExternalStream", name, source, handle);
+    }
+    int found = cuda_stream_protocol(state, "ExternalStream", source, handle);
+    if (found == 0) {
+        raise_expected("ExternalStream",
+                       "an int or an object with __cuda_stream__", name,
+                       source);
+    }
+    return found == 1 ? 0 : -1;
+}
+
 /* The stream of a handle or of another library's object. */
 static struct ps_stream *
-adopt(struct module_state *state, PyObject *source, PyObject *argument,
-      int device_type)
+adopt(struct module_state *state, const char *name, PyObject *source,
+      PyObject *argument, int device_type)
 {
-    PyObject *owner;
+    PyObject *owner = PyLong_Check(source) ? NULL : source;
+    bool strict = argument != NULL && argument != Py_None;
     ps_handle handle;
-    if (external_handle(state, source, &handle, &owner) < 0) {
+    if (external_handle(state, name, source, &handle) < 0) {
         return NULL;
     }
     struct ps_device *device = device_argument(
-        state, owner != NULL ? PS_DEVICE_CUDA : device_type, argument);
+        state, "ExternalStream", owner != NULL ? PS_DEVICE_CUDA : device_type,
+        argument);
     return device != NULL
-               ? stream_from_handle(state, device, argument != Py_None, handle,
-                                    owner)
+               ? stream_from_handle(state, device, strict, handle, owner)
                : NULL;
 }
 
+/* For a constructor whose first parameter has the name; device_type as in
+ * device_argument. */
 static PyObject *
-construct(PyTypeObject *type, PyObject *source, PyObject *argument,
-          PyObject *priority, int device_type)
+construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
+          const char *name, int device_type)
 {
+    const char *const names[] = {name, "device", "priority", NULL};
+    const struct signature signature = {"ExternalStream", 1, 2, names};
     struct module_state *state = state_of_type(type);
-    if (priority != NULL) {
+    PyObject *values[3];
+    if (parse_tuple(&signature, args, kwargs, values) < 0) {
+        return NULL;
+    }
+    if (values[2] != NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "an external stream has the priority that its owner "
                         "gave it; priority is not accepted");
         return NULL;
     }
+    PyObject *source = values[0];
     bool ours =
         is_stream(source) &&
         (device_type < 0 ||
          ((StreamObject *)source)->device->runtime->backend->device_type ==
              device_type);
     struct ps_stream *stream =
-        ours ? share(state, source, argument)
-             : adopt(state, source, argument, device_type);
+        ours ? share(state, source, values[1])
+             : adopt(state, name, source, values[1], device_type);
     return stream != NULL ? stream_wrap(state, type, stream) : NULL;
 }
 
 static PyObject *
 ExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"handle", "device", "priority", NULL};
-    PyObject *source, *device = Py_None, *priority = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:ExternalStream",
-                                     keywords, &source, &device, &priority)) {
-        return NULL;
-    }
-    return construct(type, source, device, priority, -1);
+    return construct(type, args, kwargs, "handle", -1);
 }
 
 static PyObject *
 CudaExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"stream_ptr", "device", "priority", NULL};
-    PyObject *source, *device = Py_None, *priority = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:ExternalStream",
-                                     keywords, &source, &device, &priority)) {
-        return NULL;
-    }
-    return construct(type, source, device, priority, PS_DEVICE_CUDA);
+    return construct(type, args, kwargs, "stream_ptr", PS_DEVICE_CUDA);
 }
 
 /* The owner, if this object alone keeps it alive: the only reference to the

@@ -13,9 +13,9 @@ struct ps_stream *
 stream_from_handle(struct module_state *state, struct ps_device *device,
                    bool strict, ps_handle handle, PyObject *owner);
 
-/* What __cuda_stream__ of an object says: 1 with a handle, 0 where it has
- * none, -1 with an exception. */
-int cuda_stream_protocol(struct module_state *state, PyObject *object,
-                         ps_handle *handle);
+/* A new reference to the stream of an object with __cuda_stream__, which is an
+ * argument of the function; NULL with an exception. */
+struct ps_stream *foreign_stream(struct module_state *state,
+                                 const char *function, PyObject *object);
 
 #endif

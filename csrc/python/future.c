@@ -650,7 +650,7 @@ wait_with(PyObject *op, const char *method, PyObject *const *args,
     int64_t timeout_ns;
     if (parse_optional(method, "timeout", args, nargs, kwnames, &timeout) <
             0 ||
-        timeout_argument(timeout, &timeout_ns) < 0 ||
+        timeout_argument(method, timeout, &timeout_ns) < 0 ||
         (!is_done(self) && wait_until_done(self, timeout_ns) < 0)) {
         return -1;
     }

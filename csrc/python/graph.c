@@ -221,7 +221,7 @@ Graph_capture_begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_stream *stream =
-        stream_argument(state, runtime_of(self)->backend->device_type, NULL);
+        current_stream_at(state, runtime_of(self)->backend->device_type);
     if (stream == NULL) {
         return NULL;
     }
@@ -242,7 +242,7 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct module_state *state = state_of(self);
     struct ps_stream *stream =
-        stream_argument(state, runtime_of(self)->backend->device_type, NULL);
+        current_stream_at(state, runtime_of(self)->backend->device_type);
     size_t operations = 0;
     ps_status status;
     if (stream == NULL) {

@@ -38,7 +38,7 @@ GraphContext_init(PyObject *op, PyObject *args, PyObject *kwargs)
     }
     stream = stream == Py_None
                  ? PyObject_CallNoArgs((PyObject *)state->cuda_stream_type)
-                 : as_stream_object(state, PS_DEVICE_CUDA, stream);
+                 : as_stream_object(state, "graph", stream);
     PyObject *context =
         stream != NULL ? PyObject_CallOneArg(
                              (PyObject *)state->stream_context_type, stream)
@@ -125,9 +125,10 @@ synchronize(struct module_state *state)
 {
     struct work work = {
         .operation = "synchronize",
-        .device = device_argument(state, PS_DEVICE_CUDA, NULL),
+        .device = device_argument(state, "graph", PS_DEVICE_CUDA, NULL),
     };
-    return work.device != NULL ? check(waited(state, &work, NULL)) : -1;
+    return work.device != NULL ? check(waited(state, &work, NULL, NO_TIMEOUT))
+                               : -1;
 }
 
 /* The object is reachable from the caller's with statement alone, but a call

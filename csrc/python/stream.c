@@ -109,116 +109,85 @@ stream_wrap(struct module_state *state, PyTypeObject *type,
 }
 
 struct ps_stream *
-stream_argument(struct module_state *state, int type, PyObject *argument)
+stream_named(struct module_state *state, const char *function,
+             PyObject *argument)
 {
-    if (argument == NULL || argument == Py_None) {
-        struct ps_device *device = device_argument(state, type, NULL);
-        return device != NULL ? ps_stream_ref(current_stream_of(device))
-                              : NULL;
+    if (!is_stream(argument)) {
+        return foreign_stream(state, function, argument);
     }
-    if (is_stream(argument)) {
-        struct ps_stream *stream = stream_of(argument);
-        return stream != NULL ? ps_stream_ref(stream) : NULL;
-    }
-    ps_handle handle;
-    int found = cuda_stream_protocol(state, argument, &handle);
-    if (found == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "expected a Stream or an object with __cuda_stream__, "
-                     "but got %s",
-                     Py_TYPE(argument)->tp_name);
-    }
-    if (found <= 0) {
-        return NULL;
-    }
-    struct ps_device *device = device_argument(state, PS_DEVICE_CUDA, NULL);
-    return device != NULL
-               ? stream_from_handle(state, device, false, handle, argument)
-               : NULL;
-}
-
-static int
-check_stream_given(PyObject *argument)
-{
-    if (argument != Py_None) {
-        return 0;
-    }
-    PyErr_SetString(PyExc_TypeError, "expected a Stream or an object with "
-                                     "__cuda_stream__, but got None");
-    return -1;
+    struct ps_stream *stream = stream_of(argument);
+    return stream != NULL ? ps_stream_ref(stream) : NULL;
 }
 
 struct ps_stream *
-required_stream_argument(struct module_state *state, int type,
-                         PyObject *argument)
+stream_or_current(struct module_state *state, const char *function, int type,
+                  PyObject *argument)
 {
-    return check_stream_given(argument) == 0
-               ? stream_argument(state, type, argument)
-               : NULL;
+    return argument == NULL || argument == Py_None
+               ? current_stream_at(state, type)
+               : stream_named(state, function, argument);
 }
 
 int
-optional_stream_argument(struct module_state *state, PyObject *argument,
-                         struct ps_stream **stream)
+stream_use_named(PyObject *self, const char *function, PyObject *argument,
+                 struct stream_use *use)
 {
-    *stream = NULL;
-    if (argument == NULL || argument == Py_None) {
-        return 0;
-    }
-    *stream = stream_argument(state, -1, argument);
-    return *stream != NULL ? 0 : -1;
-}
-
-int
-stream_use_argument(PyObject *self, int type, PyObject *argument,
-                    struct stream_use *use)
-{
-    if (argument != NULL && is_stream(argument)) {
+    if (is_stream(argument)) {
         return stream_use(argument, use);
     }
     use->object = NULL;
-    use->stream = stream_argument(state_of(self), type, argument);
+    use->stream = foreign_stream(state_of(self), function, argument);
     return use->stream != NULL ? 0 : -1;
 }
 
 int
-required_stream_use(PyObject *self, PyObject *argument, struct stream_use *use)
+stream_use_or_current(PyObject *self, const char *function, int type,
+                      PyObject *argument, struct stream_use *use)
 {
-    return check_stream_given(argument) == 0
-               ? stream_use_argument(self, -1, argument, use)
-               : -1;
+    if (argument != NULL && argument != Py_None) {
+        return stream_use_named(self, function, argument, use);
+    }
+    use->object = NULL;
+    use->stream = current_stream_at(state_of(self), type);
+    return use->stream != NULL ? 0 : -1;
 }
+
+/* The parameters of the constructors. */
+enum { DEVICE, PRIORITY, STREAM_ID, DEVICE_INDEX, DEVICE_TYPE, PARAMETERS };
 
 /* Stream(stream_id=, device_index=, device_type=): another object for a
  * stream that exists. */
 static PyObject *
-stream_from_ids(struct module_state *state, PyTypeObject *type, PyObject *id,
-                PyObject *index, PyObject *device_type)
+stream_from_ids(struct module_state *state, PyTypeObject *type,
+                PyObject **values)
 {
+    struct device_name name;
     ps_handle handle;
-    if (id == NULL || index == NULL || device_type == NULL) {
+    if (values[STREAM_ID] == NULL || values[DEVICE_INDEX] == NULL ||
+        values[DEVICE_TYPE] == NULL) {
         PyErr_SetString(PyExc_TypeError,
-                        "stream_id, device_index and device_type must be "
-                        "given together");
+                        "Stream() expects stream_id, device_index and "
+                        "device_type together");
         return NULL;
     }
-    if (handle_argument("stream_id", id, &handle) < 0) {
-        return NULL;
-    }
-    long number = PyLong_AsLong(device_type);
-    if ((number == -1 && PyErr_Occurred()) || find_runtime(number) == NULL) {
+    if (handle_argument("Stream", "stream_id", values[STREAM_ID], &handle) <
+            0 ||
+        clamped_argument("Stream", "device_type", values[DEVICE_TYPE],
+                         &name.type) < 0 ||
+        find_runtime(name.type) == NULL) {
         return NULL;
     }
     if (PyType_IsSubtype(type, state->cuda_stream_type) &&
-        number != PS_DEVICE_CUDA) {
+        name.type != PS_DEVICE_CUDA) {
         PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %s",
-                     device_type_name((int)number));
+                     device_type_name(name.type));
         return NULL;
     }
-    struct device_name name = {.type = (int)number};
-    struct ps_device *device = index_argument(index, &name.index) == 0
-                                   ? device_at(state, name)
-                                   : NULL;
+    struct ps_device *device =
+        index_argument("Stream", "device_index", values[DEVICE_INDEX],
+                       &name.index) == 0
+            ? device_at(state, name)
+            : NULL;
     if (device == NULL) {
         return NULL;
     }
@@ -241,61 +210,46 @@ stream_create(struct module_state *state, PyTypeObject *type,
     return stream_wrap(state, type, stream);
 }
 
-/* A priority, made to fit an int; what the device has is up to core. */
-static int
-priority_argument(PyObject *argument, int *priority)
-{
-    int overflow = 0;
-    *priority = 0;
-    if (argument == NULL) {
-        return 0;
-    }
-    long value = PyLong_AsLongAndOverflow(argument, &overflow);
-    if (value == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (overflow != 0) {
-        value = overflow < 0 ? INT_MIN : INT_MAX;
-    }
-    *priority = (int)Py_MAX(INT_MIN, Py_MIN(value, INT_MAX));
-    return 0;
-}
-
+/* positional: how many parameters may be given by position; device_type as in
+ * device_argument. */
 static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
-                 const char *format, int device_type)
+                 int positional, int device_type)
 {
-    static char *keywords[] = {"device",       "priority",    "stream_id",
-                               "device_index", "device_type", NULL};
+    static const char *const names[] = {"device",      "priority",
+                                        "stream_id",   "device_index",
+                                        "device_type", NULL};
+    const struct signature signature = {"Stream", 0, positional, names};
     struct module_state *state = state_of_type(type);
-    PyObject *argument = NULL, *level = NULL;
-    PyObject *id = NULL, *index = NULL, *number = NULL;
-    int priority;
+    PyObject *values[PARAMETERS];
+    int priority = 0;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, keywords, &argument,
-                                     &level, &id, &index, &number) ||
-        priority_argument(level, &priority) < 0) {
+    if (parse_tuple(&signature, args, kwargs, values) < 0 ||
+        (values[PRIORITY] != NULL &&
+         clamped_argument("Stream", "priority", values[PRIORITY], &priority) <
+             0)) {
         return NULL;
     }
-    if (id == NULL && index == NULL && number == NULL) {
+    if (values[STREAM_ID] == NULL && values[DEVICE_INDEX] == NULL &&
+        values[DEVICE_TYPE] == NULL) {
         struct ps_device *device =
-            device_argument(state, device_type, argument);
+            device_argument(state, "Stream", device_type, values[DEVICE]);
         return device != NULL ? stream_create(state, type, device, priority)
                               : NULL;
     }
-    if (argument != NULL || level != NULL) {
+    if (values[DEVICE] != NULL || values[PRIORITY] != NULL) {
         PyErr_SetString(PyExc_TypeError,
-                        "device and priority cannot be given with "
+                        "Stream() expects either device and priority, or "
                         "stream_id, device_index and device_type");
         return NULL;
     }
-    return stream_from_ids(state, type, id, index, number);
+    return stream_from_ids(state, type, values);
 }
 
 static PyObject *
 Stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    return stream_construct(type, args, kwargs, "|O$OOOO:Stream", -1);
+    return stream_construct(type, args, kwargs, 1, -1);
 }
 
 void
@@ -388,7 +342,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     struct stream_use use;
     if (parse_optional("synchronize", "timeout", args, nargs, kwnames,
                        &timeout) < 0 ||
-        timeout_argument(timeout, &timeout_ns) < 0 ||
+        timeout_argument("synchronize", timeout, &timeout_ns) < 0 ||
         stream_use(self, &use) < 0) {
         return NULL;
     }
@@ -406,7 +360,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             .device = device,
             .stream = use.stream,
         };
-        result = waited(state_of(self), &work, timeout);
+        result = waited(state_of(self), &work, timeout, timeout_ns);
     }
     stream_use_end(self, &use);
     return result;
@@ -422,9 +376,7 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (!is_event(event)) {
-        return PyErr_Format(PyExc_TypeError,
-                            "wait_event() expects an Event, but got %s",
-                            Py_TYPE(event)->tp_name);
+        return raise_expected("wait_event", "an Event", "event", event);
     }
     struct stream_use use;
     if (stream_use(self, &use) < 0) {
@@ -451,7 +403,7 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     struct stream_use other, use;
     int result = -1;
-    if (required_stream_use(self, argument, &other) < 0) {
+    if (stream_use_named(self, "wait_stream", argument, &other) < 0) {
         return NULL;
     }
     if (stream_use(self, &use) == 0) {
@@ -489,9 +441,7 @@ Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (event != NULL && !is_event(event)) {
-        return PyErr_Format(PyExc_TypeError,
-                            "record_event() expects an Event, but got %s",
-                            Py_TYPE(event)->tp_name);
+        return raise_expected("record_event", "an Event", "event", event);
     }
     struct stream_use use;
     if (stream_use(self, &use) < 0) {
@@ -527,22 +477,22 @@ Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Stream_priority_range(PyObject *op, PyObject *args, PyObject *kwargs)
+Stream_priority_range(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                      PyObject *kwnames)
 {
-    static char *keywords[] = {"device", NULL};
     PyTypeObject *type = (PyTypeObject *)op;
     struct module_state *state = state_of_type(type);
-    PyObject *argument = Py_None;
+    PyObject *argument;
     int least, greatest;
     ps_status status;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:priority_range",
-                                     keywords, &argument)) {
+    if (parse_optional("priority_range", "device", args, nargs, kwnames,
+                       &argument) < 0) {
         return NULL;
     }
     bool cuda = PyType_IsSubtype(type, state->cuda_stream_type);
-    struct ps_device *device =
-        device_argument(state, cuda ? PS_DEVICE_CUDA : -1, argument);
+    struct ps_device *device = device_argument(
+        state, "priority_range", cuda ? PS_DEVICE_CUDA : -1, argument);
     if (device == NULL) {
         return NULL;
     }
@@ -700,7 +650,7 @@ PyMethodDef stream_methods[] = {
                "graph\n(cudaStreamIsCapturing); False where the backend has "
                "no capture.")},
     {"priority_range", (PyCFunction)(void (*)(void))Stream_priority_range,
-     METH_VARARGS | METH_KEYWORDS | METH_CLASS,
+     METH_FASTCALL | METH_KEYWORDS | METH_CLASS,
      PyDoc_STR("priority_range($type, /, device=None)\n--\n\n"
                "Return the (least, greatest) priority of a device's streams; "
                "a lower number is\nserved first "
@@ -790,8 +740,7 @@ PyType_Spec stream_spec = {
 static PyObject *
 CudaStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    return stream_construct(type, args, kwargs, "|OO$OOO:Stream",
-                            PS_DEVICE_CUDA);
+    return stream_construct(type, args, kwargs, 2, PS_DEVICE_CUDA);
 }
 
 static PyObject *

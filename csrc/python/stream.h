@@ -48,27 +48,23 @@ ps_status stream_query(struct ps_stream *stream);
 /* Drop a reference, or none, from Python code, reporting a failure. */
 void stream_release(struct module_state *state, struct ps_stream *stream);
 
-/* A new reference to the stream an argument names: a Stream, an object with
- * __cuda_stream__, or for NULL and None the current stream of the type's
- * current device.  NULL with an exception. */
+/* A new reference to the stream that a function's argument names: that of a
+ * Stream, or of another library's object with __cuda_stream__.  NULL with an
+ * exception. */
+struct ps_stream *stream_named(struct module_state *state,
+                               const char *function, PyObject *argument);
+
+/* As a use of the stream, for a method of self; -1 with an exception. */
+int stream_use_named(PyObject *self, const char *function, PyObject *argument,
+                     struct stream_use *use);
+
+/* Likewise, an optional argument, without which they give the current stream
+ * of the type's current device. */
 struct ps_stream *
-stream_argument(struct module_state *state, int type, PyObject *argument);
-
-/* As stream_argument, for an argument that must be given. */
-struct ps_stream *required_stream_argument(struct module_state *state,
-                                           int type, PyObject *argument);
-
-/* Likewise, as uses of the streams, for a method of self; -1 with an
- * exception. */
-int stream_use_argument(PyObject *self, int type, PyObject *argument,
-                        struct stream_use *use);
-int required_stream_use(PyObject *self, PyObject *argument,
-                        struct stream_use *use);
-
-/* As stream_argument; *stream is NULL for NULL and None.  -1 with an
- * exception. */
-int optional_stream_argument(struct module_state *state, PyObject *argument,
-                             struct ps_stream **stream);
+stream_or_current(struct module_state *state, const char *function, int type,
+                  PyObject *argument);
+int stream_use_or_current(PyObject *self, const char *function, int type,
+                          PyObject *argument, struct stream_use *use);
 
 /* Types derived of ours name it, too: Python's way there is longer. */
 void Stream_dealloc(PyObject *self);

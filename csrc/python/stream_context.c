@@ -16,16 +16,14 @@ typedef struct {
 static int
 StreamContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"stream", NULL};
+    static const char *const names[] = {"stream", NULL};
+    static const struct signature signature = {"StreamContext", 1, 1, names};
     PyObject *stream;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:StreamContext", keywords,
-                                     &stream)) {
+    if (parse_tuple(&signature, args, kwargs, &stream) < 0) {
         return -1;
     }
     if (stream != Py_None && !is_stream(stream)) {
-        PyErr_Format(PyExc_TypeError,
-                     "StreamContext() expects a Stream or None, but got %s",
-                     Py_TYPE(stream)->tp_name);
+        raise_expected("StreamContext", "a Stream or None", "stream", stream);
         return -1;
     }
     Py_XSETREF(((ContextObject *)self)->stream,
@@ -90,7 +88,7 @@ StreamContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 cuda_stream_argument(struct module_state *state, PyObject *argument)
 {
-    PyObject *stream = as_stream_object(state, PS_DEVICE_CUDA, argument);
+    PyObject *stream = as_stream_object(state, "stream", argument);
     if (stream == NULL) {
         return NULL;
     }

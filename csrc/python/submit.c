@@ -455,6 +455,28 @@ queue_job(struct job *job)
     return status;
 }
 
+static PyObject *
+tuple_of(PyObject *const *values, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
+    }
+    return tuple;
+}
+
+static PyObject *
+dict_of(PyObject *names, PyObject *const *values)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
 /* A job for the arguments of submit; NULL with an exception. */
 static struct job *
 job_create(struct module_state *state, struct ps_stream *stream,
@@ -491,9 +513,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (!PyCallable_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError,
-                            "submit() expects a callable, but got %s",
-                            Py_TYPE(args[0])->tp_name);
+        return raise_expected("submit", "a callable", "fn", args[0]);
     }
     struct ps_stream *stream = stream_of(self);
     if (stream == NULL) {

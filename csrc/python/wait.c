@@ -11,6 +11,7 @@
 #include "../core/mailbox.h"
 #include "../core/trace.h"
 
+#include "args.h"
 #include "buffer.h"
 #include "errors.h"
 #include "submit.h"
@@ -33,7 +34,7 @@ monotonic_ns(void)
 }
 
 int
-timeout_argument(PyObject *argument, int64_t *timeout_ns)
+timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
 {
     *timeout_ns = NO_TIMEOUT;
     if (argument == NULL || argument == Py_None) {
@@ -42,16 +43,16 @@ timeout_argument(PyObject *argument, int64_t *timeout_ns)
     double seconds = PyFloat_AsDouble(argument);
     if (seconds == -1.0 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError,
-                         "timeout must be a number of seconds or None, got "
-                         "%s",
-                         Py_TYPE(argument)->tp_name);
+            raise_expected(function, "a number of seconds or None", "timeout",
+                           argument);
         }
         return -1;
     }
     if (seconds != seconds) {
-        PyErr_SetString(PyExc_ValueError,
-                        "timeout must be a number of seconds, got nan");
+        PyErr_Format(PyExc_ValueError,
+                     "%s() expects a number of seconds for timeout, but got "
+                     "nan",
+                     function);
         return -1;
     }
     if (seconds < LONGEST) {
@@ -305,12 +306,9 @@ wait_for_work(struct module_state *state, const struct work *work,
 }
 
 PyObject *
-waited(struct module_state *state, const struct work *work, PyObject *timeout)
+waited(struct module_state *state, const struct work *work, PyObject *timeout,
+       int64_t timeout_ns)
 {
-    int64_t timeout_ns;
-    if (timeout_argument(timeout, &timeout_ns) < 0) {
-        return NULL;
-    }
     ps_status status = wait_for_work(state, work, timeout_ns);
     if (status == PS_ERROR_TIMED_OUT) {
         return PyErr_Format(PyExc_TimeoutError,

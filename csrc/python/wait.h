@@ -21,17 +21,20 @@ struct work {
 
 int64_t monotonic_ns(void);
 
-/* A timeout in seconds, None or NULL for none; -1 with an exception. */
-int timeout_argument(PyObject *argument, int64_t *timeout_ns);
+/* A function's timeout in seconds, None or NULL for none; -1 with an
+ * exception. */
+int timeout_argument(const char *function, PyObject *argument,
+                     int64_t *timeout_ns);
 
 /* Wait with the GIL released; where the backend can end a wait, and wherever
  * there is a timeout, open to signals.  PS_ERROR_TIMED_OUT: it took longer. */
 ps_status wait_for_work(struct module_state *state, const struct work *work,
                         int64_t timeout_ns);
 
-/* What the methods that wait return: None, or NULL with an exception. */
-PyObject *
-waited(struct module_state *state, const struct work *work, PyObject *timeout);
+/* Likewise, for a method or a function, which raises TimeoutError after
+ * `timeout`, of timeout_ns: None, or NULL with an exception. */
+PyObject *waited(struct module_state *state, const struct work *work,
+                 PyObject *timeout, int64_t timeout_ns);
 
 struct ps_mailbox;
 /* ps_mailbox_wait with the GIL released, and open to signals. */

@@ -37,8 +37,9 @@ as_waiter(PyObject *self)
 static PyObject *
 Waiter_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Waiter", keywords)) {
+    static const char *const names[] = {NULL};
+    static const struct signature signature = {"Waiter", 0, 0, names};
+    if (parse_tuple(&signature, args, kwargs, NULL) < 0) {
         return NULL;
     }
     WaiterObject *self = (WaiterObject *)type->tp_alloc(type, 0);
@@ -93,10 +94,10 @@ work_of(struct module_state *state, PyObject *object, struct work *work)
         return 0;
     }
     if (PyObject_TypeCheck(object, state->device_type)) {
-        work->device = device_argument(state, -1, object);
+        work->device = device_argument(state, "watch", -1, object);
         return work->device != NULL ? 0 : -1;
     }
-    work->stream = required_stream_argument(state, -1, object);
+    work->stream = stream_named(state, "watch", object);
     if (work->stream == NULL) {
         return -1;
     }
@@ -290,7 +291,7 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     int64_t timeout_ns;
     if (parse_optional("wait", "timeout", args, nargs, kwnames, &timeout) <
             0 ||
-        timeout_argument(timeout, &timeout_ns) < 0 ||
+        timeout_argument("wait", timeout, &timeout_ns) < 0 ||
         check_generation(self) < 0 ||
         wait_for_mailbox(as_waiter(self)->mailbox, timeout_ns) == PS_RAISED) {
         return NULL;
@@ -315,9 +316,7 @@ Waiter_check(PyObject *self, PyObject *args)
         runtime = ((StreamObject *)object)->device->runtime;
     }
     else {
-        return PyErr_Format(PyExc_TypeError,
-                            "check() expects a Stream or an Event, but got %s",
-                            Py_TYPE(object)->tp_name);
+        return raise_expected("check", "a Stream or an Event", "obj", object);
     }
     return none_or_raise(state, runtime, "await", status);
 }

@@ -27,17 +27,18 @@ sleep_cycles(PyObject *module, PyObject *args)
 {
     struct module_state *state = state_of_module(module);
     int type;
-    PyObject *cycles, *argument = Py_None;
+    PyObject *cycles, *argument = NULL;
     ps_status status;
     if (!PyArg_ParseTuple(args, "iO|O:sleep", &type, &cycles, &argument)) {
         return NULL;
     }
     uintptr_t count;
-    if (handle_argument("cycles", cycles, &count) < 0 ||
+    if (handle_argument("_sleep", "cycles", cycles, &count) < 0 ||
         find_runtime(type) == NULL) {
         return NULL;
     }
-    struct ps_stream *stream = stream_argument(state, type, argument);
+    struct ps_stream *stream =
+        stream_or_current(state, "_sleep", type, argument);
     if (stream == NULL) {
         return NULL;
     }
@@ -54,17 +55,19 @@ launch_host_function(PyObject *module, PyObject *args)
     ps_status status;
     if (!PyArg_ParseTuple(args, "OO|O:launch_host_function", &argument,
                           &function, &data) ||
-        handle_argument("function", function, &address) < 0 ||
-        (data != NULL &&
-         handle_argument("argument", data, &data_address) < 0)) {
+        handle_argument("launch_host_function", "function", function,
+                        &address) < 0 ||
+        (data != NULL && handle_argument("launch_host_function", "argument",
+                                         data, &data_address) < 0)) {
         return NULL;
     }
     if (address == 0) {
         return PyErr_Format(PyExc_ValueError,
-                            "function must be the address of a C function, "
-                            "got 0");
+                            "launch_host_function() expects the address of a "
+                            "C function for function, but got 0");
     }
-    struct ps_stream *stream = required_stream_argument(state, -1, argument);
+    struct ps_stream *stream =
+        stream_named(state, "launch_host_function", argument);
     if (stream == NULL) {
         return NULL;
     }
@@ -84,7 +87,7 @@ fail(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi:fail", &argument, &failure)) {
         return NULL;
     }
-    struct ps_stream *stream = required_stream_argument(state, -1, argument);
+    struct ps_stream *stream = stream_named(state, "fail", argument);
     if (stream == NULL) {
         return NULL;
     }
@@ -125,14 +128,16 @@ raw_stream_destroy(PyObject *module, PyObject *args)
     ps_handle handle;
     ps_status status = PS_SUCCESS;
     if (!PyArg_ParseTuple(args, "iO:raw_stream_destroy", &type, &argument) ||
-        handle_argument("the stream handle", argument, &handle) < 0 ||
+        handle_argument("raw_stream_destroy", "handle", argument, &handle) <
+            0 ||
         find_runtime(type) == NULL) {
         return NULL;
     }
     if (handle == 0) {
         return PyLong_FromLong(PS_ERROR_INVALID_HANDLE);
     }
-    struct ps_device *device = device_argument(state, type, NULL);
+    struct ps_device *device =
+        device_argument(state, "raw_stream_destroy", type, NULL);
     if (device == NULL) {
         return NULL;
     }

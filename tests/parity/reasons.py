@@ -271,7 +271,7 @@ CHANGED = {
         (
             "*torch.cuda.Event(1, 0, 0).query()",
             "(True, True)",
-            "TypeError: Event(): argument 'enable_timing' must be bool, *",
+            "TypeError: Event() expects a bool for enable_timing, but got *",
         ),
     ),
     "An Event that is made with the index of a device is of that device.": (
@@ -330,7 +330,7 @@ CHANGED = {
         (
             "torch.Event.from_ipc_handle(*)",
             "NotImplementedError: *",
-            "ValueError: from_ipc_handle: *",
+            "ValueError: from_ipc_handle() *",
         ),
     ),
     "A handle and a device that cannot be are ValueErrors.": (
