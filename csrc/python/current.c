@@ -445,11 +445,11 @@ as_stream(PyObject *module, PyObject *args)
                : NULL;
 }
 
-PyMethodDef cuda_current_stream_function = FUNCTION(
-    "current_stream", cuda_current_stream, METH_FASTCALL | METH_KEYWORDS,
-    "device=None",
-    "Return the current stream of a device: the calling thread's, or its "
-    "asyncio\ntask's.");
+PyMethodDef cuda_current_stream_function =
+    FUNCTION("current_stream", cuda_current_stream,
+             METH_FASTCALL | METH_KEYWORDS, "device=None",
+             "Return the current stream of a device: the calling thread's, or "
+             "its asyncio\ntask's.");
 
 PyMethodDef current_functions[] = {
     FUNCTION(

@@ -424,9 +424,8 @@ Device_get_index(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef device_methods[] = {
-    {"__reduce__", Device_reduce, METH_NOARGS,
-     PyDoc_STR("__reduce__($self, /)\n--\n\n"
-               "Return what pickle needs to make an equal device.")},
+    METHOD("__reduce__", Device_reduce, METH_NOARGS, ", /",
+           "Return what pickle needs to make an equal device."),
     {NULL},
 };
 
@@ -438,16 +437,14 @@ static PyGetSetDef device_getset[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(device_doc,
-             "device(type, index=None)\n--\n\n"
-             "Name a device: device('cuda:1'), device('cuda'), "
-             "device('cuda', 1), or device(1)\n"
-             "for an index on the default accelerator.\n\n"
-             "Immutable and hashable; equal to a device of the same type and "
-             "index.  Says\n"
-             "nothing of whether there is such a device.\n\n"
-             "Raises RuntimeError for a malformed string or a negative "
-             "index.");
+PyDoc_STRVAR(
+    device_doc,
+    "device(type, index=None)\n--\n\n"
+    "Name a device: device('cuda:1'), device('cuda'), device('cuda', 1), or "
+    "device(1)\nfor an index on the default accelerator.\n\n"
+    "Immutable and hashable; equal to a device of the same type and index.  "
+    "Says\nnothing of whether there is such a device.\n\n"
+    "Raises RuntimeError for a malformed string or a negative index.");
 
 static PyType_Slot device_slots[] = {
     {Py_tp_new, Device_new},

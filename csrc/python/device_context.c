@@ -244,14 +244,11 @@ DeviceContext_exit(PyObject *op, PyObject *const *Py_UNUSED(args),
 }
 
 static PyMethodDef context_methods[] = {
-    {"__enter__", DeviceContext_enter, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\n"
-               "Make the device current.  May block.")},
-    {"__exit__", (PyCFunction)(void (*)(void))DeviceContext_exit,
-     METH_FASTCALL,
-     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n"
-               "Make current again the device that was so before.\n\n"
-               "Raises RuntimeError where this thread has not entered.")},
+    METHOD("__enter__", DeviceContext_enter, METH_NOARGS, ", /",
+           "Make the device current.  May block."),
+    METHOD("__exit__", DeviceContext_exit, METH_FASTCALL, ", /, *exc_info",
+           "Make current again the device that was so before.\n\n"
+           "Raises RuntimeError where this thread has not entered."),
     {NULL},
 };
 
@@ -284,14 +281,14 @@ PyType_Spec device_context_spec = {
     .slots = context_slots,
 };
 
-PyDoc_STRVAR(cuda_device_doc,
-             "device(device)\n--\n\n"
-             "Make a device the calling thread's current one within a with "
-             "block.\n\n"
-             "On exit the device that was current is so again.  None means "
-             "the device that is\ncurrent now; a negative index does nothing. "
-             " The object can be entered again while\nit is entered, and by "
-             "several threads at once.  Entering may block.");
+PyDoc_STRVAR(
+    cuda_device_doc,
+    "device(device)\n--\n\n"
+    "Make a device the calling thread's current one within a with block.\n\n"
+    "On exit the device that was current is so again.  None means the device "
+    "that is\ncurrent now; a negative index does nothing.  The object can be "
+    "entered again while\nit is entered, and by several threads at once.  "
+    "Entering may block.");
 
 static PyType_Slot cuda_device_slots[] = {
     {Py_tp_init, CudaDevice_init},

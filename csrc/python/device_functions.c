@@ -412,10 +412,10 @@ PyMethodDef device_functions[] = {
              "PYSTREAMS_ACCELERATOR,\nelse cuda if there is a usable GPU, "
              "else cpu.  Raises RuntimeError with the reason\nwhere the one "
              "asked for is unknown or not available."),
-    FUNCTION("device_count", device_count, METH_VARARGS, "type, /",
-             "Return how many devices there are; 0 if the type is not "
-             "available.\nAsked anew until one is used.  Initializes "
-             "nothing."),
+    FUNCTION(
+        "device_count", device_count, METH_VARARGS, "type, /",
+        "Return how many devices there are; 0 if the type is not "
+        "available.\nAsked anew until one is used.  Initializes nothing."),
     FUNCTION("unavailable_reason", unavailable_reason, METH_VARARGS, "type, /",
              "Return why the device type cannot be used, or None where it "
              "can."),
@@ -434,11 +434,11 @@ PyMethodDef device_functions[] = {
              "current device's."),
     FUNCTION("set_device", set_device, METH_VARARGS, "type, device, /",
              "Make the device current in this thread.  May block."),
-    FUNCTION("synchronize", synchronize, METH_VARARGS,
-             "type, device=None, timeout=None, /",
-             "Wait until all work queued on the device before the call is "
-             "done, for timeout seconds\nat most.  Blocks with the GIL "
-             "released."),
+    FUNCTION(
+        "synchronize", synchronize, METH_VARARGS,
+        "type, device=None, timeout=None, /",
+        "Wait until all work queued on the device before the call is done, "
+        "for timeout seconds\nat most.  Blocks with the GIL released."),
     FUNCTION("device_properties", device_properties, METH_VARARGS,
              "type, device=None, /",
              "Return a dict of the device's name, memory in bytes and "
@@ -450,8 +450,8 @@ PyMethodDef device_functions[] = {
     FUNCTION("mem_get_info", mem_get_info, METH_VARARGS,
              "type, device=None, /",
              "Return (free, total) bytes: what the program can still get of "
-             "the device, also from\nthe library's own pool, and what it "
-             "has.  Of a CPU, the system's free memory."),
+             "the device, also from\nthe library's own pool, and what it has. "
+             " Of a CPU, the system's free memory."),
     FUNCTION("memory_stats", memory_stats, METH_VARARGS,
              "type, device=None, /",
              "Return counters of the bytes and blocks that live Buffers of "
@@ -460,8 +460,8 @@ PyMethodDef device_functions[] = {
              "type, device=None, /",
              "Make the peaks of memory_stats what is current."),
     FUNCTION("versions", versions, METH_VARARGS, "type, /",
-             "Return the (runtime, driver) versions as 1000 * major + "
-             "10 * minor; 0 where there\nis none."),
+             "Return the (runtime, driver) versions as 1000 * major + 10 * "
+             "minor; 0 where there\nis none."),
     FUNCTION("status_name", status_name, METH_VARARGS, "type, status, /",
              "Return a status as the backend's documentation spells it."),
     FUNCTION("status_text", status_text, METH_VARARGS, "type, status, /",

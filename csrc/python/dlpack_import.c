@@ -389,13 +389,13 @@ PyMethodDef dlpack_functions[] = {
              "Return a Buffer for the memory of another library's tensor, "
              "without a copy.\n\n"
              "obj has __dlpack__ and __dlpack_device__, as arrays of NumPy, "
-             "CuPy and torch do,\nor is a DLPack capsule, which is consumed. "
-             " The producer makes the memory ready\nfor the current stream of "
+             "CuPy and torch do,\nor is a DLPack capsule, which is consumed.  "
+             "The producer makes the memory ready\nfor the current stream of "
              "its device, and is kept alive until nothing uses the\nBuffer's "
              "memory.  Does not block.\n\n"
-             "Raises TypeError for another object, ValueError for memory "
-             "that is not contiguous\nor cannot be what the producer says, "
-             "or for a capsule that was consumed,\nBufferError for a device "
-             "or a version of DLPack that is not supported."),
+             "Raises TypeError for another object, ValueError for memory that "
+             "is not contiguous\nor cannot be what the producer says, or for "
+             "a capsule that was consumed,\nBufferError for a device or a "
+             "version of DLPack that is not supported."),
     {NULL},
 };

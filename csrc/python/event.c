@@ -474,87 +474,74 @@ Event_get_flag(PyObject *self, void *closure)
 }
 
 PyMethodDef event_methods[] = {
-    {"record", (PyCFunction)(void (*)(void))Event_record,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("record($self, /, stream=None)\n--\n\n"
-               "Record the stream's current position: the event is done when "
-               "all work queued\nbefore this call is (cudaEventRecord).\n\n"
-               "Without a stream, the current one of the event's device "
-               "type.  Replaces any earlier\nrecord.  Blocks with the GIL "
-               "released while the stream's queue is full, as\n"
-               "Stream.record_event does.  Raises RuntimeError for a stream "
-               "of another device than the\nevent's first.")},
-    {"wait", (PyCFunction)(void (*)(void))Event_wait,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("wait($self, /, stream=None)\n--\n\n"
-               "Make what the stream gets from here on wait for the record "
-               "in effect now\n(cudaStreamWaitEvent).\n\n"
-               "Without a stream, the current one.  Nothing to wait for if "
-               "the event was never\nrecorded; an external one, in a "
-               "capture, gets the stream's device then, and each\nreplay "
-               "waits for the record in effect.  Blocks with the GIL "
-               "released while the stream's\nqueue is full.")},
-    {"query", Event_query, METH_NOARGS,
-     PyDoc_STR("query($self, /)\n--\n\n"
-               "Return whether the work before the latest record is done "
-               "(cudaEventQuery).\n\n"
-               "True if never recorded.  Does not block; before False other "
-               "Python threads may run.\n"
-               "Raises AcceleratorError with the failure of that work.")},
-    {"synchronize", (PyCFunction)(void (*)(void))Event_synchronize,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("synchronize($self, /, timeout=None)\n--\n\n"
-               "Wait until the work before the latest record is done "
-               "(cudaEventSynchronize).\n\n"
-               "Blocks with the GIL released, for timeout seconds at most; "
-               "returns at once if never\nrecorded.  Ctrl-C ends a wait with "
-               "a timeout, and any on the CPU engine; the work\ngoes on.  "
-               "Raises TimeoutError, or AcceleratorError with the failure of "
-               "that work.")},
-    {"elapsed_time", (PyCFunction)(void (*)(void))Event_elapsed_time,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("elapsed_time($self, /, end_event)\n--\n\n"
-               "Return the milliseconds from this event to end_event "
-               "(cudaEventElapsedTime).\n\n"
-               "Does not block.  Raises ValueError unless both are timed and "
-               "recorded, RuntimeError\nunless both are done and of one "
-               "device, NotImplementedError where the backend has no\n"
-               "timing.")},
-    {"ipc_handle", Event_ipc_handle, METH_NOARGS,
-     PyDoc_STR("ipc_handle($self, /)\n--\n\n"
-               "Return the 64 bytes by which another process opens the event "
-               "(cudaIpcGetEventHandle).\n\n"
-               "Creates the event if it was never recorded, on its device or "
-               "else the current one.\nGood for as long as the Event and its "
-               "process live.  Raises RuntimeError unless it was\nmade with "
-               "interprocess=True, NotImplementedError where the backend has "
-               "no such\nevents.")},
-    {"from_ipc_handle", (PyCFunction)(void (*)(void))Event_from_ipc_handle,
-     METH_FASTCALL | METH_KEYWORDS | METH_CLASS,
-     PyDoc_STR("from_ipc_handle($type, /, device, handle)\n--\n\n"
-               "Open an event of another process (cudaIpcOpenEventHandle)."
-               "\n\n"
-               "Either process may record it; wait, query and synchronize "
-               "mean the latest record of\nany.  On the CPU engine a record "
-               "whose process ended before its work has failed.\nRaises "
-               "ValueError for what is no handle of the device, RuntimeError "
-               "where the event\nis gone or of this process.")},
-    {"__reduce__", Event_reduce, METH_NOARGS,
-     PyDoc_STR("__reduce__($self, /)\n--\n\n"
-               "Pickle an interprocess event, to be opened by its "
-               "handle.\n\n"
-               "Raises TypeError for any other.")},
-    {"__setstate__", Event_setstate, METH_O,
-     PyDoc_STR("__setstate__($self, blocking, /)\n--\n\n"
-               "Take over from a pickled event what its handle does not "
-               "say.")},
+    METHOD("record", Event_record, METH_FASTCALL | METH_KEYWORDS,
+           ", /, stream=None",
+           "Record the stream's current position: the event is done when all "
+           "work queued\nbefore this call is (cudaEventRecord).\n\n"
+           "Without a stream, the current one of the event's device type.  "
+           "Replaces any earlier\nrecord.  Blocks with the GIL released while "
+           "the stream's queue is full, as\nStream.record_event does.  Raises "
+           "RuntimeError for a stream of another device than the\nevent's "
+           "first."),
+    METHOD("wait", Event_wait, METH_FASTCALL | METH_KEYWORDS,
+           ", /, stream=None",
+           "Make what the stream gets from here on wait for the record in "
+           "effect now\n(cudaStreamWaitEvent).\n\n"
+           "Without a stream, the current one.  Nothing to wait for if the "
+           "event was never\nrecorded; an external one, in a capture, gets "
+           "the stream's device then, and each\nreplay waits for the record "
+           "in effect.  Blocks with the GIL released while the "
+           "stream's\nqueue is full."),
+    METHOD("query", Event_query, METH_NOARGS, ", /",
+           "Return whether the work before the latest record is done "
+           "(cudaEventQuery).\n\n"
+           "True if never recorded.  Does not block; before False other "
+           "Python threads may run.\nRaises AcceleratorError with the failure "
+           "of that work."),
+    METHOD("synchronize", Event_synchronize, METH_FASTCALL | METH_KEYWORDS,
+           ", /, timeout=None",
+           "Wait until the work before the latest record is done "
+           "(cudaEventSynchronize).\n\n"
+           "Blocks with the GIL released, for timeout seconds at most; "
+           "returns at once if never\nrecorded.  Ctrl-C ends a wait with a "
+           "timeout, and any on the CPU engine; the work\ngoes on.  Raises "
+           "TimeoutError, or AcceleratorError with the failure of that work."),
+    METHOD("elapsed_time", Event_elapsed_time, METH_FASTCALL | METH_KEYWORDS,
+           ", /, end_event",
+           "Return the milliseconds from this event to end_event "
+           "(cudaEventElapsedTime).\n\n"
+           "Does not block.  Raises ValueError unless both are timed and "
+           "recorded, RuntimeError\nunless both are done and of one device, "
+           "NotImplementedError where the backend has no\ntiming."),
+    METHOD("ipc_handle", Event_ipc_handle, METH_NOARGS, ", /",
+           "Return the 64 bytes by which another process opens the event "
+           "(cudaIpcGetEventHandle).\n\n"
+           "Creates the event if it was never recorded, on its device or else "
+           "the current one.\nGood for as long as the Event and its process "
+           "live.  Raises RuntimeError unless it was\nmade with "
+           "interprocess=True, NotImplementedError where the backend has no "
+           "such\nevents."),
+    CLASS_METHOD(
+        "from_ipc_handle", Event_from_ipc_handle,
+        METH_FASTCALL | METH_KEYWORDS, ", /, device, handle",
+        "Open an event of another process (cudaIpcOpenEventHandle).\n\n"
+        "Either process may record it; wait, query and synchronize mean the "
+        "latest record of\nany.  On the CPU engine a record whose process "
+        "ended before its work has failed.\nRaises ValueError for what is no "
+        "handle of the device, RuntimeError where the event\nis gone or of "
+        "this process."),
+    METHOD("__reduce__", Event_reduce, METH_NOARGS, ", /",
+           "Pickle an interprocess event, to be opened by its handle.\n\n"
+           "Raises TypeError for any other."),
+    METHOD("__setstate__", Event_setstate, METH_O, ", blocking, /",
+           "Take over from a pickled event what its handle does not say."),
     {NULL},
 };
 
 static PyGetSetDef event_getset[] = {
     {"device", Event_get_device, NULL,
-     PyDoc_STR("The event's device; its index is None until first recorded "
-               "or exported, unless\nthe constructor was given one.")},
+     PyDoc_STR("The event's device; its index is None until first recorded or "
+               "exported, unless\nthe constructor was given one.")},
     {"event_id", Event_get_event_id, NULL,
      PyDoc_STR("The native handle; 0 until first recorded or exported.")},
     {"enable_timing", Event_get_flag, NULL,
@@ -579,22 +566,20 @@ PyDoc_STRVAR(
     "Event(device=None, *, enable_timing=True, blocking=False, "
     "interprocess=False, external=False)\n--\n\n"
     "A point in a stream's work that can be waited for and timed.\n\n"
-    "Without a device, of the default accelerator's type.  Only "
-    "streams of the device that\ndevice names by an index, else of the "
-    "first stream that records it, may record it.\nTimed if "
-    "the backend has timing and the event is not interprocess, "
-    "unless\nenable_timing says otherwise.  Events are equal only\nto "
-    "themselves.\n\n"
-    "blocking: synchronize() on CUDA sleeps instead of spinning, "
-    "which leaves the core to\nothers and ends later.  interprocess: "
-    "other processes can open it.  external: where a\nrecord or a "
-    "wait is captured, each replay of the graph does it anew; not "
-    "together with\ninterprocess on the CPU engine.\n\n"
+    "Without a device, of the default accelerator's type.  Only streams of "
+    "the device that\ndevice names by an index, else of the first stream that "
+    "records it, may record it.\nTimed if the backend has timing and the "
+    "event is not interprocess, unless\nenable_timing says otherwise.  Events "
+    "are equal only\nto themselves.\n\n"
+    "blocking: synchronize() on CUDA sleeps instead of spinning, which leaves "
+    "the core to\nothers and ends later.  interprocess: other processes can "
+    "open it.  external: where a\nrecord or a wait is captured, each replay "
+    "of the graph does it anew; not together with\ninterprocess on the CPU "
+    "engine.\n\n"
     "Raises TypeError for a switch that is no bool, ValueError for "
     "enable_timing=True with\ninterprocess=True, NotImplementedError\nfor "
-    "enable_timing=True where "
-    "the backend has no timing, RuntimeError where the device\ntype "
-    "is not available.  Safe to use from several threads.");
+    "enable_timing=True where the backend has no timing, RuntimeError where "
+    "the device\ntype is not available.  Safe to use from several threads.");
 
 static PyType_Slot event_slots[] = {
     {Py_tp_new, Event_new},
@@ -694,13 +679,12 @@ static PyGetSetDef cuda_event_getset[] = {
 
 PyDoc_STRVAR(
     cuda_event_doc,
-    "Event(enable_timing=False, blocking=False, "
-    "interprocess=False, external=False)\n--\n\n"
-    "A CUDA event (cudaEventCreateWithFlags), created at its first "
-    "record.\n\n"
-    "external: where a record or a wait is captured, each replay "
-    "does it (cudaEventRecordExternal,\ncudaEventWaitExternal); else "
-    "it only orders what is captured.\n\n"
+    "Event(enable_timing=False, blocking=False, interprocess=False, "
+    "external=False)\n--\n\n"
+    "A CUDA event (cudaEventCreateWithFlags), created at its first record.\n\n"
+    "external: where a record or a wait is captured, each replay does it "
+    "(cudaEventRecordExternal,\ncudaEventWaitExternal); else it only orders "
+    "what is captured.\n\n"
     "Raises TypeError for a switch that is no bool, ValueError for an "
     "interprocess event\nthat is timed.");
 

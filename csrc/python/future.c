@@ -388,17 +388,13 @@ Lock_dealloc(PyObject *self)
 }
 
 static PyMethodDef lock_methods[] = {
-    {"acquire", Lock_acquire, METH_NOARGS,
-     PyDoc_STR("acquire($self, /)\n--\n\n"
-               "Keep the Future's _state from becoming done.  Does not "
-               "block.")},
-    {"release", Lock_release, METH_NOARGS,
-     PyDoc_STR("release($self, /)\n--\n\n"
-               "Take back one acquire().")},
-    {"__enter__", Lock_acquire, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\nAs acquire().")},
-    {"__exit__", Lock_release, METH_VARARGS,
-     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\nAs release().")},
+    METHOD("acquire", Lock_acquire, METH_NOARGS, ", /",
+           "Keep the Future's _state from becoming done.  Does not block."),
+    METHOD("release", Lock_release, METH_NOARGS, ", /",
+           "Take back one acquire()."),
+    METHOD("__enter__", Lock_acquire, METH_NOARGS, ", /", "As acquire()."),
+    METHOD("__exit__", Lock_release, METH_VARARGS, ", /, *exc_info",
+           "As release()."),
     {NULL},
 };
 
@@ -750,53 +746,44 @@ refuse_to_pickle(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef future_methods[] = {
-    {"result", (PyCFunction)(void (*)(void))Future_result,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR(
-         "result($self, /, timeout=None)\n--\n\n"
-         "Return what the callable returned, or raise what it raised.\n\n"
-         "Blocks with the GIL released; Ctrl-C ends it.  Raises TimeoutError "
-         "after timeout\nseconds, and CancelledError if it was cancelled.")},
-    {"exception", (PyCFunction)(void (*)(void))Future_exception,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("exception($self, /, timeout=None)\n--\n\n"
-               "Return what the callable raised, or None.  Waits as result() "
-               "does.")},
-    {"cancel", Future_cancel, METH_NOARGS,
-     PyDoc_STR("cancel($self, /)\n--\n\n"
-               "Keep the callable from being called; return whether that is "
-               "so.\n\nThe Future is done at once.")},
-    {"cancelled", Future_cancelled, METH_NOARGS,
-     PyDoc_STR("cancelled($self, /)\n--\n\n"
-               "Return whether it was cancelled.")},
-    {"running", Future_running, METH_NOARGS,
-     PyDoc_STR("running($self, /)\n--\n\n"
-               "Return whether the callable is being called.")},
-    {"done", Future_done, METH_NOARGS,
-     PyDoc_STR("done($self, /)\n--\n\n"
-               "Return whether the callable has ended or was cancelled.")},
-    {"add_done_callback", Future_add_done_callback, METH_O,
-     PyDoc_STR("add_done_callback($self, fn, /)\n--\n\n"
-               "Call fn with the Future when it is done, on the thread that "
-               "makes it so; at once if\nit is done.")},
-    {"set_running_or_notify_cancel", refuse_to_set, METH_NOARGS,
-     PyDoc_STR("set_running_or_notify_cancel($self, /)\n--\n\n"
-               "Raise RuntimeError: the package does it.")},
-    {"set_result", refuse_to_set, METH_O,
-     PyDoc_STR("set_result($self, result, /)\n--\n\n"
-               "Raise RuntimeError: the callable's result is set.")},
-    {"set_exception", refuse_to_set, METH_O,
-     PyDoc_STR("set_exception($self, exception, /)\n--\n\n"
-               "Raise RuntimeError: the callable's exception is set.")},
-    {"__reduce__", refuse_to_pickle, METH_NOARGS,
-     PyDoc_STR("__reduce__($self, /)\n--\n\n"
-               "Raise TypeError: it cannot be copied.")},
+    METHOD(
+        "result", Future_result, METH_FASTCALL | METH_KEYWORDS,
+        ", /, timeout=None",
+        "Return what the callable returned, or raise what it raised.\n\n"
+        "Blocks with the GIL released; Ctrl-C ends it.  Raises TimeoutError "
+        "after timeout\nseconds, and CancelledError if it was cancelled."),
+    METHOD(
+        "exception", Future_exception, METH_FASTCALL | METH_KEYWORDS,
+        ", /, timeout=None",
+        "Return what the callable raised, or None.  Waits as result() does."),
+    METHOD(
+        "cancel", Future_cancel, METH_NOARGS, ", /",
+        "Keep the callable from being called; return whether that is so.\n\n"
+        "The Future is done at once."),
+    METHOD("cancelled", Future_cancelled, METH_NOARGS, ", /",
+           "Return whether it was cancelled."),
+    METHOD("running", Future_running, METH_NOARGS, ", /",
+           "Return whether the callable is being called."),
+    METHOD("done", Future_done, METH_NOARGS, ", /",
+           "Return whether the callable has ended or was cancelled."),
+    METHOD("add_done_callback", Future_add_done_callback, METH_O, ", fn, /",
+           "Call fn with the Future when it is done, on the thread that makes "
+           "it so; at once if\nit is done."),
+    METHOD("set_running_or_notify_cancel", refuse_to_set, METH_NOARGS, ", /",
+           "Raise RuntimeError: the package does it."),
+    METHOD("set_result", refuse_to_set, METH_O, ", result, /",
+           "Raise RuntimeError: the callable's result is set."),
+    METHOD("set_exception", refuse_to_set, METH_O, ", exception, /",
+           "Raise RuntimeError: the callable's exception is set."),
+    METHOD("__reduce__", refuse_to_pickle, METH_NOARGS, ", /",
+           "Raise TypeError: it cannot be copied."),
     {NULL},
 };
 
-PyDoc_STRVAR(future_doc, "FutureBase()\n--\n\n"
-                         "What StreamFuture does otherwise than "
-                         "concurrent.futures.Future.");
+PyDoc_STRVAR(
+    future_doc,
+    "FutureBase()\n--\n\n"
+    "What StreamFuture does otherwise than concurrent.futures.Future.");
 
 static PyType_Slot future_slots[] = {
     {Py_tp_new, Future_new},           {Py_tp_dealloc, Future_dealloc},

@@ -416,12 +416,6 @@ PyMethodDef graph_functions[] = {
     {NULL},
 };
 
-#define METHOD(name, function, flags, signature, text)          \
-    {                                                           \
-        name, (PyCFunction)(void (*)(void))(function), flags,   \
-            PyDoc_STR(name "($self" signature ")\n--\n\n" text) \
-    }
-
 static PyMethodDef graph_methods[] = {
     METHOD(
         "capture_begin", Graph_capture_begin, METH_FASTCALL | METH_KEYWORDS,

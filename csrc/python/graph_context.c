@@ -211,14 +211,11 @@ GraphContext_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef context_methods[] = {
-    {"__enter__", GraphContext_enter, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\n"
-               "Wait for all work on the current device, make the stream "
-               "current and begin the\ncapture.  May block.")},
-    {"__exit__", (PyCFunction)(void (*)(void))GraphContext_exit, METH_FASTCALL,
-     PyDoc_STR("__exit__($self, /, *args)\n--\n\n"
-               "End the capture, and make current again what was so "
-               "before.")},
+    METHOD("__enter__", GraphContext_enter, METH_NOARGS, ", /",
+           "Wait for all work on the current device, make the stream current "
+           "and begin the\ncapture.  May block."),
+    METHOD("__exit__", GraphContext_exit, METH_FASTCALL, ", /, *args",
+           "End the capture, and make current again what was so before."),
     {NULL},
 };
 

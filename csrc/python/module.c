@@ -74,8 +74,8 @@ add_exceptions(PyObject *module, struct module_state *state)
 {
     state->accelerator_error = PyErr_NewExceptionWithDoc(
         "pystreams.AcceleratorError",
-        "A device operation failed; error_code is its status "
-        "(cudaError_t), or\nNone for one that no operation raised.",
+        "A device operation failed; error_code is its status (cudaError_t), "
+        "or\nNone for one that no operation raised.",
         PyExc_RuntimeError, NULL);
     if (state->accelerator_error == NULL ||
         PyObject_SetAttrString(state->accelerator_error, "error_code",

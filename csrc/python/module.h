@@ -138,10 +138,19 @@ extern PyMethodDef current_functions[], dlpack_functions[], graph_functions[];
 extern PyMethodDef trace_functions[];
 extern PyMethodDef cuda_current_stream_function, cuda_stream_function;
 
-#define FUNCTION(name, function, flags, signature, text)            \
-    {                                                               \
-        name, (PyCFunction)(void (*)(void))(function), flags,       \
-            PyDoc_STR(name "($module, " signature ")\n--\n\n" text) \
+/* An entry of a table of functions or methods, with what help() shows: the
+ * parameters, as in "type, /" of a function and ", /, stream=None" of a
+ * method, and the docstring. */
+#define ENTRY(name, function, flags, signature, text)         \
+    {                                                         \
+        name, (PyCFunction)(void (*)(void))(function), flags, \
+            PyDoc_STR(name "(" signature ")\n--\n\n" text)    \
     }
+#define FUNCTION(name, function, flags, signature, text) \
+    ENTRY(name, function, flags, "$module, " signature, text)
+#define METHOD(name, function, flags, signature, text) \
+    ENTRY(name, function, flags, "$self" signature, text)
+#define CLASS_METHOD(name, function, flags, signature, text) \
+    ENTRY(name, function, (flags) | METH_CLASS, "$type" signature, text)
 
 #endif

@@ -580,103 +580,88 @@ Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
 }
 
 PyMethodDef stream_methods[] = {
-    {"query", Stream_query, METH_NOARGS,
-     PyDoc_STR("query($self, /)\n--\n\n"
-               "Return whether all work queued so far is done "
-               "(cudaStreamQuery).\n\n"
-               "Does not block, but on CUDA, with the GIL released, while "
-               "another thread waits for\nroom in the stream's queue; before "
-               "False other Python threads may run.\n"
-               "Raises AcceleratorError with the failure of that work.")},
-    {"synchronize", (PyCFunction)(void (*)(void))Stream_synchronize,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("synchronize($self, /, timeout=None)\n--\n\n"
-               "Wait until all work queued before the call is done "
-               "(cudaStreamSynchronize).\n\n"
-               "Blocks with the GIL released, for timeout seconds at most.  "
-               "Ctrl-C ends a wait with a\ntimeout, and any on the CPU "
-               "engine; the work goes on.  Raises TimeoutError, or\n"
-               "AcceleratorError with the first failure of that work.")},
-    {"submit", (PyCFunction)(void (*)(void))Stream_submit,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("submit($self, fn, /, *args, **kwargs)\n--\n\n"
-               "Have fn(*args, **kwargs) called in the stream's order, and "
-               "return a\nconcurrent.futures.Future of what it returns.\n\n"
-               "fn runs on a thread of the package's, in a copy of this "
-               "context's variables, and may\nblock and use CUDA; what the "
-               "stream gets from here on starts after it.  What it\nraises "
-               "goes to the Future, and the stream goes on.  At most 256 "
-               "callables run at once.  One\nthat waits for its own stream "
-               "gets a RuntimeError.  A child that it forks ends when it\n"
-               "returns, as a child of multiprocessing's: with status 0, or 1 "
-               "and a traceback if it\nraised, and without atexit functions. "
-               " On CUDA it must not be the first to use a\nkernel: the "
-               "driver loads one once all streams have come to rest, its own "
-               "too.\n\n"
-               "Blocks with the GIL released while the stream's queue is "
-               "full: of 65,536 operations\non the CPU engine, where Ctrl-C "
-               "ends it, and of some five hundred callables on CUDA.\n"
-               "Callables that have not started when the program ends are "
-               "cancelled; after that\nsubmit raises RuntimeError.  Raises "
-               "NotImplementedError where "
-               "the backend has no gates.")},
-    {"wait_event", (PyCFunction)(void (*)(void))Stream_wait_event,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("wait_event($self, /, event)\n--\n\n"
-               "Make what is queued from here on wait for the event's record "
-               "in effect now\n(cudaStreamWaitEvent).\n\n"
-               "Nothing to wait for if the event was never recorded; a "
-               "later record changes\nnothing.  Blocks with the GIL "
-               "released while the stream's queue is full.")},
-    {"wait_stream", (PyCFunction)(void (*)(void))Stream_wait_stream,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("wait_stream($self, /, stream)\n--\n\n"
-               "Make what is queued from here on wait for all that the other "
-               "stream has now.\n\n"
-               "The other stream is a Stream of the same device type, or any "
-               "object with\n__cuda_stream__.  Blocks with the GIL released "
-               "while a queue of the two is full.")},
-    {"record_event", (PyCFunction)(void (*)(void))Stream_record_event,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("record_event($self, /, event=None)\n--\n\n"
-               "Record an event on this stream and return it.\n\n"
-               "Without one, a new event: timed on a Stream, not timed on a "
-               "cuda.Stream.\nBlocks with the GIL released while the stream's "
-               "queue is full: of 65,536 operations on\nthe CPU engine, where "
-               "Ctrl-C ends it, and as long as the driver's is on CUDA.")},
-    {"is_capturing", Stream_is_capturing, METH_NOARGS,
-     PyDoc_STR("is_capturing($self, /)\n--\n\n"
-               "Return whether work on this stream is being captured into a "
-               "graph\n(cudaStreamIsCapturing); False where the backend has "
-               "no capture.")},
-    {"priority_range", (PyCFunction)(void (*)(void))Stream_priority_range,
-     METH_FASTCALL | METH_KEYWORDS | METH_CLASS,
-     PyDoc_STR("priority_range($type, /, device=None)\n--\n\n"
-               "Return the (least, greatest) priority of a device's streams; "
-               "a lower number is\nserved first "
-               "(cudaDeviceGetStreamPriorityRange).")},
-    {"close", Stream_close, METH_NOARGS,
-     PyDoc_STR("close($self, /)\n--\n\n"
-               "Give the stream up now instead of when the object is "
-               "collected.\n\n"
-               "Queued work still runs.  If the stream is current, or "
-               "another object shares it, it\nlives on there.  Closing "
-               "twice is harmless; using a closed stream, or asking for "
-               "its\nhandle, raises ValueError.")},
-    {"__enter__", Stream_enter, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\n"
-               "Make the stream current on its device, and its device "
-               "current, in this thread.\n\n"
-               "Returns the stream.  Re-entrant; several threads may enter "
-               "one stream.")},
-    {"__exit__", (PyCFunction)(void (*)(void))Stream_exit, METH_FASTCALL,
-     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n"
-               "Restore the device, and the current streams of both "
-               "devices, that __enter__ found.")},
-    {"__cuda_stream__", Stream_cuda_stream, METH_NOARGS,
-     PyDoc_STR("__cuda_stream__($self, /)\n--\n\n"
-               "Return (0, handle), by the CUDA stream protocol.\n\n"
-               "Raises RuntimeError for a stream of another device type.")},
+    METHOD(
+        "query", Stream_query, METH_NOARGS, ", /",
+        "Return whether all work queued so far is done (cudaStreamQuery).\n\n"
+        "Does not block, but on CUDA, with the GIL released, while another "
+        "thread waits for\nroom in the stream's queue; before False other "
+        "Python threads may run.\nRaises AcceleratorError with the failure of "
+        "that work."),
+    METHOD("synchronize", Stream_synchronize, METH_FASTCALL | METH_KEYWORDS,
+           ", /, timeout=None",
+           "Wait until all work queued before the call is done "
+           "(cudaStreamSynchronize).\n\n"
+           "Blocks with the GIL released, for timeout seconds at most.  "
+           "Ctrl-C ends a wait with a\ntimeout, and any on the CPU engine; "
+           "the work goes on.  Raises TimeoutError, or\nAcceleratorError with "
+           "the first failure of that work."),
+    METHOD(
+        "submit", Stream_submit, METH_FASTCALL | METH_KEYWORDS,
+        ", fn, /, *args, **kwargs",
+        "Have fn(*args, **kwargs) called in the stream's order, and return "
+        "a\nconcurrent.futures.Future of what it returns.\n\n"
+        "fn runs on a thread of the package's, in a copy of this context's "
+        "variables, and may\nblock and use CUDA; what the stream gets from "
+        "here on starts after it.  What it\nraises goes to the Future, and "
+        "the stream goes on.  At most 256 callables run at once.  One\nthat "
+        "waits for its own stream gets a RuntimeError.  A child that it forks "
+        "ends when it\nreturns, as a child of multiprocessing's: with status "
+        "0, or 1 and a traceback if it\nraised, and without atexit functions. "
+        " On CUDA it must not be the first to use a\nkernel: the driver loads "
+        "one once all streams have come to rest, its own too.\n\n"
+        "Blocks with the GIL released while the stream's queue is full: of "
+        "65,536 operations\non the CPU engine, where Ctrl-C ends it, and of "
+        "some five hundred callables on CUDA.\nCallables that have not "
+        "started when the program ends are cancelled; after that\nsubmit "
+        "raises RuntimeError.  Raises NotImplementedError where the backend "
+        "has no gates."),
+    METHOD("wait_event", Stream_wait_event, METH_FASTCALL | METH_KEYWORDS,
+           ", /, event",
+           "Make what is queued from here on wait for the event's record in "
+           "effect now\n(cudaStreamWaitEvent).\n\n"
+           "Nothing to wait for if the event was never recorded; a later "
+           "record changes\nnothing.  Blocks with the GIL released while the "
+           "stream's queue is full."),
+    METHOD("wait_stream", Stream_wait_stream, METH_FASTCALL | METH_KEYWORDS,
+           ", /, stream",
+           "Make what is queued from here on wait for all that the other "
+           "stream has now.\n\n"
+           "The other stream is a Stream of the same device type, or any "
+           "object with\n__cuda_stream__.  Blocks with the GIL released while "
+           "a queue of the two is full."),
+    METHOD("record_event", Stream_record_event, METH_FASTCALL | METH_KEYWORDS,
+           ", /, event=None",
+           "Record an event on this stream and return it.\n\n"
+           "Without one, a new event: timed on a Stream, not timed on a "
+           "cuda.Stream.\nBlocks with the GIL released while the stream's "
+           "queue is full: of 65,536 operations on\nthe CPU engine, where "
+           "Ctrl-C ends it, and as long as the driver's is on CUDA."),
+    METHOD("is_capturing", Stream_is_capturing, METH_NOARGS, ", /",
+           "Return whether work on this stream is being captured into a "
+           "graph\n(cudaStreamIsCapturing); False where the backend has no "
+           "capture."),
+    CLASS_METHOD(
+        "priority_range", Stream_priority_range, METH_FASTCALL | METH_KEYWORDS,
+        ", /, device=None",
+        "Return the (least, greatest) priority of a device's streams; a lower "
+        "number is\nserved first (cudaDeviceGetStreamPriorityRange)."),
+    METHOD(
+        "close", Stream_close, METH_NOARGS, ", /",
+        "Give the stream up now instead of when the object is collected.\n\n"
+        "Queued work still runs.  If the stream is current, or another object "
+        "shares it, it\nlives on there.  Closing twice is harmless; using a "
+        "closed stream, or asking for its\nhandle, raises ValueError."),
+    METHOD("__enter__", Stream_enter, METH_NOARGS, ", /",
+           "Make the stream current on its device, and its device current, in "
+           "this thread.\n\n"
+           "Returns the stream.  Re-entrant; several threads may enter one "
+           "stream."),
+    METHOD("__exit__", Stream_exit, METH_FASTCALL, ", /, *exc_info",
+           "Restore the device, and the current streams of both devices, that "
+           "__enter__ found."),
+    METHOD("__cuda_stream__", Stream_cuda_stream, METH_NOARGS, ", /",
+           "Return (0, handle), by the CUDA stream protocol.\n\n"
+           "Raises RuntimeError for a stream of another device type."),
     {NULL},
 };
 
@@ -703,18 +688,18 @@ static PyMemberDef stream_members[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(stream_doc,
-             "Stream(device=None, *, priority=0)\n--\n\n"
-             "A queue of work on a device, run in order.\n\n"
-             "Without a device, one on the current device of the default "
-             "accelerator.  Each\nstream is one of its own while it lives.  "
-             "priority is clamped to priority_range();\na lower number is "
-             "served first.\n\n"
-             "Stream(stream_id=, device_index=, device_type=) makes another "
-             "object for a\nstream that exists.\n\n"
-             "Raises RuntimeError where the device type is not available, "
-             "AcceleratorError\nwhere there is no such device.  Safe to use "
-             "from several threads.");
+PyDoc_STRVAR(
+    stream_doc,
+    "Stream(device=None, *, priority=0)\n--\n\n"
+    "A queue of work on a device, run in order.\n\n"
+    "Without a device, one on the current device of the default accelerator.  "
+    "Each\nstream is one of its own while it lives.  priority is clamped to "
+    "priority_range();\na lower number is served first.\n\n"
+    "Stream(stream_id=, device_index=, device_type=) makes another object for "
+    "a\nstream that exists.\n\n"
+    "Raises RuntimeError where the device type is not available, "
+    "AcceleratorError\nwhere there is no such device.  Safe to use from "
+    "several threads.");
 
 static PyType_Slot stream_slots[] = {
     {Py_tp_new, Stream_new},
@@ -755,15 +740,15 @@ static PyGetSetDef cuda_stream_getset[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(cuda_stream_doc,
-             "Stream(device=None, priority=0)\n--\n\n"
-             "A CUDA stream (cudaStreamCreateWithPriority, non-blocking).\n\n"
-             "Without a device, on the current CUDA device.  Each stream is "
-             "one of its own while\nit lives.  priority is clamped to "
-             "priority_range(); a lower number is served\nfirst.\n\n"
-             "Raises ValueError for a device of another type, RuntimeError "
-             "where no GPU is\nusable, AcceleratorError where there is no "
-             "such device.");
+PyDoc_STRVAR(
+    cuda_stream_doc,
+    "Stream(device=None, priority=0)\n--\n\n"
+    "A CUDA stream (cudaStreamCreateWithPriority, non-blocking).\n\n"
+    "Without a device, on the current CUDA device.  Each stream is one of its "
+    "own while\nit lives.  priority is clamped to priority_range(); a lower "
+    "number is served\nfirst.\n\n"
+    "Raises ValueError for a device of another type, RuntimeError where no "
+    "GPU is\nusable, AcceleratorError where there is no such device.");
 
 static PyType_Slot cuda_stream_slots[] = {
     {Py_tp_new, CudaStream_new},          {Py_tp_dealloc, Stream_dealloc},

@@ -132,14 +132,11 @@ PyMethodDef cuda_stream_function = FUNCTION(
     "Raises ValueError for a stream of another device type.");
 
 static PyMethodDef context_methods[] = {
-    {"__enter__", StreamContext_enter, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\n"
-               "Make the stream and its device current.  May block.")},
-    {"__exit__", (PyCFunction)(void (*)(void))StreamContext_exit,
-     METH_FASTCALL,
-     PyDoc_STR("__exit__($self, /, *exc_info)\n--\n\n"
-               "Make current again what was so before.\n\n"
-               "Raises RuntimeError where this thread has not entered.")},
+    METHOD("__enter__", StreamContext_enter, METH_NOARGS, ", /",
+           "Make the stream and its device current.  May block."),
+    METHOD("__exit__", StreamContext_exit, METH_FASTCALL, ", /, *exc_info",
+           "Make current again what was so before.\n\n"
+           "Raises RuntimeError where this thread has not entered."),
     {NULL},
 };
 

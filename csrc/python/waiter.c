@@ -332,44 +332,34 @@ Waiter_fileno(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef waiter_methods[] = {
-    {"watch", Waiter_watch, METH_VARARGS,
-     PyDoc_STR("watch($self, obj, token, /)\n--\n\n"
-               "Have (token, status) put into the box when the work is done "
-               "that a Stream, an Event's\nlatest record or a device has "
-               "now.\n\nDoes not block for work.")},
-    {"expect", Waiter_expect, METH_O,
-     PyDoc_STR("expect($self, token, /)\n--\n\n"
-               "Make room for (token, 0), so that post(token) cannot fail.")},
-    {"post", (PyCFunction)(void (*)(void))Waiter_post, METH_FASTCALL,
-     PyDoc_STR("post($self, token, future=None, /)\n--\n\n"
-               "Put (token, 0) into the box.\n\nfuture is ignored, so that "
-               "this may be a Future's callback.")},
-    {"cancel", (PyCFunction)(void (*)(void))Waiter_cancel, METH_FASTCALL,
-     PyDoc_STR("cancel($self, token=..., /)\n--\n\n"
-               "Take back what has the token, or everything if none is given: "
-               "what is in the box\nand what is still to come.")},
-    {"first", Waiter_first, METH_NOARGS,
-     PyDoc_STR("first($self, /)\n--\n\n"
-               "Return the oldest (token, status) in the box, where it stays, "
-               "or None.")},
-    {"take", Waiter_take, METH_NOARGS,
-     PyDoc_STR("take($self, /)\n--\n\n"
-               "Return the (token, status) in the box as a list, the oldest "
-               "first, and empty it.\n\nAfter a MemoryError they are all "
-               "still there.")},
-    {"wait", (PyCFunction)(void (*)(void))Waiter_wait,
-     METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("wait($self, /, timeout=None)\n--\n\n"
-               "As take(), once the box is not empty or after timeout "
-               "seconds.\n\nBlocks with the GIL released; Ctrl-C ends it.")},
-    {"check", Waiter_check, METH_VARARGS,
-     PyDoc_STR("check($self, obj, status, /)\n--\n\n"
-               "Raise what the status means that came for a Stream or an "
-               "Event.")},
-    {"fileno", Waiter_fileno, METH_NOARGS,
-     PyDoc_STR("fileno($self, /)\n--\n\n"
-               "Return a file descriptor that is readable while the box is "
-               "not empty.")},
+    METHOD("watch", Waiter_watch, METH_VARARGS, ", obj, token, /",
+           "Have (token, status) put into the box when the work is done that "
+           "a Stream, an Event's\nlatest record or a device has now.\n\n"
+           "Does not block for work."),
+    METHOD("expect", Waiter_expect, METH_O, ", token, /",
+           "Make room for (token, 0), so that post(token) cannot fail."),
+    METHOD("post", Waiter_post, METH_FASTCALL, ", token, future=None, /",
+           "Put (token, 0) into the box.\n\n"
+           "future is ignored, so that this may be a Future's callback."),
+    METHOD("cancel", Waiter_cancel, METH_FASTCALL, ", token=..., /",
+           "Take back what has the token, or everything if none is given: "
+           "what is in the box\nand what is still to come."),
+    METHOD("first", Waiter_first, METH_NOARGS, ", /",
+           "Return the oldest (token, status) in the box, where it stays, or "
+           "None."),
+    METHOD("take", Waiter_take, METH_NOARGS, ", /",
+           "Return the (token, status) in the box as a list, the oldest "
+           "first, and empty it.\n\n"
+           "After a MemoryError they are all still there."),
+    METHOD("wait", Waiter_wait, METH_FASTCALL | METH_KEYWORDS,
+           ", /, timeout=None",
+           "As take(), once the box is not empty or after timeout seconds.\n\n"
+           "Blocks with the GIL released; Ctrl-C ends it."),
+    METHOD("check", Waiter_check, METH_VARARGS, ", obj, status, /",
+           "Raise what the status means that came for a Stream or an Event."),
+    METHOD("fileno", Waiter_fileno, METH_NOARGS, ", /",
+           "Return a file descriptor that is readable while the box is not "
+           "empty."),
     {NULL},
 };
 
@@ -379,10 +369,10 @@ static PyMemberDef waiter_members[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(waiter_doc, "Waiter()\n--\n\n"
-                         "A box that objects put a token into when their work "
-                         "is done.\n\nWhat is still to come is cancelled when "
-                         "it is deallocated.");
+PyDoc_STRVAR(waiter_doc,
+             "Waiter()\n--\n\n"
+             "A box that objects put a token into when their work is done.\n\n"
+             "What is still to come is cancelled when it is deallocated.");
 
 static PyType_Slot waiter_slots[] = {
     {Py_tp_new, Waiter_new},         {Py_tp_dealloc, Waiter_dealloc},

@@ -160,9 +160,9 @@ PyMethodDef work_functions[] = {
              "cycles; a cycle of the\nCPU engine is a nanosecond."),
     FUNCTION("launch_host_function", launch_host_function, METH_VARARGS,
              "stream, function, argument=0, /",
-             "Queue a call of the C function at an address, with one "
-             "pointer, on a thread of the\nbackend's (cudaLaunchHostFunc).  "
-             "It must be short and must not call Python or CUDA."),
+             "Queue a call of the C function at an address, with one pointer, "
+             "on a thread of the\nbackend's (cudaLaunchHostFunc).  It must be "
+             "short and must not call Python or CUDA."),
     FUNCTION("fail", fail, METH_VARARGS, "stream, status, /",
              "Queue an operation that fails with the status, for tests."),
     FUNCTION("raw_stream_create", raw_stream_create, METH_VARARGS,
