@@ -137,15 +137,14 @@ static ps_status
 release_debt(void *memory)
 {
     struct debt *debt = memory;
-    PyObject *type, *value, *traceback;
     if (is_finalizing()) {
         return PS_SUCCESS;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     debt->release(debt->owner);
     PyMem_Free(debt);
-    PyErr_Restore(type, value, traceback);
+    exception_restore(saved);
     PyGILState_Release(gil);
     return PS_SUCCESS;
 }
@@ -250,20 +249,19 @@ has_objects(const char *format)
 static int
 try_dlpack_instead(struct module_state *state, PyObject *object)
 {
-    PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
         !PyErr_ExceptionMatches(PyExc_BufferError)) {
         return -1;
     }
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     int found = has_attribute(object, state->str_dlpack);
     if (found == 0) {
-        PyErr_Restore(type, value, traceback);
+        exception_restore(saved);
         return -1;
     }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+    Py_XDECREF(saved.type);
+    Py_XDECREF(saved.value);
+    Py_XDECREF(saved.traceback);
     return found > 0 ? 0 : -1;
 }
 

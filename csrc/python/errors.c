@@ -197,8 +197,7 @@ report_status(struct module_state *state, struct ps_runtime *runtime,
         (is_lost(runtime, status) && status == atomic_load(&fault_reported))) {
         return;
     }
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     char doing[96], device[16] = "";
     if (index >= 0) {
         snprintf(device, sizeof(device), ":%d", index);
@@ -207,7 +206,7 @@ report_status(struct module_state *state, struct ps_runtime *runtime,
              runtime->backend->name, device);
     raise_status(state, runtime, operation, status);
     report_ignored(doing);
-    PyErr_Restore(type, value, traceback);
+    exception_restore(saved);
 }
 
 void

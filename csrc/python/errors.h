@@ -42,4 +42,26 @@ void report_cleanup_on(struct module_state *state, struct ps_device *device,
 /* Give the exception to sys.unraisablehook, with what was being done. */
 void report_ignored(const char *doing);
 
+/* The pending exception, if any, while other code runs that must not see it.
+ */
+struct saved_exception {
+    PyObject *type;
+    PyObject *value;
+    PyObject *traceback;
+};
+
+static inline struct saved_exception
+exception_save(void)
+{
+    struct saved_exception saved;
+    PyErr_Fetch(&saved.type, &saved.value, &saved.traceback);
+    return saved;
+}
+
+static inline void
+exception_restore(struct saved_exception saved)
+{
+    PyErr_Restore(saved.type, saved.value, saved.traceback);
+}
+
 #endif

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "errors.h"
 #include "submit.h"
 #include "wait.h"
 
@@ -216,8 +217,7 @@ is_to_be_tried_again(void)
 static bool
 is_known_to(PyObject *waiter, PyObject *future)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     PyObject *list = PyObject_GetAttrString(waiter, "finished_futures");
     bool found = false;
     for (Py_ssize_t i = 0;
@@ -226,7 +226,7 @@ is_known_to(PyObject *waiter, PyObject *future)
         found = found || PyList_GET_ITEM(list, i) == future;
     }
     Py_XDECREF(list);
-    PyErr_Restore(type, value, traceback);
+    exception_restore(saved);
     return found;
 }
 

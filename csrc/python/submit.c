@@ -213,10 +213,9 @@ call(struct job *job)
         return NULL;
     }
     PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     PyContext_Exit(job->context);
-    PyErr_Restore(type, value, traceback);
+    exception_restore(saved);
     return result;
 }
 

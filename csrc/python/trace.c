@@ -5,6 +5,8 @@
 
 #include "../core/thread.h"
 
+#include "errors.h"
+
 /* The GIL guards both. */
 static PyObject *dispatch;
 static int wanted[PS_TRACE_KINDS];
@@ -13,19 +15,17 @@ static int wanted[PS_TRACE_KINDS];
 static void
 report_no_memory(void)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     PyErr_NoMemory();
     PyErr_WriteUnraisable(dispatch);
-    PyErr_Restore(type, value, traceback);
+    exception_restore(saved);
 }
 
 static void
 call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
               uintptr_t first, uintptr_t second)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    struct saved_exception saved = exception_save();
     PyObject *function = Py_NewRef(dispatch);
     PyObject *result = PyObject_CallFunction(
         function, "iiiKK", (int)kind, device->runtime->backend->device_type,
@@ -40,7 +40,7 @@ call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
     }
     Py_XDECREF(result);
     Py_DECREF(function);
-    PyErr_Restore(type, value, traceback);
+    exception_restore(saved);
 }
 
 void
