@@ -262,15 +262,13 @@ static void
 Buffer_dealloc(PyObject *op)
 {
     BufferObject *self = as_buffer(op);
-    PyTypeObject *type = Py_TYPE(op);
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
     if (self->block != NULL && !is_finalizing()) {
         block_release(state_of(op), self->block);
     }
-    type->tp_free(op);
-    Py_DECREF(type);
+    object_free(op);
 }
 
 static PyObject *

@@ -347,9 +347,7 @@ Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static void
 Device_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    type->tp_free(self);
-    Py_DECREF(type);
+    object_free(self);
 }
 
 static PyObject *

@@ -189,7 +189,6 @@ const vectorcallfunc cuda_device_call = call;
 static void
 DeviceContext_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
     struct entry *entry = as_context(op)->entries;
     while (entry != NULL) {
         struct entry *earlier = entry->earlier;
@@ -197,8 +196,7 @@ DeviceContext_dealloc(PyObject *op)
         entry = earlier;
     }
     Py_XDECREF(as_context(op)->idx);
-    type->tp_free(op);
-    Py_DECREF(type);
+    object_free(op);
 }
 
 static PyObject *

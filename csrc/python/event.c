@@ -176,15 +176,13 @@ static void
 Event_dealloc(PyObject *op)
 {
     EventObject *self = (EventObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
     if (self->event != NULL && !is_finalizing()) {
         release(state_of(op), self->event);
     }
-    type->tp_free(op);
-    Py_DECREF(type);
+    object_free(op);
 }
 
 static PyObject *

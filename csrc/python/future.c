@@ -131,11 +131,9 @@ Future_clear(PyObject *op)
 static void
 Future_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     Future_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    object_free(op);
 }
 
 /* ---- What wait() and as_completed() of concurrent.futures use ----
@@ -381,10 +379,8 @@ Lock_release(PyObject *self, PyObject *Py_UNUSED(ignored))
 static void
 Lock_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(((LockObject *)self)->future);
-    type->tp_free(self);
-    Py_DECREF(type);
+    object_free(self);
 }
 
 static PyMethodDef lock_methods[] = {

@@ -102,6 +102,29 @@ add_exceptions(PyObject *module, struct module_state *state)
                                  state->out_of_memory_error);
 }
 
+/* The names of attributes that other libraries' objects may have. */
+static int
+intern_names(struct module_state *state)
+{
+    const struct {
+        PyObject **name;
+        const char *text;
+    } names[] = {
+        {&state->str_cuda_stream, "__cuda_stream__"},
+        {&state->str_idx, "idx"},
+        {&state->str_dlpack, "__dlpack__"},
+        {&state->str_dlpack_device, "__dlpack_device__"},
+        {&state->str_array_interface, "__cuda_array_interface__"},
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
+        *names[i].name = PyUnicode_InternFromString(names[i].text);
+        if (*names[i].name == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* A function of the package's cuda module, with another name here. */
 static int
 add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
@@ -139,19 +162,11 @@ module_exec(PyObject *module)
         return -1;
     }
     state->default_type = -1;
-    state->str_cuda_stream = PyUnicode_InternFromString("__cuda_stream__");
     state->empty_tuple = PyTuple_New(0);
     state->future_states = Py_BuildValue("(ssss)", "PENDING", "RUNNING",
                                          "CANCELLED_AND_NOTIFIED", "FINISHED");
-    state->str_idx = PyUnicode_InternFromString("idx");
-    state->str_dlpack = PyUnicode_InternFromString("__dlpack__");
-    state->str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
-    state->str_array_interface =
-        PyUnicode_InternFromString("__cuda_array_interface__");
     if (state->empty_tuple == NULL || state->future_states == NULL ||
-        state->str_cuda_stream == NULL || state->str_idx == NULL ||
-        state->str_dlpack == NULL || state->str_dlpack_device == NULL ||
-        state->str_array_interface == NULL || add_types(module, state) < 0 ||
+        intern_names(state) < 0 || add_types(module, state) < 0 ||
         add_exceptions(module, state) < 0 ||
         PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
@@ -172,26 +187,10 @@ static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     struct module_state *state = PyModule_GetState(module);
-    Py_VISIT(state->device_type);
-    Py_VISIT(state->stream_type);
-    Py_VISIT(state->stream_context_type);
-    Py_VISIT(state->external_stream_type);
-    Py_VISIT(state->cuda_stream_type);
-    Py_VISIT(state->cuda_external_stream_type);
-    Py_VISIT(state->event_type);
-    Py_VISIT(state->cuda_event_type);
-    Py_VISIT(state->buffer_type);
-    Py_VISIT(state->waiter_type);
-    Py_VISIT(state->future_base_type);
-    Py_VISIT(state->future_lock_type);
-    Py_VISIT(state->graph_type);
-    Py_VISIT(state->cuda_graph_type);
-    Py_VISIT(state->graph_context_type);
-    Py_VISIT(state->device_context_type);
-    Py_VISIT(state->cuda_device_type);
-    Py_VISIT(state->future_type);
-    Py_VISIT(state->accelerator_error);
-    Py_VISIT(state->out_of_memory_error);
+#define VISIT(name) Py_VISIT(state->name);
+    MODULE_TYPES(VISIT)
+    MODULE_OBJECTS(VISIT)
+#undef VISIT
     return 0;
 }
 
@@ -199,33 +198,10 @@ static int
 module_clear(PyObject *module)
 {
     struct module_state *state = PyModule_GetState(module);
-    Py_CLEAR(state->device_type);
-    Py_CLEAR(state->stream_type);
-    Py_CLEAR(state->stream_context_type);
-    Py_CLEAR(state->external_stream_type);
-    Py_CLEAR(state->cuda_stream_type);
-    Py_CLEAR(state->cuda_external_stream_type);
-    Py_CLEAR(state->event_type);
-    Py_CLEAR(state->cuda_event_type);
-    Py_CLEAR(state->buffer_type);
-    Py_CLEAR(state->waiter_type);
-    Py_CLEAR(state->future_base_type);
-    Py_CLEAR(state->future_lock_type);
-    Py_CLEAR(state->graph_type);
-    Py_CLEAR(state->cuda_graph_type);
-    Py_CLEAR(state->graph_context_type);
-    Py_CLEAR(state->device_context_type);
-    Py_CLEAR(state->cuda_device_type);
-    Py_CLEAR(state->future_type);
-    Py_CLEAR(state->future_states);
-    Py_CLEAR(state->empty_tuple);
-    Py_CLEAR(state->accelerator_error);
-    Py_CLEAR(state->out_of_memory_error);
-    Py_CLEAR(state->str_cuda_stream);
-    Py_CLEAR(state->str_idx);
-    Py_CLEAR(state->str_dlpack);
-    Py_CLEAR(state->str_dlpack_device);
-    Py_CLEAR(state->str_array_interface);
+#define CLEAR(name) Py_CLEAR(state->name);
+    MODULE_TYPES(CLEAR)
+    MODULE_OBJECTS(CLEAR)
+#undef CLEAR
     return 0;
 }
 

@@ -14,36 +14,48 @@
 #include "../core/device.h"
 #include "../core/runtime.h"
 
+/* The types of the module. */
+#define MODULE_TYPES(X)          \
+    X(device_type)               \
+    X(stream_type)               \
+    X(stream_context_type)       \
+    X(external_stream_type)      \
+    X(cuda_stream_type)          \
+    X(cuda_external_stream_type) \
+    X(event_type)                \
+    X(cuda_event_type)           \
+    X(buffer_type)               \
+    X(waiter_type)               \
+    X(future_base_type)          \
+    X(future_lock_type)          \
+    X(graph_type)                \
+    X(cuda_graph_type)           \
+    X(graph_context_type)        \
+    X(device_context_type)       \
+    X(cuda_device_type)
+
+/* What else it owns.  future_type: the package's StreamFuture, NULL before it
+ * is needed; future_states: the values of a Future's _state, in the order of
+ * enum future_state. */
+#define MODULE_OBJECTS(X)  \
+    X(future_type)         \
+    X(future_states)       \
+    X(empty_tuple)         \
+    X(accelerator_error)   \
+    X(out_of_memory_error) \
+    X(str_cuda_stream)     \
+    X(str_idx)             \
+    X(str_dlpack)          \
+    X(str_dlpack_device)   \
+    X(str_array_interface)
+
 struct module_state {
-    PyTypeObject *device_type;
-    PyTypeObject *stream_type;
-    PyTypeObject *stream_context_type;
-    PyTypeObject *external_stream_type;
-    PyTypeObject *cuda_stream_type;
-    PyTypeObject *cuda_external_stream_type;
-    PyTypeObject *event_type;
-    PyTypeObject *cuda_event_type;
-    PyTypeObject *buffer_type;
-    PyTypeObject *waiter_type;
-    PyTypeObject *future_base_type;
-    PyTypeObject *future_lock_type;
-    PyTypeObject *graph_type;
-    PyTypeObject *cuda_graph_type;
-    PyTypeObject *graph_context_type;
-    PyTypeObject *device_context_type;
-    PyTypeObject *cuda_device_type;
-    /* The package's StreamFuture; NULL before it is needed. */
-    PyObject *future_type;
-    /* What a Future's _state may be, by its enum future_state. */
-    PyObject *future_states;
-    PyObject *empty_tuple;
-    PyObject *accelerator_error;
-    PyObject *out_of_memory_error;
-    PyObject *str_cuda_stream;
-    PyObject *str_idx;
-    PyObject *str_dlpack;
-    PyObject *str_dlpack_device;
-    PyObject *str_array_interface;
+#define TYPE(name)   PyTypeObject *name;
+#define OBJECT(name) PyObject *name;
+    MODULE_TYPES(TYPE)
+    MODULE_OBJECTS(OBJECT)
+#undef TYPE
+#undef OBJECT
     /* The device type chosen when none is given; -1 until first asked. */
     int default_type;
 };
@@ -107,6 +119,15 @@ has_methods(PyObject *object, const PyMethodDef *methods)
         type = type->tp_base;
     }
     return type != NULL;
+}
+
+/* What every tp_dealloc does last. */
+static inline void
+object_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
 }
 
 /* Cleaning up calls no device any more: what is left is leaked. */

@@ -256,8 +256,7 @@ void
 Stream_dealloc(PyObject *op)
 {
     StreamObject *self = as_stream(op);
-    PyTypeObject *type = Py_TYPE(op);
-    if (PyType_IS_GC(type)) {
+    if (PyType_IS_GC(Py_TYPE(op))) {
         PyObject_GC_UnTrack(op);
     }
     if (self->weakrefs != NULL) {
@@ -266,8 +265,7 @@ Stream_dealloc(PyObject *op)
     if (self->stream != NULL && !is_finalizing()) {
         stream_release(state_of(op), self->stream);
     }
-    type->tp_free(op);
-    Py_DECREF(type);
+    object_free(op);
 }
 
 static PyObject *

@@ -49,11 +49,9 @@ StreamContext_clear(PyObject *self)
 static void
 StreamContext_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     StreamContext_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
+    object_free(self);
 }
 
 static PyObject *

@@ -58,7 +58,6 @@ static void
 Waiter_dealloc(PyObject *op)
 {
     WaiterObject *self = as_waiter(op);
-    PyTypeObject *type = Py_TYPE(op);
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
@@ -66,8 +65,7 @@ Waiter_dealloc(PyObject *op)
     if (self->generation == ps_generation() && !is_finalizing()) {
         CALL_WITH(self->shared, ps_mailbox_destroy(self->mailbox));
     }
-    type->tp_free(op);
-    Py_DECREF(type);
+    object_free(op);
 }
 
 static int
