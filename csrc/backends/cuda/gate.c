@@ -1,6 +1,7 @@
-/* Gates on CUDA streams; gate.h says what they are made of. */
-#include "gate.h"
-
+/* Gates on CUDA streams: completions say that the stream has reached one, and
+ * a wait for a word of pinned memory holds the stream until it is opened.
+ * Other work that another thread queues on the stream meanwhile may come
+ * between the two. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -10,22 +11,23 @@
 #include <string.h>
 
 #include "driver.h"
-#include "watch.h"
+#include "poll.h"
+#include "table.h"
 
 /* ---- Slots ---- */
 
-/* What a gate waits at, in pinned memory.  A slot numbers its gates; each
- * waits until opened is no less than its own number, which opening writes.
- * As opened only grows, a wait that the device looks at after the slot went
- * on to other gates still finds what it waits for, so that a gate that was
- * reached and opened frees its slot, and the device need not be asked.  The
- * device compares by the sign of the difference: numbers stay below 2^31, and
- * a slot that used them up is left alone for good. */
+/* The words of a gate, in pinned memory.  A slot numbers its gates; each waits
+ * until opened is no less than its own number, which opening writes.  As
+ * opened only grows, a wait that the device looks at after the slot was reused
+ * is still satisfied, so that a slot is free once its gate was reached and
+ * opened, without a query of the device.  The device compares by the sign of
+ * the difference: numbers stay below 2^31, and a slot that used them up is
+ * never reused. */
 struct slot {
     _Atomic uint32_t opened;
     _Atomic uint32_t reached; /* written by the device */
     uint32_t number;          /* of the latest gate */
-    atomic_int holders;       /* the gate, and its passage until it came */
+    atomic_int holders;       /* the gate, and its arrival until that came */
     struct slot *next;
 };
 
@@ -104,123 +106,104 @@ slot_wait(const struct slot *slot, ps_handle stream)
         CU_STREAM_WAIT_VALUE_GEQ);
 }
 
-/* ---- Passages ---- */
+/* ---- Arrivals ---- */
 
-/* A stream's coming to a gate.  The word says so at once, whoever has the
- * driver's locks.  An event says it too, as nothing is written once the work
- * has failed: the first of the two is reported. */
-struct passage {
+/* A busy stream's arrival at a gate.  The word completes at once, whichever
+ * thread has the driver's locks.  But nothing is written once the work has
+ * failed, so there is an event too: the first of the two is reported. */
+struct arrival {
     struct ps_notification word, event;
     struct slot *slot;
     ps_notification_function reached;
     void *argument;
     atomic_bool reported;
-    atomic_int references;
 };
 
+/* The second of the two to come frees it. */
 static void
-passage_arrive(void *memory, ps_status status)
+event_arrive(void *memory, ps_status status)
 {
-    struct passage *passage = memory;
+    struct arrival *arrival = memory;
+    ps_notification_function reached = arrival->reached;
+    void *argument = arrival->argument;
 
-    if (!atomic_exchange(&passage->reported, true)) {
-        passage->reached(passage->argument, status);
+    if (atomic_exchange(&arrival->reported, true)) {
+        free(arrival);
     }
-    if (atomic_fetch_sub(&passage->references, 1) == 1) {
-        free(passage);
+    else {
+        reached(argument, status);
     }
 }
 
 static void
 word_arrive(void *memory, ps_status status)
 {
-    slot_release(((struct passage *)memory)->slot);
-    passage_arrive(memory, status);
+    slot_release(((struct arrival *)memory)->slot);
+    event_arrive(memory, status);
 }
 
-static struct passage *
-passage_create(struct slot *slot, ps_notification_function reached,
+static struct arrival *
+arrival_create(struct slot *slot, ps_notification_function reached,
                void *argument)
 {
-    struct passage *passage = calloc(1, sizeof(*passage));
+    struct arrival *arrival = calloc(1, sizeof(*arrival));
 
-    if (passage != NULL) {
-        passage->word.reached = word_arrive;
-        passage->event.reached = passage_arrive;
-        passage->word.argument = passage->event.argument = passage;
-        passage->slot = slot;
-        passage->reached = reached;
-        passage->argument = argument;
-        atomic_init(&passage->reported, false);
-        atomic_init(&passage->references, 2);
+    if (arrival != NULL) {
+        arrival->word.reached = word_arrive;
+        arrival->event.reached = event_arrive;
+        arrival->word.argument = arrival->event.argument = arrival;
+        arrival->slot = slot;
+        arrival->reached = reached;
+        arrival->argument = argument;
+        atomic_init(&arrival->reported, false);
     }
-    return passage;
-}
-
-/* Queue what writes the word and what waits at the gate. */
-static ps_status
-slot_queue(struct slot *slot, ps_handle stream)
-{
-    ps_status status = cuda_driver.stream_write_value(
-        (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
-
-    if (status == PS_SUCCESS) {
-        status = slot_wait(slot, stream);
-        if (status != PS_SUCCESS) {
-            /* The device may write late, so nobody else gets the slot. */
-            atomic_fetch_add(&slot->holders, 1);
-        }
-    }
-    return status;
-}
-
-/* Queue a gate on a stream with work.  The passage is used up on success. */
-static ps_status
-passage_queue(struct cuda_entry *entry, int device, ps_handle stream,
-              struct passage *passage)
-{
-    struct slot *slot = passage->slot;
-    struct cuda_mark *word = cuda_mark_word(&slot->reached, slot->number);
-    struct cuda_mark *event;
-    ps_status status =
-        word != NULL ? cuda_mark_find(device, &event) : PS_ERROR_OUT_OF_MEMORY;
-
-    if (status != PS_SUCCESS) {
-        free(word);
-        return status;
-    }
-    status = cuda_driver.event_record(event->event, (CUstream)stream);
-    if (status == PS_SUCCESS) {
-        status = slot_queue(slot, stream);
-    }
-    if (status != PS_SUCCESS) {
-        cuda_mark_release(word);
-        cuda_mark_release(event);
-        return status;
-    }
-    atomic_fetch_add(&slot->holders, 1);
-    cuda_mark_put(entry, word, &passage->word);
-    cuda_mark_put(entry, event, &passage->event);
-    return PS_SUCCESS;
+    return arrival;
 }
 
 /* ---- Members ---- */
 
-/* A stream that has nothing to do has come to what is queued already: that is
- * the caller's to report. */
+/* Queue what reports the arrival, and what waits at the gate. */
 static ps_status
-gate_queue(struct cuda_entry *entry, int device, ps_handle stream,
-           struct passage *passage, bool *idle)
+slot_queue(struct slot *slot, ps_handle stream, struct cuda_completion *event)
 {
+    ps_status status = cuda_completion_record(event, stream);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.stream_write_value(
+            (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
+    }
+    if (status == PS_SUCCESS) {
+        status = slot_wait(slot, stream);
+        /* If that failed, the slot is never reused: the device still writes.
+         */
+        atomic_fetch_add(&slot->holders, 1);
+    }
+    return status;
+}
+
+/* Queue the gate on the stream, which the event's completion has entered.  If
+ * the stream is idle it has reached the gate: the caller is to report that. */
+static ps_status
+gate_queue(struct arrival *arrival, ps_handle stream,
+           struct cuda_completion *event, bool *idle)
+{
+    struct slot *slot = arrival->slot;
+    struct cuda_completion *word;
     ps_status status = cuda_driver.stream_query((CUstream)stream);
 
     *idle = status == PS_SUCCESS;
     if (*idle) {
-        return slot_wait(passage->slot, stream);
+        return slot_wait(slot, stream);
     }
-    return status == PS_ERROR_NOT_READY
-               ? passage_queue(entry, device, stream, passage)
-               : status;
+    if (status == PS_ERROR_NOT_READY) {
+        status = cuda_poll_enter(event->device, stream, &slot->reached, &word);
+    }
+    if (status == PS_SUCCESS) {
+        word->number = slot->number;
+        status = slot_queue(slot, stream, event);
+        cuda_poll_leave(word, status == PS_SUCCESS ? &arrival->word : NULL);
+    }
+    return status;
 }
 
 /* The member, with the device's context current. */
@@ -229,8 +212,8 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)
 {
     enum cudaStreamCaptureStatus capturing;
-    struct cuda_entry entry;
-    struct passage *passage;
+    struct cuda_completion *event;
+    struct arrival *arrival;
     struct slot *slot;
     ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
 
@@ -244,16 +227,17 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
         return status;
     }
     *gate = (ps_handle)slot;
-    passage = passage_create(slot, reached, argument);
-    status = passage != NULL ? cuda_stream_enter(&entry, device, stream)
+    arrival = arrival_create(slot, reached, argument);
+    status = arrival != NULL ? cuda_poll_enter(device, stream, NULL, &event)
                              : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
-        status = gate_queue(&entry, device, stream, passage, idle);
-        cuda_stream_leave(&entry);
+        bool busy;
+        status = gate_queue(arrival, stream, event, idle);
+        busy = status == PS_SUCCESS && !*idle;
+        cuda_poll_leave(event, busy ? &arrival->event : NULL);
+        arrival = busy ? NULL : arrival;
     }
-    if (status != PS_SUCCESS || *idle) {
-        free(passage);
-    }
+    free(arrival);
     if (status != PS_SUCCESS) {
         slot_release(slot);
     }

@@ -1,11 +1,9 @@
 /* Captures and graphs over cudart; a handle is a cudaGraph_t or a
  * cudaGraphExec_t. */
-#include "graph.h"
-
 #include <cuda_runtime_api.h>
 
 #include "driver.h"
-#include "notify.h"
+#include "table.h"
 
 /* Every member is handed the table; few need it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,12 +1,13 @@
-/* CUDA events between processes; ipc.h says what may be expected. */
-#include "ipc.h"
-
+/* CUDA events between processes.
+ *
+ * One rule: cudart keeps no promise about an event whose maker, or whose
+ * latest recorder, has destroyed it or died; waits may then never end. */
 #include <cuda_runtime_api.h>
 
 #include <string.h>
 
 #include "driver.h"
-#include "notify.h"
+#include "table.h"
 
 _Static_assert(sizeof(cudaIpcEventHandle_t) == PS_IPC_HANDLE_BYTES,
                "a handle is cudart's");

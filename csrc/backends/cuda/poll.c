@@ -1,11 +1,22 @@
-/* Threads that ask; poll.h says when. */
+/* Completions and their pollers; poll.h says what for. */
 #include "poll.h"
 
+#include <cuda_runtime_api.h>
+
+#include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-#include "driver.h"
+#include "side.h"
+#include "table.h"
+
+_Static_assert(offsetof(struct cuda_completion, notifications) == 0,
+               "a ring's address is its completion's");
+
+/* ---- Time ---- */
 
 enum { SECOND = 1000 * CUDA_MILLISECOND };
 
@@ -27,115 +38,550 @@ cuda_rest_ns(int64_t waited)
     return rest < LEAST ? LEAST : rest > MOST ? MOST : rest;
 }
 
-/* Sleep for a while, no shorter than it took to ask, or until something is
- * given that was not seen. */
-static void
-back_off(struct cuda_poller *poller, unsigned long long seen, bool idle,
-         int64_t began)
+static struct timespec
+timespec_of(int64_t ns)
 {
-    int64_t now = cuda_now_ns();
-    int64_t rest = cuda_rest_ns(now - atomic_load(&poller->latest));
-    int64_t end = now + (rest > now - began ? rest : now - began);
-    struct timespec until = {end / SECOND, end % SECOND};
+    return (struct timespec){ns / SECOND, ns % SECOND};
+}
 
-    atomic_store(&poller->asleep, true);
-    if (atomic_load(&poller->given) == seen &&
-        !atomic_load(&poller->stopping)) {
-        if (idle) {
-            sem_wait(&poller->call);
-        }
-        else {
-            sem_clockwait(&poller->call, CLOCK_MONOTONIC, &until);
+/* ---- Completions ---- */
+
+/* Unused ones are kept with their events. */
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_completion *spare[CUDA_DEVICES];
+
+ps_status
+cuda_completion_take(int device, struct cuda_completion **result)
+{
+    struct cuda_completion *taken;
+
+    pthread_mutex_lock(&spare_lock);
+    taken = spare[device];
+    if (taken != NULL) {
+        spare[device] = taken->chain;
+    }
+    pthread_mutex_unlock(&spare_lock);
+    if (taken == NULL && (taken = calloc(1, sizeof(*taken))) == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    *taken = (struct cuda_completion){
+        .device = device, .kind = CUDA_ALONE, .own = taken->own};
+    *result = taken;
+    return PS_SUCCESS;
+}
+
+void
+cuda_completion_release(struct cuda_completion *completion)
+{
+    int device = completion->device;
+
+    if (completion->destroys) {
+        (void)ON_DEVICE(device,
+                        cudaEventDestroy((cudaEvent_t)completion->polled));
+    }
+    if (completion->side != NULL) {
+        cuda_side_release(completion->side);
+    }
+    pthread_mutex_lock(&spare_lock);
+    completion->chain = spare[device];
+    spare[device] = completion;
+    pthread_mutex_unlock(&spare_lock);
+}
+
+ps_status
+cuda_completion_event(struct cuda_completion *completion)
+{
+    cudaError_t error = cudaSuccess;
+
+    if (completion->own == NULL) {
+        error =
+            cudaEventCreateWithFlags(&completion->own, cudaEventDisableTiming);
+    }
+    return (ps_status)error;
+}
+
+ps_status
+cuda_completion_record(struct cuda_completion *completion, ps_handle stream)
+{
+    ps_status status = cuda_completion_event(completion);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_driver.event_record(completion->own, (CUstream)stream);
+    }
+    if (status == PS_SUCCESS) {
+        completion->polled = completion->own;
+    }
+    return status;
+}
+
+/* What the work came to, or PS_ERROR_NOT_READY. */
+static ps_status
+completion_query(const struct cuda_completion *completion)
+{
+    const _Atomic uint32_t *word = completion->word;
+
+    if (word == NULL) {
+        return cuda_driver.event_query(completion->polled);
+    }
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) -
+                     completion->number) >= 0
+               ? PS_SUCCESS
+               : PS_ERROR_NOT_READY;
+}
+
+/* ---- Queues ---- */
+
+enum { CHAINS = 1024 };
+
+/* A thread and what it polls. */
+struct poller {
+    const char *name; /* of the thread */
+    /* Guards what is below, and is not held while CUDA is called. */
+    pthread_mutex_t lock;
+    /* Something is new to poll, the use of a completion has ended, or the
+     * poller is to stop. */
+    pthread_cond_t changed;
+    bool started;
+    pthread_t thread;
+    atomic_bool stopping;
+    unsigned long long given; /* how often there was something new */
+    int64_t latest;           /* when that was */
+    /* The first of each queue, by the hashes of their handles. */
+    struct cuda_completion *chains[CHAINS];
+};
+
+#define POLLER(thread_name)                                     \
+    {                                                           \
+        .name = thread_name, .lock = PTHREAD_MUTEX_INITIALIZER, \
+        .changed = PTHREAD_COND_INITIALIZER                     \
+    }
+
+/* Two, since a query of an event may block until a copy of another thread's is
+ * done, and the copy may be waiting for a word to be seen. */
+static struct poller events = POLLER("ps-cuda-events");
+static struct poller words = POLLER("ps-cuda-words");
+
+atomic_int cuda_events_polled;
+
+static struct poller *
+poller_of(const struct cuda_completion *completion)
+{
+    return completion->word != NULL ? &words : &events;
+}
+
+static struct cuda_completion **
+chain_of(struct poller *poller, ps_handle handle)
+{
+    /* Handles are addresses: the lowest bits say little. */
+    return &poller->chains[((handle >> 6) + (handle >> 12)) % CHAINS];
+}
+
+/* The link to the first completion of the handle's queue, or to the NULL at
+ * the chain's end. */
+static struct cuda_completion **
+find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
+            ps_handle handle)
+{
+    struct cuda_completion **link = chain_of(poller, handle), *first;
+
+    while ((first = *link) != NULL &&
+           (kind == CUDA_ALONE || first->kind != kind ||
+            first->device != device || first->handle != handle)) {
+        link = &first->chain;
+    }
+    return link;
+}
+
+/* Put the completion at the end of the handle's queue. */
+static void
+append_locked(struct poller *poller, struct cuda_completion *completion,
+              enum cuda_completion_kind kind, ps_handle handle)
+{
+    struct cuda_completion **link, *first;
+
+    completion->kind = kind;
+    completion->handle = kind != CUDA_ALONE ? handle : (ps_handle)completion;
+    link = find_locked(poller, kind, completion->device, completion->handle);
+    first = *link;
+    if (first == NULL) {
+        completion->next = completion->previous = completion;
+        *link = completion;
+    }
+    else {
+        completion->next = first;
+        completion->previous = first->previous;
+        first->previous->next = completion;
+        first->previous = completion;
+    }
+    if (kind == CUDA_OF_EVENT) {
+        atomic_fetch_add(&cuda_events_polled, 1);
+    }
+}
+
+/* No handle leads to the completion any more. */
+static void
+hide_locked(struct cuda_completion *completion)
+{
+    if (completion->kind == CUDA_OF_EVENT) {
+        atomic_fetch_sub(&cuda_events_polled, 1);
+    }
+    completion->kind = CUDA_ALONE;
+}
+
+/* Take the completion out of its queue. */
+static void
+remove_locked(struct poller *poller, struct cuda_completion *completion)
+{
+    struct cuda_completion **link = chain_of(poller, completion->handle);
+    struct cuda_completion *next = completion->next;
+
+    while (*link != NULL && *link != completion) {
+        link = &(*link)->chain;
+    }
+    if (*link == completion) {
+        *link = next != completion ? next : completion->chain;
+        next->chain = completion->chain;
+    }
+    next->previous = completion->previous;
+    completion->previous->next = next;
+    hide_locked(completion);
+}
+
+/* Take the completion out if it is of no use; the caller releases it then. */
+static bool
+trim_locked(struct poller *poller, struct cuda_completion *completion)
+{
+    bool removed =
+        completion->notifications == NULL && completion->use == CUDA_UNUSED;
+
+    if (removed) {
+        remove_locked(poller, completion);
+    }
+    return removed;
+}
+
+/* ---- The threads ---- */
+
+/* Ask the device about the first completion of a queue. */
+static bool
+is_over_locked(struct poller *poller, struct cuda_completion *first)
+{
+    if (first->use == CUDA_ENTERED) {
+        return false;
+    }
+    first->use = CUDA_POLLED;
+    pthread_mutex_unlock(&poller->lock);
+    first->status = completion_query(first);
+    pthread_mutex_lock(&poller->lock);
+    first->use = CUDA_UNUSED;
+    pthread_cond_broadcast(&poller->changed);
+    return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
+}
+
+/* From here on it is too late to cancel them. */
+static void
+detach_locked(struct ps_notification *last)
+{
+    struct ps_notification *n = last;
+
+    while (n != NULL) {
+        n->ring = NULL;
+        n = n->next != last ? n->next : NULL;
+    }
+}
+
+/* Poll each queue once, and on while its first completion is over.  Those are
+ * taken out and returned, linked by their chains. */
+static struct cuda_completion *
+sweep_locked(struct poller *poller, bool *more)
+{
+    struct cuda_completion *over = NULL, **tail = &over;
+
+    *more = false;
+    for (int i = 0; i < CHAINS; i++) {
+        struct cuda_completion *c = poller->chains[i];
+        while (c != NULL) {
+            if (!is_over_locked(poller, c)) {
+                *more = true;
+                c = c->chain;
+                continue;
+            }
+            struct cuda_completion *next = c->next != c ? c->next : c->chain;
+            remove_locked(poller, c);
+            detach_locked(c->notifications);
+            *tail = c;
+            tail = &c->chain;
+            c = next;
         }
     }
-    atomic_store(&poller->asleep, false);
+    *tail = NULL;
+    return over;
+}
+
+/* The memory of each is its owner's again when it is called. */
+static void
+call_notifications(struct cuda_completion *completion)
+{
+    struct ps_notification *last = completion->notifications;
+    struct ps_notification *n = last != NULL ? last->next : NULL;
+
+    while (n != NULL) {
+        struct ps_notification *next = n != last ? n->next : NULL;
+        n->reached(n->argument, completion->status);
+        n = next;
+    }
+}
+
+/* Rest for no shorter than the round took, or until something changed. */
+static void
+back_off_locked(struct poller *poller, unsigned long long seen, bool more,
+                int64_t began)
+{
+    int64_t now = cuda_now_ns(), took = now - began;
+    int64_t rest = cuda_rest_ns(now - poller->latest);
+    struct timespec until =
+        timespec_of(more ? now + (rest > took ? rest : took) : INT64_MAX);
+    int error = 0;
+
+    while (error == 0 && poller->given == seen &&
+           !atomic_load(&poller->stopping)) {
+        error = pthread_cond_clockwait(&poller->changed, &poller->lock,
+                                       CLOCK_MONOTONIC, &until);
+    }
 }
 
 static void *
 poller_main(void *argument)
 {
-    struct cuda_poller *poller = argument;
+    struct poller *poller = argument;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    /* Whatever other threads capture, asking does not disturb it. */
+    /* Polling disturbs no capture of another thread's. */
     cuda_driver.capture_mode(&mode);
     /* Otherwise the kernel may wake it 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1);
+    pthread_mutex_lock(&poller->lock);
     while (!atomic_load(&poller->stopping)) {
-        unsigned long long seen = atomic_load(&poller->given);
+        unsigned long long seen = poller->given;
         int64_t began = cuda_now_ns();
-        bool more = poller->sweep(poller);
-        back_off(poller, seen, !more, began);
+        bool more;
+        struct cuda_completion *over = sweep_locked(poller, &more), *c;
+        pthread_mutex_unlock(&poller->lock);
+        while ((c = over) != NULL && !atomic_load(&poller->stopping)) {
+            over = c->chain;
+            call_notifications(c);
+            cuda_completion_release(c);
+        }
+        pthread_mutex_lock(&poller->lock);
+        back_off_locked(poller, seen, more, began);
     }
+    pthread_mutex_unlock(&poller->lock);
     return NULL;
 }
 
+/* See to it that there is a thread. */
 static ps_status
-start_locked(struct cuda_poller *poller)
+start_locked(struct poller *poller)
 {
     sigset_t all, before;
-    int error;
 
-    sem_init(&poller->call, 0, 0);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&poller->thread, NULL, poller_main, poller);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        return PS_ERROR_OUT_OF_MEMORY;
+    if (atomic_load(&poller->stopping)) {
+        return PS_ERROR_SHUTTING_DOWN;
     }
-    pthread_setname_np(poller->thread, poller->name);
-    poller->started = true;
+    if (!poller->started) {
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        poller->started =
+            pthread_create(&poller->thread, NULL, poller_main, poller) == 0;
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (!poller->started) {
+            return PS_ERROR_OUT_OF_MEMORY;
+        }
+        pthread_setname_np(poller->thread, poller->name);
+    }
+    return PS_SUCCESS;
+}
+
+/* End the thread for good; PS_ERROR_NOT_READY after the deadline. */
+static ps_status
+poller_stop(struct poller *poller, int64_t deadline)
+{
+    struct timespec until = timespec_of(deadline);
+
+    pthread_mutex_lock(&poller->lock);
+    atomic_store(&poller->stopping, true);
+    pthread_cond_broadcast(&poller->changed);
+    pthread_mutex_unlock(&poller->lock);
+    if (poller->started &&
+        pthread_clockjoin_np(poller->thread, NULL, CLOCK_MONOTONIC, &until)) {
+        return PS_ERROR_NOT_READY;
+    }
+    poller->started = false;
     return PS_SUCCESS;
 }
 
 ps_status
-cuda_poller_ensure(struct cuda_poller *poller)
+cuda_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
-    ps_status status = PS_ERROR_SHUTTING_DOWN;
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    int64_t deadline = cuda_now_ns() + timeout_ns;
+    ps_status status, other;
 
-    pthread_mutex_lock(&poller->lock);
-    if (!cuda_poller_stopping(poller)) {
-        status = poller->started ? PS_SUCCESS : start_locked(poller);
-    }
-    pthread_mutex_unlock(&poller->lock);
-    return status;
+    (void)backend;
+    pthread_mutex_lock(&once);
+    status = poller_stop(&words, deadline);
+    other = poller_stop(&events, deadline);
+    pthread_mutex_unlock(&once);
+    return status != PS_SUCCESS ? status : other;
 }
 
-void
-cuda_poller_give(struct cuda_poller *poller)
-{
-    atomic_store(&poller->latest, cuda_now_ns());
-    atomic_fetch_add(&poller->given, 1);
-    if (atomic_exchange(&poller->asleep, false)) {
-        sem_post(&poller->call);
-    }
-}
+/* ---- Entering and leaving ---- */
 
-bool
-cuda_poller_stopping(struct cuda_poller *poller)
+static void
+give_locked(struct poller *poller, struct cuda_completion *completion,
+            struct ps_notification *notification)
 {
-    return atomic_load(&poller->stopping);
+    ps_notification_append(&completion->notifications, notification);
+    poller->given++;
+    poller->latest = cuda_now_ns();
+    pthread_cond_broadcast(&poller->changed);
 }
 
 ps_status
-cuda_poller_stop(struct cuda_poller *poller, int64_t deadline)
+cuda_poll_enter(int device, ps_handle stream, const _Atomic uint32_t *word,
+                struct cuda_completion **result)
 {
-    struct timespec until = {deadline / SECOND, deadline % SECOND};
-    ps_status status = PS_SUCCESS;
+    enum cuda_completion_kind kind =
+        stream != CUDA_NO_STREAM ? CUDA_OF_STREAM : CUDA_ALONE;
+    struct cuda_completion *entered, *first;
+    struct poller *poller;
+    ps_status status = cuda_completion_take(device, &entered);
 
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    entered->word = word;
+    poller = poller_of(entered);
     pthread_mutex_lock(&poller->lock);
-    atomic_store(&poller->stopping, true);
-    if (poller->started) {
-        sem_post(&poller->call);
-        if (pthread_clockjoin_np(poller->thread, NULL, CLOCK_MONOTONIC,
-                                 &until) == 0) {
-            poller->started = false;
-        }
-        else {
-            status = PS_ERROR_NOT_READY;
-        }
+    while ((first = *find_locked(poller, kind, device, stream)) != NULL &&
+           first->previous->use == CUDA_ENTERED) {
+        pthread_cond_wait(&poller->changed, &poller->lock);
+    }
+    status = start_locked(poller);
+    if (status == PS_SUCCESS) {
+        entered->use = CUDA_ENTERED;
+        append_locked(poller, entered, kind, stream);
     }
     pthread_mutex_unlock(&poller->lock);
+    if (status != PS_SUCCESS) {
+        cuda_completion_release(entered);
+        return status;
+    }
+    *result = entered;
+    return PS_SUCCESS;
+}
+
+void
+cuda_poll_leave(struct cuda_completion *completion,
+                struct ps_notification *notification)
+{
+    struct poller *poller = poller_of(completion);
+    bool removed;
+
+    pthread_mutex_lock(&poller->lock);
+    completion->use = CUDA_UNUSED;
+    if (completion->polled == completion->own &&
+        completion->kind == CUDA_OF_EVENT) {
+        hide_locked(completion);
+    }
+    if (notification != NULL) {
+        give_locked(poller, completion, notification);
+    }
+    pthread_cond_broadcast(&poller->changed);
+    removed = trim_locked(poller, completion);
+    pthread_mutex_unlock(&poller->lock);
+    if (removed) {
+        cuda_completion_release(completion);
+    }
+}
+
+ps_status
+cuda_poll_event(int device, ps_handle event,
+                struct ps_notification *notification)
+{
+    struct cuda_completion *completion;
+    ps_status status;
+
+    pthread_mutex_lock(&events.lock);
+    completion = *find_locked(&events, CUDA_OF_EVENT, device, event);
+    status = start_locked(&events);
+    if (completion == NULL && status == PS_SUCCESS) {
+        status = cuda_completion_take(device, &completion);
+        if (status == PS_SUCCESS) {
+            completion->polled = (CUevent)event;
+            append_locked(&events, completion, CUDA_OF_EVENT, event);
+        }
+    }
+    if (status == PS_SUCCESS) {
+        give_locked(&events, completion, notification);
+    }
+    pthread_mutex_unlock(&events.lock);
+    return status;
+}
+
+struct cuda_completion *
+cuda_poll_enter_event(int device, ps_handle event)
+{
+    struct cuda_completion *found;
+
+    pthread_mutex_lock(&events.lock);
+    while ((found = *find_locked(&events, CUDA_OF_EVENT, device, event)) !=
+               NULL &&
+           found->use != CUDA_UNUSED) {
+        pthread_cond_wait(&events.changed, &events.lock);
+    }
+    if (found != NULL) {
+        found->use = CUDA_ENTERED;
+    }
+    pthread_mutex_unlock(&events.lock);
+    return found;
+}
+
+bool
+cuda_poll_adopt(int device, ps_handle event)
+{
+    struct cuda_completion *found;
+
+    pthread_mutex_lock(&events.lock);
+    found = *find_locked(&events, CUDA_OF_EVENT, device, event);
+    if (found != NULL) {
+        hide_locked(found);
+        found->destroys = true;
+    }
+    pthread_mutex_unlock(&events.lock);
+    return found != NULL;
+}
+
+ps_status
+cuda_notify_cancel(const struct ps_backend *backend, int device,
+                   struct ps_notification *notification)
+{
+    struct cuda_completion *completion = NULL;
+    ps_status status = PS_ERROR_NOT_READY;
+    bool removed = false;
+
+    (void)backend;
+    (void)device;
+    pthread_mutex_lock(&events.lock);
+    if (notification->ring != NULL) {
+        completion = (struct cuda_completion *)notification->ring;
+        ps_notification_remove(notification);
+        removed = trim_locked(&events, completion);
+        status = PS_SUCCESS;
+    }
+    pthread_mutex_unlock(&events.lock);
+    if (removed) {
+        cuda_completion_release(completion);
+    }
     return status;
 }

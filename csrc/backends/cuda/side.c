@@ -1,5 +1,5 @@
-/* Side streams: kept for reuse while they are idle, and while they wait for
- * what nobody wants to know any more. */
+/* Side streams, kept for reuse while they are idle, and while they wait for
+ * events whose notifications were cancelled. */
 #include "side.h"
 
 #include <cuda_runtime_api.h>
@@ -21,57 +21,10 @@ enum {
     LOOKED_AT = 4, /* of the busy ones, for one that is idle by now */
 };
 
-/* By their devices, the oldest first. */
+/* Those that no notification uses, by device: the idle ones, then those that
+ * were busy when they were released, the oldest first. */
 static pthread_mutex_t sides_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_side *idle[CUDA_DEVICES];
-static int idle_count[CUDA_DEVICES];
-static struct cuda_side *busy[CUDA_DEVICES];
-
-static struct cuda_side *
-side_take_locked(struct cuda_side **link)
-{
-    struct cuda_side *side = *link;
-
-    if (side != NULL) {
-        *link = side->next;
-    }
-    return side;
-}
-
-static bool
-is_idle(const struct cuda_side *side)
-{
-    return cuda_driver.stream_query((CUstream)side->stream) == PS_SUCCESS;
-}
-
-/* The busy one that waits for the same event, or one that is idle by now; NULL
- * if there is none.  A side stream that waits occupies one of the few channels
- * to the device, so a program that asks for one event again and again must not
- * leave more than one. */
-static struct cuda_side *
-busy_take_locked(int device, ps_handle event)
-{
-    struct cuda_side **link = &busy[device], *side;
-
-    while (*link != NULL && (*link)->event != event) {
-        link = &(*link)->next;
-    }
-    if (*link == NULL) {
-        int looked = 0;
-        link = &busy[device];
-        while (*link != NULL && !is_idle(*link)) {
-            if (++looked == LOOKED_AT) {
-                return NULL;
-            }
-            link = &(*link)->next;
-        }
-    }
-    side = side_take_locked(link);
-    if (side != NULL && is_idle(side)) {
-        side->waits = 0;
-    }
-    return side;
-}
+static struct cuda_side *sides[CUDA_DEVICES];
 
 CUstream
 cuda_side_stream(const struct cuda_side *side)
@@ -79,19 +32,70 @@ cuda_side_stream(const struct cuda_side *side)
     return (CUstream)side->stream;
 }
 
-static void
-busy_give_locked(struct cuda_side *side)
+static ps_status
+side_query(struct cuda_side *side)
 {
-    struct cuda_side **link = &busy[side->device];
+    ps_status status = cuda_driver.stream_query(cuda_side_stream(side));
 
-    while (*link != NULL) {
-        link = &(*link)->next;
+    if (status == PS_SUCCESS) {
+        side->waits = 0;
     }
-    side->next = NULL;
-    *link = side;
+    return status;
 }
 
-static cudaError_t
+/* The one that waits for the same event, or else an idle one; NULL if there is
+ * none.  A side stream that waits occupies one of the few channels to the
+ * device, so a program that asks for one event again and again must not leave
+ * more than one. */
+static struct cuda_side *
+side_take_locked(int device, ps_handle event)
+{
+    struct cuda_side **link = &sides[device], *side;
+    int looked = 0;
+
+    while (*link != NULL && (*link)->event != event) {
+        link = &(*link)->next;
+    }
+    if (*link != NULL) {
+        (void)side_query(*link);
+    }
+    else {
+        link = &sides[device];
+        while (*link != NULL && (*link)->waits > 0 &&
+               side_query(*link) != PS_SUCCESS) {
+            if (++looked == LOOKED_AT) {
+                return NULL;
+            }
+            link = &(*link)->next;
+        }
+    }
+    side = *link;
+    if (side != NULL) {
+        *link = side->next;
+    }
+    return side;
+}
+
+/* Keep the side stream for reuse, unless there are enough idle ones. */
+static bool
+side_keep_locked(struct cuda_side *side)
+{
+    struct cuda_side **link = &sides[side->device];
+    int before = 0;
+
+    while (*link != NULL && (side->waits > 0 || (*link)->waits == 0)) {
+        link = &(*link)->next;
+        before++;
+    }
+    if (side->waits == 0 && before >= MOST_IDLE) {
+        return false;
+    }
+    side->next = *link;
+    *link = side;
+    return true;
+}
+
+static ps_status
 side_make(int device, struct cuda_side **result)
 {
     struct cuda_side *side = calloc(1, sizeof(*side));
@@ -104,10 +108,10 @@ side_make(int device, struct cuda_side **result)
     }
     if (error != cudaSuccess) {
         free(side);
-        return error;
+        return (ps_status)error;
     }
     *result = side;
-    return cudaSuccess;
+    return PS_SUCCESS;
 }
 
 ps_status
@@ -118,14 +122,10 @@ cuda_side_find(int device, ps_handle event, unsigned most,
     ps_status status = PS_SUCCESS;
 
     pthread_mutex_lock(&sides_lock);
-    side = busy_take_locked(device, event);
+    side = side_take_locked(device, event);
     if (side != NULL && side->waits >= most) {
-        busy_give_locked(side);
+        (void)side_keep_locked(side);
         status = PS_ERROR_NOT_READY;
-    }
-    else if (side == NULL) {
-        side = side_take_locked(&idle[device]);
-        idle_count[device] -= side != NULL;
     }
     pthread_mutex_unlock(&sides_lock);
     if (side == NULL) {
@@ -139,34 +139,19 @@ cuda_side_find(int device, ps_handle event, unsigned most,
     return status;
 }
 
-static void
-side_destroy(struct cuda_side *side)
-{
-    (void)ON_DEVICE(side->device, cudaStreamDestroy(side->stream));
-    free(side);
-}
-
 void
 cuda_side_release(struct cuda_side *side)
 {
-    int device = side->device;
-    ps_status status =
-        ON_DEVICE(device, cuda_driver.stream_query((CUstream)side->stream));
+    ps_status status = ON_DEVICE(side->device, side_query(side));
+    bool kept = false;
 
-    pthread_mutex_lock(&sides_lock);
-    if (status == PS_SUCCESS && idle_count[device] < MOST_IDLE) {
-        side->waits = 0;
-        side->next = idle[device];
-        idle[device] = side;
-        idle_count[device]++;
-        side = NULL;
+    if (status == PS_SUCCESS || status == PS_ERROR_NOT_READY) {
+        pthread_mutex_lock(&sides_lock);
+        kept = side_keep_locked(side);
+        pthread_mutex_unlock(&sides_lock);
     }
-    else if (status == PS_ERROR_NOT_READY) {
-        busy_give_locked(side);
-        side = NULL;
-    }
-    pthread_mutex_unlock(&sides_lock);
-    if (side != NULL) {
-        side_destroy(side);
+    if (!kept) {
+        (void)ON_DEVICE(side->device, cudaStreamDestroy(side->stream));
+        free(side);
     }
 }

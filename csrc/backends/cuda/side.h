@@ -1,4 +1,4 @@
-/* Side streams, on which nothing is done but to wait for events. */
+/* Side streams, which only wait for events. */
 #ifndef PYSTREAMS_CUDA_SIDE_H
 #define PYSTREAMS_CUDA_SIDE_H
 
@@ -10,7 +10,7 @@ struct cuda_side;
 
 /* One that waits for nothing, to wait for the event; or the one on which waits
  * for earlier records of it were given up.  With the device's context current.
- * Statuses: PS_ERROR_NOT_READY if it has so many waits already,
+ * Statuses: PS_ERROR_NOT_READY if it has at least so many waits already,
  * PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);

@@ -1,9 +1,8 @@
-/* Sleep on a CUDA stream; sleep.h says what that is. */
-#include "sleep.h"
-
+/* Sleep on a CUDA stream: a kernel that reads the clock for a while. */
 #include <stdatomic.h>
 
 #include "driver.h"
+#include "table.h"
 
 /* Old enough a text for every device that a runtime of this file serves. */
 static const char sleep_source[] =

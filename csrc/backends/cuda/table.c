@@ -12,14 +12,9 @@
 
 #include "../backends.h"
 #include "driver.h"
-#include "gate.h"
-#include "graph.h"
-#include "ipc.h"
-#include "notify.h"
+#include "poll.h"
 #include "pool.h"
-#include "sleep.h"
-#include "wait.h"
-#include "watch.h"
+#include "table.h"
 
 /* Every member is handed the table and the device; few need both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -260,7 +255,7 @@ static ps_status
 cuda_event_destroy(const struct ps_backend *backend, int device,
                    ps_handle event)
 {
-    return cuda_event_forget(event)
+    return cuda_event_forget(device, event)
                ? PS_SUCCESS
                : ON_DEVICE(device, cudaEventDestroy((cudaEvent_t)event));
 }
@@ -269,7 +264,7 @@ static ps_status
 cuda_event_record(const struct ps_backend *backend, int device,
                   ps_handle event, ps_handle stream)
 {
-    if (cuda_events_are_watched()) {
+    if (cuda_events_are_polled()) {
         ps_status status = cuda_event_yield(device, event);
         if (status != PS_SUCCESS) {
             return status;

@@ -1,15 +1,14 @@
-/* Waits for CUDA's work that can end, by asking. */
-#include "wait.h"
-
+/* Waits for CUDA's work that poll, so that they can end early and keep no
+ * other thread out of the driver. */
 #include <cuda_runtime_api.h>
 
 #include <time.h>
 
 #include "driver.h"
-#include "mark.h"
 #include "poll.h"
+#include "table.h"
 
-/* Ask for the event until the limit; again and again at first. */
+/* Poll the event until the limit; without a rest at first. */
 static ps_status
 event_wait_for(CUevent event, const struct ps_limit *limit)
 {
@@ -41,7 +40,7 @@ cuda_stream_drain(int device, ps_handle stream)
 {
     const struct ps_limit forever = {.timeout_ns = INT64_MAX};
     enum cudaStreamCaptureStatus capturing;
-    struct cuda_mark *mark;
+    struct cuda_completion *completion;
     ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
 
     if (status != PS_SUCCESS || capturing != cudaStreamCaptureStatusNone) {
@@ -51,31 +50,29 @@ cuda_stream_drain(int device, ps_handle stream)
     if (status != PS_ERROR_NOT_READY) {
         return status;
     }
-    status = cuda_mark_find(device, &mark);
+    status = cuda_completion_take(device, &completion);
     if (status == PS_SUCCESS) {
-        status = cuda_driver.event_record(mark->event, (CUstream)stream);
+        status = cuda_completion_record(completion, stream);
         if (status == PS_SUCCESS) {
-            status = event_wait_for(mark->event, &forever);
+            status = event_wait_for(completion->own, &forever);
         }
-        cuda_mark_release(mark);
+        cuda_completion_release(completion);
     }
     return status;
 }
 
+/* Have the completion's own event stand for the device's work so far. */
 static ps_status
-device_mark(int device, struct cuda_mark **mark)
+device_record(struct cuda_completion *completion)
 {
     CUcontext context;
-    ps_status status = cuda_context_retain(device, &context);
+    ps_status status = cuda_context_retain(completion->device, &context);
 
     if (status == PS_SUCCESS) {
-        status = cuda_mark_find(device, mark);
+        status = cuda_completion_event(completion);
     }
     if (status == PS_SUCCESS) {
-        status = cuda_driver.context_record(context, (*mark)->event);
-        if (status != PS_SUCCESS) {
-            cuda_mark_release(*mark);
-        }
+        status = cuda_driver.context_record(context, completion->own);
     }
     return status;
 }
@@ -83,16 +80,19 @@ device_mark(int device, struct cuda_mark **mark)
 ps_status
 cuda_device_wait(int device, const struct ps_limit *limit)
 {
-    struct cuda_mark *mark;
+    struct cuda_completion *completion;
     ps_status status;
 
     if (cuda_driver.context_record == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    status = ON_DEVICE(device, device_mark(device, &mark));
+    status = cuda_completion_take(device, &completion);
     if (status == PS_SUCCESS) {
-        status = event_wait_for(mark->event, limit);
-        cuda_mark_release(mark);
+        status = ON_DEVICE(device, device_record(completion));
+        if (status == PS_SUCCESS) {
+            status = event_wait_for(completion->own, limit);
+        }
+        cuda_completion_release(completion);
     }
     return status;
 }

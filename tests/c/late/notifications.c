@@ -1,7 +1,9 @@
-/* Notifications of the CUDA backend, over late_cuda: several threads ask for
- * some and cancel them while the work ends, and while events are recorded
- * again and destroyed.  Each is called once, or is cancelled and never called.
- * For a sanitizer; prints how many were called otherwise. */
+/* Notifications and gates of the CUDA backend, over late_cuda: several threads
+ * ask for notifications and cancel them while the work ends, and while events
+ * are recorded again and destroyed.  Each is called once, or is cancelled and
+ * never called.  A gate is reached once, while its stream has reached no other
+ * that is not opened.  For a sanitizer; prints how many were called otherwise.
+ */
 #include "../../../csrc/backends/backends.h"
 
 #include <pthread.h>
@@ -23,8 +25,16 @@ struct notified {
     atomic_int reached;
 };
 
+struct gate {
+    int stream; /* its index */
+    ps_handle handle;
+    bool opens; /* when it is reached */
+    atomic_int reached;
+};
+
 static const struct ps_backend *const gpu = &ps_cuda_backend;
 static ps_handle streams[STREAMS];
+static int at_gates[STREAMS]; /* unlocked: the stream's order is enough */
 static atomic_int wrong;
 
 static void
@@ -42,6 +52,41 @@ reach(void *argument, ps_status status)
     struct notified *notified = argument;
     OK(status);
     notified->reached++;
+}
+
+static void
+leave_gate(struct gate *gate)
+{
+    at_gates[gate->stream]--;
+    OK(gpu->gate_open(gpu, 0, gate->handle));
+}
+
+static void
+reach_gate(void *argument, ps_status status)
+{
+    struct gate *gate = argument;
+    OK(status);
+    check(at_gates[gate->stream]++ == 0, "alone", __LINE__);
+    if (gate->opens) {
+        leave_gate(gate);
+    }
+    gate->reached++;
+}
+
+/* Queue a gate, and pass it. */
+static void
+pass_gate(unsigned *seed)
+{
+    struct gate gate = {.stream = rand_r(seed) % STREAMS,
+                        .opens = rand_r(seed) % 2};
+    OK(gpu->stream_gate(gpu, 0, streams[gate.stream], reach_gate, &gate,
+                        &gate.handle));
+    while (gate.reached == 0) {
+        sched_yield();
+    }
+    if (!gate.opens) {
+        leave_gate(&gate);
+    }
 }
 
 /* Ask for one of a stream's work or of the event's record. */
@@ -102,6 +147,9 @@ run(void *number)
         OK(gpu->event_record(gpu, 0, event, stream));
         for (int i = 0; i < AT_ONCE; i++) {
             notified[i] = ask(&seed, stream, event);
+            if (rand_r(&seed) % 16 == 0) {
+                pass_gate(&seed);
+            }
             if (rand_r(&seed) % 5 == 0) {
                 stream = streams[rand_r(&seed) % STREAMS];
                 OK(gpu->event_record(gpu, 0, event, stream));

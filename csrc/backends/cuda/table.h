@@ -1,0 +1,72 @@
+/* What the files of this folder give to the table and to each other. */
+#ifndef PYSTREAMS_CUDA_TABLE_H
+#define PYSTREAMS_CUDA_TABLE_H
+
+#include <stdbool.h>
+
+#include <pystreams/backend.h>
+
+/* A function for a member of the table, of the type that backend.h says. */
+#define CUDA_MEMBER(name) \
+    __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name
+
+/* ---- poll.c ---- */
+
+CUDA_MEMBER(notify_cancel);
+CUDA_MEMBER(shutdown);
+
+/* ---- notify.c ---- */
+
+CUDA_MEMBER(stream_notify);
+CUDA_MEMBER(event_notify);
+
+/* Others may record the event from here on.  PS_ERROR_OUT_OF_MEMORY. */
+ps_status cuda_event_share(ps_handle event);
+
+/* Call before the event is recorded again, if any is polled.  Statuses: of
+ * what that takes. */
+ps_status cuda_event_yield(int device, ps_handle event);
+
+/* The program gives the event up: true if it is destroyed later. */
+bool cuda_event_forget(int device, ps_handle event);
+
+/* ---- gate.c ---- */
+
+CUDA_MEMBER(stream_gate);
+CUDA_MEMBER(gate_open);
+
+/* ---- wait.c ---- */
+
+/* The member device_synchronize with a limit. */
+ps_status cuda_device_wait(int device, const struct ps_limit *limit);
+
+/* Wait for the stream, whose context is current; does nothing to a capture.
+ * Call before what makes the driver wait for the stream: that would keep all
+ * other threads out of the driver meanwhile, also those that the stream waits
+ * for.  May block. */
+ps_status cuda_stream_drain(int device, ps_handle stream);
+
+/* ---- sleep.c ---- */
+
+CUDA_MEMBER(sleep);
+
+/* ---- ipc.c ---- */
+
+CUDA_MEMBER(event_export);
+CUDA_MEMBER(event_open);
+
+/* ---- graph.c ---- */
+
+CUDA_MEMBER(stream_capturing);
+CUDA_MEMBER(capture_begin);
+CUDA_MEMBER(capture_end);
+CUDA_MEMBER(capture_mode_exchange);
+CUDA_MEMBER(event_record_external);
+CUDA_MEMBER(stream_wait_external);
+CUDA_MEMBER(graph_instantiate);
+CUDA_MEMBER(graph_launch);
+CUDA_MEMBER(executable_destroy);
+CUDA_MEMBER(graph_destroy);
+CUDA_MEMBER(graph_print);
+
+#endif
