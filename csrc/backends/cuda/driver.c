@@ -1,4 +1,4 @@
-/* libcuda and NVML, looked up at run time; driver.h says what for.
+/* Looking up libcuda and NVML, and contexts.
  *
  * One rule: libcuda stays loaded once it was found, NVML only while devices
  * are counted. */
@@ -19,7 +19,7 @@
     X(device, "nvmlDeviceGetHandleByIndex_v2", (unsigned, void **)) \
     X(uuid, "nvmlDeviceGetUUID", (void *, char *, unsigned))
 
-/* NULL in one that knows of no MIG. */
+/* NULL in a version that does not support MIG. */
 #define NVML_EXTRAS(X)                                                    \
     X(mig_mode, "nvmlDeviceGetMigMode", (void *, unsigned *, unsigned *)) \
     X(mig_most, "nvmlDeviceGetMaxMigDeviceCount", (void *, unsigned *))   \
@@ -57,7 +57,7 @@ driver_look_up(void)
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
     CUDA_DRIVER_EXTRAS(LOOK_UP_EXTRA)
     if (table->event_elapsed == NULL) {
-        /* Before 12.8; it asks the device about both events first. */
+        /* Before 12.8; slower, since it queries both events first. */
         LOOK_UP(event_elapsed, "cuEventElapsedTime", )
     }
     if (table->version != NULL) {
@@ -108,8 +108,7 @@ find_uuid(const void *devices, int total, const char *text, size_t length)
     return found;
 }
 
-/* How many parts a GPU was divided into that can be used; -1 when it is not
- * divided. */
+/* How many usable MIG devices a GPU was divided into; -1 if it was not. */
 static int
 mig_count(const struct nvml *nvml, int index)
 {
@@ -129,9 +128,10 @@ mig_count(const struct nvml *nvml, int index)
     return count;
 }
 
-/* How many devices the driver shows of those.  As NVIDIA's guide to MIG says,
- * a process sees one part of a GPU that was divided, and nothing else then;
- * a divided GPU without parts is not shown.  -1 if only the driver knows. */
+/* How many of the GPUs the driver shows to this process; -1 if only the driver
+ * can tell.  According to NVIDIA's guide to MIG, a process that can see a MIG
+ * device sees just one, and no other device; a divided GPU without MIG devices
+ * is not shown. */
 static int
 visible_count(const struct nvml *nvml, int total)
 {
@@ -188,7 +188,7 @@ cuda_context_retain(int device, CUcontext *context)
     if (*context != NULL) {
         return PS_SUCCESS;
     }
-    /* Threads that get here together retain it once each, harmlessly. */
+    /* Concurrent threads may each retain it, which does no harm. */
     status = cuda_driver.init(0);
     if (status == PS_SUCCESS) {
         status = cuda_driver.context_retain(context, device);
@@ -213,7 +213,8 @@ cuda_scope_enter(int device)
         return scope;
     }
     scope.status = cuda_driver.context_set(context);
-    /* A thread with no context is on device 0, and stays so with one. */
+    /* A thread without a context is on device 0, and still is once that
+     * device's context is current. */
     scope.switched =
         scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
     return scope;

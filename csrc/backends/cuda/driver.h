@@ -1,8 +1,8 @@
-/* What the CUDA backend needs of libcuda and NVML, looked up at run time:
- * built files load and import where there is no driver.
+/* The functions of libcuda and NVML that the CUDA backend calls, looked up at
+ * run time, so that built files can be imported on a machine with no driver.
  *
- * One rule: nothing here starts the driver before a device is used, so that a
- * process that only counted devices can fork. */
+ * One rule: nothing here initializes the driver before a device is used, so
+ * that a process that has only counted devices can fork. */
 #ifndef PYSTREAMS_CUDA_DRIVER_H
 #define PYSTREAMS_CUDA_DRIVER_H
 
@@ -44,7 +44,7 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,         \
        unsigned, unsigned, CUstream, void **, void **))
 
-/* Those that a driver may lack; an older one or NULL then. */
+/* Functions that a driver may lack: an older version, or NULL then. */
 #define CUDA_DRIVER_EXTRAS(X)                                              \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent)) \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))            \
@@ -63,32 +63,34 @@ struct cuda_driver {
 /* Written by the first cuda_driver_load, constant from then on. */
 extern struct cuda_driver cuda_driver;
 
-/* Look the driver up; PS_ERROR_INSUFFICIENT_DRIVER when there is none, or one
- * older than this build.  Before any other call, on any thread. */
+/* Look up the functions.  To be called before any of them, on any thread.
+ * Statuses: PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if it is
+ * older than this build. */
 ps_status cuda_driver_load(void);
 
-/* Why cuda_driver_load failed, for people; empty when it did not. */
+/* The reason why cuda_driver_load failed, for the user; empty if it
+ * succeeded. */
 const char *cuda_driver_failure(void);
 
-/* How many devices the driver will show to this process, by asking NVML; -1
- * when NVML is absent or fails. */
+/* How many devices the driver will show to this process, according to NVML; -1
+ * if NVML is absent or fails. */
 int cuda_driver_count(void);
 
-/* The primary context of a device, retained for good; the first call for a
- * device makes it. */
+/* The primary context of a device, retained until the process ends; the first
+ * call for a device may create it. */
 ps_status cuda_context_retain(int device, CUcontext *context);
 
 /* Between enter and leave the context of a device is current. */
 struct cuda_scope {
     CUcontext previous;
     int switched;     /* whether leave has to make previous current again */
-    ps_status status; /* of what was done so far */
+    ps_status status; /* of the calls so far */
 };
 
 struct cuda_scope cuda_scope_enter(int device);
 
-/* The status.  previous was current a moment ago, so a failure to return to it
- * says nothing about the call that went before. */
+/* Return the status.  A failure to make previous current again is no failure
+ * of the calls in between, and is not returned. */
 static inline ps_status
 cuda_scope_leave(struct cuda_scope scope)
 {
@@ -98,7 +100,7 @@ cuda_scope_leave(struct cuda_scope scope)
     return scope.status;
 }
 
-/* The status of an expression that is evaluated with the device's context
+/* The status of an expression that is evaluated while the device's context is
  * current. */
 #define IN_CONTEXT(device, expression)                       \
     ({                                                       \
@@ -108,8 +110,9 @@ cuda_scope_leave(struct cuda_scope scope)
         cuda_scope_leave(scope_);                            \
     })
 
-/* Likewise, so that it disturbs no capture of another stream's.  cudart's last
- * error needs no clearing: this copy of cudart is the library's own. */
+/* Likewise, in the relaxed capture mode, so that the calls invalidate no
+ * capture of another stream.  cudart's last error needs no clearing: this copy
+ * of cudart is the library's own. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \
@@ -120,8 +123,9 @@ cuda_scope_leave(struct cuda_scope scope)
                    status_;                                     \
                }))
 
-/* For the driver's functions that name a stream or an event and nothing else.
- * A handle knows its context, unless it is a default stream, 0 to 2. */
+/* For the driver's functions that take a stream or an event and nothing else
+ * of a context: the handle tells the context, unless it is that of a default
+ * stream, 0 to 2. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \

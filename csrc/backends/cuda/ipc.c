@@ -27,8 +27,8 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* cudart has many words for bytes that name no event, or one that is gone, and
- * does not tell the two apart. */
+/* cudart returns any of these for bytes that name no event, and for an event
+ * that was destroyed. */
 static ps_status
 open_status(cudaError_t error)
 {

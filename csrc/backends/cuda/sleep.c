@@ -4,7 +4,7 @@
 #include "driver.h"
 #include "table.h"
 
-/* Old enough a text for every device that a runtime of this file serves. */
+/* PTX of a version and a target that every supported device can load. */
 static const char sleep_source[] =
     ".version 6.0\n"
     ".target sm_50\n"
@@ -32,7 +32,7 @@ sleep_queue(ps_handle stream, uint64_t cycles)
     CUlibrary library;
     CUresult error = CUDA_SUCCESS;
 
-    /* Threads that get here together load it once each, harmlessly. */
+    /* Concurrent threads may each load it, which does no harm. */
     if (kernel == NULL) {
         error = cuda_driver.library_load(&library, sleep_source, NULL, NULL, 0,
                                          NULL, NULL, 0);

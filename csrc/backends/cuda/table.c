@@ -1,9 +1,9 @@
-/* The table over cudart; only the files of this folder name cuda*.
+/* The table over cudart, and its members for devices, streams and events.
  *
- * One rule: a call of cudart's is made with the primary context of its device
- * current, and leaves the thread as it was, so that cudart never meets a
- * thread without a context and makes one on device 0.  The calls that
- * programs make most go to the driver, one level down: a handle is enough. */
+ * One rule: cudart is called only while the primary context of the device is
+ * current, and the thread's context is restored; on a thread without a
+ * context, cudart would create one on device 0.  The members that programs
+ * call most call the driver instead, which needs only the handle. */
 #include <cuda_runtime_api.h>
 
 #include <stdatomic.h>
@@ -13,10 +13,9 @@
 #include "../backends.h"
 #include "driver.h"
 #include "poll.h"
-#include "pool.h"
 #include "table.h"
 
-/* Every member is handed the table and the device; few need both. */
+/* Every member gets the table and the device; few use both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static const char *
@@ -64,7 +63,7 @@ cuda_device_current(const struct ps_backend *backend, int *device)
     CUdevice current;
     ps_status status = cuda_driver.context_device(&current);
 
-    /* No context yet, or a driver that nobody has started. */
+    /* The thread has no context, or the driver is not initialized. */
     if (status == CUDA_ERROR_INVALID_CONTEXT ||
         status == CUDA_ERROR_NOT_INITIALIZED) {
         current = 0;
@@ -76,8 +75,8 @@ cuda_device_current(const struct ps_backend *backend, int *device)
     return status;
 }
 
-/* Not cudaSetDevice: it would leave the device in cudart's own memory of the
- * thread, where device_restore could not take it back. */
+/* Not cudaSetDevice: cudart would remember the device for the thread, and
+ * device_restore could not undo that. */
 static ps_status
 cuda_device_set(const struct ps_backend *backend, int device)
 {
@@ -96,7 +95,7 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     unsigned flags;
     int active = 1;
 
-    /* Only device 0 is ever current without having been used. */
+    /* Only device 0 can be current without a context. */
     if (previous == 0) {
         ps_status status =
             cuda_driver.context_state(previous, &flags, &active);
@@ -206,7 +205,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     CUcontext context;
     CUdevice found;
 
-    /* Every device has these default streams. */
+    /* The default streams have the same handles on every device. */
     if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
         return PS_SUCCESS;
     }
@@ -307,192 +306,6 @@ cuda_event_elapsed(const struct ps_backend *backend, int device,
                                      (CUevent)end);
 }
 
-static cudaError_t
-pool_allocate(int device, ps_handle stream, size_t nbytes, void **data)
-{
-    cudaMemPool_t pool;
-    cudaError_t error = cuda_pool_find(device, &pool);
-
-    return error != cudaSuccess
-               ? error
-               : cudaMallocFromPoolAsync(data, nbytes, pool,
-                                         (cudaStream_t)stream);
-}
-
-static ps_status
-cuda_memory_allocate(const struct ps_backend *backend, int device,
-                     ps_handle stream, size_t nbytes, void **data)
-{
-    void *allocated;
-    ps_status status =
-        ON_DEVICE(device, pool_allocate(device, stream, nbytes, &allocated));
-
-    if (status == PS_SUCCESS) {
-        *data = allocated;
-    }
-    return status;
-}
-
-static ps_status
-cuda_memory_free(const struct ps_backend *backend, int device,
-                 ps_handle stream, void *data)
-{
-    return ON_DEVICE(device, cudaFreeAsync(data, (cudaStream_t)stream));
-}
-
-static ps_status
-cuda_pinned_allocate(const struct ps_backend *backend, int device,
-                     size_t nbytes, void **data)
-{
-    void *allocated;
-    ps_status status = ON_DEVICE(
-        device, cudaHostAlloc(&allocated, nbytes, cudaHostAllocPortable));
-
-    if (status == PS_SUCCESS) {
-        *data = allocated;
-    }
-    return status;
-}
-
-static ps_status
-cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
-{
-    return ON_DEVICE(device, cudaFreeHost(data));
-}
-
-/* Whether the driver finishes a copy, and what is queued before it, before it
- * returns: measured, as it is not said.  Small ones it has room for itself. */
-static int
-copy_waits(const struct cudaPointerAttributes *to,
-           const struct cudaPointerAttributes *from, size_t nbytes)
-{
-    const size_t room = (size_t)1 << 20;
-
-    return (to->type == cudaMemoryTypeUnregistered &&
-            from->type == cudaMemoryTypeDevice) ||
-           (from->type == cudaMemoryTypeUnregistered && nbytes > room);
-}
-
-static cudaError_t
-copy_queue(int device, ps_handle stream, void *destination, const void *source,
-           size_t nbytes)
-{
-    struct cudaPointerAttributes to, from;
-    cudaError_t error = cuda_pool_reach(device, destination, &to);
-
-    if (error == cudaSuccess) {
-        error = cuda_pool_reach(device, source, &from);
-    }
-    if (error == cudaSuccess && copy_waits(&to, &from, nbytes)) {
-        error = cuda_stream_drain(device, stream);
-    }
-    if (error == cudaSuccess && to.type == cudaMemoryTypeDevice &&
-        from.type == cudaMemoryTypeDevice && to.device != from.device) {
-        error = cuda_pool_open(from.device, to.device);
-        if (error == cudaSuccess) {
-            error = cuda_pool_open(to.device, from.device);
-        }
-        if (error == cudaErrorPeerAccessUnsupported) {
-            /* A pool's memory needs this then, which no graph captures. */
-            return cudaMemcpyPeerAsync(destination, to.device, source,
-                                       from.device, nbytes,
-                                       (cudaStream_t)stream);
-        }
-    }
-    if (error != cudaSuccess) {
-        return error;
-    }
-    return cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault,
-                           (cudaStream_t)stream);
-}
-
-static ps_status
-cuda_memory_copy(const struct ps_backend *backend, int device,
-                 ps_handle stream, void *destination, const void *source,
-                 size_t nbytes)
-{
-    return ON_DEVICE(device,
-                     copy_queue(device, stream, destination, source, nbytes));
-}
-
-static cudaError_t
-fill_queue(int device, ps_handle stream, void *destination, uint8_t value,
-           size_t nbytes)
-{
-    struct cudaPointerAttributes found;
-    cudaError_t error = cuda_pool_reach(device, destination, &found);
-
-    return error != cudaSuccess ? error
-                                : cudaMemsetAsync(destination, value, nbytes,
-                                                  (cudaStream_t)stream);
-}
-
-static ps_status
-cuda_memory_fill(const struct ps_backend *backend, int device,
-                 ps_handle stream, void *destination, uint8_t value,
-                 size_t nbytes)
-{
-    return ON_DEVICE(device,
-                     fill_queue(device, stream, destination, value, nbytes));
-}
-
-static cudaError_t
-memory_info(int device, uint64_t *unused, size_t *total)
-{
-    size_t free;
-    uint64_t idle;
-    cudaError_t error = cudaMemGetInfo(&free, total);
-
-    if (error == cudaSuccess) {
-        error = cuda_pool_idle(device, &idle);
-    }
-    if (error == cudaSuccess) {
-        *unused = free + idle < *total ? free + idle : *total;
-    }
-    return error;
-}
-
-static ps_status
-cuda_memory_info(const struct ps_backend *backend, int device, uint64_t *free,
-                 uint64_t *total)
-{
-    uint64_t unused = 0;
-    size_t all = 0;
-    ps_status status = ON_DEVICE(device, memory_info(device, &unused, &all));
-
-    if (status == PS_SUCCESS) {
-        *free = unused;
-        *total = all;
-    }
-    return status;
-}
-
-static ps_status
-cuda_peer_accessible(const struct ps_backend *backend, int device, int peer,
-                     int *accessible)
-{
-    return cudaDeviceCanAccessPeer(accessible, device, peer);
-}
-
-static ps_status
-cuda_memory_device(const struct ps_backend *backend, int device,
-                   const void *address, int *owner)
-{
-    struct cudaPointerAttributes found;
-    ps_status status =
-        ON_DEVICE(device, cudaPointerGetAttributes(&found, address));
-
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    if (found.type != cudaMemoryTypeDevice &&
-        found.type != cudaMemoryTypeManaged) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    *owner = found.device;
-    return PS_SUCCESS;
-}
-
 static ps_status
 cuda_host_function(const struct ps_backend *backend, int device,
                    ps_handle stream, ps_host_function function, void *argument)
@@ -506,7 +319,7 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 {
     ps_status status = cuda_driver_load();
 
-    /* Not cudart's own functions, which start the driver. */
+    /* Not cudart's own functions, which initialize the driver. */
     *runtime = CUDART_VERSION;
     *driver = 0;
     return status == PS_SUCCESS ? (ps_status)cuda_driver.version(driver)

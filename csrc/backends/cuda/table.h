@@ -46,6 +46,18 @@ ps_status cuda_device_wait(int device, const struct ps_limit *limit);
  * for.  May block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
+/* ---- memory.c ---- */
+
+CUDA_MEMBER(memory_allocate);
+CUDA_MEMBER(memory_free);
+CUDA_MEMBER(pinned_allocate);
+CUDA_MEMBER(pinned_free);
+CUDA_MEMBER(memory_copy);
+CUDA_MEMBER(memory_fill);
+CUDA_MEMBER(memory_info);
+CUDA_MEMBER(peer_accessible);
+CUDA_MEMBER(memory_device);
+
 /* ---- sleep.c ---- */
 
 CUDA_MEMBER(sleep);

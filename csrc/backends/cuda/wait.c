@@ -1,5 +1,5 @@
-/* Waits for CUDA's work that poll, so that they can end early and keep no
- * other thread out of the driver. */
+/* Waits for CUDA work that poll: unlike a wait inside the driver they can have
+ * a limit, and let other threads call the driver. */
 #include <cuda_runtime_api.h>
 
 #include <time.h>
@@ -61,7 +61,7 @@ cuda_stream_drain(int device, ps_handle stream)
     return status;
 }
 
-/* Have the completion's own event stand for the device's work so far. */
+/* Record the completion's own event after all work of the device so far. */
 static ps_status
 device_record(struct cuda_completion *completion)
 {

@@ -1,0 +1,307 @@
+/* Memory of CUDA devices: allocation, copies, fills.
+ *
+ * Device memory comes from pools of this library's own, one a device, which
+ * keep what is freed: the default pool is other libraries' too, and returns it
+ * to the driver at every synchronization. */
+#include <cuda_runtime_api.h>
+
+#include <stdatomic.h>
+
+#include "driver.h"
+#include "table.h"
+
+/* Every member gets the table; few use it. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* ---- Pools ---- */
+
+static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
+
+/* The device's pool, made at the first use. */
+static cudaError_t
+pool_find(int device, cudaMemPool_t *pool)
+{
+    struct cudaMemPoolProps properties = {
+        .allocType = cudaMemAllocationTypePinned,
+        .location = {.type = cudaMemLocationTypeDevice, .id = device},
+    };
+    uint64_t threshold = UINT64_MAX;
+    cudaMemPool_t made, none = NULL;
+
+    *pool = atomic_load(&pools[device]);
+    if (*pool != NULL) {
+        return cudaSuccess;
+    }
+    cudaError_t error = cudaMemPoolCreate(&made, &properties);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    error = cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold,
+                                    &threshold);
+    if (error == cudaSuccess &&
+        atomic_compare_exchange_strong(&pools[device], &none, made)) {
+        *pool = made;
+        return cudaSuccess;
+    }
+    cudaMemPoolDestroy(made);
+    *pool = none;
+    return error;
+}
+
+/* The size of the device's freed memory that its pool keeps. */
+static cudaError_t
+pool_idle(int device, uint64_t *nbytes)
+{
+    cudaMemPool_t pool = atomic_load(&pools[device]);
+    uint64_t reserved = 0, used = 0;
+    cudaError_t error = cudaSuccess;
+
+    if (pool != NULL) {
+        error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent,
+                                        &used);
+        if (error == cudaSuccess) {
+            error = cudaMemPoolGetAttribute(
+                pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
+        }
+    }
+    /* Other threads may allocate or free between the two. */
+    *nbytes = reserved > used ? reserved - used : 0;
+    return error;
+}
+
+/* Give peer access to the memory of device's pool; otherwise copies between
+ * the two are staged, at a tenth of the rate.  Creates no context on either.
+ * Returns cudaErrorPeerAccessUnsupported if the devices don't support it. */
+static cudaError_t
+pool_open(int device, int peer)
+{
+    static _Atomic uint64_t opened[CUDA_DEVICES];
+    uint64_t bit = UINT64_C(1) << peer;
+    cudaMemPool_t pool;
+    int reachable;
+
+    if (atomic_load(&opened[device]) & bit) {
+        return cudaSuccess;
+    }
+    cudaError_t error = cudaDeviceCanAccessPeer(&reachable, peer, device);
+    if (error == cudaSuccess && !reachable) {
+        error = cudaErrorPeerAccessUnsupported;
+    }
+    if (error == cudaSuccess) {
+        error = pool_find(device, &pool);
+    }
+    if (error == cudaSuccess) {
+        struct cudaMemAccessDesc access = {
+            .location = {.type = cudaMemLocationTypeDevice, .id = peer},
+            .flags = cudaMemAccessFlagsProtReadWrite,
+        };
+        error = cudaMemPoolSetAccess(pool, &access, 1);
+    }
+    if (error == cudaSuccess) {
+        atomic_fetch_or(&opened[device], bit);
+    }
+    return error;
+}
+
+/* Find the memory at an address, and give the device access to it if it is
+ * another device's and the two support it. */
+static cudaError_t
+pool_reach(int device, const void *address,
+           struct cudaPointerAttributes *found)
+{
+    cudaError_t error = cudaPointerGetAttributes(found, address);
+    if (error == cudaSuccess && found->type == cudaMemoryTypeDevice &&
+        found->device != device) {
+        error = pool_open(found->device, device);
+    }
+    return error == cudaErrorPeerAccessUnsupported ? cudaSuccess : error;
+}
+
+/* ---- Members ---- */
+
+static cudaError_t
+pool_allocate(int device, ps_handle stream, size_t nbytes, void **data)
+{
+    cudaMemPool_t pool;
+    cudaError_t error = pool_find(device, &pool);
+
+    return error != cudaSuccess
+               ? error
+               : cudaMallocFromPoolAsync(data, nbytes, pool,
+                                         (cudaStream_t)stream);
+}
+
+ps_status
+cuda_memory_allocate(const struct ps_backend *backend, int device,
+                     ps_handle stream, size_t nbytes, void **data)
+{
+    void *allocated;
+    ps_status status =
+        ON_DEVICE(device, pool_allocate(device, stream, nbytes, &allocated));
+
+    if (status == PS_SUCCESS) {
+        *data = allocated;
+    }
+    return status;
+}
+
+ps_status
+cuda_memory_free(const struct ps_backend *backend, int device,
+                 ps_handle stream, void *data)
+{
+    return ON_DEVICE(device, cudaFreeAsync(data, (cudaStream_t)stream));
+}
+
+ps_status
+cuda_pinned_allocate(const struct ps_backend *backend, int device,
+                     size_t nbytes, void **data)
+{
+    void *allocated;
+    ps_status status = ON_DEVICE(
+        device, cudaHostAlloc(&allocated, nbytes, cudaHostAllocPortable));
+
+    if (status == PS_SUCCESS) {
+        *data = allocated;
+    }
+    return status;
+}
+
+ps_status
+cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
+{
+    return ON_DEVICE(device, cudaFreeHost(data));
+}
+
+/* Whether the driver does not return before the copy, and the work before it,
+ * is done.  CUDA does not document this; it was measured.  The driver stages
+ * small copies from pageable memory. */
+static int
+copy_waits(const struct cudaPointerAttributes *to,
+           const struct cudaPointerAttributes *from, size_t nbytes)
+{
+    const size_t room = (size_t)1 << 20;
+
+    return (to->type == cudaMemoryTypeUnregistered &&
+            from->type == cudaMemoryTypeDevice) ||
+           (from->type == cudaMemoryTypeUnregistered && nbytes > room);
+}
+
+static cudaError_t
+copy_queue(int device, ps_handle stream, void *destination, const void *source,
+           size_t nbytes)
+{
+    struct cudaPointerAttributes to, from;
+    cudaError_t error = pool_reach(device, destination, &to);
+
+    if (error == cudaSuccess) {
+        error = pool_reach(device, source, &from);
+    }
+    if (error == cudaSuccess && copy_waits(&to, &from, nbytes)) {
+        error = cuda_stream_drain(device, stream);
+    }
+    if (error == cudaSuccess && to.type == cudaMemoryTypeDevice &&
+        from.type == cudaMemoryTypeDevice && to.device != from.device) {
+        error = pool_open(from.device, to.device);
+        if (error == cudaSuccess) {
+            error = pool_open(to.device, from.device);
+        }
+        if (error == cudaErrorPeerAccessUnsupported) {
+            /* Memory of pools needs this then; it can't be captured. */
+            return cudaMemcpyPeerAsync(destination, to.device, source,
+                                       from.device, nbytes,
+                                       (cudaStream_t)stream);
+        }
+    }
+    if (error != cudaSuccess) {
+        return error;
+    }
+    return cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault,
+                           (cudaStream_t)stream);
+}
+
+ps_status
+cuda_memory_copy(const struct ps_backend *backend, int device,
+                 ps_handle stream, void *destination, const void *source,
+                 size_t nbytes)
+{
+    return ON_DEVICE(device,
+                     copy_queue(device, stream, destination, source, nbytes));
+}
+
+static cudaError_t
+fill_queue(int device, ps_handle stream, void *destination, uint8_t value,
+           size_t nbytes)
+{
+    struct cudaPointerAttributes found;
+    cudaError_t error = pool_reach(device, destination, &found);
+
+    return error != cudaSuccess ? error
+                                : cudaMemsetAsync(destination, value, nbytes,
+                                                  (cudaStream_t)stream);
+}
+
+ps_status
+cuda_memory_fill(const struct ps_backend *backend, int device,
+                 ps_handle stream, void *destination, uint8_t value,
+                 size_t nbytes)
+{
+    return ON_DEVICE(device,
+                     fill_queue(device, stream, destination, value, nbytes));
+}
+
+static cudaError_t
+memory_info(int device, uint64_t *unused, size_t *total)
+{
+    size_t free;
+    uint64_t idle;
+    cudaError_t error = cudaMemGetInfo(&free, total);
+
+    if (error == cudaSuccess) {
+        error = pool_idle(device, &idle);
+    }
+    if (error == cudaSuccess) {
+        *unused = free + idle < *total ? free + idle : *total;
+    }
+    return error;
+}
+
+ps_status
+cuda_memory_info(const struct ps_backend *backend, int device, uint64_t *free,
+                 uint64_t *total)
+{
+    uint64_t unused = 0;
+    size_t all = 0;
+    ps_status status = ON_DEVICE(device, memory_info(device, &unused, &all));
+
+    if (status == PS_SUCCESS) {
+        *free = unused;
+        *total = all;
+    }
+    return status;
+}
+
+ps_status
+cuda_peer_accessible(const struct ps_backend *backend, int device, int peer,
+                     int *accessible)
+{
+    return cudaDeviceCanAccessPeer(accessible, device, peer);
+}
+
+ps_status
+cuda_memory_device(const struct ps_backend *backend, int device,
+                   const void *address, int *owner)
+{
+    struct cudaPointerAttributes found;
+    ps_status status =
+        ON_DEVICE(device, cudaPointerGetAttributes(&found, address));
+
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (found.type != cudaMemoryTypeDevice &&
+        found.type != cudaMemoryTypeManaged) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    *owner = found.device;
+    return PS_SUCCESS;
+}
