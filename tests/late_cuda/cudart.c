@@ -86,15 +86,6 @@ cudaStreamDestroy(cudaStream_t stream)
 }
 
 cudaError_t
-cudaStreamIsCapturing(cudaStream_t stream,
-                      enum cudaStreamCaptureStatus *status)
-{
-    (void)stream;
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-
-cudaError_t
 cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;

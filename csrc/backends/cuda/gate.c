@@ -189,7 +189,7 @@ gate_queue(struct arrival *arrival, ps_handle stream,
 {
     struct slot *slot = arrival->slot;
     struct cuda_completion *word;
-    ps_status status = cuda_driver.stream_query((CUstream)stream);
+    ps_status status = cuda_stream_state(stream);
 
     *idle = status == PS_SUCCESS;
     if (*idle) {
@@ -211,18 +211,11 @@ static ps_status
 gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)
 {
-    enum cudaStreamCaptureStatus capturing;
     struct cuda_completion *event;
     struct arrival *arrival;
     struct slot *slot;
-    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
+    ps_status status = slot_take(&slot);
 
-    if (status == PS_SUCCESS && capturing != cudaStreamCaptureStatusNone) {
-        status = PS_ERROR_NOT_SUPPORTED;
-    }
-    if (status == PS_SUCCESS) {
-        status = slot_take(&slot);
-    }
     if (status != PS_SUCCESS) {
         return status;
     }
@@ -241,7 +234,8 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
     if (status != PS_SUCCESS) {
         slot_release(slot);
     }
-    return status;
+    return status != PS_ERROR_CAPTURE_UNSUPPORTED ? status
+                                                  : PS_ERROR_NOT_SUPPORTED;
 }
 
 ps_status

@@ -5,8 +5,6 @@
  * again, a side stream that waits for it takes its place.  One that others may
  * record, another process or a graph, gives its place to a side stream at
  * once. */
-#include <cuda_runtime_api.h>
-
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>
@@ -142,16 +140,9 @@ static ps_status
 stream_notify(int device, ps_handle stream,
               struct ps_notification *notification, bool *done)
 {
-    enum cudaStreamCaptureStatus capturing;
     struct cuda_completion *completion;
-    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
+    ps_status status = cuda_stream_state(stream);
 
-    if (status == PS_SUCCESS && capturing != cudaStreamCaptureStatusNone) {
-        return PS_ERROR_CAPTURE_UNSUPPORTED;
-    }
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.stream_query((CUstream)stream);
-    }
     *done = status == PS_SUCCESS;
     if (status != PS_ERROR_NOT_READY) {
         return status;

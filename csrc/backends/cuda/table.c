@@ -178,6 +178,21 @@ cuda_stream_query(const struct ps_backend *backend, int device,
                      cuda_driver.stream_query((CUstream)stream));
 }
 
+ps_status
+cuda_stream_state(ps_handle stream)
+{
+    CUstreamCaptureStatus capture;
+    ps_status status =
+        cuda_driver.stream_capturing((CUstream)stream, &capture);
+
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    return capture != CU_STREAM_CAPTURE_STATUS_NONE
+               ? PS_ERROR_CAPTURE_UNSUPPORTED
+               : (ps_status)cuda_driver.stream_query((CUstream)stream);
+}
+
 static ps_status
 cuda_stream_synchronize(const struct ps_backend *backend, int device,
                         ps_handle stream, const struct ps_limit *limit)

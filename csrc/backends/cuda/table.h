@@ -10,6 +10,12 @@
 #define CUDA_MEMBER(name) \
     __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name
 
+/* ---- table.c ---- */
+
+/* The member stream_query, while the device's context is current, and without
+ * invalidating a capture: PS_ERROR_CAPTURE_UNSUPPORTED on its streams. */
+ps_status cuda_stream_state(ps_handle stream);
+
 /* ---- poll.c ---- */
 
 CUDA_MEMBER(notify_cancel);

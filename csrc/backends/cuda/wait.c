@@ -1,7 +1,5 @@
 /* Waits for CUDA work that poll: unlike a wait inside the driver they can have
  * a limit, and let other threads call the driver. */
-#include <cuda_runtime_api.h>
-
 #include <time.h>
 
 #include "driver.h"
@@ -39,16 +37,11 @@ ps_status
 cuda_stream_drain(int device, ps_handle stream)
 {
     const struct ps_limit forever = {.timeout_ns = INT64_MAX};
-    enum cudaStreamCaptureStatus capturing;
     struct cuda_completion *completion;
-    ps_status status = cudaStreamIsCapturing((cudaStream_t)stream, &capturing);
+    ps_status status = cuda_stream_state(stream);
 
-    if (status != PS_SUCCESS || capturing != cudaStreamCaptureStatusNone) {
-        return status;
-    }
-    status = cuda_driver.stream_query((CUstream)stream);
     if (status != PS_ERROR_NOT_READY) {
-        return status;
+        return status != PS_ERROR_CAPTURE_UNSUPPORTED ? status : PS_SUCCESS;
     }
     status = cuda_completion_take(device, &completion);
     if (status == PS_SUCCESS) {
