@@ -235,6 +235,28 @@ pystreams.cuda.synchronize()
     assert printed == "True\n"
 
 
+def test_the_end_of_a_program_does_not_wait_for_the_device(run):
+    """Its work is the driver's to abandon; the backend's threads end."""
+    printed = run("""
+from pathlib import Path
+def polled():
+    names = [p.read_text() for p in Path("/proc/self/task").glob("*/comm")]
+    return "ps-cuda-events\\n" in names
+stream, waiter = pystreams.cuda.Stream(), pystreams._C.Waiter()
+with stream:
+    pystreams.cuda._sleep(10**15)
+waiter.watch(stream, 1)
+print(polled())
+print(pystreams._C.shutdown(10.0), stream.query())
+print(polled(), len(waiter.wait(0.1)))
+try:
+    stream.synchronize(timeout=10)
+except pystreams.AcceleratorError as error:
+    print(error.error_code)
+""")
+    assert printed == "True\nTrue False\nFalse 0\n4\n"
+
+
 @pytest.fixture(scope="module", params=["", "-DWITHOUT_MIG"])
 def nvml(tmp_path_factory, headers, request):
     folder = tmp_path_factory.mktemp("nvml")

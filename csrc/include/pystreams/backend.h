@@ -586,7 +586,9 @@ struct ps_backend {
      * running until timeout_ns, end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left; one in progress, of
      * a thread that the program does not wait for, goes on.  May block.
-     * PS_ERROR_NOT_READY when something was still running. */
+     * PS_ERROR_NOT_READY when something was still running.
+     * With PS_BACKEND_SHARED queued work is the driver's, which does not wait
+     * for it when the process ends: only the backend's threads count. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 };
