@@ -235,6 +235,39 @@ pystreams.cuda.synchronize()
     assert printed == "True\n"
 
 
+def test_an_abandoned_wait_is_none_of_another_event_s(run):
+    """Though that event has the handle of the one that was waited for."""
+    printed = run("""
+import threading
+done = threading.Event()
+held, other = pystreams.cuda.Stream(), pystreams.cuda.Stream()
+future = held.submit(done.wait)
+def recorded(stream):
+    events = [pystreams.cuda.Event(interprocess=True) for _ in range(20)]
+    for event in events:
+        event.record(stream)
+    return events
+events, waiter = recorded(held), pystreams._C.Waiter()
+for event in events:
+    waiter.watch(event, 0)
+    waiter.cancel()
+handles = {event.event_id for event in events}
+del event, events
+with other:
+    pystreams.cuda._sleep(10**8)
+events, told = recorded(other), 0
+print(len(handles & {event.event_id for event in events}) > 0)
+for token, event in enumerate(events):
+    waiter.watch(event, token)
+while told < len(events) and (some := waiter.wait(10)):
+    told += len(some)
+print(told)
+done.set()
+future.result()
+""")
+    assert printed == "True\n20\n"
+
+
 def test_the_end_of_a_program_does_not_wait_for_the_device(run):
     """Its work is the driver's to abandon; the backend's threads end."""
     printed = run("""

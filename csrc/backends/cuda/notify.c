@@ -54,6 +54,7 @@ cuda_event_forget(int device, ps_handle event)
     pthread_mutex_lock(&shared_lock);
     tdelete((void *)event, &shared_events, compare);
     pthread_mutex_unlock(&shared_lock);
+    cuda_side_forget(device, event);
     return cuda_events_are_polled() && cuda_poll_adopt(device, event);
 }
 

@@ -11,7 +11,7 @@
 struct cuda_side {
     cudaStream_t stream;
     int device;
-    ps_handle event; /* the latest */
+    ps_handle event; /* the latest, or 0 once it is destroyed */
     unsigned waits;  /* since it was last seen idle */
     struct cuda_side *next;
 };
@@ -154,4 +154,16 @@ cuda_side_release(struct cuda_side *side)
         (void)ON_DEVICE(side->device, cudaStreamDestroy(side->stream));
         free(side);
     }
+}
+
+void
+cuda_side_forget(int device, ps_handle event)
+{
+    pthread_mutex_lock(&sides_lock);
+    for (struct cuda_side *s = sides[device]; s != NULL; s = s->next) {
+        if (s->event == event) {
+            s->event = 0;
+        }
+    }
+    pthread_mutex_unlock(&sides_lock);
 }

@@ -20,4 +20,7 @@ CUstream cuda_side_stream(const struct cuda_side *side);
 /* Give it up, whether it still waits or not. */
 void cuda_side_release(struct cuda_side *side);
 
+/* The event is destroyed: its handle may be another event's from here on. */
+void cuda_side_forget(int device, ps_handle event);
+
 #endif
