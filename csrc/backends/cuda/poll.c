@@ -278,15 +278,18 @@ is_over_locked(struct poller *poller, struct cuda_completion *first)
     return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
 }
 
-/* From here on it is too late to cancel them. */
+/* Make a list of the ring; it is too late to cancel any of them. */
 static void
-detach_locked(struct ps_notification *last)
+detach_locked(struct cuda_completion *completion)
 {
-    struct ps_notification *n = last;
+    struct ps_notification *last = completion->notifications;
 
-    while (n != NULL) {
-        n->ring = NULL;
-        n = n->next != last ? n->next : NULL;
+    if (last != NULL) {
+        completion->notifications = last->next;
+        last->next = NULL;
+    }
+    for (last = completion->notifications; last != NULL; last = last->next) {
+        last->ring = NULL;
     }
 }
 
@@ -308,7 +311,7 @@ sweep_locked(struct poller *poller, bool *more)
             }
             struct cuda_completion *next = c->next != c ? c->next : c->chain;
             remove_locked(poller, c);
-            detach_locked(c->notifications);
+            detach_locked(c);
             *tail = c;
             tail = &c->chain;
             c = next;
@@ -318,18 +321,18 @@ sweep_locked(struct poller *poller, bool *more)
     return over;
 }
 
-/* The memory of each is its owner's again when it is called. */
+/* Call the notifications, whose memory is their owners' again, and release the
+ * completion. */
 static void
-call_notifications(struct cuda_completion *completion)
+complete(struct cuda_completion *completion)
 {
-    struct ps_notification *last = completion->notifications;
-    struct ps_notification *n = last != NULL ? last->next : NULL;
+    struct ps_notification *n = completion->notifications, *next;
 
-    while (n != NULL) {
-        struct ps_notification *next = n != last ? n->next : NULL;
+    for (; n != NULL; n = next) {
+        next = n->next;
         n->reached(n->argument, completion->status);
-        n = next;
     }
+    cuda_completion_release(completion);
 }
 
 /* Rest for no shorter than the round took, or until something changed. */
@@ -369,8 +372,7 @@ poller_main(void *argument)
         pthread_mutex_unlock(&poller->lock);
         while ((c = over) != NULL && !atomic_load(&poller->stopping)) {
             over = c->chain;
-            call_notifications(c);
-            cuda_completion_release(c);
+            complete(c);
         }
         pthread_mutex_lock(&poller->lock);
         back_off_locked(poller, seen, more, began);
@@ -423,15 +425,15 @@ poller_stop(struct poller *poller, int64_t deadline)
 ps_status
 cuda_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_mutex_t stopping = PTHREAD_MUTEX_INITIALIZER;
     int64_t deadline = cuda_now_ns() + timeout_ns;
     ps_status status, other;
 
     (void)backend;
-    pthread_mutex_lock(&once);
+    pthread_mutex_lock(&stopping);
     status = poller_stop(&words, deadline);
     other = poller_stop(&events, deadline);
-    pthread_mutex_unlock(&once);
+    pthread_mutex_unlock(&stopping);
     return status != PS_SUCCESS ? status : other;
 }
 
@@ -444,7 +446,6 @@ give_locked(struct poller *poller, struct cuda_completion *completion,
     ps_notification_append(&completion->notifications, notification);
     poller->given++;
     poller->latest = cuda_now_ns();
-    pthread_cond_broadcast(&poller->changed);
 }
 
 ps_status
@@ -497,9 +498,9 @@ cuda_poll_leave(struct cuda_completion *completion,
     if (notification != NULL) {
         give_locked(poller, completion, notification);
     }
-    pthread_cond_broadcast(&poller->changed);
     removed = trim_locked(poller, completion);
     pthread_mutex_unlock(&poller->lock);
+    pthread_cond_broadcast(&poller->changed);
     if (removed) {
         cuda_completion_release(completion);
     }
@@ -526,6 +527,7 @@ cuda_poll_event(int device, ps_handle event,
         give_locked(&events, completion, notification);
     }
     pthread_mutex_unlock(&events.lock);
+    pthread_cond_broadcast(&events.changed);
     return status;
 }
 

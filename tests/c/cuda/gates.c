@@ -14,7 +14,7 @@
 #include "../../../csrc/backends/cuda/driver.h"
 
 /* What became of a gate, which its call may open, or of a notification. */
-struct passage {
+struct arrival {
     struct ps_notification notification;
     ps_handle gate;
     int device;
@@ -26,33 +26,33 @@ struct passage {
 static void
 reach(void *argument, ps_status status)
 {
-    struct passage *passage = argument;
-    passage->status = status;
-    if (passage->opens) {
-        OK(gpu->gate_open(gpu, passage->device, passage->gate));
+    struct arrival *arrival = argument;
+    arrival->status = status;
+    if (arrival->opens) {
+        OK(gpu->gate_open(gpu, arrival->device, arrival->gate));
     }
-    passage->reached++;
+    arrival->reached++;
 }
 
 static void
-gate_new(int device, ps_handle stream, struct passage *passage)
+gate_new(int device, ps_handle stream, struct arrival *arrival)
 {
-    passage->device = device;
-    OK(gpu->stream_gate(gpu, device, stream, reach, passage, &passage->gate));
+    arrival->device = device;
+    OK(gpu->stream_gate(gpu, device, stream, reach, arrival, &arrival->gate));
 }
 
 static struct ps_notification *
-notification_of(struct passage *passage)
+notification_of(struct arrival *arrival)
 {
-    passage->notification.reached = reach;
-    passage->notification.argument = passage;
-    return &passage->notification;
+    arrival->notification.reached = reach;
+    arrival->notification.argument = arrival;
+    return &arrival->notification;
 }
 
 static void
-await(struct passage *passage)
+await(struct arrival *arrival)
 {
-    while (passage->reached == 0) {
+    while (arrival->reached == 0) {
         sched_yield();
     }
 }
@@ -83,7 +83,7 @@ pause_ms(int milliseconds)
 static void
 pass_gates(int device, ps_handle stream)
 {
-    struct passage first = {0}, second = {0};
+    struct arrival first = {0}, second = {0};
     char *pinned = NULL;
     void *data = NULL;
     int ran = 0;
@@ -119,29 +119,29 @@ static void
 pass_side_by_side(int device)
 {
     enum { STREAMS = 256 };
-    static struct passage passages[STREAMS];
+    static struct arrival arrivals[STREAMS];
     ps_handle streams[STREAMS];
     int ran[STREAMS] = {0};
-    memset(passages, 0, sizeof(passages));
+    memset(arrivals, 0, sizeof(arrivals));
     /* Beforehand: the driver makes no stream while it has no channel left that
      * is not held back. */
     for (int i = 0; i < STREAMS; i++) {
         streams[i] = stream_new(device);
     }
     for (int i = 0; i < STREAMS; i++) {
-        gate_new(device, streams[i], &passages[i]);
+        gate_new(device, streams[i], &arrivals[i]);
         OK(gpu->host_function(gpu, device, streams[i], count, &ran[i]));
     }
     for (int i = 0; i < STREAMS; i++) {
-        await(&passages[i]);
+        await(&arrivals[i]);
     }
     /* The oldest first: of those that share a channel, which are all but 8 to
      * 32, one goes on after those before it. */
     for (int i = 0; i < STREAMS; i++) {
         CHECK(ran[i] == 0);
-        OK(gpu->gate_open(gpu, device, passages[i].gate));
+        OK(gpu->gate_open(gpu, device, arrivals[i].gate));
         stream_end(device, streams[i]);
-        CHECK(ran[i] == 1 && passages[i].reached == 1);
+        CHECK(ran[i] == 1 && arrivals[i].reached == 1);
     }
 }
 
@@ -153,7 +153,7 @@ notify_many(int device)
     enum { STREAMS = 32, MANY = 20000 };
     static struct ps_notification many[MANY];
     ps_handle busy[STREAMS], waiting[STREAMS], others[STREAMS];
-    struct passage first = {0}, ends[STREAMS] = {0}, all = {0};
+    struct arrival first = {0}, ends[STREAMS] = {0}, all = {0};
     for (int i = 0; i < STREAMS; i++) {
         ps_handle event;
         busy[i] = stream_new(device);
@@ -200,7 +200,7 @@ notify_of_records(int device)
 {
     enum { KINDS = 4 };
     ps_handle busy = stream_new(device), other = stream_new(device);
-    struct passage passages[KINDS] = {0}, gates[2] = {0};
+    struct arrival arrivals[KINDS] = {0}, gates[2] = {0};
     ps_handle events[KINDS];
     gate_new(device, busy, &gates[0]);
     for (int i = 0; i < KINDS; i++) {
@@ -208,7 +208,7 @@ notify_of_records(int device)
                              &events[i]));
         OK(gpu->event_record(gpu, device, events[i], busy));
         OK(gpu->event_notify(gpu, device, events[i],
-                             notification_of(&passages[i])));
+                             notification_of(&arrivals[i])));
     }
     gate_new(device, busy, &gates[1]);
     OK(gpu->event_record(gpu, device, events[0], busy));
@@ -217,12 +217,12 @@ notify_of_records(int device)
     OK(gpu->event_destroy(gpu, device, events[2]));
     pause_ms(20);
     for (int i = 0; i < KINDS; i++) {
-        CHECK(passages[i].reached == 0);
+        CHECK(arrivals[i].reached == 0);
     }
     OK(gpu->gate_open(gpu, device, gates[0].gate));
     for (int i = 0; i < KINDS; i++) {
-        await(&passages[i]);
-        CHECK(passages[i].status == PS_SUCCESS);
+        await(&arrivals[i]);
+        CHECK(arrivals[i].status == PS_SUCCESS);
     }
     CHECK_STATUS(gpu->event_query(gpu, device, events[0]), PS_ERROR_NOT_READY);
     OK(gpu->gate_open(gpu, device, gates[1].gate));
@@ -241,14 +241,14 @@ cancel_many(int device)
 {
     enum { TIMES = 3000 };
     ps_handle busy = stream_new(device), event, shared;
-    struct passage passage = {0}, gate = {0};
+    struct arrival arrival = {0}, gate = {0};
     gate_new(device, busy, &gate);
     OK(gpu->event_create(gpu, device, 0, &event));
     OK(gpu->event_create(gpu, device, PS_EVENT_INTERPROCESS, &shared));
     OK(gpu->event_record(gpu, device, event, busy));
     OK(gpu->event_record(gpu, device, shared, busy));
     for (int i = 0; i < TIMES; i++) {
-        struct ps_notification *n = notification_of(&passage);
+        struct ps_notification *n = notification_of(&arrival);
         OK(gpu->stream_notify(gpu, device, busy, n));
         OK(gpu->notify_cancel(gpu, device, n));
         OK(gpu->event_notify(gpu, device, event, n));
@@ -259,7 +259,7 @@ cancel_many(int device)
     OK(gpu->event_record(gpu, device, event, busy));
     OK(gpu->gate_open(gpu, device, gate.gate));
     stream_end(device, busy);
-    CHECK(passage.reached == 0);
+    CHECK(arrival.reached == 0);
     OK(gpu->event_destroy(gpu, device, event));
     OK(gpu->event_destroy(gpu, device, shared));
 }
@@ -268,7 +268,7 @@ static void
 gates_on(int device)
 {
     ps_handle stream = stream_new(device);
-    struct passage within = {.opens = true}, alone = {0}, last = {0};
+    struct arrival within = {.opens = true}, alone = {0}, last = {0};
     int current = current_device();
     pass_gates(device, stream);
     pass_gates(device, 0);
@@ -308,7 +308,7 @@ test_gates_reused(void)
 {
     enum { TIMES = 10000 };
     ps_handle a = stream_new(0), b = stream_new(0);
-    struct passage early = {0}, late = {0};
+    struct arrival early = {0}, late = {0};
     int ran = 0, wrong = 0;
     OK(gpu->sleep(gpu, 0, a, A_WHILE));
     gate_new(0, a, &early);
@@ -327,22 +327,22 @@ test_gates_reused(void)
     CHECK(ran == 1);
 
     for (int i = 0; i < TIMES; i++) {
-        struct passage passage = {.opens = i % 3 == 0};
+        struct arrival arrival = {.opens = i % 3 == 0};
         ps_handle stream = i % 2 ? a : b;
         ps_status status =
-            gpu->stream_gate(gpu, 0, stream, reach, &passage, &passage.gate);
+            gpu->stream_gate(gpu, 0, stream, reach, &arrival, &arrival.gate);
         if (status == PS_SUCCESS && i % 3 == 1) {
-            status = gpu->gate_open(gpu, 0, passage.gate);
+            status = gpu->gate_open(gpu, 0, arrival.gate);
         }
-        await(&passage);
+        await(&arrival);
         if (status == PS_SUCCESS && i % 3 == 2) {
-            status = gpu->gate_open(gpu, 0, passage.gate);
+            status = gpu->gate_open(gpu, 0, arrival.gate);
         }
         if (status == PS_SUCCESS) {
             status = gpu->stream_synchronize(gpu, 0, stream, NULL);
         }
-        wrong += status != PS_SUCCESS || passage.reached != 1 ||
-                 (passage.gate != early.gate && passage.gate != late.gate);
+        wrong += status != PS_SUCCESS || arrival.reached != 1 ||
+                 (arrival.gate != early.gate && arrival.gate != late.gate);
     }
     CHECK(wrong == 0);
     stream_end(0, a);
@@ -406,7 +406,7 @@ void
 test_gates_refused(void)
 {
     ps_handle captured = stream_new(0), other = stream_new(0);
-    struct passage passage = {0}, refused = {0};
+    struct arrival arrival = {0}, refused = {0};
     cudaGraph_t graph;
     OK(gpu->sleep(gpu, 0, captured, 1));
     CHECK(cudaStreamBeginCapture((cudaStream_t)captured,
@@ -417,14 +417,14 @@ test_gates_refused(void)
     CHECK_STATUS(
         gpu->stream_notify(gpu, 0, captured, notification_of(&refused)),
         PS_ERROR_CAPTURE_UNSUPPORTED);
-    gate_new(0, other, &passage);
-    await(&passage);
-    OK(gpu->gate_open(gpu, 0, passage.gate));
+    gate_new(0, other, &arrival);
+    await(&arrival);
+    OK(gpu->gate_open(gpu, 0, arrival.gate));
     OK(gpu->sleep(gpu, 0, captured, 1));
     CHECK(cudaStreamEndCapture((cudaStream_t)captured, &graph) == cudaSuccess);
     stream_end(0, other);
     stream_end(0, captured);
-    CHECK(refused.reached == 0 && passage.reached == 1);
+    CHECK(refused.reached == 0 && arrival.reached == 1);
 }
 
 static const char trap_source[] = ".version 6.0\n"
@@ -437,7 +437,7 @@ void
 test_gates_failed(void)
 {
     ps_handle stream = stream_new(0);
-    struct passage gated = {0}, alone = {0}, never = {0};
+    struct arrival gated = {0}, alone = {0}, never = {0};
     CUlibrary library;
     CUkernel kernel;
     OK(cuda_driver.library_load(&library, trap_source, NULL, NULL, 0, NULL,
