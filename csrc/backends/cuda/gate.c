@@ -108,9 +108,9 @@ slot_wait(const struct slot *slot, ps_handle stream)
 
 /* ---- Arrivals ---- */
 
-/* A busy stream's arrival at a gate.  The word completes at once, whichever
- * thread has the driver's locks.  But nothing is written once the work has
- * failed, so there is an event too: the first of the two is reported. */
+/* A busy stream's arrival at a gate.  The word is seen even while another
+ * thread holds the driver's locks.  But it is not written after a failure of
+ * the work, so there is an event too: the first of the two is reported. */
 struct arrival {
     struct ps_notification word, event;
     struct slot *slot;

@@ -1,10 +1,9 @@
 /* Notifications of CUDA streams and events.
  *
- * The work of a stream is followed by an event that is recorded there for
- * nothing else.  A program's event is polled itself; before it is recorded
- * again, a side stream that waits for it takes its place.  One that others may
- * record, another process or a graph, gives its place to a side stream at
- * once. */
+ * For a stream, an event of a completion is recorded and polled.  A program's
+ * event is polled itself, but before it is recorded again, it is replaced by a
+ * completion's event on a side stream that waits for it.  An event that others
+ * may record, another process or a graph, is replaced at once. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>
@@ -16,7 +15,7 @@
 
 /* ---- Events that others may record ---- */
 
-/* A search tree of their handles. */
+/* Their handles, as a search tree. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *shared_events;
 
@@ -58,10 +57,10 @@ cuda_event_forget(int device, ps_handle event)
     return cuda_events_are_polled() && cuda_poll_adopt(device, event);
 }
 
-/* ---- Side streams in place of events ---- */
+/* ---- Replaced events ---- */
 
-/* Have the completion stand for the event's record in effect.  Statuses as
- * cuda_side_find. */
+/* Record the completion's own event on a side stream that waits for the event.
+ * Statuses as cuda_side_find. */
 static ps_status
 relay(struct cuda_completion *completion, ps_handle event, unsigned most)
 {
@@ -104,7 +103,7 @@ cuda_event_yield(int device, ps_handle event)
 static ps_status
 relay_notify(int device, ps_handle event, struct ps_notification *notification)
 {
-    enum { MOST_WAITS = 16 }; /* that were given up */
+    enum { MOST_WAITS = 16 }; /* on one side stream, cancelled ones */
     struct cuda_completion *completion;
     ps_status status =
         cuda_poll_enter(device, CUDA_NO_STREAM, NULL, &completion);
@@ -117,9 +116,8 @@ relay_notify(int device, ps_handle event, struct ps_notification *notification)
     return status;
 }
 
-/* Whether the work is done, so that the caller is to call the notification.
- * If it is not, the notification is called later, unless the status is a
- * failure. */
+/* *done: the work is done already, so that the caller is to call the
+ * notification. */
 static ps_status
 event_notify(int device, ps_handle event, struct ps_notification *notification,
              bool *done)
@@ -130,8 +128,8 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
     if (status == PS_ERROR_NOT_READY && is_shared(event)) {
         status = relay_notify(device, event, notification);
     }
-    /* If too many waits for a shared event were given up, its latest record
-     * stands for the one in effect now. */
+    /* After too many cancelled waits for a shared event it is polled itself,
+     * though it may have been recorded again when it is seen to be done. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

@@ -1,4 +1,4 @@
-/* Completions and their pollers; poll.h says what for. */
+/* Completions and their pollers; poll.h says why there are any. */
 #include "poll.h"
 
 #include <cuda_runtime_api.h>
@@ -46,7 +46,7 @@ timespec_of(int64_t ns)
 
 /* ---- Completions ---- */
 
-/* Unused ones are kept with their events. */
+/* Those in no queue, kept with their events. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_completion *spare[CUDA_DEVICES];
 
@@ -114,7 +114,7 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream)
     return status;
 }
 
-/* What the work came to, or PS_ERROR_NOT_READY. */
+/* The status of the work, or PS_ERROR_NOT_READY. */
 static ps_status
 completion_query(const struct cuda_completion *completion)
 {
@@ -133,31 +133,30 @@ completion_query(const struct cuda_completion *completion)
 
 enum { CHAINS = 1024 };
 
-/* A thread and what it polls. */
+/* A thread and the queues that it polls. */
 struct poller {
     const char *name; /* of the thread */
     /* Guards what is below, and is not held while CUDA is called. */
     pthread_mutex_t lock;
-    /* Something is new to poll, the use of a completion has ended, or the
-     * poller is to stop. */
-    pthread_cond_t changed;
+    pthread_cond_t wake; /* there is something new to poll, or it is to stop */
+    pthread_cond_t left; /* the use of a completion has ended */
     bool started;
     pthread_t thread;
     atomic_bool stopping;
-    unsigned long long given; /* how often there was something new */
-    int64_t latest;           /* when that was */
-    /* The first of each queue, by the hashes of their handles. */
+    unsigned long long given; /* notifications, ever */
+    int64_t latest;           /* when the last one was */
+    /* The first completions of the queues, by the hashes of the handles. */
     struct cuda_completion *chains[CHAINS];
 };
 
-#define POLLER(thread_name)                                     \
-    {                                                           \
-        .name = thread_name, .lock = PTHREAD_MUTEX_INITIALIZER, \
-        .changed = PTHREAD_COND_INITIALIZER                     \
+#define POLLER(thread_name)                                                \
+    {                                                                      \
+        .name = thread_name, .lock = PTHREAD_MUTEX_INITIALIZER,            \
+        .wake = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER \
     }
 
-/* Two, since a query of an event may block until a copy of another thread's is
- * done, and the copy may be waiting for a word to be seen. */
+/* There are two because a query of an event may block until another thread's
+ * copy is done, and the copy may depend on a word being seen. */
 static struct poller events = POLLER("ps-cuda-events");
 static struct poller words = POLLER("ps-cuda-words");
 
@@ -172,12 +171,12 @@ poller_of(const struct cuda_completion *completion)
 static struct cuda_completion **
 chain_of(struct poller *poller, ps_handle handle)
 {
-    /* Handles are addresses: the lowest bits say little. */
+    /* Handles are addresses, whose lowest bits are the same. */
     return &poller->chains[((handle >> 6) + (handle >> 12)) % CHAINS];
 }
 
-/* The link to the first completion of the handle's queue, or to the NULL at
- * the chain's end. */
+/* The link to the first completion of the queue, or to the NULL at the end of
+ * the chain if there is no such queue. */
 static struct cuda_completion **
 find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
             ps_handle handle)
@@ -218,7 +217,7 @@ append_locked(struct poller *poller, struct cuda_completion *completion,
     }
 }
 
-/* No handle leads to the completion any more. */
+/* Let the completion not be found by its handle any more. */
 static void
 hide_locked(struct cuda_completion *completion)
 {
@@ -247,7 +246,7 @@ remove_locked(struct poller *poller, struct cuda_completion *completion)
     hide_locked(completion);
 }
 
-/* Take the completion out if it is of no use; the caller releases it then. */
+/* Take the completion out if nothing needs it; the caller releases it then. */
 static bool
 trim_locked(struct poller *poller, struct cuda_completion *completion)
 {
@@ -262,7 +261,7 @@ trim_locked(struct poller *poller, struct cuda_completion *completion)
 
 /* ---- The threads ---- */
 
-/* Ask the device about the first completion of a queue. */
+/* Query the first completion of a queue. */
 static bool
 is_over_locked(struct poller *poller, struct cuda_completion *first)
 {
@@ -274,11 +273,11 @@ is_over_locked(struct poller *poller, struct cuda_completion *first)
     first->status = completion_query(first);
     pthread_mutex_lock(&poller->lock);
     first->use = CUDA_UNUSED;
-    pthread_cond_broadcast(&poller->changed);
+    pthread_cond_broadcast(&poller->left);
     return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
 }
 
-/* Make a list of the ring; it is too late to cancel any of them. */
+/* Make a list of the ring.  From here on it is too late to cancel. */
 static void
 detach_locked(struct cuda_completion *completion)
 {
@@ -293,8 +292,8 @@ detach_locked(struct cuda_completion *completion)
     }
 }
 
-/* Poll each queue once, and on while its first completion is over.  Those are
- * taken out and returned, linked by their chains. */
+/* Poll the first completion of each queue, and the following ones as long as
+ * they have occurred.  Take those out and return them, linked by chain. */
 static struct cuda_completion *
 sweep_locked(struct poller *poller, bool *more)
 {
@@ -335,7 +334,8 @@ complete(struct cuda_completion *completion)
     cuda_completion_release(completion);
 }
 
-/* Rest for no shorter than the round took, or until something changed. */
+/* Sleep for at least as long as the round took, or until there is something
+ * new. */
 static void
 back_off_locked(struct poller *poller, unsigned long long seen, bool more,
                 int64_t began)
@@ -348,7 +348,7 @@ back_off_locked(struct poller *poller, unsigned long long seen, bool more,
 
     while (error == 0 && poller->given == seen &&
            !atomic_load(&poller->stopping)) {
-        error = pthread_cond_clockwait(&poller->changed, &poller->lock,
+        error = pthread_cond_clockwait(&poller->wake, &poller->lock,
                                        CLOCK_MONOTONIC, &until);
     }
 }
@@ -359,9 +359,9 @@ poller_main(void *argument)
     struct poller *poller = argument;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    /* Polling disturbs no capture of another thread's. */
+    /* Polling invalidates no capture of another thread. */
     cuda_driver.capture_mode(&mode);
-    /* Otherwise the kernel may wake it 50 us late. */
+    /* By default the kernel may end a sleep 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&poller->lock);
     while (!atomic_load(&poller->stopping)) {
@@ -381,7 +381,7 @@ poller_main(void *argument)
     return NULL;
 }
 
-/* See to it that there is a thread. */
+/* Start the thread if there is none. */
 static ps_status
 start_locked(struct poller *poller)
 {
@@ -404,7 +404,7 @@ start_locked(struct poller *poller)
     return PS_SUCCESS;
 }
 
-/* End the thread for good; PS_ERROR_NOT_READY after the deadline. */
+/* End the thread.  Statuses: PS_ERROR_NOT_READY after the deadline. */
 static ps_status
 poller_stop(struct poller *poller, int64_t deadline)
 {
@@ -412,7 +412,7 @@ poller_stop(struct poller *poller, int64_t deadline)
 
     pthread_mutex_lock(&poller->lock);
     atomic_store(&poller->stopping, true);
-    pthread_cond_broadcast(&poller->changed);
+    pthread_cond_signal(&poller->wake);
     pthread_mutex_unlock(&poller->lock);
     if (poller->started &&
         pthread_clockjoin_np(poller->thread, NULL, CLOCK_MONOTONIC, &until)) {
@@ -466,7 +466,7 @@ cuda_poll_enter(int device, ps_handle stream, const _Atomic uint32_t *word,
     pthread_mutex_lock(&poller->lock);
     while ((first = *find_locked(poller, kind, device, stream)) != NULL &&
            first->previous->use == CUDA_ENTERED) {
-        pthread_cond_wait(&poller->changed, &poller->lock);
+        pthread_cond_wait(&poller->left, &poller->lock);
     }
     status = start_locked(poller);
     if (status == PS_SUCCESS) {
@@ -500,7 +500,10 @@ cuda_poll_leave(struct cuda_completion *completion,
     }
     removed = trim_locked(poller, completion);
     pthread_mutex_unlock(&poller->lock);
-    pthread_cond_broadcast(&poller->changed);
+    pthread_cond_broadcast(&poller->left);
+    if (notification != NULL) {
+        pthread_cond_signal(&poller->wake);
+    }
     if (removed) {
         cuda_completion_release(completion);
     }
@@ -527,7 +530,7 @@ cuda_poll_event(int device, ps_handle event,
         give_locked(&events, completion, notification);
     }
     pthread_mutex_unlock(&events.lock);
-    pthread_cond_broadcast(&events.changed);
+    pthread_cond_signal(&events.wake);
     return status;
 }
 
@@ -540,7 +543,7 @@ cuda_poll_enter_event(int device, ps_handle event)
     while ((found = *find_locked(&events, CUDA_OF_EVENT, device, event)) !=
                NULL &&
            found->use != CUDA_UNUSED) {
-        pthread_cond_wait(&events.changed, &events.lock);
+        pthread_cond_wait(&events.left, &events.lock);
     }
     if (found != NULL) {
         found->use = CUDA_ENTERED;

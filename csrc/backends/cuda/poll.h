@@ -9,9 +9,9 @@
  * another thread holds the driver's locks, in a copy that waits for it, is a
  * word that the device writes.
  *
- * The completions of one stream come about in order, so they form a queue of
- * which only the first is polled.  The poller rests between its rounds: for
- * 20 us at first, longer the longer there is nothing new.
+ * The completions of one stream occur in order, so they form a queue of which
+ * only the first is polled.  A poller sleeps between its rounds: for 20 us at
+ * first, longer the longer there is nothing new.
  *
  * One rule: a notification calls no CUDA function. */
 #ifndef PYSTREAMS_CUDA_POLL_H
@@ -31,97 +31,100 @@ enum {
 
 int64_t cuda_now_ns(void);
 
-/* How long to rest before the next poll of what has been polled for so long: a
- * part in 250 of that, so that a completion is seen only a little late, and
- * polling takes less than a hundredth of a core. */
+/* How long to sleep before the next poll, after polling for so long: a part in
+ * 250 of that, so that a completion is seen a little late only, and polling
+ * takes less than a hundredth of a core. */
 int64_t cuda_rest_ns(int64_t waited);
 
 /* ---- Completions ---- */
 
+/* What a completion is found by. */
 enum cuda_completion_kind {
-    CUDA_OF_STREAM, /* of work on the stream that is its handle */
-    CUDA_OF_EVENT,  /* of the record of an event of the program's, its handle;
-                       that event is polled */
-    CUDA_ALONE,     /* no handle leads to it */
+    CUDA_OF_STREAM, /* the handle of the stream that the work is on */
+    CUDA_OF_EVENT,  /* the handle of the program's event that is polled */
+    CUDA_ALONE,     /* nothing */
 };
 
-/* The locks are the poller's. */
+/* L: guarded by the poller's lock while the completion is in a queue. */
 struct cuda_completion {
-    /* Those to be called, a ring; guarded by the lock. */
-    struct ps_notification *notifications;
+    struct ps_notification *notifications; /* L: to be called; a ring */
     int device;
-    enum cuda_completion_kind kind; /* guarded by the lock, once entered */
+    enum cuda_completion_kind kind; /* L */
     ps_handle handle;               /* its own address if it is alone */
-    CUevent own;    /* an event for its use alone, kept for good; or NULL */
-    CUevent polled; /* own, or the program's */
-    /* Polled in place of an event if not NULL: whether the word is no less
-     * than the number, a multiple of 2^31 apart at most.  Tells no failure. */
+    CUevent own;    /* an event that nothing else uses; or NULL */
+    CUevent polled; /* own, or the program's event */
+    /* Polled in place of an event if not NULL: the work is done when the word
+     * is no less than the number; the difference is below 2^31.  Reports no
+     * failure. */
     const _Atomic uint32_t *word;
     uint32_t number;
-    /* The side stream that own is recorded on, or NULL. */
-    struct cuda_side *side;
-    /* Guarded by the lock: whether the poller is asking the device about it,
-     * or another thread is queueing what it is to stand for.  Only that thread
-     * takes it out of its queue then. */
+    struct cuda_side *side; /* that own was recorded on, or NULL */
+    /* L: whether the poller is querying it, or a thread is queueing the work
+     * that it is to be the completion of.  Meanwhile only that thread may take
+     * it out of its queue. */
     enum { CUDA_UNUSED, CUDA_POLLED, CUDA_ENTERED } use;
-    bool destroys;    /* polled is to be destroyed at the end */
+    bool destroys;    /* L: polled is to be destroyed at the end */
     ps_status status; /* of the work, once that is done */
-    struct cuda_completion *next, *previous; /* a ring, of the queue */
-    struct cuda_completion *chain;           /* of the first of each queue */
+    struct cuda_completion *next, *previous; /* L: of its queue, a ring */
+    struct cuda_completion *chain; /* L: the first of another queue */
 };
 
-/* An unused completion, which is in no queue.  Statuses:
+/* Get a completion that is in no queue, and give it back.  Statuses:
  * PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_completion_take(int device, struct cuda_completion **result);
 void cuda_completion_release(struct cuda_completion *completion);
 
-/* See to it that it has an event of its own.  With the device's context
+/* Create the completion's own event if it has none.  The device's context is
  * current. */
 ps_status cuda_completion_event(struct cuda_completion *completion);
 
-/* Likewise, record that event on the stream, and make it the polled one. */
+/* Record its own event on the stream, and make that the polled one.  The
+ * device's context is current. */
 ps_status
 cuda_completion_record(struct cuda_completion *completion, ps_handle stream);
 
 /* ---- Polling ---- */
 
-/* A handle that is another stream on each thread, so that it names none. */
+/* This handle is another stream on each thread, so that no queue is found by
+ * it; it also serves where there is no stream. */
 #define CUDA_NO_STREAM ((ps_handle)CU_STREAM_PER_THREAD)
 
-/* Take a completion, of an event if word is NULL, and put it at the end of the
- * stream's queue; on CUDA_NO_STREAM it is alone.  The caller then queues on
- * the stream what completes it; meanwhile no other thread can enter the stream
- * (it blocks), until cuda_poll_leave.  Statuses: PS_ERROR_OUT_OF_MEMORY,
+/* Get a completion, for an event if word is NULL, and put it at the end of the
+ * stream's queue; on CUDA_NO_STREAM it is alone.  The caller then queues its
+ * work, and calls cuda_poll_leave.  Another thread that enters the same stream
+ * blocks until then.  Statuses: PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cuda_poll_enter(int device, ps_handle stream, const _Atomic uint32_t *word,
                 struct cuda_completion **result);
 
-/* Have the completion polled, and the notification called.  With NULL it is
- * taken back unless it has others. */
+/* Have the completion polled, and the notification called when it occurs.  If
+ * that is NULL, the completion is given back, unless it has others. */
 void cuda_poll_leave(struct cuda_completion *completion,
                      struct ps_notification *notification);
 
-/* Have the notification called when the event's latest record is done; the
- * event itself is polled.  Statuses as cuda_poll_enter. */
+/* Have the event itself polled, and the notification called when its latest
+ * record is done.  Statuses as cuda_poll_enter. */
 ps_status cuda_poll_event(int device, ps_handle event,
                           struct ps_notification *notification);
 
-/* The event's completion, if the event itself is polled, for another event to
- * take its place; cuda_poll_leave ends that.  Else NULL. */
+/* If the event itself is polled, enter its completion and return it, for its
+ * own event to take the place of the program's; cuda_poll_leave follows.  NULL
+ * if the event is not polled. */
 struct cuda_completion *cuda_poll_enter_event(int device, ps_handle event);
 
-/* The program has given up the event: if it is polled, it is destroyed
- * afterwards, and the result is true. */
+/* If the event itself is polled, destroy it afterwards, and return true.  The
+ * caller does not use it any more. */
 bool cuda_poll_adopt(int device, ps_handle event);
 
-/* How many events of the program's are polled. */
+/* How many of the program's events are polled. */
 extern atomic_int cuda_events_polled;
 
 static inline bool
 cuda_events_are_polled(void)
 {
-    /* Ordered before the destruction of an event that is polled no more. */
+    /* After 0 the caller may destroy an event: acquire orders that after the
+     * poller's last query of it. */
     return atomic_load_explicit(&cuda_events_polled, memory_order_acquire) !=
            0;
 }

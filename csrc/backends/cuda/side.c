@@ -11,18 +11,18 @@
 struct cuda_side {
     cudaStream_t stream;
     int device;
-    ps_handle event; /* the latest, or 0 once it is destroyed */
-    unsigned waits;  /* since it was last seen idle */
+    ps_handle event; /* of the last wait, or 0 once it is destroyed */
+    unsigned waits;  /* since the stream was last seen idle */
     struct cuda_side *next;
 };
 
 enum {
-    MOST_IDLE = 8, /* that are kept, of one device */
-    LOOKED_AT = 4, /* of the busy ones, for one that is idle by now */
+    MOST_IDLE = 8, /* side streams that are kept, per device */
+    LOOKED_AT = 4, /* busy ones that are queried in search of an idle one */
 };
 
-/* Those that no notification uses, by device: the idle ones, then those that
- * were busy when they were released, the oldest first. */
+/* Those that no notification uses, by device: idle ones first, then those that
+ * still waited when they were given back, in that order. */
 static pthread_mutex_t sides_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_side *sides[CUDA_DEVICES];
 
@@ -43,10 +43,9 @@ side_query(struct cuda_side *side)
     return status;
 }
 
-/* The one that waits for the same event, or else an idle one; NULL if there is
- * none.  A side stream that waits occupies one of the few channels to the
- * device, so a program that asks for one event again and again must not leave
- * more than one. */
+/* Take the one that last waited for the event, or else an idle one; NULL if
+ * there is none.  A side stream that waits occupies one of the few channels to
+ * the device, so a program that polls one event must not leave several. */
 static struct cuda_side *
 side_take_locked(int device, ps_handle event)
 {
@@ -76,7 +75,8 @@ side_take_locked(int device, ps_handle event)
     return side;
 }
 
-/* Keep the side stream for reuse, unless there are enough idle ones. */
+/* Keep the side stream for reuse, unless there are enough idle ones.  Returns
+ * whether it is kept. */
 static bool
 side_keep_locked(struct cuda_side *side)
 {

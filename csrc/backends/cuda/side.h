@@ -8,19 +8,19 @@
 
 struct cuda_side;
 
-/* One that waits for nothing, to wait for the event; or the one on which waits
- * for earlier records of it were given up.  With the device's context current.
- * Statuses: PS_ERROR_NOT_READY if it has at least so many waits already,
- * PS_ERROR_OUT_OF_MEMORY. */
+/* Get a side stream on which to wait for the event: an idle one, or one with
+ * waits for earlier records of the event whose notifications were cancelled.
+ * The device's context is current.  Statuses: PS_ERROR_NOT_READY if there are
+ * at least so many of those waits, PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);
 
 CUstream cuda_side_stream(const struct cuda_side *side);
 
-/* Give it up, whether it still waits or not. */
+/* Give it back, whether it is idle or still waits. */
 void cuda_side_release(struct cuda_side *side);
 
-/* The event is destroyed: its handle may be another event's from here on. */
+/* The event is destroyed, and its handle may become another event's. */
 void cuda_side_forget(int device, ps_handle event);
 
 #endif

@@ -29,11 +29,12 @@ CUDA_MEMBER(event_notify);
 /* Others may record the event from here on.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_event_share(ps_handle event);
 
-/* Call before the event is recorded again, if any is polled.  Statuses: of
- * what that takes. */
+/* Call before the event is recorded again, if any is polled: a side stream
+ * replaces it if it is.  Statuses: of creating a stream and an event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
-/* The program gives the event up: true if it is destroyed later. */
+/* The program gives up the event: true if the backend destroys it later, or
+ * else the caller does. */
 bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- gate.c ---- */
@@ -46,10 +47,10 @@ CUDA_MEMBER(gate_open);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Wait for the stream, whose context is current; does nothing to a capture.
- * Call before what makes the driver wait for the stream: that would keep all
- * other threads out of the driver meanwhile, also those that the stream waits
- * for.  May block. */
+/* Wait for the stream, whose context is current, if it is not being captured.
+ * Call before a call in which the driver would wait for the stream with its
+ * locks held, and block the threads that the stream's work depends on.  May
+ * block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
 /* ---- memory.c ---- */
