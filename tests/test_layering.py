@@ -192,13 +192,16 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-def test_core_has_no_circles(tmp_path):
-    """A file of core needs those below it alone, down to the ground."""
-    core = [p for p in SOURCES if part(p) == "core" and p.suffix == ".c"]
-    files = needs(core, tmp_path)
+@pytest.mark.parametrize(
+    ("folder", "top"), [("core", "device"), ("backends/cpu", "engine")]
+)
+def test_no_circles(tmp_path, folder, top):
+    """A file needs those below it alone, down to the ground."""
+    paths = [p for p in SOURCES if part(p) == folder and p.suffix == ".c"]
+    files = needs(paths, tmp_path)
     graphlib.TopologicalSorter(files).prepare()
-    assert not any("device" in others for others in files.values())
-    assert len(files) == len(core)
+    assert not any(top in others for others in files.values())
+    assert len(files) == len(paths)
 
 
 @needs_compiler

@@ -16,9 +16,6 @@ enum { LEAST_WORKERS = 2, MOST_WORKERS = 8 };
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cpu_engine *engines;
 
-pthread_key_t cpu_serving_key;
-unsigned cpu_forks;
-
 /* ---- Members ---- */
 
 #define STATUS(name, text)           \
@@ -218,7 +215,7 @@ engine_begin_locked(struct cpu_engine *engine)
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
         *device = (struct cpu_device){0};
-        cpu_stream_init_locked(&device->standard, engine, i, 0);
+        cpu_stream_init_locked(&device->default_stream, engine, i, 0);
     }
 }
 
@@ -260,11 +257,12 @@ engine_create(const char *name, int device_type, int device_count,
     cpu_stream_members(&engine->table);
     cpu_event_members(&engine->table);
     cpu_notify_members(&engine->table);
-    cpu_gate_members(&engine->table);
     cpu_memory_members(&engine->table);
     cpu_graph_members(&engine->table);
     engine->clock = &cpu_monotonic_clock;
     engine->scheduler = cpu_threaded_scheduler;
+    engine->worker_main = cpu_worker_main;
+    engine->timer_main = cpu_timer_main;
     engine->device_count = device_count;
     if (device_type != PS_DEVICE_CPU) {
         /* Half for the devices, half for the programs that use them. */

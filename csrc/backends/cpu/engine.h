@@ -3,7 +3,11 @@
  * One lock per engine guards every field below that does not say otherwise.
  * It is never held around a copy, a fill, a host function, a notification or
  * the freeing of a block, nor while a thread waits.  No other lock is ever
- * taken under it. */
+ * taken under it.
+ *
+ * A file calls those above it in this list alone: storage.c, schedule.c,
+ * queue.c, worker.c, graph.c, shared.c over files.c, event.c, notify.c,
+ * stream.c, memory.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -28,60 +32,19 @@ enum {
 
 struct cpu_engine;
 
-/* ---- Time and waiting threads ---- */
-
-/* The first seam: what time it is, in nanoseconds. */
-struct cpu_clock {
-    int64_t (*now)(struct cpu_engine *engine);
-    /* Release the lock and wait until the condition is signalled (or for no
-     * reason); false once the deadline has passed. */
-    bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
-                        int64_t deadline);
-};
-
-extern const struct cpu_clock cpu_monotonic_clock;
-
-/* The time timeout_ns from now, between now and CPU_FOREVER. */
-int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
-
-/* A thread that waits for an object to reach a target; on its stack. */
-struct cpu_waiter {
-    uint64_t target;
-    bool woken;
-    pthread_cond_t wake;
-    struct cpu_waiter *next; /* of the same object */
-};
-
-/* A limit that has begun. */
-struct cpu_limit {
-    int64_t deadline;
-    const struct ps_limit *asked;
-};
-
-struct cpu_limit
-cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
-
-/* Wait among the object's waiters until it is said to have reached the target.
- * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN. */
-ps_status
-cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
-                uint64_t target, const struct cpu_limit *limit);
-/* Say so. */
-void cpu_wake_locked(struct cpu_waiter *waiters, uint64_t reached);
-
-/* ---- Handles ---- */
+/* ---- Storage: handles ---- */
 
 enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH };
 
 enum { CPU_ANY_DEVICE = -1 };
 
-/* What a handle stands for. */
+/* The object of a handle. */
 struct cpu_slot {
     ps_handle handle; /* 0 in a free slot */
     void *object; /* a stream, an event's latest record, a gate's, a graph */
     int device;
     uint32_t next_free;
-    struct cpu_shared *shared; /* NULL but for an event of many processes */
+    struct cpu_shared *shared; /* of an interprocess event, else NULL */
 };
 
 struct cpu_handles {
@@ -97,14 +60,14 @@ struct cpu_slot *
 cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device);
 void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
 /* NULL unless exactly this handle is live, with this tag and on this device.
- * A slot stays where it is until another is taken. */
+ * The pointer is valid until another slot is taken. */
 struct cpu_slot *
 cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
                      ps_handle handle);
 
 /* ---- Streams ---- */
 
-/* Where a stream is says what it is doing.
+/* The state of a stream is where it is.
  *
  *              head can run           a worker takes it
  *   idle ------------------> ready ----------------------> served
@@ -119,16 +82,16 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
  *       the queue is empty
  *
  * An idle stream's queue is empty.  A ready one is in engine->ready, a parked
- * one is among its record's parked or engine's sleepers, a served one is known
- * to the thread alone that does the operation at its head: a worker, the
- * timer, or the caller whose small copy or opened gate is next.
- * Other threads only append. */
+ * one is among its record's parked or engine's sleepers.  A served one is in
+ * no list: the thread that does the operation at its head has the only
+ * pointer.  That is a worker, the timer, or a caller whose small copy or
+ * opened gate is next.  Other threads only append. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
     int priority;              /* constant */
     ps_status status;          /* the first failure; changed by its server */
-    bool told;                 /* a synchronize returned status */
+    bool reported;             /* a synchronize returned status */
     bool destroyed;            /* freed once idle and not waited for */
     struct cpu_operation *first;
     struct cpu_operation **tail;
@@ -141,9 +104,9 @@ struct cpu_stream {
     int64_t deadline;         /* of its sleep */
     struct cpu_stream *older; /* on the device */
     struct cpu_stream **link; /* what points to it there */
-    /* NULL unless it is captured.  Then what it gets is a branch of the plan,
-     * and has ascending numbers: the last one, and the last that another
-     * stream of the capture waits for. */
+    /* NULL unless it is captured.  Then the operations queued on it form a
+     * branch of the plan and are numbered in ascending order: the last one,
+     * and the last one that another stream of the capture waits for. */
     struct cpu_capture *capture;
     uint16_t branch;
     uint64_t last;
@@ -173,8 +136,8 @@ enum cpu_kind {
     CPU_JOIN, /* in plans alone: the wait for a mark of another branch */
 };
 
-/* Queued work; an item, but for CPU_FREE, whose operation is the head of the
- * block that it frees. */
+/* A queued operation: an item, except for CPU_FREE, whose operation is the
+ * head of the block that it frees. */
 struct cpu_operation {
     enum cpu_kind kind;
     uint8_t value;   /* CPU_FILL */
@@ -205,47 +168,135 @@ struct cpu_operation {
     };
 };
 
-/* Make an idle stream of the device, and add it to the device's. */
-void
-cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
-                       int device, int priority);
-/* Free a destroyed stream that nothing uses any more.  A failure that nobody
- * was told of is left to the device. */
-void cpu_stream_reap_locked(struct cpu_stream *stream);
-/* The stream of the handle, the device's default stream for 0; NULL if there
- * is no such stream on the device. */
-struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
-                                          int device, ps_handle handle);
-/* Queue a copy of the operation, with a reference to any record of its; do it
- * here and now, if it is cheap and the stream idle.
- * Statuses: PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
-ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
-                                    struct cpu_operation *operation);
-/* The same for a handle.  Statuses: PS_ERROR_INVALID_HANDLE, too. */
-ps_status
-cpu_stream_enqueue(const struct ps_backend *backend, int device,
-                   ps_handle handle, struct cpu_operation *operation);
-/* Put the operation itself at the end, room or not.  The stream is not idle,
- * or the caller takes it. */
-void cpu_stream_push_locked(struct cpu_stream *stream,
-                            struct cpu_operation *operation);
-/* Do the operation at the head of a stream that the caller took, who frees it
- * after a CPU_FREE.
- * False in the child of a fork from that operation, where nothing that this
- * thread knows exists; the lock is not held then. */
-bool cpu_stream_serve_locked(struct cpu_stream *stream);
-/* Give up a stream that the caller took; it may be gone then. */
-void cpu_stream_settle_locked(struct cpu_stream *stream);
-/* Serve a stream that the caller took for as long as that is cheap, and give
- * it up: nobody has to wait for a worker then, nor for one to be free.  Does
- * nothing but the latter within an operation of the calling thread's, so that
- * notifications never nest.  False as cpu_stream_serve_locked. */
-bool cpu_stream_help_locked(struct cpu_stream *stream);
-/* Do likewise with what is ready, while that is cheap: what waited for the
- * caller's operation goes on without a change of threads, too. */
-bool cpu_engine_help_locked(struct cpu_engine *engine);
+/* ---- Records ---- */
+
+/* How other processes learn of a record's end; hooked onto the record. */
+struct cpu_promise {
+    /* The record is done, or is given up undone; frees the promise. */
+    void (*end_locked)(struct cpu_promise *promise,
+                       const struct cpu_record *record);
+};
+
+/* One record of an event; an item.  The event whose latest it is, queued
+ * operations and waiting threads hold references to it. */
+struct cpu_record {
+    unsigned refs;
+    bool timed;  /* time is wanted */
+    bool orders; /* without passing on a failure */
+    bool done;
+    ps_status status; /* the failure of the work before it, once done */
+    int64_t time;     /* when it was done; -1 before an event's first */
+    struct cpu_promise *promise; /* NULL unless other processes may wait */
+    struct cpu_stream_list parked;
+    struct cpu_waiter *waiters;
+    struct ps_notification *notifications; /* a ring */
+    /* Of a captured record, which is never done: the capture's number, the
+     * stream, the number of its last operation then, and the record's place
+     * in the plan; else 0. */
+    uint64_t capture;
+    struct cpu_stream *source;
+    uint64_t position;
+    struct cpu_operation *mark;
+};
+
+/* ---- Storage: items ---- */
+
+/* Memory of one operation or record.  Items are reused and never given back to
+ * malloc, so that work in its steady state allocates nothing. */
+union cpu_item {
+    union cpu_item *next; /* while unused */
+    struct cpu_operation operation;
+    struct cpu_record record;
+};
+
+/* NULL when out of memory. */
+void *cpu_item_take_locked(struct cpu_engine *engine);
+void cpu_item_give_locked(struct cpu_engine *engine, void *item);
+/* See to it that so many can be taken.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
+
+/* ---- Schedule: time, and what waits ---- */
+
+/* The first seam: what time it is, in nanoseconds. */
+struct cpu_clock {
+    int64_t (*now)(struct cpu_engine *engine);
+    /* Release the lock and wait until the condition is signalled (or for no
+     * reason); false once the deadline has passed. */
+    bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
+                        int64_t deadline);
+};
+
+extern const struct cpu_clock cpu_monotonic_clock;
+
+/* The time timeout_ns from now, between now and CPU_FOREVER. */
+int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
+
+void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
+void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
+/* NULL from an empty list. */
+struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
+
 void cpu_stream_ready_locked(struct cpu_stream *stream);
+/* The second seam, engine->scheduler: which ready stream is served next.
+ * Takes it out of engine->ready; NULL when there is none. */
+struct cpu_stream *cpu_threaded_scheduler(struct cpu_engine *engine);
+
+/* Park the stream for so many nanoseconds. */
+void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
+/* Take the stream whose sleep is over; or wait, for that or for no reason, and
+ * return NULL. */
+struct cpu_stream *cpu_sleeper_take_locked(struct cpu_engine *engine);
+
+/* A thread that waits for an object to reach a target; on its stack, with a
+ * condition of its own, so that it is woken for nothing else. */
+struct cpu_waiter {
+    uint64_t target;
+    bool woken;
+    pthread_cond_t wake;
+    struct cpu_waiter *next; /* of the same object */
+};
+
+/* A limit that has begun; of a NULL one, that never ends. */
+struct cpu_limit {
+    int64_t deadline;
+    const struct ps_limit *asked;
+};
+
+struct cpu_limit
+cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
+
+/* Wait among the object's waiters until it has reached the target.
+ * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN. */
+ps_status
+cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
+                uint64_t target, const struct cpu_limit *limit);
+
+/* All work of the stream up to the ticket is done: wake the threads and make
+ * the notifications due that wait for it. */
+void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
+/* The record is done: likewise, and the streams that are parked are ready. */
+void cpu_record_complete_locked(struct cpu_engine *engine,
+                                struct cpu_record *record, ps_status status);
+void
+cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
+
+/* Call the notifications that are due, with the lock released meanwhile; only
+ * if cpu_may_notify.  One thread at a time does, the one that releases the
+ * lock next, so they run in the order in which the work was done, and none
+ * within another.  False as cpu_stream_serve_locked. */
+bool cpu_notify_due_locked(struct cpu_engine *engine);
+
+/* ---- Schedule: threads ---- */
+
+/* Make sure that a queued operation of the kind will be served.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+ps_status
+cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
+/* Start a thread, which counts as running.  False if that fails. */
+bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
+                             const char *name);
+/* A thread that counted as running does so no longer. */
+void cpu_engine_leave_locked(struct cpu_engine *engine);
 
 /* The key of the stream whose work the calling thread executes, or NULL. */
 extern pthread_key_t cpu_serving_key;
@@ -259,109 +310,67 @@ cpu_serving(void)
 /* How many forks lie between the first process and this one. */
 extern unsigned cpu_forks;
 
-void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
-void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
-/* NULL from an empty list. */
-struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
+void *cpu_worker_main(void *engine);
+void *cpu_timer_main(void *engine);
 
-/* ---- Events ---- */
+/* ---- Queues ---- */
 
-/* What another process waits for a record with; hooked onto the record. */
-struct cpu_promise {
-    /* The record is done, or given up undone; frees the promise. */
-    void (*end_locked)(struct cpu_promise *promise,
-                       const struct cpu_record *record);
-};
-
-/* One record of an event; an item.  The event whose latest it is, queued
- * operations and waiting threads hold references to it. */
-struct cpu_record {
-    unsigned refs;
-    bool timed;  /* time is wanted */
-    bool orders; /* and tells of no failure */
-    bool done;
-    ps_status status; /* the failure of the work before it, once done */
-    int64_t time;     /* when it was done; -1 before an event's first */
-    struct cpu_promise *promise; /* NULL unless other processes may wait */
-    struct cpu_stream_list parked;
-    struct cpu_waiter *waiters;
-    struct ps_notification *notifications; /* a ring */
-    /* Of a captured one, which is never done: the capture's number, the
-     * stream, the number of what that had got last, and its place in the plan;
-     * else 0. */
-    uint64_t capture;
-    struct cpu_stream *source;
-    uint64_t position;
-    struct cpu_operation *mark;
-};
-
-void cpu_record_complete_locked(struct cpu_engine *engine,
-                                struct cpu_record *record, ps_status status);
+/* Make an idle stream of the device, and add it to the device's. */
 void
-cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
-
-/* ---- Notifications ---- */
-
-/* Those of a stream's work up to the ticket, or of a record, are due. */
-void cpu_notify_reached_locked(struct cpu_stream *stream, uint64_t ticket);
-void
-cpu_notify_done_locked(struct cpu_engine *engine, struct cpu_record *record);
-/* Call those that are due, with the lock released meanwhile; only where
- * cpu_may_notify.  False as cpu_stream_serve_locked. */
-bool cpu_notify_due_locked(struct cpu_engine *engine);
+cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
+                       int device, int priority);
+/* Free a destroyed stream that nothing uses any more.  A failure that has not
+ * been reported is left to the device. */
+void cpu_stream_reap_locked(struct cpu_stream *stream);
+/* The stream of the handle, the device's default stream for 0; NULL if there
+ * is no such stream on the device. */
+struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
+                                          int device, ps_handle handle);
+/* Queue a copy of the operation on a stream that is not captured, with a
+ * reference to the operation's record; or do it at once, if it is cheap and
+ * the stream idle.
+ * Statuses: PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY,
+ * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
+ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
+                                    struct cpu_operation *operation);
+/* Put the operation itself at the end, room or not.  The stream is not idle,
+ * or the caller takes it. */
+void cpu_stream_push_locked(struct cpu_stream *stream,
+                            struct cpu_operation *operation);
+/* Do the operation at the head of a stream that the caller took, and free it,
+ * except after a CPU_FREE: that is the caller's to free.
+ * False in a child that the operation forked: the thread must return without
+ * touching anything that it knew, and the lock is not held. */
+bool cpu_stream_serve_locked(struct cpu_stream *stream);
+/* Give up a stream that the caller took; it may be gone then. */
+void cpu_stream_settle_locked(struct cpu_stream *stream);
+/* Serve a stream that the caller took for as long as that is cheap, and give
+ * it up, so that the work waits for no worker.  Within an operation of the
+ * calling thread it only gives it up, so that notifications never nest.
+ * False as cpu_stream_serve_locked. */
+bool cpu_stream_help_locked(struct cpu_stream *stream);
+/* Do likewise with the streams that are ready, such as those that waited for
+ * the caller's operation: they go on without a change of threads, too. */
+bool cpu_engine_help_locked(struct cpu_engine *engine);
 
 /* ---- Captures ---- */
 
 /* Put a copy of the operation into the capture that the stream is in.
- * Statuses: PS_ERROR_NOT_SUPPORTED, PS_ERROR_CAPTURE_INVALIDATED. */
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_CAPTURE_INVALIDATED. */
 ps_status cpu_capture_add_locked(struct cpu_stream *stream,
                                  const struct cpu_operation *operation);
-/* Let the record stand for what the captured stream has got. */
+/* Have the record mark the end of the captured stream's operations so far. */
 ps_status cpu_capture_record_locked(struct cpu_stream *stream,
                                     struct cpu_record *record);
-/* Where the stream or the record is captured, or both: join the record's
- * capture.  Statuses: PS_ERROR_CAPTURE_ISOLATION, _MERGE, _INVALIDATED. */
+/* If the stream or the record is captured, or both: join the record's capture.
+ * Statuses: PS_ERROR_CAPTURE_ISOLATION, _MERGE, _INVALIDATED. */
 ps_status
 cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record);
-/* A stream is destroyed: the capture that it is in comes to nothing, and is
- * over where it began on that stream, which may be gone then. */
+/* A stream is destroyed: invalidate the capture that it is in, or end it if it
+ * began on that stream, which may be gone then. */
 void cpu_capture_lose_locked(struct cpu_stream *stream);
 
-/* ---- Items ---- */
-
-/* What work needs memory for.  Items are reused and never given back to
- * malloc, so that work in its steady state allocates nothing. */
-union cpu_item {
-    union cpu_item *next; /* while unused */
-    struct cpu_operation operation;
-    struct cpu_record record;
-};
-
-/* NULL when out of memory. */
-void *cpu_item_take_locked(struct cpu_engine *engine);
-void cpu_item_give_locked(struct cpu_engine *engine, void *item);
-/* See to it that so many can be taken. */
-ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
-
-/* ---- Workers ---- */
-
-/* The second seam, engine->scheduler: which ready stream is served next.
- * Takes it out of engine->ready; NULL when there is none. */
-struct cpu_stream *cpu_threaded_scheduler(struct cpu_engine *engine);
-
-/* Make sure that a queued operation of the kind will be served.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
-ps_status
-cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
-/* Start a thread, which counts as running.  False where none is to be had. */
-bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
-                             const char *name);
-/* A thread that counted as running does so no longer. */
-void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* Park the stream for so many nanoseconds. */
-void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
-
-/* ---- Other processes; see shared.h ---- */
+/* ---- Interprocess events; see shared.h ---- */
 
 /* An open file.  A forked child closes those of its parent, or a record whose
  * pipe it has open would outlive the parent. */
@@ -386,9 +395,9 @@ enum cpu_phase {
 };
 
 struct cpu_device {
-    struct cpu_stream standard; /* stream 0 */
+    struct cpu_stream default_stream;
     struct cpu_stream *streams; /* all, the newest first */
-    ps_status lost;             /* failure of a stream that is gone */
+    ps_status unreported;       /* failure of a stream that is gone */
     uint64_t used;              /* bytes of memory, if it is emulated */
 };
 
@@ -398,6 +407,8 @@ struct cpu_engine {
     pthread_key_t current_key;     /* constant; of a thread's device */
     const struct cpu_clock *clock; /* constant */
     struct cpu_stream *(*scheduler)(struct cpu_engine *engine); /* constant */
+    void *(*worker_main)(void *engine);                         /* constant */
+    void *(*timer_main)(void *engine);                          /* constant */
     struct cpu_engine *next; /* guarded by the list's lock */
 
     pthread_mutex_t lock;
@@ -406,7 +417,7 @@ struct cpu_engine {
     struct cpu_handles handles;
     union cpu_item *items; /* unused ones */
     uint64_t tickets;      /* operations ever queued */
-    uint64_t captured;     /* captures and what they got, ever */
+    uint64_t captured;     /* captures and captured operations, ever */
     struct cpu_capture *captures;
 
     struct ps_notification *due; /* a ring */
@@ -420,8 +431,8 @@ struct cpu_engine {
     unsigned workers;      /* ever started */
     unsigned idle;         /* workers that wait for work */
     bool coming;           /* a worker is on its way to look for work */
-    bool timer;            /* the thread that wakes sleepers was started */
-    unsigned running;      /* workers, the timer and watcher, who helps */
+    bool timer;            /* the timer was started */
+    unsigned running;      /* threads of the engine, and callers that help */
     pthread_cond_t work;   /* there is some, or the phase changed */
     pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
     pthread_cond_t ended;  /* one of those running has */
@@ -468,6 +479,44 @@ cpu_unlock(struct cpu_engine *engine)
     }
 }
 
+/* ---- Members of the table ---- */
+
+/* A member that a handle names a stream to begins with cpu_stream_enter, which
+ * takes the lock and finds the stream; NULL without the lock if there is none,
+ * which is PS_ERROR_INVALID_HANDLE.  It ends with cpu_leave. */
+static inline struct cpu_stream *
+cpu_stream_enter(const struct ps_backend *backend, int device,
+                 ps_handle handle)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream == NULL) {
+        cpu_unlock(engine);
+    }
+    return stream;
+}
+
+static inline ps_status
+cpu_leave(struct cpu_engine *engine, ps_status status)
+{
+    cpu_unlock(engine);
+    return status;
+}
+
+/* Likewise for the event's record in effect, of whichever process: the lock is
+ * held on success.  Statuses: PS_ERROR_INVALID_HANDLE,
+ * PS_ERROR_CAPTURED_EVENT, and those of cpu_shared_refresh_locked. */
+ps_status cpu_event_enter(const struct ps_backend *backend, int device,
+                          ps_handle handle, struct cpu_record **record);
+
+/* Queue the operation, or have it captured.
+ * Statuses: those of cpu_stream_enqueue_locked and cpu_capture_add_locked,
+ * PS_ERROR_INVALID_HANDLE. */
+ps_status
+cpu_stream_enqueue(const struct ps_backend *backend, int device,
+                   ps_handle handle, struct cpu_operation *operation);
+
 /* The bytes of memory that the machine has. */
 uint64_t cpu_host_memory(void);
 
@@ -475,7 +524,6 @@ uint64_t cpu_host_memory(void);
 void cpu_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
 void cpu_notify_members(struct ps_backend *table);
-void cpu_gate_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);
 void cpu_graph_members(struct ps_backend *table);
 

@@ -3,40 +3,6 @@
  * in effect at the wait, whatever the event stands for later. */
 #include "shared.h"
 
-static void
-promise_end_locked(struct cpu_record *record)
-{
-    if (record->promise != NULL) {
-        record->promise->end_locked(record->promise, record);
-        record->promise = NULL;
-    }
-}
-
-void
-cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record)
-{
-    if (--record->refs == 0) {
-        promise_end_locked(record);
-        cpu_item_give_locked(engine, record);
-    }
-}
-
-void
-cpu_record_complete_locked(struct cpu_engine *engine,
-                           struct cpu_record *record, ps_status status)
-{
-    struct cpu_stream *stream;
-    record->done = true;
-    record->status = record->orders ? PS_SUCCESS : status;
-    record->time = record->timed ? engine->clock->now(engine) : 0;
-    while ((stream = cpu_list_take(&record->parked)) != NULL) {
-        cpu_stream_ready_locked(stream);
-    }
-    cpu_wake_locked(record->waiters, 0);
-    cpu_notify_done_locked(engine, record);
-    promise_end_locked(record);
-}
-
 static struct cpu_slot *
 event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
 {
@@ -85,8 +51,7 @@ cpu_event_create(const struct ps_backend *backend, int device, unsigned flags,
     if (status != PS_SUCCESS && shared != NULL) {
         cpu_shared_close_locked(shared);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -100,8 +65,7 @@ cpu_event_export(const struct ps_backend *backend, int device,
     if (found) {
         cpu_shared_export_locked(event->shared, exported);
     }
-    cpu_unlock(engine);
-    return found ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    return cpu_leave(engine, found ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
 }
 
 static ps_status
@@ -121,8 +85,7 @@ cpu_event_open(const struct ps_backend *backend, int device,
             cpu_shared_close_locked(shared);
         }
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -139,8 +102,8 @@ cpu_event_destroy(const struct ps_backend *backend, int device,
         }
         cpu_slot_give_locked(engine, event);
     }
-    cpu_unlock(engine);
-    return event != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    return cpu_leave(engine,
+                     event != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
 }
 
 static ps_status
@@ -194,11 +157,10 @@ cpu_event_record(const struct ps_backend *backend, int device,
     if (event != NULL && stream != NULL) {
         status = event_record_locked(engine, event, stream);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
-/* The record in effect, of whichever process, or why it cannot be told. */
+/* The record in effect, of whichever process. */
 static ps_status
 event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_record **record)
@@ -208,6 +170,44 @@ event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                            : PS_SUCCESS;
     *record = event->object;
     return status;
+}
+
+ps_status
+cpu_event_enter(const struct ps_backend *backend, int device, ps_handle handle,
+                struct cpu_record **record)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    ps_status status = PS_ERROR_INVALID_HANDLE;
+    cpu_lock(engine);
+    struct cpu_slot *event = event_find_locked(engine, device, handle);
+    if (event != NULL) {
+        status = event_latest_locked(engine, event, record);
+    }
+    if (status == PS_SUCCESS && (*record)->capture != 0) {
+        status = PS_ERROR_CAPTURED_EVENT;
+    }
+    if (status != PS_SUCCESS) {
+        cpu_unlock(engine);
+    }
+    return status;
+}
+
+static ps_status
+wait_locked(struct cpu_stream *stream, struct cpu_slot *event)
+{
+    struct cpu_record *record;
+    ps_status status = event_latest_locked(stream->engine, event, &record);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (stream->capture != NULL || record->capture != 0) {
+        return cpu_capture_wait_locked(stream, record);
+    }
+    if (record->done && record->status == PS_SUCCESS) {
+        return PS_SUCCESS;
+    }
+    return cpu_stream_enqueue_locked(
+        stream, &(struct cpu_operation){.kind = CPU_WAIT, .record = record});
 }
 
 static ps_status
@@ -222,41 +222,21 @@ cpu_stream_wait_event(const struct ps_backend *backend, int device,
     struct cpu_slot *event =
         event_find_locked(engine, CPU_ANY_DEVICE, event_handle);
     if (stream != NULL && event != NULL) {
-        struct cpu_record *record;
-        status = event_latest_locked(engine, event, &record);
-        if (status == PS_SUCCESS &&
-            (stream->capture != NULL || record->capture != 0)) {
-            status = cpu_capture_wait_locked(stream, record);
-        }
-        else if (status == PS_SUCCESS &&
-                 (!record->done || record->status != PS_SUCCESS)) {
-            status = cpu_stream_enqueue_locked(
-                stream,
-                &(struct cpu_operation){.kind = CPU_WAIT, .record = record});
-        }
+        status = wait_locked(stream, event);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 static ps_status
 cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_slot *event = event_find_locked(engine, device, handle);
-    if (event != NULL) {
-        struct cpu_record *record;
-        status = event_latest_locked(engine, event, &record);
-        if (status == PS_SUCCESS) {
-            status = record->capture != 0 ? PS_ERROR_CAPTURED_EVENT
-                     : record->done       ? record->status
-                                          : PS_ERROR_NOT_READY;
-        }
+    struct cpu_record *record;
+    ps_status status = cpu_event_enter(backend, device, handle, &record);
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(cpu_engine_of(backend),
+                     record->done ? record->status : PS_ERROR_NOT_READY);
 }
 
 static ps_status
@@ -265,59 +245,20 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_slot *event = event_find_locked(engine, device, handle);
-    if (event != NULL) {
-        struct cpu_record *record;
-        status = event_latest_locked(engine, event, &record);
-        record->refs++;
-        if (status == PS_SUCCESS && record->capture != 0) {
-            status = PS_ERROR_CAPTURED_EVENT;
-        }
-        else if (status == PS_SUCCESS && !record->done) {
-            status = cpu_wait_locked(engine, &record->waiters, 0, &limit);
-        }
-        if (status == PS_SUCCESS) {
-            status = record->status;
-        }
-        cpu_record_unref_locked(engine, record);
+    struct cpu_record *record;
+    ps_status status = cpu_event_enter(backend, device, handle, &record);
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    cpu_unlock(engine);
-    return status;
-}
-
-static ps_status
-cpu_event_notify(const struct ps_backend *backend, int device,
-                 ps_handle handle, struct ps_notification *notification)
-{
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE, outcome = PS_ERROR_NOT_READY;
-    cpu_lock(engine);
-    struct cpu_slot *event = event_find_locked(engine, device, handle);
-    if (event != NULL) {
-        struct cpu_record *record;
-        status = event_latest_locked(engine, event, &record);
-        if (status == PS_SUCCESS && record->capture != 0) {
-            status = PS_ERROR_CAPTURED_EVENT;
-        }
-        else if (status == PS_SUCCESS && engine->phase != CPU_OPEN) {
-            status = PS_ERROR_SHUTTING_DOWN;
-        }
-        else if (status == PS_SUCCESS && record->done) {
-            outcome = record->status;
-            notification->ring = NULL;
-        }
-        else if (status == PS_SUCCESS) {
-            /* What will complete the record has a reference to it. */
-            ps_notification_append(&record->notifications, notification);
-        }
+    record->refs++;
+    if (!record->done) {
+        status = cpu_wait_locked(engine, &record->waiters, 0, &limit);
     }
-    cpu_unlock(engine);
-    if (status == PS_SUCCESS && outcome != PS_ERROR_NOT_READY) {
-        notification->reached(notification->argument, outcome);
+    if (status == PS_SUCCESS) {
+        status = record->status;
     }
-    return status;
+    cpu_record_unref_locked(engine, record);
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -350,8 +291,7 @@ cpu_event_elapsed(const struct ps_backend *backend, int device,
     if (start != NULL && end != NULL) {
         status = elapsed(start->object, end->object, milliseconds);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 void
@@ -365,6 +305,5 @@ cpu_event_members(struct ps_backend *table)
     table->stream_wait_event = cpu_stream_wait_event;
     table->event_query = cpu_event_query;
     table->event_synchronize = cpu_event_synchronize;
-    table->event_notify = cpu_event_notify;
     table->event_elapsed = cpu_event_elapsed;
 }

@@ -3,12 +3,31 @@
  * queues the first branch, which is that of the stream where the capture
  * began, on its own stream, and each other branch on a stream that it makes
  * for it: branches are ordered by the waits among them alone. */
-#include "plan.h"
+#include "engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MOST_BRANCHES = UINT16_MAX };
+
+/* What a stream of the capture was. */
+struct cpu_branch {
+    int device;
+    int priority;
+};
+
+/* The work of a graph and of what was made of it; once the capture is over,
+ * only its count and the records of its marks change. */
+struct cpu_plan {
+    unsigned refs;
+    size_t operations; /* without marks and joins */
+    size_t nodes;
+    struct cpu_operation *first; /* items; marks before their joins */
+    struct cpu_operation **tail;
+    struct cpu_branch *branches;
+    size_t branch_count;
+};
 
 struct cpu_capture {
     uint64_t number;
@@ -116,9 +135,6 @@ cpu_capture_add_locked(struct cpu_stream *stream,
                        const struct cpu_operation *operation)
 {
     struct cpu_capture *capture = stream->capture;
-    if (operation->kind == CPU_ENTER_GATE) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
     if (capture->status != PS_SUCCESS) {
         return capture->status;
     }
@@ -192,7 +208,7 @@ static ps_status
 begin_locked(struct cpu_stream *stream)
 {
     struct cpu_engine *engine = stream->engine;
-    if (stream == &engine->devices[stream->device].standard) {
+    if (stream == &engine->devices[stream->device].default_stream) {
         return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
     if (stream->capture != NULL) {
@@ -224,31 +240,23 @@ static ps_status
 cpu_capture_begin(const struct ps_backend *backend, int device,
                   ps_handle handle, enum ps_capture_mode mode)
 {
-    /* No call here disturbs a capture, whichever thread's it is. */
+    /* No call here disturbs a capture of any thread. */
     (void)mode;
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        status = begin_locked(stream);
-    }
-    cpu_unlock(engine);
-    return status;
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    return stream == NULL ? PS_ERROR_INVALID_HANDLE
+                          : cpu_leave(stream->engine, begin_locked(stream));
 }
 
 static ps_status
 cpu_stream_capturing(const struct ps_backend *backend, int device,
                      ps_handle handle, int *capturing)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        *capturing = stream->capture != NULL;
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    cpu_unlock(engine);
-    return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    *capturing = stream->capture != NULL;
+    return cpu_leave(stream->engine, PS_SUCCESS);
 }
 
 static ps_status
@@ -348,18 +356,15 @@ static ps_status
 cpu_capture_end(const struct ps_backend *backend, int device, ps_handle handle,
                 ps_handle *graph, size_t *operations)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        status = check_end(stream);
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    if (status == PS_SUCCESS) {
-        status = end_locked(stream, graph, operations);
-    }
-    cpu_unlock(engine);
-    return status;
+    struct cpu_engine *engine = stream->engine;
+    ps_status status = check_end(stream);
+    return cpu_leave(engine, status == PS_SUCCESS
+                                 ? end_locked(stream, graph, operations)
+                                 : status);
 }
 
 /* ---- External events ---- */
@@ -368,24 +373,27 @@ static ps_status
 add_external(const struct ps_backend *backend, int device, ps_handle handle,
              enum cpu_kind kind, ps_handle event)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_operation operation = {.kind = kind, .event = event};
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    ps_status status = PS_ERROR_INVALID_VALUE;
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    struct cpu_engine *engine = stream->engine;
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_EVENT, CPU_ANY_DEVICE, event);
-    if (slot != NULL && slot->shared != NULL) {
-        /* A launch has nothing left that may fail, as telling others may. */
+    if (slot == NULL) {
+        status = PS_ERROR_INVALID_HANDLE;
+    }
+    else if (slot->shared != NULL) {
+        /* A promise may fail for want of memory, but a launch must not any
+         * more once it queues its operations. */
         status = PS_ERROR_NOT_SUPPORTED;
     }
-    else if (slot != NULL && stream != NULL) {
-        status = stream->capture != NULL
-                     ? cpu_capture_add_locked(stream, &operation)
-                     : PS_ERROR_INVALID_VALUE;
+    else if (stream->capture != NULL) {
+        status = cpu_capture_add_locked(stream, &operation);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -529,7 +537,7 @@ streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                branch->priority);
         /* The launch's own stream has its failure, by the join. */
-        streams[i]->destroyed = streams[i]->told = true;
+        streams[i]->destroyed = streams[i]->reported = true;
     }
     return streams;
 }
@@ -617,8 +625,7 @@ cpu_graph_launch(const struct ps_backend *backend, int device,
     if (graph != NULL && graph->done != NULL && stream != NULL) {
         status = launch_locked(stream, graph);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -652,8 +659,7 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
     if (graph != NULL) {
         status = instantiate_locked(engine, device, graph, executable);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -673,8 +679,85 @@ cpu_graph_destroy(const struct ps_backend *backend, int device,
         }
         free(graph);
     }
-    cpu_unlock(engine);
-    return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    return cpu_leave(engine,
+                     slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
+}
+
+/* ---- Graphs as people read them ---- */
+
+static void
+print_label(const struct cpu_operation *operation, FILE *file)
+{
+    switch (operation->kind) {
+    case CPU_SLEEP:
+        fprintf(file, "sleep\\n%lld ns", (long long)operation->duration);
+        break;
+    case CPU_FAIL:
+        fprintf(file, "fail\\nstatus %d", operation->status);
+        break;
+    case CPU_COPY:
+        fprintf(file, "copy\\n%zu bytes\\n%p to %p",
+                operation->transfer.nbytes, operation->transfer.source,
+                operation->transfer.destination);
+        break;
+    case CPU_FILL:
+        fprintf(file, "fill with 0x%02x\\n%zu bytes\\n%p", operation->value,
+                operation->transfer.nbytes, operation->transfer.destination);
+        break;
+    case CPU_CALL:
+        fprintf(file, "host function");
+        break;
+    case CPU_RECORD_LATER:
+        fprintf(file, "record event\\n0x%zx", (size_t)operation->event);
+        break;
+    case CPU_WAIT_LATER:
+        fprintf(file, "wait for event\\n0x%zx", (size_t)operation->event);
+        break;
+    default:
+        /* Marks and joins, which order others and do nothing. */
+        fprintf(file, "empty");
+    }
+}
+
+static void
+print_edge(const struct cpu_operation *from, const struct cpu_operation *to,
+           FILE *file)
+{
+    fprintf(file, "  \"%p\" -> \"%p\";\n", (const void *)from,
+            (const void *)to);
+}
+
+/* Write the plan in Graphviz' language: a node for each operation, and an edge
+ * from each that it comes after.  Needs no lock while the caller holds a
+ * reference.  False when out of memory. */
+static bool
+plan_print(const struct cpu_plan *plan, const char *name, FILE *file)
+{
+    const struct cpu_operation **last =
+        calloc(plan->branch_count, sizeof(*last));
+    if (last == NULL) {
+        return false;
+    }
+    fprintf(file, "digraph \"%s\" {\n  node [shape=box];\n", name);
+    for (const struct cpu_operation *operation = plan->first;
+         operation != NULL; operation = operation->next) {
+        const struct cpu_operation **previous = &last[operation->branch];
+        fprintf(file, "  \"%p\" [group=%u, label=\"", (const void *)operation,
+                operation->branch);
+        print_label(operation, file);
+        fprintf(file, "\\ndevice %d, branch %u\"];\n",
+                plan->branches[operation->branch].device, operation->branch);
+        if (*previous != NULL) {
+            print_edge(*previous, operation, file);
+        }
+        if (operation->kind == CPU_JOIN) {
+            print_edge(operation->mark, operation, file);
+        }
+        *previous = operation;
+    }
+    fprintf(file, "}\n");
+    free(last);
+    return true;
 }
 
 static ps_status
@@ -687,7 +770,7 @@ print_to(const struct cpu_plan *plan, ps_handle handle, const char *path)
                                : PS_ERROR_OPERATING_SYSTEM;
     }
     snprintf(name, sizeof(name), "graph 0x%zx", (size_t)handle);
-    bool printed = cpu_plan_print(plan, name, file);
+    bool printed = plan_print(plan, name, file);
     bool written = !ferror(file);
     if (fclose(file) != 0 || !written) {
         return PS_ERROR_OPERATING_SYSTEM;

@@ -1,98 +1,66 @@
-/* Notifications: those that are to come are in rings, of a stream by its
- * tickets or of a record, and take no place in a queue.  What is due moves to
- * the engine's ring, and is called with no lock held by one thread at a time,
- * the one that lets go of the lock next: so the order is that in which the
- * work was done, and no notification runs within another. */
+/* Notifications and gates.  Pending notifications are in rings, of a stream by
+ * its tickets or of a record, and take no place in a queue.  A gate is queued:
+ * it is a notification of its own and, behind it, a wait for a record that no
+ * event has.  The thread that lets a stream go on, by opening its gate or by
+ * queueing one on it while it is idle, does what is next on it, so that gate
+ * follows gate without a change of threads. */
 #include "engine.h"
 
-/* ---- Those that are due ---- */
+/* ---- Notifications ---- */
 
-static void
-make_due_locked(struct cpu_engine *engine,
-                struct ps_notification *notification, ps_status status)
+/* Call it here and now, with the lock released. */
+static ps_status
+notify_at_once(struct cpu_engine *engine, struct ps_notification *notification,
+               ps_status outcome)
 {
-    ps_notification_remove(notification);
-    notification->status = status;
-    ps_notification_append(&engine->due, notification);
+    notification->ring = NULL;
+    cpu_unlock(engine);
+    notification->reached(notification->argument, outcome);
+    return PS_SUCCESS;
 }
-
-void
-cpu_notify_reached_locked(struct cpu_stream *stream, uint64_t ticket)
-{
-    while (stream->notifications != NULL &&
-           stream->notifications->next->number <= ticket) {
-        make_due_locked(stream->engine, stream->notifications->next,
-                        stream->status);
-    }
-}
-
-void
-cpu_notify_done_locked(struct cpu_engine *engine, struct cpu_record *record)
-{
-    while (record->notifications != NULL) {
-        make_due_locked(engine, record->notifications->next, record->status);
-    }
-}
-
-bool
-cpu_notify_due_locked(struct cpu_engine *engine)
-{
-    static const struct cpu_stream notifying;
-    unsigned forks = cpu_forks;
-    engine->notifying = true;
-    engine->running++;
-    while (engine->phase == CPU_OPEN && engine->due != NULL) {
-        struct ps_notification *notification = engine->due->next;
-        ps_notification_function reached = notification->reached;
-        void *argument = notification->argument;
-        ps_status status = notification->status;
-        ps_notification_remove(notification);
-        cpu_release(engine);
-        pthread_setspecific(cpu_serving_key, &notifying);
-        reached(argument, status);
-        if (cpu_forks != forks) {
-            return false;
-        }
-        pthread_setspecific(cpu_serving_key, NULL);
-        cpu_lock(engine);
-    }
-    engine->notifying = false;
-    cpu_engine_leave_locked(engine);
-    return true;
-}
-
-/* ---- Members ---- */
 
 static ps_status
 cpu_stream_notify(const struct ps_backend *backend, int device,
                   ps_handle handle, struct ps_notification *notification)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_SUCCESS, outcome = PS_ERROR_NOT_READY;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
     if (stream == NULL) {
-        status = PS_ERROR_INVALID_HANDLE;
+        return PS_ERROR_INVALID_HANDLE;
     }
-    else if (stream->capture != NULL) {
-        status = PS_ERROR_CAPTURE_UNSUPPORTED;
+    struct cpu_engine *engine = stream->engine;
+    if (stream->capture != NULL) {
+        return cpu_leave(engine, PS_ERROR_CAPTURE_UNSUPPORTED);
     }
-    else if (engine->phase != CPU_OPEN) {
-        status = PS_ERROR_SHUTTING_DOWN;
+    if (engine->phase != CPU_OPEN) {
+        return cpu_leave(engine, PS_ERROR_SHUTTING_DOWN);
     }
-    else if (stream->first == NULL) {
-        outcome = stream->status;
-        notification->ring = NULL;
+    if (stream->first == NULL) {
+        return notify_at_once(engine, notification, stream->status);
     }
-    else {
-        notification->number = engine->tickets;
-        ps_notification_append(&stream->notifications, notification);
+    notification->number = engine->tickets;
+    ps_notification_append(&stream->notifications, notification);
+    return cpu_leave(engine, PS_SUCCESS);
+}
+
+static ps_status
+cpu_event_notify(const struct ps_backend *backend, int device,
+                 ps_handle handle, struct ps_notification *notification)
+{
+    struct cpu_record *record;
+    ps_status status = cpu_event_enter(backend, device, handle, &record);
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    cpu_unlock(engine);
-    if (status == PS_SUCCESS && outcome != PS_ERROR_NOT_READY) {
-        notification->reached(notification->argument, outcome);
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    if (engine->phase != CPU_OPEN) {
+        return cpu_leave(engine, PS_ERROR_SHUTTING_DOWN);
     }
-    return status;
+    if (record->done) {
+        return notify_at_once(engine, notification, record->status);
+    }
+    /* What will complete the record has a reference to it. */
+    ps_notification_append(&record->notifications, notification);
+    return cpu_leave(engine, PS_SUCCESS);
 }
 
 static ps_status
@@ -106,13 +74,84 @@ cpu_notify_cancel(const struct ps_backend *backend, int device,
     if (pending) {
         ps_notification_remove(notification);
     }
-    cpu_unlock(engine);
-    return pending ? PS_SUCCESS : PS_ERROR_NOT_READY;
+    return cpu_leave(engine, pending ? PS_SUCCESS : PS_ERROR_NOT_READY);
+}
+
+/* ---- Gates ---- */
+
+static ps_status
+gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *operation,
+                  ps_handle *gate)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_record *record = cpu_item_take_locked(engine);
+    struct cpu_slot *slot =
+        cpu_slot_take_locked(engine, CPU_GATE, stream->device);
+    ps_status status = PS_ERROR_OUT_OF_MEMORY;
+    if (record != NULL && slot != NULL) {
+        *record = (struct cpu_record){.refs = 1};
+        slot->object = record;
+        *gate = slot->handle;
+        operation->record = record;
+        status = cpu_stream_enqueue_locked(stream, operation);
+    }
+    if (status != PS_SUCCESS && slot != NULL) {
+        cpu_slot_give_locked(engine, slot);
+    }
+    if (status != PS_SUCCESS && record != NULL) {
+        cpu_item_give_locked(engine, record);
+    }
+    return status;
+}
+
+static ps_status
+cpu_stream_gate(const struct ps_backend *backend, int device, ps_handle handle,
+                ps_notification_function reached, void *argument,
+                ps_handle *gate)
+{
+    struct cpu_operation operation = {
+        .kind = CPU_ENTER_GATE,
+        .gate = {reached, argument},
+    };
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    struct cpu_engine *engine = stream->engine;
+    return cpu_leave(engine,
+                     stream->capture != NULL
+                         ? PS_ERROR_NOT_SUPPORTED
+                         : gate_queue_locked(stream, &operation, gate));
+}
+
+static ps_status
+cpu_gate_open(const struct ps_backend *backend, int device, ps_handle handle)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    struct cpu_slot *gate =
+        cpu_slot_find_locked(engine, CPU_GATE, device, handle);
+    if (gate == NULL) {
+        return cpu_leave(engine, PS_ERROR_INVALID_HANDLE);
+    }
+    struct cpu_record *record = gate->object;
+    struct cpu_stream *stream = cpu_list_take(&record->parked);
+    cpu_slot_give_locked(engine, gate);
+    cpu_record_complete_locked(engine, record, PS_SUCCESS);
+    cpu_record_unref_locked(engine, record);
+    if (stream != NULL &&
+        (!cpu_stream_help_locked(stream) || !cpu_engine_help_locked(engine))) {
+        cpu_lock(engine);
+    }
+    return cpu_leave(engine, PS_SUCCESS);
 }
 
 void
 cpu_notify_members(struct ps_backend *table)
 {
     table->stream_notify = cpu_stream_notify;
+    table->event_notify = cpu_event_notify;
     table->notify_cancel = cpu_notify_cancel;
+    table->stream_gate = cpu_stream_gate;
+    table->gate_open = cpu_gate_open;
 }

@@ -1,7 +1,9 @@
-/* A stream's queue: what is put into it, and how its operations are done, in
- * order, each by the one thread that serves the stream at the time. */
+/* Streams and their queues: how a stream begins and ends, what is put into its
+ * queue, and how its operations are done, in order, each by the one thread
+ * that serves the stream at the time. */
 #include "engine.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -10,44 +12,51 @@ enum {
 };
 
 void
-cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
+cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
+                       int device, int priority)
 {
-    stream->next = NULL;
-    if (list->first == NULL) {
-        list->first = stream;
+    struct cpu_stream **newest = &engine->devices[device].streams;
+    *stream = (struct cpu_stream){
+        .engine = engine,
+        .device = device,
+        .priority = priority,
+        .tail = &stream->first,
+        .older = *newest,
+        .link = newest,
+    };
+    if (stream->older != NULL) {
+        stream->older->link = &stream->older;
     }
-    else {
-        list->last->next = stream;
-    }
-    list->last = stream;
+    *newest = stream;
 }
 
 void
-cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream)
+cpu_stream_reap_locked(struct cpu_stream *stream)
 {
-    stream->next = list->first;
-    if (list->first == NULL) {
-        list->last = stream;
+    if (!stream->destroyed || stream->first != NULL ||
+        stream->waiters != NULL || stream->capture != NULL) {
+        return;
     }
-    list->first = stream;
+    struct cpu_device *device = &stream->engine->devices[stream->device];
+    if (!stream->reported && device->unreported == PS_SUCCESS) {
+        device->unreported = stream->status;
+    }
+    *stream->link = stream->older;
+    if (stream->older != NULL) {
+        stream->older->link = stream->link;
+    }
+    free(stream);
 }
 
 struct cpu_stream *
-cpu_list_take(struct cpu_stream_list *list)
+cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
 {
-    struct cpu_stream *stream = list->first;
-    if (stream != NULL) {
-        list->first = stream->next;
+    if (handle == 0) {
+        return &engine->devices[device].default_stream;
     }
-    return stream;
-}
-
-void
-cpu_stream_ready_locked(struct cpu_stream *stream)
-{
-    struct cpu_engine *engine = stream->engine;
-    cpu_list_append(&engine->ready[-stream->priority], stream);
-    engine->ready_count++;
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
+    return slot != NULL ? slot->object : NULL;
 }
 
 /* A wait is kept on a failed stream too: a free behind it must not run before
@@ -171,8 +180,7 @@ stream_pop_locked(struct cpu_stream *stream)
     else {
         done = stream->first->ticket - 1;
     }
-    cpu_wake_locked(stream->waiters, done);
-    cpu_notify_reached_locked(stream, done);
+    cpu_stream_reached_locked(stream, done);
 }
 
 bool
@@ -263,9 +271,6 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
     struct cpu_engine *engine = stream->engine;
     enum cpu_kind kind = operation->kind;
     bool idle = stream->first == NULL;
-    if (stream->capture != NULL) {
-        return cpu_capture_add_locked(stream, operation);
-    }
     if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
         operation->transfer.nbytes <= INLINE_BYTES) {
         cpu_stream_push_locked(stream, operation);
@@ -294,19 +299,4 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
         cpu_lock(engine);
     }
     return PS_SUCCESS;
-}
-
-ps_status
-cpu_stream_enqueue(const struct ps_backend *backend, int device,
-                   ps_handle handle, struct cpu_operation *operation)
-{
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        status = cpu_stream_enqueue_locked(stream, operation);
-    }
-    cpu_unlock(engine);
-    return status;
 }

@@ -1,58 +1,9 @@
-/* Streams: their making and their end, what waits for their work and what is
- * said of it, and the members of the table that queue some. */
+/* The members of the table for streams, for work on them, and for devices. */
 #include <pystreams/faults.h>
 
 #include "engine.h"
 
 #include <stdlib.h>
-
-void
-cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
-                       int device, int priority)
-{
-    struct cpu_stream **newest = &engine->devices[device].streams;
-    *stream = (struct cpu_stream){
-        .engine = engine,
-        .device = device,
-        .priority = priority,
-        .tail = &stream->first,
-        .older = *newest,
-        .link = newest,
-    };
-    if (stream->older != NULL) {
-        stream->older->link = &stream->older;
-    }
-    *newest = stream;
-}
-
-void
-cpu_stream_reap_locked(struct cpu_stream *stream)
-{
-    if (!stream->destroyed || stream->first != NULL ||
-        stream->waiters != NULL || stream->capture != NULL) {
-        return;
-    }
-    struct cpu_device *device = &stream->engine->devices[stream->device];
-    if (!stream->told && device->lost == PS_SUCCESS) {
-        device->lost = stream->status;
-    }
-    *stream->link = stream->older;
-    if (stream->older != NULL) {
-        stream->older->link = stream->link;
-    }
-    free(stream);
-}
-
-struct cpu_stream *
-cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
-{
-    if (handle == 0) {
-        return &engine->devices[device].standard;
-    }
-    struct cpu_slot *slot =
-        cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
-    return slot != NULL ? slot->object : NULL;
-}
 
 /* Wait until the stream has done what was queued up to the ticket.  It may be
  * destroyed meanwhile, and is to be reaped then. */
@@ -69,15 +20,30 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
     return cpu_wait_locked(stream->engine, &stream->waiters, ticket, limit);
 }
 
-/* The failure of the stream, of which somebody is then told. */
+/* The failure of the stream, which counts as reported from here on. */
 static ps_status
 stream_tell_locked(struct cpu_stream *stream)
 {
-    stream->told = stream->status != PS_SUCCESS;
+    stream->reported = stream->status != PS_SUCCESS;
     return stream->status;
 }
 
 /* ---- Members ---- */
+
+ps_status
+cpu_stream_enqueue(const struct ps_backend *backend, int device,
+                   ps_handle handle, struct cpu_operation *operation)
+{
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    struct cpu_engine *engine = stream->engine;
+    return cpu_leave(engine,
+                     stream->capture != NULL
+                         ? cpu_capture_add_locked(stream, operation)
+                         : cpu_stream_enqueue_locked(stream, operation));
+}
 
 static ps_status
 cpu_stream_priority_range(const struct ps_backend *backend, int device,
@@ -144,17 +110,14 @@ static ps_status
 cpu_stream_query(const struct ps_backend *backend, int device,
                  ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        status = stream->capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED
-                 : stream->first != NULL ? PS_ERROR_NOT_READY
-                                         : stream->status;
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(stream->engine,
+                     stream->capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED
+                     : stream->first != NULL ? PS_ERROR_NOT_READY
+                                             : stream->status);
 }
 
 static ps_status
@@ -253,16 +216,16 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
-/* A failure that nobody was told of from a destroyed stream, or else the
- * failure of a live one. */
+/* A failure of a destroyed stream that was not reported, or else the failure
+ * of a live one. */
 static ps_status
 device_tell_locked(struct cpu_device *device)
 {
-    ps_status status = device->lost;
-    device->lost = PS_SUCCESS;
+    ps_status status = device->unreported;
+    device->unreported = PS_SUCCESS;
     for (struct cpu_stream *s = device->streams;
          s != NULL && status == PS_SUCCESS; s = s->older) {
-        if (!s->destroyed || !s->told) {
+        if (!s->destroyed || !s->reported) {
             status = stream_tell_locked(s);
         }
     }

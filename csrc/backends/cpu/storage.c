@@ -1,14 +1,62 @@
-/* Handles: integers that are checked, so that a wrong one is an error and not
- * a crash.  A handle is found only by all of its bits:
+/* What the engine keeps: items, the memory of operations and records, and the
+ * handles by which callers name its objects.  A handle is checked, so that a
+ * wrong one is an error and not a crash: it is found only by all of its bits,
  *
  *   63..29  28..5  4..2    1..0
  *   serial  slot   engine  tag
  *
- * No two of 2^35 handles in a row share a serial, so a stale one stays
+ * and as no two of 2^35 handles in a row share a serial, a stale one stays
  * stale. */
 #include "engine.h"
 
 #include <stdlib.h>
+
+/* ---- Items ---- */
+
+enum { CHUNK_ITEMS = 128 };
+
+void *
+cpu_item_take_locked(struct cpu_engine *engine)
+{
+    if (engine->items == NULL) {
+        union cpu_item *chunk = malloc(CHUNK_ITEMS * sizeof(*chunk));
+        if (chunk == NULL) {
+            return NULL;
+        }
+        for (int i = 0; i < CHUNK_ITEMS; i++) {
+            cpu_item_give_locked(engine, &chunk[i]);
+        }
+    }
+    union cpu_item *item = engine->items;
+    engine->items = item->next;
+    return item;
+}
+
+ps_status
+cpu_items_reserve_locked(struct cpu_engine *engine, size_t count)
+{
+    union cpu_item *taken = NULL, *item = NULL;
+    while (count-- > 0 && (item = cpu_item_take_locked(engine)) != NULL) {
+        item->next = taken;
+        taken = item;
+    }
+    while (taken != NULL) {
+        union cpu_item *next = taken->next;
+        cpu_item_give_locked(engine, taken);
+        taken = next;
+    }
+    return item != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+}
+
+void
+cpu_item_give_locked(struct cpu_engine *engine, void *memory)
+{
+    union cpu_item *item = memory;
+    item->next = engine->items;
+    engine->items = item;
+}
+
+/* ---- Handles ---- */
 
 enum { ENGINE_SHIFT = 2, SLOT_SHIFT = 5, SERIAL_SHIFT = 29 };
 
