@@ -297,6 +297,9 @@ bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
 /* A thread that counted as running does so no longer. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
+/* End a thread that began after so many forks, and release the lock: in a
+ * child that it forked it never counted.  Returns NULL. */
+void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
 /* The key of the stream whose work the calling thread executes, or NULL. */
 extern pthread_key_t cpu_serving_key;
@@ -339,8 +342,8 @@ void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
 /* Do the operation at the head of a stream that the caller took, and free it,
  * except after a CPU_FREE: that is the caller's to free.
- * False in a child that the operation forked: the thread must return without
- * touching anything that it knew, and the lock is not held. */
+ * False in a child that the operation forked: nothing that the caller knew
+ * but the engine, whose lock is held, exists any more. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
 /* Give up a stream that the caller took; it may be gone then. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
@@ -474,9 +477,10 @@ cpu_may_notify(const struct cpu_engine *engine)
 static inline void
 cpu_unlock(struct cpu_engine *engine)
 {
-    if (!cpu_may_notify(engine) || cpu_notify_due_locked(engine)) {
-        cpu_release(engine);
+    if (cpu_may_notify(engine)) {
+        cpu_notify_due_locked(engine);
     }
+    cpu_release(engine);
 }
 
 /* ---- Members of the table ---- */

@@ -558,21 +558,18 @@ push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
     }
 }
 
-/* Give up the streams that the launch took; false as cpu_stream_help_locked.
- */
-static bool
+/* Give up the streams that the launch took. */
+static void
 start_locked(struct cpu_stream **streams, size_t count, bool idle)
 {
     struct cpu_engine *engine = streams[0]->engine;
-    if (idle && !cpu_stream_help_locked(streams[0])) {
-        return false;
+    bool here = !idle || cpu_stream_help_locked(streams[0]);
+    for (size_t i = 1; i < count && here; i++) {
+        here = cpu_stream_help_locked(streams[i]);
     }
-    for (size_t i = 1; i < count; i++) {
-        if (!cpu_stream_help_locked(streams[i])) {
-            return false;
-        }
+    if (count > 1 && here) {
+        cpu_engine_help_locked(engine);
     }
-    return count == 1 || cpu_engine_help_locked(engine);
 }
 
 static ps_status
@@ -598,9 +595,7 @@ launch_locked(struct cpu_stream *stream, struct graph *graph)
     push_wait_locked(stream, graph->done);
     push_plan_locked(plan, streams);
     push_next_record_locked(stream, &graph->done);
-    if (!start_locked(streams, plan->branch_count, idle)) {
-        cpu_lock(engine);
-    }
+    start_locked(streams, plan->branch_count, idle);
     free(streams);
     return PS_SUCCESS;
 }

@@ -139,9 +139,8 @@ cpu_gate_open(const struct ps_backend *backend, int device, ps_handle handle)
     cpu_slot_give_locked(engine, gate);
     cpu_record_complete_locked(engine, record, PS_SUCCESS);
     cpu_record_unref_locked(engine, record);
-    if (stream != NULL &&
-        (!cpu_stream_help_locked(stream) || !cpu_engine_help_locked(engine))) {
-        cpu_lock(engine);
+    if (stream != NULL && cpu_stream_help_locked(stream)) {
+        cpu_engine_help_locked(engine);
     }
     return cpu_leave(engine, PS_SUCCESS);
 }

@@ -117,12 +117,12 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     default:
         operation->call.function(operation->call.argument);
     }
-    if (cpu_forks != forks) {
-        return false;
+    bool forked = cpu_forks != forks;
+    if (!forked) {
+        pthread_setspecific(cpu_serving_key, outer);
     }
-    pthread_setspecific(cpu_serving_key, outer);
     cpu_lock(engine);
-    return true;
+    return !forked;
 }
 
 /* Do what the operation at the head says; false as cpu_stream_serve_locked. */
@@ -295,8 +295,8 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
         item->record->refs++;
     }
     cpu_stream_push_locked(stream, item);
-    if (idle && !cpu_stream_help_locked(stream)) {
-        cpu_lock(engine);
+    if (idle) {
+        cpu_stream_help_locked(stream);
     }
     return PS_SUCCESS;
 }

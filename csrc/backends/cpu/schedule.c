@@ -207,6 +207,16 @@ cpu_engine_leave_locked(struct cpu_engine *engine)
     pthread_cond_broadcast(&engine->ended);
 }
 
+void *
+cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
+{
+    if (cpu_forks == forks) {
+        cpu_engine_leave_locked(engine);
+    }
+    cpu_unlock(engine);
+    return NULL;
+}
+
 void
 cpu_release(struct cpu_engine *engine)
 {
@@ -252,11 +262,11 @@ cpu_notify_due_locked(struct cpu_engine *engine)
         cpu_release(engine);
         pthread_setspecific(cpu_serving_key, &notifying);
         reached(argument, status);
+        pthread_setspecific(cpu_serving_key, NULL);
+        cpu_lock(engine);
         if (cpu_forks != forks) {
             return false;
         }
-        pthread_setspecific(cpu_serving_key, NULL);
-        cpu_lock(engine);
     }
     engine->notifying = false;
     cpu_engine_leave_locked(engine);
@@ -308,9 +318,6 @@ cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
     *waiters = &waiter;
     /* No other thread may come to run what is due. */
     bool over = cpu_may_notify(engine) && !cpu_notify_due_locked(engine);
-    if (over) {
-        cpu_lock(engine);
-    }
     while (!waiter.woken && !over) {
         over = wait_once_locked(engine, &waiter, limit);
     }

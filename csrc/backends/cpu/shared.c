@@ -353,21 +353,20 @@ watcher_main(void *argument)
     enum { AT_A_TIME = 64 };
     struct cpu_engine *engine = argument;
     struct epoll_event events[AT_A_TIME];
+    unsigned forks = cpu_forks;
     cpu_lock(engine);
-    while (engine->phase == CPU_OPEN) {
+    while (engine->phase == CPU_OPEN && cpu_forks == forks) {
         int epoll = engine->watcher.epoll.number;
         cpu_unlock(engine);
         int count = epoll_wait(epoll, events, AT_A_TIME, -1);
         cpu_lock(engine);
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count && cpu_forks == forks; i++) {
             if (events[i].data.ptr != NULL) {
                 watch_end_locked(engine, events[i].data.ptr);
             }
         }
     }
-    cpu_engine_leave_locked(engine);
-    cpu_unlock(engine);
-    return NULL;
+    return cpu_thread_end_locked(engine, forks);
 }
 
 static ps_status

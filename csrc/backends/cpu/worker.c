@@ -1,7 +1,8 @@
 /* The bodies of the engine's threads.  The few workers serve all streams, an
  * operation at a time, as the scheduler says, and look for more before they
  * sleep.  The timer wakes the sleepers on time even while every worker is
- * busy. */
+ * busy.  A thread that forks, in a callback of the user's, ends in the child,
+ * whose engine starts threads of its own. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -13,25 +14,19 @@ void *
 cpu_timer_main(void *argument)
 {
     struct cpu_engine *engine = argument;
+    unsigned forks = cpu_forks;
     /* Otherwise the kernel may wake it 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1);
     cpu_lock(engine);
-    while (engine->phase == CPU_OPEN) {
+    while (engine->phase == CPU_OPEN && cpu_forks == forks) {
         struct cpu_stream *stream = cpu_sleeper_take_locked(engine);
-        if (stream == NULL) {
-            continue;
+        if (stream != NULL && cpu_stream_serve_locked(stream) &&
+            cpu_stream_help_locked(stream) && cpu_engine_help_locked(engine)) {
+            cpu_unlock(engine);
+            cpu_lock(engine);
         }
-        if (!cpu_stream_serve_locked(stream) ||
-            !cpu_stream_help_locked(stream) ||
-            !cpu_engine_help_locked(engine)) {
-            return NULL;
-        }
-        cpu_unlock(engine);
-        cpu_lock(engine);
     }
-    cpu_engine_leave_locked(engine);
-    cpu_unlock(engine);
-    return NULL;
+    return cpu_thread_end_locked(engine, forks);
 }
 
 static void
@@ -43,44 +38,47 @@ worker_sleep_locked(struct cpu_engine *engine)
     engine->coming = false;
 }
 
+/* False as cpu_stream_serve_locked. */
+static bool
+worker_serve_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_operation *operation = stream->first;
+    bool frees = operation->kind == CPU_FREE;
+    engine->ready_count--;
+    if (!cpu_stream_serve_locked(stream)) {
+        return false;
+    }
+    cpu_stream_settle_locked(stream);
+    if (frees) {
+        cpu_unlock(engine);
+        free(operation);
+        cpu_lock(engine);
+    }
+    return true;
+}
+
 void *
 cpu_worker_main(void *argument)
 {
     struct cpu_engine *engine = argument;
-    unsigned served = 0;
+    unsigned forks = cpu_forks, served = 0;
     cpu_lock(engine);
     engine->coming = false;
-    while (engine->phase == CPU_OPEN) {
+    while (engine->phase == CPU_OPEN && cpu_forks == forks) {
         struct cpu_stream *stream = engine->scheduler(engine);
-        if (stream == NULL) {
-            if (!cpu_may_notify(engine)) {
-                worker_sleep_locked(engine);
-            }
-            else if (!cpu_notify_due_locked(engine)) {
-                return NULL;
-            }
-            continue;
+        if (stream == NULL && cpu_may_notify(engine)) {
+            cpu_notify_due_locked(engine);
         }
-        struct cpu_operation *operation = stream->first;
-        bool frees = operation->kind == CPU_FREE;
-        engine->ready_count--;
-        if (!cpu_stream_serve_locked(stream)) {
-            return NULL;
+        else if (stream == NULL) {
+            worker_sleep_locked(engine);
         }
-        cpu_stream_settle_locked(stream);
-        if (frees) {
-            cpu_unlock(engine);
-            free(operation);
-            cpu_lock(engine);
-        }
-        if (++served % TURN == 0) {
+        else if (worker_serve_locked(stream) && ++served % TURN == 0) {
             engine->coming = true;
             cpu_unlock(engine);
             cpu_lock(engine);
             engine->coming = false;
         }
     }
-    cpu_engine_leave_locked(engine);
-    cpu_unlock(engine);
-    return NULL;
+    return cpu_thread_end_locked(engine, forks);
 }

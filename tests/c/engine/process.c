@@ -94,6 +94,7 @@ struct forker {
     pid_t child;
     int status;
     bool child_returns;
+    sem_t forked;
 };
 
 static void
@@ -170,6 +171,40 @@ fork_in_notification(struct forker *forker)
     CHECK(forker->status == 0);
 }
 
+static void
+fork_reached_by_worker(void *argument, ps_status status)
+{
+    struct forker *forker = argument;
+    fork_reached(argument, status);
+    sem_post(&forker->forked);
+}
+
+/* A child of one that a worker runs has no other thread, so it ends. */
+static void
+fork_in_worker(struct forker *forker)
+{
+    struct ps_notification notification = {
+        .reached = fork_reached_by_worker,
+        .argument = forker,
+    };
+    struct hold hold;
+    void *data = NULL;
+    if (SANITIZED) {
+        return;
+    }
+    sem_init(&forker->forked, 0, 0);
+    OK(cpu->memory_allocate(cpu, 0, forker->stream, 9, &data));
+    hold_take(cpu, &hold, forker->stream);
+    /* A worker releases the lock after a free, and then notifies. */
+    OK(cpu->memory_free(cpu, 0, forker->stream, data));
+    OK(cpu->stream_notify(cpu, 0, forker->stream, &notification));
+    forker->child_returns = true;
+    forker->status = -1;
+    hold_release(&hold);
+    sem_wait(&forker->forked);
+    CHECK(forker->status == 0);
+}
+
 void
 test_fork(void)
 {
@@ -208,6 +243,7 @@ test_fork(void)
     OK(cpu->stream_synchronize(cpu, 0, forker.stream, NULL));
     CHECK(forker.status == 0);
     fork_in_notification(&forker);
+    fork_in_worker(&forker);
     OK(cpu->stream_destroy(cpu, 0, forker.stream));
     OK(cpu->event_destroy(cpu, 0, forker.event));
 }
