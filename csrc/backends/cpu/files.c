@@ -1,8 +1,9 @@
 /* Files that processes share: a page of memory, and the pipes that end with
  * the process.  A file of another process is found by number through /proc.
  *
- * One rule: a file that is not what it is said to be is neither opened nor
- * mapped, since to open one may have effects. */
+ * One rule: a file is looked at before it is opened or mapped, and left alone
+ * if it is not of the expected kind, since opening it may have effects: the
+ * writer of a named pipe sees a reader come. */
 #include "shared.h"
 
 #include <dirent.h>
@@ -46,7 +47,7 @@ cpu_file_close_locked(struct cpu_file *file)
 
 /* ---- Files of other processes ---- */
 
-/* What a file must be for a peer's to be opened. */
+/* A file of a peer is opened only if it matches this. */
 struct expected {
     mode_t type;
     uint64_t inode;
@@ -78,8 +79,8 @@ open_failure(void)
 }
 
 /* Open a file that a process has open.
- * Statuses: PS_ERROR_INVALID_HANDLE where it no longer has, it is another one
- * or out of reach, PS_ERROR_OUT_OF_MEMORY. */
+ * Statuses: PS_ERROR_INVALID_HANDLE if it no longer has, if that is another
+ * file, or if this process may not look; PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 peer_open(pid_t process, int number, const struct expected *expected,
           int *opened)

@@ -1,11 +1,12 @@
-/* Memory: host memory that plays the device's, its copies and fills.  A block
- * begins with the operation that will free it, so that freeing in stream order
- * needs neither memory nor room in the queue.  What work still uses when the
- * engine stops is never freed.
+/* Memory: host memory in place of a device's, and its copies and fills.  A
+ * block begins with the operation that will free it, so that freeing in stream
+ * order needs neither memory nor room in the queue.  A block that is in use
+ * when the engine stops is never freed.
  *
- * An emulated device has so much memory and no more, and knows what is in it.
- * A block counts from the call that allocates it to the call that frees it, as
- * work that is queued later may have its memory. */
+ * An emulated device has a limited amount of memory, and a tree of the blocks
+ * in it.  A block counts from the call that allocates it to the call that
+ * frees it, not to the end of the free in stream order: on a device, work that
+ * is queued later could use the memory. */
 #include "engine.h"
 
 #include <search.h>
@@ -119,15 +120,17 @@ static ps_status
 cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
                 void *data)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
     struct block *block = block_of(data);
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    bool idle = stream != NULL && stream->first == NULL;
-    if (stream != NULL && engine->memory != 0) {
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    struct cpu_engine *engine = stream->engine;
+    bool idle = stream->first == NULL;
+    if (engine->memory != 0) {
         emulated_remove_locked(engine, data);
     }
-    if (stream != NULL && !idle) {
+    if (!idle) {
         block->end.kind = CPU_FREE;
         cpu_stream_push_locked(stream, &block->end);
     }
@@ -135,7 +138,7 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
     if (idle) {
         free(block);
     }
-    return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -192,9 +195,8 @@ cpu_memory_info(const struct ps_backend *backend, int device,
     }
     cpu_lock(engine);
     *available = engine->memory - engine->devices[device].used;
-    cpu_unlock(engine);
     *total = engine->memory;
-    return PS_SUCCESS;
+    return cpu_leave(engine, PS_SUCCESS);
 }
 
 uint64_t
@@ -203,7 +205,7 @@ cpu_host_memory(void)
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Of an emulated device; all memory is in reach of the others. */
+/* For emulated devices only: host memory has no device. */
 static ps_status
 cpu_memory_device(const struct ps_backend *backend, int device,
                   const void *address, int *owner)
@@ -216,8 +218,8 @@ cpu_memory_device(const struct ps_backend *backend, int device,
     if (found != NULL) {
         *owner = (*found)->device;
     }
-    cpu_unlock(engine);
-    return found != NULL ? PS_SUCCESS : PS_ERROR_INVALID_VALUE;
+    return cpu_leave(engine,
+                     found != NULL ? PS_SUCCESS : PS_ERROR_INVALID_VALUE);
 }
 
 static ps_status

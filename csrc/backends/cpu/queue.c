@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    INLINE_BYTES = 64 * 1024, /* of a transfer cheaper done than queued */
+    INLINE_BYTES = 64 * 1024, /* a transfer up to this is done, not queued */
     HELP = 16,                /* operations that a caller does at a time */
 };
 
@@ -90,7 +90,8 @@ cpu_stream_push_locked(struct cpu_stream *stream,
     stream->pending++;
 }
 
-/* Do an operation of the users'; false as cpu_stream_serve_locked. */
+/* Do the part of an operation that needs the lock released: it is long, or
+ * calls the user's functions.  False as cpu_stream_serve_locked. */
 static bool
 stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
@@ -98,8 +99,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     const struct cpu_stream *outer = cpu_serving();
     unsigned forks = cpu_forks;
     cpu_unlock(engine);
-    /* If there is no memory for this, a wait of the work for its own stream is
-     * not detected. */
+    /* If this fails for want of memory, a host function that waits for its
+     * own stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
     pthread_setspecific(cpu_serving_key, stream);
     switch (operation->kind) {
     case CPU_COPY:
@@ -125,7 +126,7 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     return !forked;
 }
 
-/* Do what the operation at the head says; false as cpu_stream_serve_locked. */
+/* Do the operation at the head; false as cpu_stream_serve_locked. */
 static bool
 stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
@@ -274,9 +275,10 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
     if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
         operation->transfer.nbytes <= INLINE_BYTES) {
         cpu_stream_push_locked(stream, operation);
-        stream_do_locked(stream, operation);
-        stream_pop_locked(stream);
-        cpu_stream_settle_locked(stream);
+        if (stream_do_locked(stream, operation)) {
+            stream_pop_locked(stream);
+            cpu_stream_settle_locked(stream);
+        }
         return PS_SUCCESS;
     }
     ps_status status = cpu_engine_staff_locked(engine, kind);

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* Wait until the stream has done what was queued up to the ticket.  It may be
- * destroyed meanwhile, and is to be reaped then. */
+/* Wait until the stream's work up to the ticket is done.  The stream may be
+ * destroyed meanwhile, so the caller reaps it. */
 static ps_status
 stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
                    const struct cpu_limit *limit)
@@ -22,7 +22,7 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
 
 /* The failure of the stream, which counts as reported from here on. */
 static ps_status
-stream_tell_locked(struct cpu_stream *stream)
+stream_report_locked(struct cpu_stream *stream)
 {
     stream->reported = stream->status != PS_SUCCESS;
     return stream->status;
@@ -102,8 +102,8 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
             cpu_stream_reap_locked(stream);
         }
     }
-    cpu_unlock(engine);
-    return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    return cpu_leave(engine,
+                     slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
 }
 
 static ps_status
@@ -126,21 +126,19 @@ cpu_stream_synchronize(const struct ps_backend *backend, int device,
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL && stream->capture != NULL) {
-        status = PS_ERROR_CAPTURE_UNSUPPORTED;
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    else if (stream != NULL) {
-        status = stream_wait_locked(stream, engine->tickets, &limit);
-        if (status == PS_SUCCESS) {
-            status = stream_tell_locked(stream);
-        }
-        cpu_stream_reap_locked(stream);
+    if (stream->capture != NULL) {
+        return cpu_leave(engine, PS_ERROR_CAPTURE_UNSUPPORTED);
     }
-    cpu_unlock(engine);
-    return status;
+    ps_status status = stream_wait_locked(stream, engine->tickets, &limit);
+    if (status == PS_SUCCESS) {
+        status = stream_report_locked(stream);
+    }
+    cpu_stream_reap_locked(stream);
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -150,18 +148,16 @@ cpu_stream_wait_room(const struct ps_backend *backend, int device,
     struct cpu_engine *engine = cpu_engine_of(backend);
     struct cpu_limit limit =
         cpu_limit(engine, &(struct ps_limit){.timeout_ns = timeout_ns});
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream != NULL) {
-        status = PS_SUCCESS;
-        while (status == PS_SUCCESS && stream->pending >= CPU_QUEUE_LIMIT) {
-            status = stream_wait_locked(stream, stream->first->ticket, &limit);
-        }
-        cpu_stream_reap_locked(stream);
+    ps_status status = PS_SUCCESS;
+    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    cpu_unlock(engine);
-    return status;
+    while (status == PS_SUCCESS && stream->pending >= CPU_QUEUE_LIMIT) {
+        status = stream_wait_locked(stream, stream->first->ticket, &limit);
+    }
+    cpu_stream_reap_locked(stream);
+    return cpu_leave(engine, status);
 }
 
 static ps_status
@@ -175,8 +171,8 @@ cpu_stream_device(const struct ps_backend *backend, ps_handle handle,
     if (slot != NULL) {
         *device = slot->device;
     }
-    cpu_unlock(engine);
-    return slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    return cpu_leave(engine,
+                     slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
 }
 
 static ps_status
@@ -219,14 +215,14 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
 /* A failure of a destroyed stream that was not reported, or else the failure
  * of a live one. */
 static ps_status
-device_tell_locked(struct cpu_device *device)
+device_report_locked(struct cpu_device *device)
 {
     ps_status status = device->unreported;
     device->unreported = PS_SUCCESS;
     for (struct cpu_stream *s = device->streams;
          s != NULL && status == PS_SUCCESS; s = s->older) {
         if (!s->destroyed || !s->reported) {
-            status = stream_tell_locked(s);
+            status = stream_report_locked(s);
         }
     }
     return status;
@@ -250,10 +246,9 @@ cpu_device_synchronize(const struct ps_backend *backend, int index,
         stream = older;
     }
     if (status == PS_SUCCESS) {
-        status = device_tell_locked(device);
+        status = device_report_locked(device);
     }
-    cpu_unlock(engine);
-    return status;
+    return cpu_leave(engine, status);
 }
 
 void
