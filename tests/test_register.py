@@ -7,6 +7,7 @@ import re
 
 import pytest
 import tables
+from places import SUPPORT
 
 import pystreams
 from pystreams import _C
@@ -88,10 +89,10 @@ print(_C.backends()[-2:])
 """
 
 
-def test_tables_of_other_headers(run_python, request):
+def test_tables_of_other_headers(run_python):
     """What an older table has not is NULL, what a newer one has more is not
     read."""
-    done = run_python(OTHER_HEADERS.format(tests=str(request.path.parent)))
+    done = run_python(OTHER_HEADERS.format(tests=str(SUPPORT)))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "(('mine', 77), ('newer', 78))\n"
 
@@ -220,8 +221,8 @@ assert repr(pystreams.device("d3:1")) == "device(type='d3', index=1)"
 """
 
 
-def test_too_many(run_python, request):
-    done = run_python(FULL.format(tests=str(request.path.parent)))
+def test_too_many(run_python):
+    done = run_python(FULL.format(tests=str(SUPPORT)))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         "8 register_backend: there is no place for the d6 backend: 8 are "
