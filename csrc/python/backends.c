@@ -1,7 +1,7 @@
 /* Which backends there are, and which of them a call uses: those of this
  * library, registered when the module is first imported, and those that
- * extension modules bring along.  Backends outlive the module, so that
- * importing it again finds them. */
+ * extension modules register.  Backends outlive the module, so that a second
+ * import finds them. */
 #include "backends.h"
 
 #include <ctype.h>
@@ -15,8 +15,8 @@
 #include "device_functions.h"
 #include "errors.h"
 
-/* A number of devices, at least so many, from the environment: 0 where the
- * variable is not set, -1 with ValueError where it is no such number. */
+/* Read a number of devices from the environment: 0 if the variable is not set,
+ * -1 with ValueError if it is not a number from `least` up. */
 static int
 devices_from_environment(const char *variable, int least)
 {
@@ -37,8 +37,8 @@ devices_from_environment(const char *variable, int least)
     return (int)value;
 }
 
-/* A size of memory from the environment, at least a byte: 0 where the variable
- * is not set; -1 with ValueError where it is no such size. */
+/* Read a size of at least one byte from the environment: 0 if the variable is
+ * not set; -1 with ValueError if it is not such a size. */
 static int
 memory_from_environment(const char *variable, uint64_t *nbytes)
 {
@@ -68,7 +68,7 @@ memory_from_environment(const char *variable, uint64_t *nbytes)
     return 0;
 }
 
-/* -1 with an exception, ValueError where the table is refused. */
+/* -1 with an exception, ValueError if the table is refused. */
 static int
 register_table(const struct ps_backend *table, const struct ps_faults *faults)
 {
@@ -209,7 +209,7 @@ forced_runtime(const char *name)
     return runtime;
 }
 
-/* The CUDA device where there is a usable one, else the CPU. */
+/* CUDA if it has a usable device, else the CPU. */
 static struct ps_runtime *
 preferred_runtime(void)
 {

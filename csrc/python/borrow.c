@@ -1,5 +1,5 @@
-/* Memory of other libraries: what a copy takes beside Buffers.  Nothing that a
- * producer says of its memory is believed before it was checked. */
+/* Memory of other libraries, which copies accept like Buffers.  Everything
+ * that a producer says of its memory is checked before it is used. */
 #include "borrow.h"
 
 #include "args.h"
@@ -12,7 +12,7 @@
 #include "external_stream.h"
 #include "stream.h"
 
-/* The bytes of the claim; -1 with ValueError. */
+/* The size of the claimed memory in bytes; -1 with ValueError. */
 static int
 claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
 {
@@ -63,7 +63,8 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
     return 0;
 }
 
-/* Whether the address is of the device, as far as the backend can tell. */
+/* -1 with an exception if the backend knows that the address is not memory of
+ * the device. */
 static int
 check_place(struct module_state *state, const struct claim *claim,
             const char *address)
@@ -125,14 +126,14 @@ check_address(struct module_state *state, const struct claim *claim,
                : check_place(state, claim, first + nbytes - 1);
 }
 
-/* What a block is released by: the owner's function and the owner. */
+/* How to give memory back to its owner. */
 struct debt {
     void (*release)(void *owner);
     void *owner;
 };
 
-/* On any thread, which need not hold the GIL.  The owner's function may run
- * Python, which no exception may be on its way through. */
+/* Runs on any thread, with or without the GIL.  The owner's function may run
+ * Python code, so a pending exception is put aside meanwhile. */
 static ps_status
 release_debt(void *memory)
 {
@@ -231,8 +232,8 @@ release_view(void *owner)
     PyMem_Free(owner);
 }
 
-/* Whether items of a struct module's format are Python objects; the names of
- * fields stand between colons. */
+/* Whether a struct module's format has Python objects among its items.  Names
+ * of fields stand between colons. */
 static bool
 has_objects(const char *format)
 {
@@ -243,9 +244,9 @@ has_objects(const char *format)
     return *format != '\0';
 }
 
-/* After the object gave no view: 0, with no exception any more, where DLPack
- * is to be tried, as for the arrays of CuPy and of JAX, which have the buffer
- * protocol but only for memory of the host; else -1. */
+/* After an object refused a view: 0 with the exception cleared if DLPack
+ * should be tried, else -1.  The arrays of CuPy and JAX, for example, have the
+ * buffer protocol, but use it only for host memory. */
 static int
 try_dlpack_instead(struct module_state *state, PyObject *object)
 {
@@ -265,7 +266,8 @@ try_dlpack_instead(struct module_state *state, PyObject *object)
     return found > 0 ? 0 : -1;
 }
 
-/* Objects with the buffer protocol: 1, 0 where it has none, -1. */
+/* Hold the memory of an object with the buffer protocol: 1; 0 if it has none;
+ * -1 with an exception. */
 static int
 view_hold(struct module_state *state, PyObject *object,
           struct ps_device *device, struct span *span)
@@ -307,7 +309,7 @@ view_hold(struct module_state *state, PyObject *object,
     return 1;
 }
 
-/* As view_hold, for any object that is no Buffer. */
+/* As view_hold, for any object except a Buffer. */
 static int
 object_hold(struct module_state *state, PyObject *object,
             struct ps_device *device, struct ps_stream *stream,
@@ -323,8 +325,9 @@ object_hold(struct module_state *state, PyObject *object,
     return found;
 }
 
-/* The producer made device memory ready for a stream of its device; have the
- * one that the copy runs on wait, where that is of another device. */
+/* The producer made device memory ready for a stream of the memory's device.
+ * If the copy runs on a stream of another device, have that stream wait for
+ * it. */
 static int
 follow(struct module_state *state, struct span *span, struct ps_stream *stream)
 {

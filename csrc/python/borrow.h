@@ -7,12 +7,12 @@
 #include "args.h"
 #include "buffer.h"
 
-/* The most dimensions that a producer is believed to have: NumPy's. */
+/* The most dimensions that a producer's array may have, as in NumPy. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer says of its memory. */
+/* What a producer claims about its memory. */
 struct claim {
-    /* What says so, for messages: "the DLPack tensor". */
+    /* The claimant, for messages: "the DLPack tensor". */
     const char *what;
     /* NULL for host memory. */
     struct ps_device *device;
@@ -22,40 +22,44 @@ struct claim {
     uint64_t item_bits;
     int ndim;
     const int64_t *shape;
-    /* NULL where contiguous; counted in units of bytes, or of items. */
+    /* NULL if contiguous; counted in units of stride_unit. */
     const int64_t *strides;
     int64_t stride_unit;
 };
 
-/* Check a claim and hold the memory, for host memory on behalf of host_device;
- * after success release(owner) is called when nothing uses it any more, with
- * the GIL held.  -1 with an exception. */
+/* Check a claim and hold the memory, host memory on behalf of host_device.
+ * After success release(owner) is called, with the GIL held, when nothing uses
+ * the memory any more.  -1 with an exception. */
 int claim_hold(struct module_state *state, const struct claim *claim,
                struct ps_device *host_device, void *owner,
                void (*release)(void *owner), struct span *span);
 
-/* The memory of a copy's other side, a Buffer's or any object's, which is the
- * method's first argument: ready for work on the stream (NULL: the current one
- * of the memory's device).  write: not read-only.  -1 with an exception. */
+/* Hold the memory of the method's first argument, a Buffer or any other
+ * object, as the other side of a copy, ready for work on the stream (NULL: the
+ * current one of the memory's device).  write: read-only memory is refused. -1
+ * with an exception. */
 int operand_hold(struct module_state *state, const struct signature *method,
                  PyObject *object, struct span *partner,
                  struct ps_stream *stream, bool write, struct span *span);
 
-/* The stream that work on memory of the device will run on: stream where it is
- * of that device, else the current one.  A new reference: what runs until
- * then may make another current. */
+/* A new reference to the stream that work on memory of the device will run on:
+ * `stream` if it is of that device, else the current one.  The reference is
+ * needed because Python code that runs until then may make another stream
+ * current. */
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream);
 
-/* The protocols' number of a stream, whose 0 is not allowed. */
+/* The number of a stream in DLPack and the CUDA array interface, which do not
+ * allow 0. */
 static inline ps_handle
 protocol_number(struct ps_stream *stream)
 {
     return stream->handle != 0 ? stream->handle : 1;
 }
 
-/* A new reference to the stream of a protocol's number: 1 the default stream,
- * 2 the calling thread's, else a handle; NULL with an exception. */
+/* A new reference to the stream that such a number means: 1 the default
+ * stream, 2 the calling thread's, else a handle.  NULL with an exception that
+ * names the function and the parameter. */
 struct ps_stream *
 protocol_stream(struct module_state *state, struct ps_device *device,
                 const char *function, const char *name, PyObject *number);

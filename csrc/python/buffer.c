@@ -1,6 +1,6 @@
-/* The type `Buffer`: bytes of device or pinned memory, or a part of another
- * Buffer's.  A method that may release the GIL works on a held copy of the
- * object's fields, because another thread may close it meanwhile. */
+/* The type `Buffer`: device or pinned memory, or a part of another Buffer's.
+ * A method that may release the GIL works on a held copy of the object's
+ * fields, because another thread may close the Buffer meanwhile. */
 #include "buffer.h"
 
 #include <structmember.h>
@@ -72,7 +72,7 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
-/* Report a failure to give memory up that failed no call. */
+/* Report a deferred free that failed, as it belongs to no call. */
 static void
 memory_report(struct module_state *state, struct ps_runtime *runtime)
 {
@@ -185,8 +185,8 @@ allocation_stream(struct module_state *state, struct ps_device *device,
     return stream;
 }
 
-/* The device whose backend pins memory: a CPU has no need of it, so "cpu"
- * stands for the accelerator. */
+/* The device whose backend pins the memory.  A CPU needs no pinned memory, so
+ * "cpu" means the accelerator. */
 static struct ps_device *
 pinning_device(struct module_state *state, struct ps_device *device)
 {
@@ -290,8 +290,8 @@ Buffer_repr(PyObject *op)
         self->nbytes, text.chars);
 }
 
-/* The stream that a method's argument names, NULL for None and none given; -1
- * with an exception. */
+/* The stream that a method's argument names, NULL if it is None or was not
+ * given; -1 with an exception. */
 static int
 optional_stream(struct module_state *state, const char *method,
                 PyObject *argument, struct ps_stream **stream)
@@ -304,8 +304,8 @@ optional_stream(struct module_state *state, const char *method,
     return *stream != NULL ? 0 : -1;
 }
 
-/* A method that copies between this Buffer and the object that its first
- * parameter is, to the Buffer (`here`) or from it. */
+/* A method that copies between this Buffer and its first argument: to the
+ * Buffer if `here`, else from it. */
 static PyObject *
 copy_with(PyObject *op, const struct signature *signature,
           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
@@ -447,8 +447,8 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, self.nbytes);
     if (bytes != NULL) {
         int64_t extent = self.nbytes;
-        /* Nobody else has seen the bytes yet, so they may be written; a copy
-         * whose wait was interrupted keeps them. */
+        /* No other code has the bytes object yet, so it may be written.  A
+         * copy whose wait was interrupted keeps the object alive. */
         struct claim claim = {
             .what = "bytes",
             .data = PyBytes_AS_STRING(bytes),

@@ -20,13 +20,13 @@
 #include "external_stream.h"
 #include "stream.h"
 
-/* What is current on a thread, or in a context. */
+/* The current streams of a thread, or of a context. */
 struct choice {
     struct ps_currents *currents;
-    /* The number of the thread that it is for. */
+    /* The number of the thread that they are for. */
     uint64_t thread;
-    /* Of a thread's: its context outside of those that it enters; NULL while
-     * that is not known. */
+    /* For a thread: the context that it has before it enters any; NULL until
+     * that is known. */
     PyObject *home;
 };
 
@@ -77,7 +77,7 @@ destroy_capsule(PyObject *capsule)
     }
 }
 
-/* An owner of the choice, which is destroyed on failure. */
+/* A capsule that owns the choice.  On failure the choice is destroyed. */
 static PyObject *
 capsule_of(struct choice *choice, struct module_state *state)
 {
@@ -107,7 +107,8 @@ thread_choice(struct module_state *state)
     if (choice == NULL) {
         return (struct choice *)PyErr_NoMemory();
     }
-    /* First, as what follows may run a collector, which may come here. */
+    /* Set first, because the calls below may run the garbage collector, which
+     * may call this function. */
     if (ps_thread_set_word(PS_THREAD_CURRENTS, choice) != PS_SUCCESS) {
         choice_destroy(choice, state);
         return (struct choice *)PyErr_NoMemory();
@@ -133,7 +134,8 @@ find_choice(struct choice *thread)
         PyErr_Clear();
         return NULL;
     }
-    /* Whoever walks through a context finds the variable. */
+    /* Any code that iterates over a context sees the variable, and could set
+     * it. */
     if (capsule != NULL && PyCapsule_IsValid(capsule, CHOICE)) {
         choice = PyCapsule_GetPointer(capsule, CHOICE);
     }
@@ -141,7 +143,7 @@ find_choice(struct choice *thread)
     return choice != NULL && choice->thread == thread->thread ? choice : NULL;
 }
 
-/* What the running context has of its own, borrowed from it; NULL: nothing.
+/* The choice of the running context, borrowed from it; NULL if it has none.
  * thread: the calling thread's. */
 static inline struct choice *
 context_choice(struct choice *thread)
@@ -174,14 +176,14 @@ current_stream_at(struct module_state *state, int type)
     return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
 }
 
-/* If the running context is the thread's own, make that known: 1, 0 if it was
- * entered, -1 with an exception. */
+/* Find out whether the running context is the thread's own: 1, after storing
+ * it as its home; 0 if the thread has entered it; -1 with an exception. */
 static int
 find_home(struct choice *thread)
 {
     PyThreadState *state = PyThreadState_Get();
     if (state->context == NULL) {
-        /* Nothing was entered.  To copy the context is to make it first. */
+        /* No context was entered.  Copying the context creates it. */
         PyObject *copy = PyContext_CopyCurrent();
         if (copy == NULL) {
             return -1;
@@ -203,7 +205,7 @@ find_home(struct choice *thread)
     return 1;
 }
 
-/* Give the running context a copy of what is current in it. */
+/* Give the running context its own copy of the current streams. */
 static struct choice *
 renew_context_choice(struct module_state *state, struct choice *thread)
 {
@@ -222,7 +224,7 @@ renew_context_choice(struct module_state *state, struct choice *thread)
     return token != NULL ? choice : NULL;
 }
 
-/* What a change in the running context is to change; NULL with an
+/* The choice that a change in the running context modifies; NULL with an
  * exception. */
 static struct choice *
 choice_to_change(struct module_state *state)
@@ -243,7 +245,8 @@ choice_to_change(struct module_state *state)
 }
 
 /* Call ps_current_set or ps_current_enter for a stream that the caller holds;
- * without the GIL if that has to switch the device, which may take long. */
+ * with the GIL released if that has to switch the device, which may take
+ * long. */
 static ps_status
 make_current(struct module_state *state, struct ps_stream *stream,
              ps_status (*operation)(struct ps_currents *currents,
@@ -287,8 +290,8 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-/* As choice_to_change, for a change that must not fail: NULL, without an
- * exception, if this thread and context have entered nothing. */
+/* As choice_to_change, for a change that must not fail: NULL without an
+ * exception if this thread and context have entered no stream. */
 static struct choice *
 choice_to_leave(struct module_state *state)
 {
@@ -298,8 +301,8 @@ choice_to_leave(struct module_state *state)
     }
     struct choice *choice = choice_to_change(state);
     if (choice == NULL) {
-        /* There is no memory for a copy.  Contexts copied from this one are
-         * left with it. */
+        /* There is no memory for a copy: change the context's choice in place.
+         * Contexts copied from this one see the change, too. */
         PyErr_Clear();
         choice = context_choice(thread);
     }
@@ -312,7 +315,8 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
 {
     struct ps_stream *stream = ((StreamObject *)self)->stream;
     if (stream != NULL && stream->generation != ps_generation()) {
-        /* Entered before a fork, which has forgotten what to restore. */
+        /* It was entered before a fork, and the child has nothing to
+         * restore. */
         Py_RETURN_NONE;
     }
     struct module_state *state = state_of(self);
@@ -333,8 +337,8 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
                          "leaving a stream", status);
 }
 
-/* A type, a device and a class for the stream, which is one of the module's
- * two; -1 with an exception. */
+/* Parse a device type, a device and a class for the stream, Stream or
+ * cuda.Stream; -1 with an exception. */
 static int
 parse_stream_query(PyObject *module, const char *function,
                    PyObject *const *args, Py_ssize_t nargs,

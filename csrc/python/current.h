@@ -1,5 +1,5 @@
-/* Current streams, as Python code meets them: those of the calling thread, or
- * of the task that it runs.  The GIL is held for each call. */
+/* The current streams of the calling thread, or of the asyncio task that it
+ * runs.  Each call needs the GIL. */
 #ifndef PYSTREAMS_PYTHON_CURRENT_H
 #define PYSTREAMS_PYTHON_CURRENT_H
 
@@ -7,7 +7,8 @@
 
 #include "module.h"
 
-/* What is current; NULL: the default streams.  Borrowed, until a change. */
+/* The current streams; NULL if all are the default streams.  Borrowed until
+ * they change. */
 struct ps_currents *currents_in_use(void);
 struct ps_stream *current_stream_of(struct ps_device *device);
 

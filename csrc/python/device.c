@@ -14,8 +14,8 @@ typedef struct {
     struct device_name name;
 } DeviceObject;
 
-/* torch's names for the types that people give to new devices; any other
- * name comes from a registered backend. */
+/* torch's names of the device types that new devices use.  Other names come
+ * from registered backends. */
 static const struct {
     const char *name;
     int type;
@@ -50,7 +50,7 @@ same(const char *name, const char *text, size_t length)
     return strlen(name) == length && memcmp(name, text, length) == 0;
 }
 
-/* -1 where no device type has the name. */
+/* -1 if no device type has the name. */
 static int
 find_type(const char *text, size_t length)
 {
@@ -82,7 +82,7 @@ parse_index(const char *text)
     return *text == '\0' ? (int)index : -1;
 }
 
-/* Raise for a name that could be a device type's, but is of none. */
+/* Raise for a well-formed name that no device type has. */
 static void
 raise_unknown_type(const char *text, size_t length)
 {
@@ -158,8 +158,8 @@ device_name_of(PyObject *device)
     return ((DeviceObject *)device)->name;
 }
 
-/* The index of an object such as cuda.device: 1 where it has one, 0 where
- * not, -1 with an exception. */
+/* The index of an object such as cuda.device: 1; 0 if it has none; -1 with an
+ * exception. */
 static int
 indexed_object(struct module_state *state, PyObject *object, int *index)
 {

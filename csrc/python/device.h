@@ -1,4 +1,4 @@
-/* Devices, by the names that arguments give them. */
+/* Devices, and the names that arguments give them. */
 #ifndef PYSTREAMS_PYTHON_DEVICE_H
 #define PYSTREAMS_PYTHON_DEVICE_H
 

@@ -1,9 +1,9 @@
-/* The types `DeviceContext` and `cuda.device`: a device that is current within
- * a with block.
+/* The types `DeviceContext` and `cuda.device`: context managers that make a
+ * device current.
  *
- * What to restore is kept per object and per thread, under the GIL, so that
- * one object can be entered again while it is entered, and by several threads
- * at once. */
+ * The device to restore is kept per object and per thread, under the GIL, so
+ * that one object can be entered again while it is entered, and by several
+ * threads at once. */
 #include "device_context.h"
 
 #include <structmember.h>
@@ -15,7 +15,7 @@
 #include "device.h"
 #include "errors.h"
 
-/* One __enter__ that has not been left. */
+/* An __enter__ whose __exit__ has not been called. */
 struct entry {
     struct entry *earlier;
     unsigned long thread;
@@ -29,7 +29,7 @@ typedef struct {
     PyObject *idx;
     int index; /* -1: leave the device as it is */
     int prev_idx;
-    /* The latest. */
+    /* The latest entry. */
     struct entry *entries;
 } ContextObject;
 
@@ -56,8 +56,8 @@ device_switch(struct module_state *state, struct ps_device *device)
     return previous->index;
 }
 
-/* Likewise, by its name: a negative index does nothing, and is what was
- * before.  -1 with an exception. */
+/* As device_switch, for a device by its name; a negative index changes nothing
+ * and gives -1 as the previous one.  -1 with an exception. */
 static int
 exchange(struct module_state *state, struct device_name name, int *previous)
 {
@@ -129,7 +129,7 @@ DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return fill(self, type, Py_NewRef(values[1]));
 }
 
-/* The index that any device argument but an int stands for. */
+/* The index of a device argument that is not an int. */
 static PyObject *
 index_of(struct module_state *state, PyObject *argument)
 {

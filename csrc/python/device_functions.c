@@ -1,6 +1,6 @@
-/* Functions of the module on backends and devices: what the Python package
- * builds `cuda` and `accelerator` on.  Each takes torch's number of a device
- * type first. */
+/* Functions of the module for backends and devices, which the package builds
+ * `cuda` and `accelerator` on.  Each takes torch's number of a device type
+ * first. */
 #include "device_functions.h"
 
 #include <string.h>

@@ -37,7 +37,7 @@ struct dlpack_tensor {
     uint8_t type_bits;
     uint16_t type_lanes;
     int64_t *shape;
-    int64_t *strides; /* in items; may be NULL where contiguous */
+    int64_t *strides; /* in items; may be NULL if contiguous */
     uint64_t byte_offset;
 };
 
@@ -63,11 +63,11 @@ struct dlpack_versioned {
 #define DLPACK_VERSIONED_NAME      "dltensor_versioned"
 #define DLPACK_VERSIONED_USED_NAME "used_dltensor_versioned"
 
-/* 1 where the object has the attribute, 0 where not, -1 with an exception. */
+/* 1 if the object has the attribute, 0 if not, -1 with an exception. */
 int has_attribute(PyObject *object, PyObject *name);
 
-/* Hold the tensor of a producer or a capsule: 1, 0 where it is neither, -1
- * with an exception.  host_device as in claim_hold, NULL for the memory's
+/* Hold the tensor of a producer or a capsule: 1; 0 if the object is neither;
+ * -1 with an exception.  host_device as in claim_hold, NULL for the memory's
  * own. */
 int dlpack_hold(struct module_state *state, PyObject *object,
                 struct ps_device *host_device, struct ps_stream *stream,

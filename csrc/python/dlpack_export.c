@@ -1,5 +1,5 @@
 /* `Buffer.__dlpack__`: a Buffer as a tensor of bytes.  The capsule holds the
- * memory, not the Buffer, until its consumer or its own end gives it back. */
+ * memory, not the Buffer, until the consumer's deleter call or its own end. */
 #include "dlpack.h"
 
 #include "../core/memory_use.h"
@@ -13,8 +13,8 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* What a capsule of ours holds; managed comes first, so that a pointer to it
- * is one to all. */
+/* The content of a capsule of ours.  The managed tensor comes first, so that a
+ * pointer to it is a pointer to the whole. */
 struct export
 {
     union {
@@ -27,7 +27,7 @@ struct export
     struct span span;
 };
 
-/* On any thread of the consumer's, which need not hold the GIL. */
+/* Runs on any thread of the consumer, with or without the GIL. */
 static void
 delete_export(struct export *export)
 {
@@ -91,10 +91,10 @@ place_of(struct span *span, int32_t *type, int32_t *id)
     return 0;
 }
 
-/* What __dlpack__ is asked for. */
+/* The arguments of __dlpack__. */
 struct request {
     PyObject *stream;
-    /* The DLPack device of what is given. */
+    /* The DLPack device of the tensor that is exported. */
     int32_t type;
     int32_t id;
     bool versioned;
@@ -148,8 +148,8 @@ export_span(struct module_state *state, struct span *span,
     return capsule;
 }
 
-/* Make the memory ready for the consumer's stream, by the protocol's number
- * of it. */
+/* Make the memory ready for the consumer's stream, which has a number by the
+ * protocol. */
 static int
 make_ready(struct module_state *state, struct span *span, PyObject *number)
 {
@@ -178,7 +178,8 @@ make_ready(struct module_state *state, struct span *span, PyObject *number)
         return -1;
     }
     int result = span_settle(state, span, stream);
-    /* Only of a stream that lives as long as the note of its use. */
+    /* An external stream may be destroyed before the block forgets that it was
+     * used there. */
     if (result == 0 && stream->kind != PS_STREAM_EXTERNAL) {
         ps_status status;
         WITHOUT_GIL(status = ps_block_use(span->block, stream, true));
@@ -189,7 +190,7 @@ make_ready(struct module_state *state, struct span *span, PyObject *number)
     return result;
 }
 
-/* A span of new memory with the same bytes: on the host, or of their kind. */
+/* Replace the span by a copy: on the host, or in memory of the same kind. */
 static int
 copy_span(struct module_state *state, struct span *span, bool to_host)
 {
@@ -240,7 +241,7 @@ parse_version(PyObject *version, bool *versioned)
     return 0;
 }
 
-/* Where it is wanted: as it is, or on the host. */
+/* Read dl_device: the memory's own device, or the host. */
 static int
 parse_place(struct span *span, PyObject *place, struct request *request)
 {

@@ -1,7 +1,7 @@
-/* Other libraries' tensors, by DLPack: memory to copy, and Buffers.  A capsule
- * is consumed once: its name says that it is taken before anything releases
- * the GIL, and gets its old value back if the tensor is refused, so that the
- * capsule still cleans up. */
+/* DLPack tensors of other libraries, as sources and destinations of copies and
+ * as Buffers.  A capsule is consumed once: it is renamed before anything
+ * releases the GIL, and gets its old name back if the tensor is refused, so
+ * that its destructor still frees the tensor. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -106,7 +106,7 @@ is_host(long type)
     return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
 }
 
-/* What of a tensor needs no knowledge of devices. */
+/* The checks of a tensor that need no device. */
 static int
 check_tensor(const struct tensor *tensor)
 {
@@ -136,8 +136,8 @@ check_tensor(const struct tensor *tensor)
     return 0;
 }
 
-/* The device of a DLPack device that holds device memory, NULL for host
- * memory; -1 with an exception. */
+/* The device that a DLPack device means, NULL for host memory; -1 with an
+ * exception. */
 static int
 find_place(struct module_state *state, long type, long id,
            struct ps_device **device)
@@ -171,8 +171,8 @@ find_place(struct module_state *state, long type, long id,
     return *device != NULL ? 0 : -1;
 }
 
-/* The device on whose behalf host memory is used where nobody says: CUDA's
- * for memory that CUDA pinned, where that is usable, else the CPU. */
+/* The device that holds host memory if the caller names none: a CUDA device
+ * for memory that CUDA pinned, if one is usable, else the CPU. */
 static struct ps_device *
 home_of(struct module_state *state, const struct dlpack_tensor *tensor)
 {
@@ -188,8 +188,9 @@ home_of(struct module_state *state, const struct dlpack_tensor *tensor)
     return device_at(state, name);
 }
 
-/* Whether the tensor is where its producer said; on the host that is one
- * place, though torch calls it by two names. */
+/* -1 with an exception unless the tensor is on the device that its producer
+ * named.  The host's two DLPack devices count as one, because torch uses
+ * both. */
 static int
 check_promise(const struct dlpack_tensor *dl, const struct place *promise)
 {
@@ -205,7 +206,7 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
     return 0;
 }
 
-/* Hold the tensor of a capsule that is taken. */
+/* Hold the tensor of a capsule that was renamed. */
 static int
 tensor_hold(struct module_state *state, const struct tensor *tensor,
             struct ps_device *host_device, struct span *span)
@@ -239,8 +240,7 @@ tensor_hold(struct module_state *state, const struct tensor *tensor,
                       tensor->release, span);
 }
 
-/* Consume a capsule; promise: where its producer says that the tensor is, or
- * NULL. */
+/* Consume a capsule.  promise: the device that its producer named, or NULL. */
 static int
 capsule_hold(struct module_state *state, PyObject *capsule,
              const struct place *promise, struct ps_device *host_device,
@@ -280,7 +280,7 @@ ask_device(struct module_state *state, PyObject *object, struct place *place)
     return parsed ? 0 : -1;
 }
 
-/* Call __dlpack__, of an older producer without max_version. */
+/* Call __dlpack__, without max_version if the producer does not know it. */
 static PyObject *
 ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
 {

@@ -42,7 +42,8 @@ stream_wait_stream(struct module_state *state, struct ps_stream *stream,
             runtime->backend->name, other->device->runtime->backend->name);
         return -1;
     }
-    /* Both queues take an operation; the one that is full is waited for. */
+    /* The call queues an operation on both streams: wait for the one that is
+     * full. */
     do {
         WITHOUT_GIL(status = ps_stream_wait_stream(stream, other));
     } while (status == PS_ERROR_QUEUE_FULL &&

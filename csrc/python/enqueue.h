@@ -6,17 +6,17 @@
 
 #include "module.h"
 
-/* What Stream.wait_stream does, for streams the caller holds; -1 with an
+/* Stream.wait_stream, for streams that the caller holds; -1 with an
  * exception. */
 int stream_wait_stream(struct module_state *state, struct ps_stream *stream,
                        struct ps_stream *other);
 
-/* Wait for room in a full queue, with the GIL released and open to signals.
- * PS_SUCCESS: try again; else a status to raise. */
+/* Wait, with the GIL released, until a full queue has room or a signal handler
+ * raises.  PS_SUCCESS: try again; otherwise a status to raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
-/* status = call, an enqueueing function of core, tried until there is room in
- * the stream's queue. */
+/* status = call, a function of core that queues work, repeated until the
+ * stream's queue has room. */
 #define ENQUEUE(status, stream, call)                             \
     do {                                                          \
         CALL_BACKEND((stream)->device->runtime, status = (call)); \

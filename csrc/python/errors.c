@@ -1,5 +1,5 @@
-/* From statuses to exceptions: the one place where a failed operation gets
- * its exception type and its words. */
+/* Statuses to exceptions: the one place that chooses the type and the
+ * words. */
 #include "errors.h"
 
 #include <ctype.h>
@@ -54,8 +54,8 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
 /* The last fault of a GPU that an exception reported. */
 static atomic_int fault_reported;
 
-/* Whether a GPU has faulted, after which this process gets the same status
- * from every call that asks it for something. */
+/* Whether a GPU has faulted: this process then gets the same status from every
+ * further call. */
 static bool
 is_lost(struct ps_runtime *runtime, ps_status status)
 {
@@ -118,7 +118,7 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
-/* Cold, as what raises is to take no room in what calls it. */
+/* Cold, so that its code is not inlined into callers. */
 __attribute__((cold)) PyObject *
 raise_status(struct module_state *state, struct ps_runtime *runtime,
              const char *operation, ps_status status)
@@ -192,7 +192,7 @@ static void
 report_status(struct module_state *state, struct ps_runtime *runtime,
               int index, const char *operation, ps_status status)
 {
-    /* One report of a fault is enough; whatever is dropped then fails. */
+    /* After a fault every clean-up fails; one report is enough. */
     if (status == PS_SUCCESS ||
         (is_lost(runtime, status) && status == atomic_load(&fault_reported))) {
         return;

@@ -26,7 +26,8 @@ backend_of(PyObject *self)
     return event_of(self)->runtime->backend;
 }
 
-/* NULL until the event was recorded, or another process knows its handle. */
+/* NULL until the event was recorded, or its handle was exported or
+ * imported. */
 static struct ps_device *
 recorded_on(PyObject *self)
 {
@@ -41,7 +42,8 @@ release(struct module_state *state, struct ps_event *event)
 {
     struct ps_runtime *runtime = event->runtime;
     ps_status status;
-    /* The pool needs no backend, and so it takes most with the GIL held. */
+    /* Returning an event to its pool calls no backend, so the GIL can be
+     * kept. */
     if (!ps_event_let_go(event)) {
         WITHOUT_GIL(status = ps_event_finish(event));
         report_cleanup(state, runtime, "dropping an event", status);
@@ -91,8 +93,8 @@ event_new(struct module_state *state, PyTypeObject *type,
     return event_wrap(type, event);
 }
 
-/* The flags that a constructor's four switches ask for, NULL for one that was
- * not given; the first one's name is the first.  -1 with TypeError. */
+/* The flags that a constructor's four switches ask for; a switch is NULL if it
+ * was not given.  -1 with TypeError. */
 static int
 event_flags(const char *const *names, PyObject *const *switches,
             unsigned *flags)
@@ -204,7 +206,7 @@ Event_repr(PyObject *self)
                                 device->index, text.chars);
 }
 
-/* Of two device types, in the words of torch. */
+/* Raise torch's error for two device types. */
 __attribute__((cold)) static int
 raise_types(struct ps_event *event, struct ps_stream *stream,
             const char *stream_role)
@@ -217,7 +219,7 @@ raise_types(struct ps_event *event, struct ps_stream *stream,
     return -1;
 }
 
-/* What failed, in words. */
+/* The name of the operation for an error. */
 static const char *
 operation_on(struct ps_event *event, const char *operation)
 {
@@ -260,7 +262,7 @@ event_record_on(PyObject *self, struct ps_event *event,
     }
     if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0 &&
         !ps_event_bind_pooled(event, stream)) {
-        /* The first record makes a native event. */
+        /* The first record creates a native event. */
         ENQUEUE_WITHOUT_GIL(status, stream, ps_event_record(event, stream));
     }
     else {
@@ -280,7 +282,7 @@ event_wait_on(PyObject *self, struct ps_event *event, struct ps_stream *stream)
     status = ps_stream_wait_known(stream, event);
     if (status == PS_ERROR_NOT_READY &&
         atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
-        /* A captured wait for an external event may make a native one. */
+        /* A captured wait for an external event may create a native one. */
         ENQUEUE_WITHOUT_GIL(status, stream,
                             ps_stream_wait_pending(stream, event));
     }
@@ -295,7 +297,8 @@ event_wait_on(PyObject *self, struct ps_event *event, struct ps_stream *stream)
     return 0;
 }
 
-/* record and wait: an operation with the stream given, else the current. */
+/* The methods record and wait: run the operation on the stream given, or on
+ * the current one. */
 static PyObject *
 with_stream(PyObject *self, const char *name, PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames,
@@ -365,7 +368,8 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return waited(state_of(self), &work, timeout, timeout_ns);
 }
 
-/* What must hold of two events before their times are asked for. */
+/* Check everything about two events that elapsed_time requires, except that
+ * they have completed. */
 static int
 check_timed(PyObject *self, PyObject *other)
 {
@@ -404,7 +408,8 @@ check_timed(PyObject *self, PyObject *other)
     return 0;
 }
 
-/* PS_SUCCESS once both are done, so that a failure is raised as what it is. */
+/* PS_SUCCESS if both have completed; a failure of their work is returned as it
+ * is. */
 static ps_status
 query_both(struct ps_event *start, struct ps_event *end)
 {

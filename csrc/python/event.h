@@ -23,8 +23,8 @@ PyObject *event_new(struct module_state *state, PyTypeObject *type,
  * failure. */
 PyObject *event_wrap(PyTypeObject *type, struct ps_event *event);
 
-/* What Event.record and Event.wait do, for a stream the caller holds and for a
- * method of self; -1 with an exception. */
+/* Event.record and Event.wait, for a stream that the caller holds and a method
+ * of self; -1 with an exception. */
 int event_record_on(PyObject *self, struct ps_event *event,
                     struct ps_stream *stream);
 int event_wait_on(PyObject *self, struct ps_event *event,

@@ -1,5 +1,5 @@
-/* Events between processes: handles of an Event, Events of a handle, and how
- * one is pickled, which is by its handle. */
+/* Interprocess events: exporting a handle, opening one, and pickling, which
+ * passes the handle on. */
 #include "event_ipc.h"
 
 #include "../core/event.h"
@@ -180,7 +180,7 @@ PyObject *
 Event_setstate(PyObject *self, PyObject *blocking)
 {
     struct ps_event *event = ((EventObject *)self)->event;
-    /* The flags of any other event choose the pool that it goes back to. */
+    /* The flags of any other event decide which pool it returns to. */
     if (!PyBool_Check(blocking) || !(event->flags & PS_EVENT_INTERPROCESS)) {
         return PyErr_Format(PyExc_TypeError,
                             "__setstate__() is for an interprocess event that "

@@ -1,6 +1,6 @@
 /* The types `ExternalStream` and `cuda.ExternalStream`, and the CUDA stream
- * protocol: streams that somebody else owns.  The collector sees the owner,
- * which may refer back to the stream. */
+ * protocol: streams that another library owns.  The garbage collector sees the
+ * owner, which may refer back to the stream. */
 #include "external_stream.h"
 
 #include "args.h"
@@ -8,7 +8,7 @@
 #include "errors.h"
 #include "stream.h"
 
-/* Called where the last reference is dropped, which may be without the GIL. */
+/* Called when the last reference is dropped, with or without the GIL. */
 static void
 release_owner(void *owner)
 {
@@ -20,9 +20,9 @@ release_owner(void *owner)
     PyGILState_Release(gil);
 }
 
-/* CUDA's numbers of default streams: 1 is the device's (cudaStreamLegacy), 2
- * the calling thread's (cudaStreamPerThread).  An emulated device has none for
- * each thread, and its own, which orders more, serves. */
+/* CUDA numbers its default streams: 1 is the device's (cudaStreamLegacy), 2
+ * the calling thread's (cudaStreamPerThread).  An emulated device has none per
+ * thread and uses the device's, which orders more. */
 static bool
 is_default(struct ps_device *device, ps_handle handle)
 {
@@ -33,7 +33,7 @@ is_default(struct ps_device *device, ps_handle handle)
              (handle == 2 && (backend->flags & PS_BACKEND_EMULATED) != 0)));
 }
 
-/* The device of a handle, as far as the backend can tell. */
+/* The device of a handle, if the backend can tell; else the one given. */
 static ps_status
 find_device(struct ps_device **device, ps_handle handle)
 {
@@ -74,7 +74,7 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
     if (is_default(device, handle)) {
         return ps_stream_ref(&device->default_stream);
     }
-    /* Of a stream made here the backend need not be asked. */
+    /* The backend need not be asked about a stream created here. */
     stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
     if (stream != NULL) {
         return stream;
@@ -141,7 +141,7 @@ cuda_stream_protocol(struct module_state *state, const char *function,
     if (found != 1) {
         return found;
     }
-    /* The protocol's first form was an attribute. */
+    /* In the protocol's first version it was an attribute. */
     if (PyCallable_Check(result)) {
         Py_SETREF(result, PyObject_CallNoArgs(result));
         if (result == NULL) {
@@ -170,8 +170,8 @@ foreign_stream(struct module_state *state, const char *function,
                : NULL;
 }
 
-/* Another reference to the stream of a Stream of ours, which must be of the
- * device that is named. */
+/* A new reference to the stream of a Stream of this package, which must be on
+ * the device that the argument names. */
 static struct ps_stream *
 share(struct module_state *state, PyObject *source, PyObject *argument)
 {
@@ -212,7 +212,7 @@ external_handle(struct module_state *state, const char *name, PyObject *source,
     return found == 1 ? 0 : -1;
 }
 
-/* The stream of a handle or of another library's object. */
+/* A stream for a handle or for another library's object. */
 static struct ps_stream *
 adopt(struct module_state *state, const char *name, PyObject *source,
       PyObject *argument, int device_type)
@@ -231,7 +231,7 @@ adopt(struct module_state *state, const char *name, PyObject *source,
                : NULL;
 }
 
-/* For a constructor whose first parameter has the name; device_type as in
+/* A constructor whose first parameter has the name; device_type as in
  * device_argument. */
 static PyObject *
 construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
@@ -274,9 +274,9 @@ CudaExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return construct(type, args, kwargs, "stream_ptr", PS_DEVICE_CUDA);
 }
 
-/* The owner, if this object alone keeps it alive: the only reference to the
- * stream is the object's, and no call is at work on it, which could make
- * another with the GIL released.  As both need the GIL to change, the
+/* The owner, if this object alone keeps it alive: the object has the only
+ * reference to the stream, and no call is using the stream, which could add a
+ * reference with the GIL released.  Both change with the GIL held, so the
  * collector gets one answer throughout a collection; a count that falls
  * meanwhile only makes it keep the owner. */
 static PyObject *

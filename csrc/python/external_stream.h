@@ -7,8 +7,8 @@
 #include "module.h"
 
 /* A new reference to a stream that owner (may be NULL) owns and that keeps it
- * alive.  Where the backend can tell the handle's device it is that one;
- * strict: ValueError where that is not the device given. */
+ * alive.  Its device is that of the handle if the backend can tell; strict:
+ * ValueError if that is not the device given. */
 struct ps_stream *
 stream_from_handle(struct module_state *state, struct ps_device *device,
                    bool strict, ps_handle handle, PyObject *owner);

@@ -1,10 +1,10 @@
 /* The type `_C.FutureBase`: the methods of the package's StreamFuture that
  * differ from those of concurrent.futures.Future, its other base; and
- * `_C.FutureLock`, its _condition.
+ * `_C.FutureLock`, the type of its _condition.
  *
- * Its state is a word that changes with the GIL held.  No method takes a lock,
- * as an exception could leave it locked for ever, and neither starting nor
- * settling needs memory. */
+ * The state is a word that changes with the GIL held.  No method takes a lock,
+ * which an exception could leave locked for ever, and starting and settling
+ * need no memory. */
 #include "future.h"
 
 #include <errno.h>
@@ -21,32 +21,32 @@
 #include "wait.h"
 
 enum {
-    /* How long a result is spun for: about what going to sleep and waking up
-     * cost. */
+    /* How long a waiter spins for a result: about as long as sleeping and
+     * waking up take. */
     LINGER_NS = 50 * 1000,
-    /* How long the main thread sleeps at once: a signal may come just before
-     * the sleep that it is to end. */
+    /* How long the main thread sleeps at once, because a signal may come just
+     * before the sleep that it should end. */
     SLICE_NS = 500 * 1000 * 1000,
 };
 
-/* From CANCELLED on it is done. */
+/* From CANCELLED on, the Future is done. */
 enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
 
 typedef struct {
     PyObject ob_base;
     /* An enum future_state, written with the GIL. */
     atomic_int state;
-    /* The threads that sleep until it is done. */
+    /* The number of threads that sleep until it is done. */
     atomic_int sleepers;
-    /* Of the process that the callable was submitted in. */
+    /* The fork generation of the process that submitted the callable. */
     unsigned generation;
-    /* How many are inside `with _condition`. */
+    /* The number of threads inside `with _condition`. */
     unsigned holders;
     /* Whether _state shows it as done. */
     bool published;
     PyObject *result;
     PyObject *exception;
-    /* Lists, or NULL before they are asked for. */
+    /* Lists; NULL until they are asked for. */
     PyObject *callbacks;
     PyObject *waiters;
 } FutureObject;
@@ -69,7 +69,7 @@ is_done(FutureObject *self)
     return state_of_future(self) >= CANCELLED;
 }
 
-/* Counts the callables whose Futures were settled. */
+/* The number of callables whose Futures were settled. */
 static atomic_ullong settled;
 
 static PyObject *
@@ -145,11 +145,11 @@ Future_dealloc(PyObject *op)
 
 enum {
     NAP_US = 1000,
-    /* Naps until the holders of a _condition are taken for dead. */
+    /* How many naps until the holders of a _condition count as dead. */
     PATIENCE = 1000,
 };
 
-/* The list's items, held while others change it. */
+/* The items of a list, held while other threads change it. */
 struct snapshot {
     PyObject *few[16];
     PyObject **items;
@@ -199,7 +199,8 @@ snapshot_drop(struct snapshot *snapshot)
     }
 }
 
-/* Whether to try again what raised, as there was no memory. */
+/* Whether the call that raised failed for lack of memory and should be
+ * repeated. */
 static bool
 is_to_be_tried_again(void)
 {
@@ -211,7 +212,7 @@ is_to_be_tried_again(void)
     return true;
 }
 
-/* Whether a waiter has the Future already.  Keeps the pending exception. */
+/* Whether the waiter already has the Future.  Keeps the pending exception. */
 static bool
 is_known_to(PyObject *waiter, PyObject *future)
 {
@@ -228,8 +229,8 @@ is_known_to(PyObject *waiter, PyObject *future)
     return found;
 }
 
-/* What fails in the middle of a waiter's own method is lost: the locks that it
- * takes may be left locked. */
+/* A failure inside a waiter's own method cannot be repaired: its locks may be
+ * left locked. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
@@ -267,7 +268,7 @@ static PyObject *
 list_at(PyObject **list)
 {
     PyObject *made = *list == NULL ? PyList_New(0) : NULL;
-    /* Collecting garbage may have made one. */
+    /* The garbage collector may have run code that made one. */
     if (*list == NULL) {
         *list = made;
     }
@@ -435,8 +436,8 @@ take_exception(void)
     return value;
 }
 
-/* Log what a callback raised, as concurrent.futures does; -1 with what is no
- * Exception. */
+/* Call a callback and log the Exception that it raises, as concurrent.futures
+ * does; -1 with any other exception. */
 static int
 call_callback(PyObject *callback, PyObject *future)
 {
@@ -462,7 +463,7 @@ call_callback(PyObject *callback, PyObject *future)
     return 0;
 }
 
-/* Call all callbacks; -1 with what the last raised that is no Exception. */
+/* Call all callbacks; -1 with the last exception that is not an Exception. */
 static int
 call_callbacks(FutureObject *self)
 {
@@ -483,8 +484,8 @@ call_callbacks(FutureObject *self)
     return -1;
 }
 
-/* Make it done, wake who waits, and call the callbacks; -1 with what one of
- * them exits with. */
+/* Make the Future done, wake the waiters and call the callbacks; -1 with an
+ * exception of theirs that is not an Exception. */
 static int
 finish(FutureObject *self, enum future_state state)
 {
@@ -493,7 +494,7 @@ finish(FutureObject *self, enum future_state state)
         futex(self, FUTEX_WAKE_BITSET, INT_MAX, NULL);
     }
     if (self->holders > 0 || self->waiters != NULL) {
-        /* What comes may take long, and may wait for callables. */
+        /* The calls below may take long, and may wait for callables. */
         let_others_run();
     }
     publish(self);
@@ -546,7 +547,7 @@ future_mark_settled(void)
 
 /* ---- Waiting ---- */
 
-/* An error of concurrent.futures. */
+/* Raise an error of concurrent.futures. */
 static int
 raise(const char *name)
 {
@@ -561,9 +562,9 @@ raise(const char *name)
     return -1;
 }
 
-/* Spin until it is done and the thread that has settled it, which has counted
- * to more than `seen` then, lets go of the GIL; on one core with that thread,
- * too. */
+/* Spin until the Future is done and the thread that settled it, which then
+ * increments `settled` past `seen`, has released the GIL.  The threads may
+ * share one core. */
 static void
 spin(FutureObject *self, unsigned long long seen, int64_t end)
 {
@@ -603,7 +604,7 @@ check_generation(FutureObject *self)
     return 0;
 }
 
-/* -1 with an exception: it took too long, or a signal's. */
+/* -1 with an exception: TimeoutError, or that of a signal handler. */
 static int
 wait_until_done(FutureObject *self, int64_t timeout_ns)
 {
@@ -632,7 +633,7 @@ wait_until_done(FutureObject *self, int64_t timeout_ns)
     return 0;
 }
 
-/* -1 with an exception, also where it was cancelled. */
+/* -1 with an exception, CancelledError if it was cancelled. */
 static int
 wait_with(PyObject *op, const char *method, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
@@ -712,7 +713,7 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
     if (list == NULL) {
         return NULL;
     }
-    /* Once it is published, no list is looked at any more. */
+    /* Once it is published, the list is not read any more. */
     int result = self->published ? call_callback(callback, op)
                                  : PyList_Append(list, callback);
     if (result < 0) {

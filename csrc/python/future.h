@@ -6,21 +6,23 @@
 
 PyObject *future_new(struct module_state *state);
 
-/* Whether the callable is to be called: not if it was cancelled. */
+/* Mark a callable as running; false if its Future was cancelled and it must
+ * not be called. */
 bool future_start(PyObject *future);
 
-/* Give a Future that was started its result, or the exception if it failed,
- * and call its callbacks. */
+/* Give a running Future its result, or its exception if the callable failed,
+ * and call the callbacks. */
 void future_settle(PyObject *future, PyObject *outcome, bool failed);
 
 /* Cancel a Future unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* For threads that spin for a result: the one that settled a Future is about
- * to let go of the GIL. */
+/* Notify threads that spin for a result: the thread that settled a Future is
+ * about to release the GIL. */
 void future_mark_settled(void);
 
-/* The pending exception, which there is, with its traceback. */
+/* Take the pending exception, of which there must be one, with its
+ * traceback. */
 PyObject *take_exception(void);
 
 #endif

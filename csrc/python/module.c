@@ -5,7 +5,7 @@
 #include "backends.h"
 #include "trace.h"
 
-/* name: NULL for a type that is no attribute of the module. */
+/* name: NULL for a type that is not an attribute of the module. */
 static PyTypeObject *
 add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
          const char *name)
@@ -62,7 +62,7 @@ add_types(PyObject *module, struct module_state *state)
             return -1;
         }
     }
-    /* There is no slot for it before Python 3.14. */
+    /* A slot for it exists only from Python 3.14 on. */
     state->event_type->tp_vectorcall = event_call;
     state->cuda_event_type->tp_vectorcall = cuda_event_call;
     state->cuda_device_type->tp_vectorcall = cuda_device_call;
@@ -125,7 +125,7 @@ intern_names(struct module_state *state)
     return 0;
 }
 
-/* A function of the package's cuda module, with another name here. */
+/* Add a function of the package's cuda module, under another name. */
 static int
 add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
 {
@@ -214,12 +214,13 @@ module_free(void *module)
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* As check_interpreter, before there is a module. */
+    /* The same check, before the module is created. */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    /* It guards what objects stand for against close() on another thread, and
-     * the counts of callables; a free-threaded interpreter turns it on. */
+    /* The GIL guards the fields of objects against close() on another thread,
+     * and the counts of callables; importing the module enables it in a
+     * free-threaded interpreter. */
     {Py_mod_gil, Py_MOD_GIL_USED},
 #endif
     {0, NULL},

@@ -1,7 +1,7 @@
-/* What all files of the extension module need: its state, its types and
- * functions, and the GIL.  These files alone include Python.h.  Each holds one
- * type or one task, and a header of its name declares what others use of
- * it. */
+/* What every file of the extension module needs: the module's state, its types
+ * and functions, and the GIL.  Only the files of this folder include Python.h.
+ * Each holds one type or one task, and the header of the same name declares
+ * what other files use of it. */
 #ifndef PYSTREAMS_PYTHON_MODULE_H
 #define PYSTREAMS_PYTHON_MODULE_H
 
@@ -34,9 +34,9 @@
     X(device_context_type)       \
     X(cuda_device_type)
 
-/* What else it owns.  future_type: the package's StreamFuture, NULL before it
- * is needed; future_states: the values of a Future's _state, in the order of
- * enum future_state. */
+/* The other objects that it owns.  future_type: the package's StreamFuture,
+ * NULL until it is needed; future_states: the values of a Future's _state, in
+ * the order of enum future_state. */
 #define MODULE_OBJECTS(X)  \
     X(future_type)         \
     X(future_states)       \
@@ -68,8 +68,8 @@ struct module_state {
         Py_END_ALLOW_THREADS   \
     } while (0)
 
-/* Run a statement that calls a backend and does not block, unless it is a
- * shared one and another library makes it. */
+/* Run a statement that calls a backend and does not block; with the GIL
+ * released if another library implements the backend. */
 #define CALL_WITH(shared, statement) \
     do {                             \
         if (shared) {                \
@@ -91,8 +91,8 @@ state_of_module(PyObject *module)
     return PyModule_GetState(module);
 }
 
-/* The state for a type of the module's or a subclass.  By tp_base and not by
- * tp_mro, which is gone when a subclass dies in one cycle with an instance. */
+/* The state for a type of the module or a subclass.  Found by tp_base, because
+ * tp_mro is gone when a subclass and an instance die in one cycle. */
 static inline struct module_state *
 state_of_type(PyTypeObject *type)
 {
@@ -110,7 +110,7 @@ state_of(PyObject *self)
     return state_of_type(Py_TYPE(self));
 }
 
-/* Whether the object is of the type that has the methods, or a subclass. */
+/* Whether the object is an instance of the type with these methods. */
 static inline bool
 has_methods(PyObject *object, const PyMethodDef *methods)
 {
@@ -130,7 +130,7 @@ object_free(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Cleaning up calls no device any more: what is left is leaked. */
+/* Then a clean-up must not call devices: it leaks. */
 static inline bool
 is_finalizing(void)
 {
@@ -151,7 +151,7 @@ extern PyType_Spec buffer_spec;
 extern PyType_Spec waiter_spec, future_spec, future_lock_spec;
 extern PyType_Spec graph_spec, cuda_graph_spec, graph_context_spec;
 
-/* Calls of the types that have one of their own. */
+/* tp_vectorcall of the types that have one. */
 extern const vectorcallfunc event_call, cuda_event_call, cuda_device_call;
 
 extern PyMethodDef backend_functions[], device_functions[], work_functions[];

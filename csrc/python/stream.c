@@ -35,7 +35,8 @@ backend_of(PyObject *self)
     return as_stream(self)->device->runtime->backend;
 }
 
-/* Before a caller can queue work on the stream, or learns its handle. */
+/* Called before the caller can queue work on the stream or learns its
+ * handle. */
 static void
 mark_used(struct ps_stream *stream)
 {
@@ -82,7 +83,7 @@ void
 stream_use_end(PyObject *self, struct stream_use *use)
 {
     StreamObject *object = use->object;
-    /* The last use of an object that was closed meanwhile gives it up. */
+    /* The last use of a closed object releases the stream. */
     if (object == NULL || (--object->uses == 0 && object->stream == NULL)) {
         stream_release(state_of(self), use->stream);
     }
@@ -210,8 +211,8 @@ stream_create(struct module_state *state, PyTypeObject *type,
     return stream_wrap(state, type, stream);
 }
 
-/* positional: how many parameters may be given by position; device_type as in
- * device_argument. */
+/* positional: the number of parameters that may be given by position;
+ * device_type as in device_argument. */
 static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  int positional, int device_type)
@@ -345,7 +346,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_device *device = use.stream->device;
-    /* To ask is faster than to wait and to look out for signals. */
+    /* A query is faster than a wait, which also checks for signals. */
     if (stream_query(use.stream) == PS_SUCCESS) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
                  0);
@@ -415,7 +416,7 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     Py_RETURN_NONE;
 }
 
-/* The event that record_event makes when it is given none. */
+/* The event that record_event creates if it is given none. */
 static PyObject *
 event_for(PyObject *self)
 {

@@ -13,36 +13,36 @@ typedef struct {
     PyObject ob_base;
     /* NULL once closed. */
     struct ps_stream *stream;
-    /* Of the stream, also when closed. */
+    /* Kept from the stream after it is closed. */
     struct ps_device *device;
     ps_handle handle;
-    /* Calls that are at work on the stream. */
+    /* The calls that are using the stream. */
     unsigned uses;
     PyObject *weakrefs;
 } StreamObject;
 
-/* An object of the type (NULL: the type for the device) for a stream whose
- * reference it takes over, also on failure. */
+/* A new object of the type (NULL: the type for the device) for a stream.
+ * Takes over the caller's reference, also on failure. */
 PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
                       struct ps_stream *stream);
 
 /* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
 struct ps_stream *stream_of(PyObject *self);
 
-/* A stream that a call works on, also while the GIL is released and another
- * thread closes the object.  The object counts its uses, under the GIL: a
- * reference of each call's own would be counted twice more, atomically. */
+/* A stream that a call uses, also if another thread closes the object while
+ * the GIL is released.  The object counts its uses, under the GIL, because a
+ * reference per call would cost two atomic operations more. */
 struct stream_use {
     struct ps_stream *stream;
-    StreamObject *object; /* NULL where the use has a reference */
+    StreamObject *object; /* NULL if the use has a reference */
 };
 
-/* Of an open Stream, which the caller keeps alive; -1 with ValueError where it
- * is closed.  The end, for a method of self. */
+/* Begin to use an open Stream that the caller keeps alive; -1 with ValueError
+ * if it is closed.  End the use, in a method of self. */
 int stream_use(PyObject *stream, struct stream_use *use);
 void stream_use_end(PyObject *self, struct stream_use *use);
 
-/* What Stream.query asks. */
+/* The query of Stream.query. */
 ps_status stream_query(struct ps_stream *stream);
 
 /* Drop a reference, or none, from Python code, reporting a failure. */
@@ -66,7 +66,7 @@ stream_or_current(struct module_state *state, const char *function, int type,
 int stream_use_or_current(PyObject *self, const char *function, int type,
                           PyObject *argument, struct stream_use *use);
 
-/* Types derived of ours name it, too: Python's way there is longer. */
+/* Also set in the derived types: Python's default for a subtype is slower. */
 void Stream_dealloc(PyObject *self);
 
 #endif

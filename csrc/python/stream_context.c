@@ -1,5 +1,5 @@
-/* The type `cuda.StreamContext`, which is accelerator's too, and the function
- * `cuda.stream`: a stream that is current within a with block. */
+/* The type `cuda.StreamContext`, which accelerator uses, too, and the function
+ * `cuda.stream`: a context manager that makes a stream current. */
 #include "module.h"
 
 #include <structmember.h>
@@ -10,7 +10,7 @@
 
 typedef struct {
     PyObject ob_base;
-    PyObject *stream; /* a Stream; NULL: leave what is current as it is */
+    PyObject *stream; /* a Stream; NULL: change nothing */
 } ContextObject;
 
 static int
@@ -57,7 +57,8 @@ StreamContext_dealloc(PyObject *self)
 static PyObject *
 StreamContext_enter(PyObject *self, PyObject *ignored)
 {
-    /* Held: to enter may release the GIL, and __init__ be called again. */
+    /* Held, because entering may release the GIL, and another thread may call
+     * __init__ again. */
     PyObject *stream = Py_XNewRef(((ContextObject *)self)->stream);
     if (stream == NULL) {
         Py_RETURN_NONE;

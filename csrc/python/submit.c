@@ -1,8 +1,8 @@
-/* `Stream.submit`: Python callables in stream order.  The stream tells that a
- * callable's turn has come, which only puts it in a queue, and then waits at a
- * gate; threads of the package's own run what is in the queue and open the
- * gates.  So no thread of a backend's ever needs the GIL, and a slow callable
- * holds up its own stream alone.
+/* `Stream.submit`: Python callables in stream order.  When the stream reaches
+ * a callable, it only puts it into a queue, and then waits at a gate.  Threads
+ * of the package run the queued callables and open the gates.  So no thread of
+ * a backend ever needs the GIL, and a slow callable delays only its own
+ * stream.
  *
  *   submit --> stream --reached--> queue --a thread--> runs --> gate opens
  */
@@ -28,7 +28,7 @@
 #include "wait.h"
 
 enum {
-    /* The most threads; as many callables run at once. */
+    /* The most threads, and so the most callables that run at once. */
     MOST_THREADS = 256,
     /* How long a thread waits for a callable before it ends. */
     IDLE_SECONDS = 5,
@@ -36,14 +36,14 @@ enum {
 
 struct job {
     struct job *next;
-    /* Of those that have not started: NULL for others. */
+    /* Links of the callables that have not started; NULL for others. */
     struct job *later, **earlier;
-    /* Of the process that runs it. */
+    /* The fork generation of the process that runs it. */
     unsigned generation;
     struct module_state *state;
     struct ps_stream *stream;
     ps_handle gate;
-    /* Of the work before it. */
+    /* The status of the work queued before it. */
     ps_status status;
     PyObject *future;
     PyObject *context;
@@ -52,36 +52,37 @@ struct job {
     PyObject *kwargs; /* may be NULL */
 };
 
-/* The callables whose turn has come. */
+/* The callables that their streams have reached. */
 static struct {
-    /* Never held while the GIL is waited for. */
+    /* Never held while waiting for the GIL. */
     pthread_mutex_t mutex;
-    /* That the queue is closed and none runs any more. */
+    /* Signalled when the queue is closed and the last callable has ended. */
     pthread_cond_t ended;
-    /* Posted for what may be there to take; a semaphore, whose waiter needs no
-     * lock to wake up. */
+    /* Counts callables that may be in the queue.  A semaphore, because its
+     * waiter needs no lock to wake up. */
     sem_t hints;
     struct job *first;
     struct job **tail;
     int threads;
-    /* Callables that run. */
+    /* The callables that are running. */
     int running;
-    /* How many threads there is use for: as many as there are streams with
-     * callables that are not done, and threads that are kept by callbacks. */
+    /* The number of threads that can be used: one for each stream with
+     * callables that have not ended, and one for each thread that callbacks
+     * keep busy. */
     int wanted;
     /* No callable starts any more. */
     bool closed;
-    /* Of the process that the queue is of; the GIL guards it. */
+    /* The fork generation of the queue; guarded by the GIL. */
     unsigned generation;
-    /* Callables that were submitted and have not started; likewise. */
+    /* The callables that have not started; guarded by the GIL. */
     struct job *pending;
 } queue = {.generation = UINT_MAX};
 
-/* What a thread that runs callables knows of itself. */
+/* The state of a thread that runs callables. */
 struct worker {
     struct job *current; /* what it runs, or NULL */
-    bool replaced;       /* another thread runs callables until it is back */
-    bool coming;         /* it is about to look for a callable anyway */
+    bool replaced;       /* another thread runs callables in its place */
+    bool coming;         /* it is about to look into the queue */
 };
 
 /* The calling thread's; NULL if it runs no callables. */
@@ -91,7 +92,7 @@ worker_self(void)
     return ps_thread_word(PS_THREAD_WORKER);
 }
 
-/* Make the queue ready in this process; a forked child starts with none. */
+/* Initialize the queue in this process; a forked child gets an empty one. */
 static void
 ensure_queue(void)
 {
@@ -110,7 +111,7 @@ ensure_queue(void)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* A ps_notification_function: the callable's turn has come. */
+/* A ps_notification_function: the stream has reached the callable. */
 static void
 reached(void *argument, ps_status status)
 {
@@ -139,7 +140,8 @@ take_locked(void)
         queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
-            /* Whoever has not posted yet will find somebody awake. */
+            /* A thread that has not posted yet will wake a waiter for its
+             * own. */
             while (sem_trywait(&queue.hints) == 0) {
             }
         }
@@ -161,7 +163,7 @@ wait_and_take(void)
                errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
-        /* Not while a callable may still come that was counted on it. */
+        /* A thread stays while callables that count on it may still come. */
         stays = !queue.closed && (!idle || queue.threads <= queue.wanted);
         queue.threads -= job == NULL && !stays;
         pthread_mutex_unlock(&queue.mutex);
@@ -169,8 +171,8 @@ wait_and_take(void)
     return job;
 }
 
-/* The next callable; NULL where this thread is to end.  The GIL is released
- * only where there is none yet. */
+/* The next callable; NULL if this thread should end.  The GIL is released only
+ * if the queue is empty. */
 static struct job *
 take(void)
 {
@@ -182,7 +184,8 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Only now: who lingers for it wants the GIL next. */
+    /* Counted only now, because a thread that spins for the result then takes
+     * the GIL. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
@@ -222,7 +225,7 @@ call(struct job *job)
 static bool prepare(void);
 static void run_jobs(void);
 
-/* Start a thread if there is use for one more; -1 with an exception. */
+/* Start a thread if one more can be used; -1 with an exception. */
 static int
 hire(void)
 {
@@ -251,7 +254,7 @@ want_threads(int change)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* A stream has a callable more, or one less. */
+/* A stream has one callable more, or one less. */
 static void
 count_locked(struct ps_stream *stream, int change)
 {
@@ -280,8 +283,8 @@ open_gate(struct worker *self, struct job *job)
 {
     struct ps_device *device = job->stream->device;
     const struct ps_backend *backend = device->runtime->backend;
-    /* Short, so with the GIL: a thread that lets go of it here waits for a
-     * whole switch interval to get it back from a busy one. */
+    /* This is short and keeps the GIL: a thread that releases it here waits a
+     * whole switch interval to get it back from a busy thread. */
     self->coming = true;
     ps_status status = backend->gate_open(backend, device->index, job->gate);
     self->coming = false;
@@ -295,7 +298,7 @@ open_gate(struct worker *self, struct job *job)
     report_cleanup_on(job->state, device, "opening a gate", status);
 }
 
-/* Among those that have not started, or no longer. */
+/* Add to the callables that have not started, or remove from them. */
 static void
 link_pending(struct job *job)
 {
@@ -335,7 +338,8 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
-    /* What this thread was doing is the parent's, if it forked. */
+    /* If the callable forked, this is the child, and the rest is for the
+     * parent to do. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
@@ -354,12 +358,12 @@ run(struct worker *self, struct job *job)
     }
 }
 
-/* Before a thread runs callables: false where there is no memory. */
+/* Prepare a thread to run callables; false if there is no memory. */
 static bool
 prepare(void)
 {
     struct worker *self = calloc(1, sizeof(*self));
-    /* Both once now, so that neither can fail later. */
+    /* Do both once now, so that neither can fail later. */
     if (self == NULL ||
         ps_thread_set_word(PS_THREAD_WORKER, self) != PS_SUCCESS ||
         ps_memory_may_wait(false) != PS_SUCCESS) {
@@ -371,7 +375,7 @@ prepare(void)
     return true;
 }
 
-/* What a thread of the package's does. */
+/* The body of a thread. */
 static void
 run_jobs(void)
 {
@@ -384,8 +388,8 @@ run_jobs(void)
     free(self);
 }
 
-/* Count a callable on the stream, and see to a thread for it; -1 with an
- * exception. */
+/* Count a callable on the stream, and start a thread for it if needed; -1 with
+ * an exception. */
 static int
 expect_job(struct ps_stream *stream)
 {
@@ -533,8 +537,8 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return future;
 }
 
-/* The stream that the calling thread runs a callable of, or NULL; in the child
- * of a fork from one, none. */
+/* The stream whose callable the calling thread runs; NULL if there is none, or
+ * if the callable has forked and this is the child. */
 static struct ps_stream *
 own_stream(void)
 {
@@ -589,7 +593,7 @@ close_queue(void)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* Their Futures end, though they are never called. */
+/* So that their Futures end. */
 static void
 cancel_pending(void)
 {
@@ -601,7 +605,7 @@ cancel_pending(void)
     }
 }
 
-/* With the GIL released. */
+/* Called with the GIL released. */
 static bool
 wait_for_running(int64_t timeout_ns)
 {

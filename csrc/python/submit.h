@@ -8,16 +8,18 @@
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
 
-/* Whether the caller is a callable that the stream now waits for. */
+/* Whether the calling thread runs a callable that the stream is waiting
+ * for. */
 bool is_own_stream(struct ps_stream *stream);
 
-/* Before a wait, which after a callable's end lets another thread run those
- * behind it.  -1 with RuntimeError in one that would wait for itself. */
+/* Called before a wait.  After a callable has ended, a callback may wait here:
+ * another thread then runs the callables queued behind it.  check_may_wait: -1
+ * with RuntimeError if the wait would be a deadlock. */
 void let_others_run(void);
 int check_may_wait(const struct work *work);
 
 /* Start no more callables, cancel those that have not started, and wait for
- * those that run: whether all ended. */
+ * those that are running; returns whether all have ended. */
 bool stop_jobs(int64_t timeout_ns);
 
 #endif

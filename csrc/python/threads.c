@@ -1,7 +1,7 @@
-/* Threads that run Python, started and ended in C: what may fail in
- * threading's own start-up does not end them, and at the end of the program,
- * when Python starts none any more, they still start.  They are daemons: the
- * program does not wait for them. */
+/* Threads that run Python, started and ended in C: threading's start-up code,
+ * in which an exception would end a thread, does not run, and threads still
+ * start when the program ends and Python starts none any more.  They are
+ * daemons: the program does not wait for them. */
 #include "threads.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct start {
     bool failed;
 };
 
-/* Show the thread to the threading module, or take it away. */
+/* Add the thread to the threading module, or remove it. */
 static void
 call_module(const char *function, const char *format, const char *name)
 {
@@ -34,14 +34,15 @@ call_module(const char *function, const char *format, const char *name)
     Py_XDECREF(module);
 }
 
-/* The state of the calling thread, which has none yet; NULL where there is no
- * memory. */
+/* Create the state of the calling thread, which has none yet; NULL if there is
+ * no memory. */
 static PyThreadState *
 create_state(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Main();
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
-    /* There PyThreadState_New is these two without a look at the first. */
+    /* In 3.11, PyThreadState_New does not check whether the first of these two
+     * fails. */
     PyAPI_FUNC(void) _PyThreadState_SetCurrent(PyThreadState *);
     PyThreadState *state = _PyThreadState_Prealloc(interpreter);
     if (state != NULL) {
@@ -70,11 +71,11 @@ thread_main(void *argument)
 {
     struct start *start = argument;
     void (*serve)(void) = start->serve;
-    /* Here, as it is bound to the thread that makes it. */
+    /* Created here, because it is bound to the thread that creates it. */
     PyThreadState *thread = create_state();
     bool ready = thread != NULL && start->prepare();
     start->failed = !ready;
-    /* The last look at it. */
+    /* The last use of `start`, which is on the starter's stack. */
     sem_post(&start->begun);
     if (thread == NULL) {
         return NULL;
@@ -88,7 +89,7 @@ thread_main(void *argument)
     return NULL;
 }
 
-/* With the stack that threading.stack_size() asks for: an errno. */
+/* Uses the stack size that threading.stack_size() sets.  Returns an errno. */
 static int
 create_thread(struct start *start)
 {

@@ -4,12 +4,12 @@
 
 #include "module.h"
 
-/* Have a new thread call `prepare`, and then `serve` with the GIL; -1 with an
- * exception, also if there is no memory to prepare it: false. */
+/* Start a thread that calls `prepare`, and then `serve` with the GIL held.  -1
+ * with an exception, also if `prepare` returns false for lack of memory. */
 int start_thread(bool (*prepare)(void), void (*serve)(void));
 
-/* End a process that was forked in a callable, which ended with the exception
- * or without one: NULL. */
+/* End a child process that a callable forked, after the callable ended with
+ * the exception, or with none: NULL. */
 _Noreturn void end_child(PyObject *exception);
 
 #endif

@@ -1,6 +1,6 @@
-/* Core's trace hook: it calls one Python function, on the thread whose call
- * is told of, whether or not that thread holds the GIL.  Nothing that happens
- * in there reaches the caller. */
+/* Core's trace hook: it calls one Python function, on the thread that made the
+ * traced call, with or without the GIL.  Exceptions in it do not reach the
+ * caller. */
 #include "trace.h"
 
 #include "../core/thread.h"
@@ -11,7 +11,7 @@
 static PyObject *dispatch;
 static int wanted[PS_TRACE_KINDS];
 
-/* Reports what the callbacks do not learn of. */
+/* Report an event that the callbacks could not be called for. */
 static void
 report_no_memory(void)
 {
@@ -31,7 +31,7 @@ call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
         function, "iiiKK", (int)kind, device->runtime->backend->device_type,
         device->index, (unsigned long long)first, (unsigned long long)second);
     if (result == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        /* Raised again once it can be. */
+        /* Raise it again when the interpreter next checks for signals. */
         PyErr_Clear();
         PyErr_SetInterrupt();
     }
@@ -47,7 +47,7 @@ void
 trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
            uintptr_t second)
 {
-    /* What a callback itself does is not traced. */
+    /* The calls of a callback itself are not traced. */
     if (ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
         return;
     }

@@ -1,8 +1,8 @@
-/* Copies and fills: what `Buffer` does in stream order.
+/* Copies and fills: the stream-ordered operations of `Buffer`.
  *
- * Work that is not waited for marks its blocks as used by its stream around
- * its queueing, so that no block is reused under it.  Callers hold the blocks.
- */
+ * Work that is not waited for marks its blocks as used by its stream while it
+ * is queued, so that no block is reused before it is done.  Callers hold the
+ * blocks. */
 #include "transfer.h"
 
 #include <stdlib.h>
@@ -18,8 +18,8 @@
 #include "submit.h"
 #include "wait.h"
 
-/* One operation on a stream with the blocks that it uses; NULL for memory
- * that is not of the stream's backend. */
+/* An operation on a stream and the blocks that it uses; NULL for memory that
+ * does not belong to the stream's backend. */
 struct transfer {
     struct ps_stream *stream;
     struct ps_block *destination;
@@ -43,7 +43,7 @@ end_use(struct transfer *transfer)
     }
 }
 
-/* After success end_use is called. */
+/* After success the caller calls end_use. */
 static ps_status
 begin_use(struct transfer *transfer)
 {
@@ -60,7 +60,7 @@ begin_use(struct transfer *transfer)
     return status;
 }
 
-/* Called with the GIL released, as fill. */
+/* Called with the GIL released, as is fill. */
 static ps_status
 copy(struct transfer *transfer, void *destination, const void *source,
      size_t nbytes, bool wait)
@@ -88,7 +88,7 @@ fill(struct transfer *transfer, void *destination, uint8_t value,
     return status;
 }
 
-/* -1 with an exception where a copy on the stream cannot be waited for. */
+/* -1 with an exception if a copy on the stream cannot be waited for. */
 static int
 check_may_wait_for_copy(struct module_state *state, const struct work *work)
 {
@@ -124,7 +124,7 @@ run_copy(struct module_state *state, struct transfer *transfer,
     if (status == PS_SUCCESS && wait) {
         status = wait_for_work(state, &work, NO_TIMEOUT);
         if (status == PS_RAISED) {
-            /* A signal ended the wait, not the copy. */
+            /* A signal ended the wait; the copy is still running. */
             if (begin_use(transfer) == PS_SUCCESS) {
                 end_use(transfer);
             }
@@ -166,8 +166,8 @@ work_stream(struct span *span, struct ps_stream *given)
                                        : current_stream_of(device_of(span)));
 }
 
-/* Run a copy on the stream given, else on the leader's current one; the
- * transfer says which blocks it uses. */
+/* Run a copy on the stream given, or on the leader's current one.  The
+ * transfer names the blocks that it uses. */
 static int
 copy_on(struct module_state *state, struct span *leader,
         struct ps_stream *given, struct transfer transfer, struct span *to,
@@ -182,8 +182,8 @@ copy_on(struct module_state *state, struct span *leader,
     return result;
 }
 
-/* One side is plain host memory to the other side's backend, which knows
- * nothing of the streams that work on it: wait for them, and for the copy. */
+/* To the backend of one side, the other side is plain host memory whose
+ * streams it does not know.  Wait for those streams, and for the copy. */
 static int
 copy_between_backends(struct module_state *state, struct span *to,
                       struct span *from, struct ps_stream *given)
@@ -204,8 +204,8 @@ copy_between_backends(struct module_state *state, struct span *to,
     return copy_on(state, other, given, transfer, to, from, true);
 }
 
-/* Between devices, on the source's current stream and in the order of the
- * destination's too, as torch has it. */
+/* Copy between devices, on the source's current stream and in the order of the
+ * destination's, as torch does. */
 static int
 copy_between_devices(struct module_state *state, struct span *to,
                      struct span *from, bool wait)
@@ -225,7 +225,7 @@ copy_between_devices(struct module_state *state, struct span *to,
     return result;
 }
 
-/* What holds of both sides before anything is queued. */
+/* Check both sides before anything is queued. */
 static int
 check(struct span *to, struct span *from)
 {
@@ -275,7 +275,7 @@ span_copy(struct module_state *state, struct span *to, struct span *from,
     if (device_of(from) != device_of(to) && !pinned && stream == NULL) {
         return copy_between_devices(state, to, from, wait);
     }
-    /* Pinned memory is of every device, so the other side leads. */
+    /* Pinned memory belongs to every device, so the other side leads. */
     struct span *leader = from->block->pinned ? to : from;
     struct transfer transfer = {NULL, to->block, from->block};
     return copy_on(state, leader, stream, transfer, to, from, wait);
@@ -318,7 +318,7 @@ wait_for(struct module_state *state, struct ps_stream *user,
         return stream_wait_stream(state, stream, user);
     }
     if (is_own_stream(user)) {
-        /* What it had before the callable is done. */
+        /* The work queued before the callable has completed. */
         return 0;
     }
     struct work work = {

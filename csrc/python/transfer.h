@@ -9,15 +9,15 @@
 /* -1 with ValueError unless the stream, or NULL, is of the span's backend. */
 int span_check_stream(struct span *span, struct ps_stream *stream);
 
-/* What the methods do; stream NULL: the current one of the device memory.  -1
- * with an exception. */
+/* Buffer.copy_ and Buffer.fill_; stream NULL: the current one of the device
+ * memory.  -1 with an exception. */
 int span_copy(struct module_state *state, struct span *to, struct span *from,
               struct ps_stream *stream, bool non_blocking);
 int span_fill(struct module_state *state, struct span *span, uint8_t value,
               struct ps_stream *stream);
 
 /* Make the stream (NULL: the caller, with the GIL released) wait for all work
- * that is known to use the memory; -1 with an exception. */
+ * known to use the memory; -1 with an exception. */
 int span_settle(struct module_state *state, struct span *span,
                 struct ps_stream *stream);
 

@@ -7,11 +7,11 @@
 
 #include "module.h"
 
-/* What is waited for: a stream's work, or an event's latest record, or all of
- * a device's. */
+/* The work that is waited for: that of a stream, of an event's latest record,
+ * or of a device. */
 struct work {
     const char *operation;
-    /* Of the stream and of an event that was recorded. */
+    /* The device of the stream, or of an event that was recorded. */
     struct ps_device *device;
     struct ps_stream *stream;
     struct ps_event *event;
@@ -26,18 +26,19 @@ int64_t monotonic_ns(void);
 int timeout_argument(const char *function, PyObject *argument,
                      int64_t *timeout_ns);
 
-/* Wait with the GIL released; where the backend can end a wait, and wherever
- * there is a timeout, open to signals.  PS_ERROR_TIMED_OUT: it took longer. */
+/* Wait with the GIL released.  Signal handlers run meanwhile if the backend
+ * can end a wait or there is a timeout.  PS_ERROR_NOT_READY: the time is
+ * up. */
 ps_status wait_for_work(struct module_state *state, const struct work *work,
                         int64_t timeout_ns);
 
-/* Likewise, for a method or a function, which raises TimeoutError after
- * `timeout`, of timeout_ns: None, or NULL with an exception. */
+/* Likewise, for a method or a function: None; NULL with an exception,
+ * TimeoutError after `timeout`, which is timeout_ns. */
 PyObject *waited(struct module_state *state, const struct work *work,
                  PyObject *timeout, int64_t timeout_ns);
 
 struct ps_mailbox;
-/* ps_mailbox_wait with the GIL released, and open to signals. */
+/* ps_mailbox_wait with the GIL released; signal handlers run meanwhile. */
 ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
 
 #endif

@@ -1,9 +1,9 @@
-/* The type `_C.Waiter`: a mailbox for messages about work that is done.  The
- * package's `wait`, `as_completed` and `await` are built on it; no thread of a
- * backend's meets Python here.
+/* The type `_C.Waiter`: a mailbox for messages about completed work.  The
+ * package's `wait`, `as_completed` and `await` are built on it, so that no
+ * thread of a backend runs Python.
  *
- * One rule: what a Waiter watches is cancelled when it is deallocated, so that
- * a wait that gave up, in whichever way, leaves nothing behind. */
+ * One rule: deallocating a Waiter cancels everything it watches, so that a
+ * wait that gave up for any reason leaves nothing behind. */
 #include "waiter.h"
 
 #include <structmember.h>
@@ -80,8 +80,8 @@ check_generation(PyObject *self)
     return 0;
 }
 
-/* What an object's work is, which the caller holds: an Event's, a device's, or
- * a stream's, which is released by the caller. */
+/* The work of an object that the caller holds: an Event's, a device's or a
+ * stream's.  The caller releases the stream. */
 static int
 work_of(struct module_state *state, PyObject *object, struct work *work)
 {
@@ -103,7 +103,7 @@ work_of(struct module_state *state, PyObject *object, struct work *work)
     return 0;
 }
 
-/* Ask for the message when the work is done. */
+/* Have the message sent when the work has completed. */
 static ps_status
 notify(const struct work *work, struct ps_message *message)
 {
@@ -228,7 +228,7 @@ Waiter_cancel(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* Make a list of the messages; NULL with an exception. */
+/* A list of the messages; NULL with an exception. */
 static PyObject *
 list_of(const struct ps_message *message)
 {
@@ -385,8 +385,8 @@ PyType_Spec waiter_spec = {
     .slots = waiter_slots,
 };
 
-/* An iterator that is at its end where the work is done, else what the running
- * event loop is given. */
+/* The iterator of an await: an empty one if the work has completed, else one
+ * that suspends the running task. */
 static PyObject *
 await(struct module_state *state, PyObject *self, struct ps_runtime *runtime,
       ps_status status)

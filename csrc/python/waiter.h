@@ -1,12 +1,12 @@
-/* Messages about work that is done. */
+/* Messages about completed work. */
 #ifndef PYSTREAMS_PYTHON_WAITER_H
 #define PYSTREAMS_PYTHON_WAITER_H
 
 #include "module.h"
 #include "wait.h"
 
-/* Have a message with the token put into the mailbox when the work is done.
- */
+/* Have a message with the token put into the mailbox when the work has
+ * completed. */
 ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
                      uint64_t token);
 

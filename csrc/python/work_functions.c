@@ -1,5 +1,5 @@
-/* Functions of the module that queue work, or make native streams for callers
- * who manage them on their own. */
+/* Functions of the module that queue work, or create native streams that the
+ * caller manages. */
 #include "module.h"
 
 #include "../core/work.h"
@@ -12,7 +12,7 @@
 #include "errors.h"
 #include "stream.h"
 
-/* The outcome of work that was queued on a stream, which is released. */
+/* Release the stream and return None, or raise what queueing failed with. */
 static PyObject *
 queued(struct module_state *state, struct ps_stream *stream,
        const char *operation, ps_status status)
