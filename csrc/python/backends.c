@@ -332,17 +332,17 @@ takes_limits(PyObject *module, PyObject *args)
 }
 
 PyMethodDef backend_functions[] = {
-    FUNCTION("register_backend", register_backend, METH_VARARGS,
-             "capsule, faults=None, /",
-             "Add a device type: that of the table that a capsule "
-             "named\n\"" PS_CAPSULE_NAME
-             "\" points to (see <pystreams/backend.h>).\n\n"
-             "faults is None or a capsule named \"" PS_FAULTS_CAPSULE_NAME
-             "\", with which\nthe device's tests make its work fail (see "
-             "<pystreams/faults.h>).  The tables and\nthe capsules stay until "
-             "the process ends.  Raises TypeError for anything "
-             "else,\nValueError with the reason if the table is not whole, or "
-             "its name or device type\nis taken."),
+    FUNCTION(
+        "register_backend", register_backend, METH_VARARGS,
+        "capsule, faults=None, /",
+        "Register a backend: the table that a capsule named \"" PS_CAPSULE_NAME
+        "\" points to (see <pystreams/backend.h>).\n\n"
+        "faults is None or a capsule named \"" PS_FAULTS_CAPSULE_NAME
+        "\", with which\nthe device's tests make its work fail (see "
+        "<pystreams/faults.h>).  The tables and\nthe capsules stay until "
+        "the process ends.  Raises TypeError for anything "
+        "else,\nValueError with the reason if the table is not whole, or "
+        "its name or device type\nis taken."),
     FUNCTION("backend_members", backend_members, METH_VARARGS, "type, /",
              "Return a dict of the contract's functions, and stream_fail: "
              "name -> whether the\nbackend has it."),

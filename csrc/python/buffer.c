@@ -617,7 +617,7 @@ Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 
 static PyMethodDef buffer_methods[] = {
     METHOD("data_ptr", Buffer_data_ptr, METH_NOARGS, ", /",
-           "Return the address of the first byte; 0 where there is none."),
+           "Return the address of the first byte; 0 if the Buffer is empty."),
     METHOD("is_pinned", Buffer_is_pinned, METH_NOARGS, ", /",
            "Return whether this is pinned host memory."),
     METHOD(
@@ -627,61 +627,62 @@ static PyMethodDef buffer_methods[] = {
         "(cudaMemcpyAsync).\n\n"
         "src is a Buffer, or any C-contiguous object with the buffer "
         "protocol, DLPack or the\nCUDA array interface.  The copy is queued "
-        "on the stream given, else on the current\nstream of the device "
-        "memory involved; between devices, on the source's, and in\nthe order "
-        "of both.  Its producer makes device memory ready for that "
-        "stream.\nBlocks with the GIL released until the copy is done when "
-        "src is host memory of\nanother library, or when one side is host "
-        "memory and non_blocking is false.\n\n"
-        "Does nothing if src is this Buffer.  Raises ValueError for another "
-        "size, for memory\nthat overlaps in part or is read-only and for what "
-        "a producer cannot mean,\nTypeError for another type."),
+        "on stream, by default the current stream of\nthe device memory "
+        "involved; between two devices, on the source's current stream and "
+        "in\nthe order of both.  The producer of device memory makes it ready "
+        "for that stream.\nBlocks with the GIL released until the copy is "
+        "done when src is host memory of another\nlibrary, or when one side "
+        "is host memory and non_blocking is false.\n\n"
+        "Does nothing if src is this Buffer.  Raises ValueError for a source "
+        "of another size,\none that overlaps this Buffer and one whose "
+        "producer describes it wrongly, and for a\nread-only Buffer; "
+        "TypeError for another type."),
     METHOD("copy_to", Buffer_copy_to, METH_FASTCALL | METH_KEYWORDS,
            ", /, dst, non_blocking=False, stream=None",
            "Copy the bytes to dst, of the same size, and return self "
            "(cudaMemcpyAsync).\n\n"
-           "As dst.copy_(self) for a Buffer; dst may also be any writable "
-           "object that copy_\ntakes.  Unless non_blocking is true, blocks "
-           "until the copy is done when dst is not\na Buffer."),
+           "Does what dst.copy_(self) does for a Buffer; dst may also be any "
+           "writable object that\ncopy_ accepts.  If dst is not a Buffer and "
+           "non_blocking is false, blocks until the\ncopy is done."),
     METHOD("fill_", Buffer_fill, METH_FASTCALL | METH_KEYWORDS,
            ", /, byte, stream=None",
-           "Queue the setting of every byte and return self "
+           "Queue a fill of every byte with one value and return self "
            "(cudaMemsetAsync).\n\n"
-           "Does not wait for it.  Raises ValueError unless byte is from 0 to "
-           "255."),
+           "Does not wait for the fill.  Raises ValueError unless byte is "
+           "from 0 to 255."),
     METHOD("zero_", Buffer_zero, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
-           "Queue the setting of every byte to 0 and return self."),
+           "Queue a fill of every byte with 0 and return self."),
     METHOD("record_stream", Buffer_record_stream, METH_O, ", stream, /",
-           "Say that work on the stream uses the memory, so that it is not "
-           "reused before\nwhat the stream has when the Buffer is given up is "
-           "done."),
+           "Declare that work on the stream uses the memory: it is not reused "
+           "before the work that\nthe stream has when the Buffer is closed or "
+           "collected is done."),
     METHOD("tobytes", Buffer_tobytes, METH_NOARGS, ", /",
-           "Return the bytes, after the work of the current stream of the "
-           "Buffer's device.\n\n"
+           "Return the bytes, after the work queued on the current stream of "
+           "the Buffer's device.\n\n"
            "Blocks with the GIL released."),
     METHOD("memoryview", Buffer_memoryview, METH_NOARGS, ", /",
            "Return a writable memoryview of host memory, without waiting for "
            "any work.\n\n"
            "Raises BufferError for memory that the host cannot address."),
-    METHOD(
-        "__dlpack__", Buffer_dlpack, METH_FASTCALL | METH_KEYWORDS,
-        ", /, *, stream=None, max_version=None, dl_device=None, copy=None",
-        "Return a DLPack capsule of the bytes, versioned where max_version is "
-        "(1, 0) or\nmore.\n\n"
-        "The consumer's stream waits for all work that is known to use the "
-        "memory: None\nand 1 are the default stream, 2 the thread's, -1 asks "
-        "for no wait, 0 is not\nallowed.  For host memory it must be None, "
-        "and the call blocks with the GIL\nreleased.  copy=True gives a copy, "
-        "dl_device=(1, 0) one of device memory on the\nhost.\n\n"
-        "Memory that the consumer drops while a stream of its own works on it "
-        "needs\nrecord_stream().  Raises BufferError where the memory cannot "
-        "be given like this."),
+    METHOD("__dlpack__", Buffer_dlpack, METH_FASTCALL | METH_KEYWORDS,
+           ", /, *, stream=None, max_version=None, dl_device=None, copy=None",
+           "Return a DLPack capsule of the bytes, versioned if max_version is "
+           "at least (1, 0).\n\n"
+           "The consumer's stream waits for all work that is known to use the "
+           "memory: None and 1\nare the default stream, 2 the thread's, -1 "
+           "asks for no wait, 0 is not allowed.  For\nhost memory it must be "
+           "None, and the call blocks with the GIL released.  "
+           "copy=True\nexports a copy; dl_device=(1, 0) exports a copy of "
+           "device memory on the host.\n\n"
+           "Memory that the consumer drops while a stream of its own works on "
+           "it needs\nrecord_stream().  Raises BufferError if the memory "
+           "cannot be exported as asked."),
     METHOD("__dlpack_device__", Buffer_dlpack_device, METH_NOARGS, ", /",
            "Return DLPack's (device type, device id) of the memory."),
     METHOD(
         "close", Buffer_close, METH_NOARGS, ", /",
-        "Give the memory up now; it is freed after the work that uses it.\n\n"
+        "Release the memory now; it is freed after the work that uses it.\n\n"
         "Closing twice is harmless.  Raises BufferError while memoryviews of "
         "it exist."),
     {NULL},
@@ -692,8 +693,8 @@ static PyGetSetDef buffer_getset[] = {
     {"device", Buffer_get_device, NULL,
      PyDoc_STR("The memory's device; device('cpu') when pinned.")},
     {"readonly", Buffer_get_readonly, NULL,
-     PyDoc_STR("Whether the memory must not be written; only another "
-               "library's can be so.")},
+     PyDoc_STR("Whether the memory is read-only, which only another library's "
+               "memory can be.")},
     {"__cuda_array_interface__", Buffer_get_array_interface, NULL,
      PyDoc_STR(
          "The CUDA array interface, version 3, of CUDA device memory; "
@@ -711,14 +712,15 @@ static PyMemberDef buffer_members[] = {
 PyDoc_STRVAR(
     buffer_doc,
     "Buffer(nbytes, *, device=None, stream=None, pin_memory=False)\n--\n\n"
-    "nbytes of uninitialized memory that streams order.\n\n"
+    "nbytes bytes of uninitialized memory, allocated and used in stream "
+    "order.\n\n"
     "Device memory is allocated and freed in the order of a stream "
     "(cudaMallocAsync),\nby default the device's current one; pinned memory "
     "is host memory that devices\ncopy asynchronously (cudaHostAlloc).  "
     "buffer[a:b] is a Buffer for a part of the\nsame memory.  Host memory has "
     "the buffer protocol.\n\n"
-    "Raises ValueError for a negative size or a stream of another "
-    "device,\nOutOfMemoryError where there is no such memory.");
+    "Raises ValueError for a negative size or a stream of another device, "
+    "OutOfMemoryError\nif there is not enough memory.");
 
 static PyType_Slot buffer_slots[] = {
     {Py_tp_new, Buffer_new},

@@ -422,8 +422,9 @@ Device_get_index(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef device_methods[] = {
-    METHOD("__reduce__", Device_reduce, METH_NOARGS, ", /",
-           "Return what pickle needs to make an equal device."),
+    METHOD(
+        "__reduce__", Device_reduce, METH_NOARGS, ", /",
+        "Return a constructor call that makes an equal device, for pickle."),
     {NULL},
 };
 
@@ -431,7 +432,7 @@ static PyGetSetDef device_getset[] = {
     {"type", Device_get_type, NULL,
      PyDoc_STR("The name of the device type, such as 'cuda'.")},
     {"index", Device_get_index, NULL,
-     PyDoc_STR("The index, or None where none was given.")},
+     PyDoc_STR("The index, or None if none was given.")},
     {NULL},
 };
 
@@ -441,7 +442,7 @@ PyDoc_STRVAR(
     "Name a device: device('cuda:1'), device('cuda'), device('cuda', 1), or "
     "device(1)\nfor an index on the default accelerator.\n\n"
     "Immutable and hashable; equal to a device of the same type and index.  "
-    "Says\nnothing of whether there is such a device.\n\n"
+    "The device need\nnot exist.\n\n"
     "Raises RuntimeError for a malformed string or a negative index.");
 
 static PyType_Slot device_slots[] = {

@@ -245,8 +245,8 @@ static PyMethodDef context_methods[] = {
     METHOD("__enter__", DeviceContext_enter, METH_NOARGS, ", /",
            "Make the device current.  May block."),
     METHOD("__exit__", DeviceContext_exit, METH_FASTCALL, ", /, *exc_info",
-           "Make current again the device that was so before.\n\n"
-           "Raises RuntimeError where this thread has not entered."),
+           "Restore the device that __enter__ found.\n\n"
+           "Raises RuntimeError if this thread has not entered."),
     {NULL},
 };
 
@@ -283,9 +283,9 @@ PyDoc_STRVAR(
     cuda_device_doc,
     "device(device)\n--\n\n"
     "Make a device the calling thread's current one within a with block.\n\n"
-    "On exit the device that was current is so again.  None means the device "
+    "The device that was current is restored on exit.  None means the device "
     "that is\ncurrent now; a negative index does nothing.  The object can be "
-    "entered again while\nit is entered, and by several threads at once.  "
+    "entered again while it\nis entered, and by several threads at once.  "
     "Entering may block.");
 
 static PyType_Slot cuda_device_slots[] = {

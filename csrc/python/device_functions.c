@@ -408,24 +408,23 @@ PyMethodDef device_functions[] = {
     FUNCTION("backends", backends, METH_NOARGS, "/",
              "Return (name, device type) of every registered backend."),
     FUNCTION("default_type", default_type, METH_NOARGS, "/",
-             "Return the device type used when none is given: that of "
-             "PYSTREAMS_ACCELERATOR,\nelse cuda if there is a usable GPU, "
-             "else cpu.  Raises RuntimeError with the reason\nwhere the one "
-             "asked for is unknown or not available."),
-    FUNCTION(
-        "device_count", device_count, METH_VARARGS, "type, /",
-        "Return how many devices there are; 0 if the type is not "
-        "available.\nAsked anew until one is used.  Initializes nothing."),
+             "Return the device type used if none is given: that of "
+             "PYSTREAMS_ACCELERATOR, else cuda\nif there is a usable GPU, "
+             "else cpu.  Raises RuntimeError with the reason if the "
+             "type\nasked for is unknown or not available."),
+    FUNCTION("device_count", device_count, METH_VARARGS, "type, /",
+             "Return how many devices there are; 0 if the type is not "
+             "available.  Counts again at\neach call until a device is used.  "
+             "Initializes nothing."),
     FUNCTION("unavailable_reason", unavailable_reason, METH_VARARGS, "type, /",
-             "Return why the device type cannot be used, or None where it "
-             "can."),
+             "Return why the device type cannot be used, or None if it can."),
     FUNCTION("is_emulated", is_emulated, METH_VARARGS, "type, /",
              "Return whether the CPU engine stands in for the device type."),
     FUNCTION("is_initialized", is_initialized, METH_VARARGS, "type, /",
              "Return whether this process has used a device of the type."),
     FUNCTION("initialize", initialize, METH_VARARGS, "type, /",
-             "Make the device type ready.  Raises RuntimeError where it "
-             "cannot be used."),
+             "Initialize the device type.  Raises RuntimeError if it cannot "
+             "be used."),
     FUNCTION("current_device", current_device, METH_VARARGS, "type, /",
              "Return the index of this thread's current device."),
     FUNCTION("device_index", device_index, METH_VARARGS,
@@ -449,26 +448,26 @@ PyMethodDef device_functions[] = {
              "staging."),
     FUNCTION("mem_get_info", mem_get_info, METH_VARARGS,
              "type, device=None, /",
-             "Return (free, total) bytes: what the program can still get of "
-             "the device, also from\nthe library's own pool, and what it has. "
-             " Of a CPU, the system's free memory."),
+             "Return (free, total) bytes: the memory that the program can "
+             "still get, also from the\nlibrary's own pool, and all of the "
+             "device's.  For a CPU, the system's memory."),
     FUNCTION("memory_stats", memory_stats, METH_VARARGS,
              "type, device=None, /",
              "Return counters of the bytes and blocks that live Buffers of "
              "the device hold."),
     FUNCTION("reset_peak_memory_stats", reset_peak_memory_stats, METH_VARARGS,
              "type, device=None, /",
-             "Make the peaks of memory_stats what is current."),
+             "Set the peaks of memory_stats to the current values."),
     FUNCTION("versions", versions, METH_VARARGS, "type, /",
              "Return the (runtime, driver) versions as 1000 * major + 10 * "
-             "minor; 0 where there\nis none."),
+             "minor; 0 if there is\nnone."),
     FUNCTION("status_name", status_name, METH_VARARGS, "type, status, /",
-             "Return a status as the backend's documentation spells it."),
+             "Return the name of a status in the backend's documentation."),
     FUNCTION("status_text", status_text, METH_VARARGS, "type, status, /",
-             "Return what a status means."),
+             "Return the description of a status."),
     FUNCTION("shutdown", shut_down, METH_VARARGS, "timeout, /",
              "Start no more callables and no more work on the CPU engines, "
-             "and wait timeout\nseconds for what is running; return whether "
-             "all ended."),
+             "and wait up to timeout\nseconds for those that are running; "
+             "return whether all have ended."),
     {NULL},
 };

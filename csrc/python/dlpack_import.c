@@ -394,8 +394,8 @@ PyMethodDef dlpack_functions[] = {
              "its device, and is kept alive until nothing uses the\nBuffer's "
              "memory.  Does not block.\n\n"
              "Raises TypeError for another object, ValueError for memory that "
-             "is not contiguous\nor cannot be what the producer says, or for "
-             "a capsule that was consumed,\nBufferError for a device or a "
+             "is not contiguous or\nthat the producer describes wrongly, or "
+             "for a capsule that was consumed, BufferError\nfor a device or a "
              "version of DLPack that is not supported."),
     {NULL},
 };

@@ -479,65 +479,66 @@ Event_get_flag(PyObject *self, void *closure)
 PyMethodDef event_methods[] = {
     METHOD("record", Event_record, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
-           "Record the stream's current position: the event is done when all "
-           "work queued\nbefore this call is (cudaEventRecord).\n\n"
+           "Record the stream's current position: the event completes when "
+           "all work queued before\nthis call has (cudaEventRecord).\n\n"
            "Without a stream, the current one of the event's device type.  "
            "Replaces any earlier\nrecord.  Blocks with the GIL released while "
            "the stream's queue is full, as\nStream.record_event does.  Raises "
-           "RuntimeError for a stream of another device than the\nevent's "
-           "first."),
+           "RuntimeError for a stream of another device than the\nevent's."),
     METHOD("wait", Event_wait, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
-           "Make what the stream gets from here on wait for the record in "
-           "effect now\n(cudaStreamWaitEvent).\n\n"
-           "Without a stream, the current one.  Nothing to wait for if the "
-           "event was never\nrecorded; an external one, in a capture, gets "
-           "the stream's device then, and each\nreplay waits for the record "
-           "in effect.  Blocks with the GIL released while the "
-           "stream's\nqueue is full."),
+           "Make all work queued on the stream after this call wait for the "
+           "event's latest record\n(cudaStreamWaitEvent).\n\n"
+           "Without a stream, the current one.  Does nothing if the event was "
+           "never recorded.  In\na capture, an external event is bound to the "
+           "stream's device, and each replay waits\nfor the record that is "
+           "the latest then.  Blocks with the GIL released while "
+           "the\nstream's queue is full."),
     METHOD("query", Event_query, METH_NOARGS, ", /",
-           "Return whether the work before the latest record is done "
+           "Return whether the work before the latest record has completed "
            "(cudaEventQuery).\n\n"
-           "True if never recorded.  Does not block; before False other "
-           "Python threads may run.\nRaises AcceleratorError with the failure "
-           "of that work."),
-    METHOD("synchronize", Event_synchronize, METH_FASTCALL | METH_KEYWORDS,
-           ", /, timeout=None",
-           "Wait until the work before the latest record is done "
-           "(cudaEventSynchronize).\n\n"
-           "Blocks with the GIL released, for timeout seconds at most; "
-           "returns at once if never\nrecorded.  Ctrl-C ends a wait with a "
-           "timeout, and any on the CPU engine; the work\ngoes on.  Raises "
-           "TimeoutError, or AcceleratorError with the failure of that work."),
+           "True if never recorded.  Does not block, but other Python threads "
+           "may run before it\nreturns False.  Raises AcceleratorError with "
+           "the failure of that work."),
+    METHOD(
+        "synchronize", Event_synchronize, METH_FASTCALL | METH_KEYWORDS,
+        ", /, timeout=None",
+        "Wait until the work before the latest record has completed "
+        "(cudaEventSynchronize).\n\n"
+        "Blocks with the GIL released, for timeout seconds at most; returns "
+        "at once if never\nrecorded.  Ctrl-C ends a wait with a timeout, and "
+        "any wait on the CPU engine; the work\ngoes on.  Raises TimeoutError, "
+        "or AcceleratorError with the failure of that work."),
     METHOD("elapsed_time", Event_elapsed_time, METH_FASTCALL | METH_KEYWORDS,
            ", /, end_event",
            "Return the milliseconds from this event to end_event "
            "(cudaEventElapsedTime).\n\n"
            "Does not block.  Raises ValueError unless both are timed and "
            "recorded, RuntimeError\nunless both are done and of one device, "
-           "NotImplementedError where the backend has no\ntiming."),
+           "NotImplementedError if the backend has no\ntiming."),
     METHOD("ipc_handle", Event_ipc_handle, METH_NOARGS, ", /",
            "Return the 64 bytes by which another process opens the event "
            "(cudaIpcGetEventHandle).\n\n"
            "Creates the event if it was never recorded, on its device or else "
-           "the current one.\nGood for as long as the Event and its process "
-           "live.  Raises RuntimeError unless it was\nmade with "
-           "interprocess=True, NotImplementedError where the backend has no "
+           "the current one.\nThe handle is valid while the Event and its "
+           "process live.  Raises RuntimeError unless\nit was made with "
+           "interprocess=True, NotImplementedError if the backend has no "
            "such\nevents."),
     CLASS_METHOD(
         "from_ipc_handle", Event_from_ipc_handle,
         METH_FASTCALL | METH_KEYWORDS, ", /, device, handle",
         "Open an event of another process (cudaIpcOpenEventHandle).\n\n"
-        "Either process may record it; wait, query and synchronize mean the "
-        "latest record of\nany.  On the CPU engine a record whose process "
-        "ended before its work has failed.\nRaises ValueError for what is no "
-        "handle of the device, RuntimeError where the event\nis gone or of "
-        "this process."),
+        "Either process may record it; wait, query and synchronize use the "
+        "latest record of any\nprocess.  On the CPU engine, a record fails if "
+        "its process ends before its work.\nRaises ValueError for anything "
+        "but a handle of an event of the device, RuntimeError if\nthe event "
+        "is gone or belongs to this process."),
     METHOD("__reduce__", Event_reduce, METH_NOARGS, ", /",
            "Pickle an interprocess event, to be opened by its handle.\n\n"
            "Raises TypeError for any other."),
-    METHOD("__setstate__", Event_setstate, METH_O, ", blocking, /",
-           "Take over from a pickled event what its handle does not say."),
+    METHOD(
+        "__setstate__", Event_setstate, METH_O, ", blocking, /",
+        "Restore the flag of a pickled event that its handle does not carry."),
     {NULL},
 };
 
@@ -548,7 +549,7 @@ static PyGetSetDef event_getset[] = {
     {"event_id", Event_get_event_id, NULL,
      PyDoc_STR("The native handle; 0 until first recorded or exported.")},
     {"enable_timing", Event_get_flag, NULL,
-     PyDoc_STR("Whether elapsed_time can be asked."), (void *)PS_EVENT_TIMING},
+     PyDoc_STR("Whether elapsed_time is available."), (void *)PS_EVENT_TIMING},
     {"blocking", Event_get_flag, NULL,
      PyDoc_STR("Whether synchronize sleeps instead of spinning."),
      (void *)PS_EVENT_BLOCKING},
@@ -569,20 +570,20 @@ PyDoc_STRVAR(
     "Event(device=None, *, enable_timing=True, blocking=False, "
     "interprocess=False, external=False)\n--\n\n"
     "A point in a stream's work that can be waited for and timed.\n\n"
-    "Without a device, of the default accelerator's type.  Only streams of "
-    "the device that\ndevice names by an index, else of the first stream that "
-    "records it, may record it.\nTimed if the backend has timing and the "
-    "event is not interprocess, unless\nenable_timing says otherwise.  Events "
-    "are equal only\nto themselves.\n\n"
-    "blocking: synchronize() on CUDA sleeps instead of spinning, which leaves "
-    "the core to\nothers and ends later.  interprocess: other processes can "
-    "open it.  external: where a\nrecord or a wait is captured, each replay "
-    "of the graph does it anew; not together with\ninterprocess on the CPU "
-    "engine.\n\n"
-    "Raises TypeError for a switch that is no bool, ValueError for "
-    "enable_timing=True with\ninterprocess=True, NotImplementedError\nfor "
-    "enable_timing=True where the backend has no timing, RuntimeError where "
-    "the device\ntype is not available.  Safe to use from several threads.");
+    "device: the event's device type, and, with an index, the only device "
+    "that may record\nthe event; by default the default accelerator's type, "
+    "and the device of the first\nrecord.  enable_timing: by default true if "
+    "the backend has timing and the event is not\ninterprocess.  An event is "
+    "equal only to itself.\n\n"
+    "blocking: synchronize() on CUDA sleeps instead of spinning, which frees "
+    "the core for\nother threads but ends later.  interprocess: other "
+    "processes can open it.  external:\neach replay of a graph executes a "
+    "captured record or wait again; not together with\ninterprocess on the "
+    "CPU engine.\n\n"
+    "Raises TypeError for a switch that is not a bool, ValueError for "
+    "enable_timing=True\nwith interprocess=True, NotImplementedError for "
+    "enable_timing=True if the backend has\nno timing, RuntimeError if the "
+    "device type is not available.  Safe to use from several\nthreads.");
 
 static PyType_Slot event_slots[] = {
     {Py_tp_new, Event_new},
@@ -685,10 +686,10 @@ PyDoc_STRVAR(
     "Event(enable_timing=False, blocking=False, interprocess=False, "
     "external=False)\n--\n\n"
     "A CUDA event (cudaEventCreateWithFlags), created at its first record.\n\n"
-    "external: where a record or a wait is captured, each replay does it "
-    "(cudaEventRecordExternal,\ncudaEventWaitExternal); else it only orders "
-    "what is captured.\n\n"
-    "Raises TypeError for a switch that is no bool, ValueError for an "
+    "external: each replay of a captured record or wait executes it "
+    "again\n(cudaEventRecordExternal, cudaEventWaitExternal); otherwise it "
+    "only orders the\ncaptured work.\n\n"
+    "Raises TypeError for a switch that is not a bool, ValueError for an "
     "interprocess event\nthat is timed.");
 
 static PyType_Slot cuda_event_slots[] = {

@@ -309,31 +309,32 @@ ExternalStream_clear(PyObject *op)
     return 0;
 }
 
-PyDoc_STRVAR(
-    external_stream_doc,
-    "ExternalStream(handle, device=None)\n--\n\n"
-    "A stream that somebody else owns, such as another library.\n\n"
-    "handle is its native handle as an int, or any object with "
-    "__cuda_stream__, which\nis then kept alive.  An int must be live until "
-    "this object and all Buffers that\nwork on it has used are given up: a "
-    "wrong CUDA handle crashes the process.  0, and\non CUDA 1, is the "
-    "default stream.  A Stream of this package, or its handle, is shared:\nit "
-    "lives until all that share it are closed.\n\n"
-    "Raises TypeError for another type, ValueError for an int out of range or "
-    "a device\nthat is not the stream's, RuntimeError when a priority is "
-    "given.");
+PyDoc_STRVAR(external_stream_doc,
+             "ExternalStream(handle, device=None)\n--\n\n"
+             "A stream that other code owns, such as another library.\n\n"
+             "handle is its native handle as an int, or any object with "
+             "__cuda_stream__, which is\nthen kept alive.  The handle must "
+             "stay valid until this object, and all Buffers that\nwork on the "
+             "stream has used, are closed or collected: a wrong CUDA handle "
+             "crashes the\nprocess.  0, and on CUDA 1, is the default stream. "
+             " A Stream of this package, or its\nhandle, is shared: the "
+             "stream lives until all objects that share it are closed.\n\n"
+             "Raises TypeError for another type, ValueError for an int out of "
+             "range or a device that\nis not the stream's, RuntimeError if a "
+             "priority is given.");
 
 PyDoc_STRVAR(
     cuda_external_stream_doc,
     "ExternalStream(stream_ptr, device=None)\n--\n\n"
-    "A CUDA stream that somebody else owns, such as another library.\n\n"
+    "A CUDA stream that other code owns, such as another library.\n\n"
     "stream_ptr is a cudaStream_t as an int, or any object with "
-    "__cuda_stream__, which\nis then kept alive.  An int must be live until "
-    "this object and all Buffers that\nwork on it has used are given up: a "
-    "wrong handle crashes the process.  0 and 1\nare the default stream, 2 is "
-    "the calling thread's; an emulated device has its default\nstream for "
-    "that.  A Stream of this package, or its handle, is shared: it lives "
-    "until\nall that share it are closed.\n\n"
+    "__cuda_stream__, which is\nthen kept alive.  The handle must stay valid "
+    "until this object, and all Buffers that\nwork on the stream has used, "
+    "are closed or collected: a wrong handle crashes the\nprocess.  0 and 1 "
+    "are the default stream, 2 is the calling thread's, for which "
+    "an\nemulated device uses its default stream.  A Stream of this package, "
+    "or its handle, is\nshared: the stream lives until all objects that share "
+    "it are closed.\n\n"
     "Raises as pystreams.ExternalStream.");
 
 static PyType_Slot external_stream_slots[] = {

@@ -340,9 +340,11 @@ static PyGetSetDef future_getters[] = {
     {"_exception", get_exception, NULL, PyDoc_STR("The exception, or None."),
      NULL},
     {"_condition", get_condition, NULL,
-     PyDoc_STR("What _state does not become done in."), NULL},
+     PyDoc_STR("A context manager within which _state does not become done."),
+     NULL},
     {"_waiters", get_waiters, NULL,
-     PyDoc_STR("Those of concurrent.futures' wait() and as_completed()."),
+     PyDoc_STR(
+         "The waiters of concurrent.futures' wait() and as_completed()."),
      NULL},
     {"_done_callbacks", get_callbacks, NULL,
      PyDoc_STR("The callables to call with the Future when it is done."),
@@ -395,8 +397,8 @@ static PyMethodDef lock_methods[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(lock_doc, "What concurrent.futures takes for the lock of a "
-                       "Future.");
+PyDoc_STRVAR(lock_doc,
+             "The object that concurrent.futures uses as a Future's lock.");
 
 static PyType_Slot lock_slots[] = {
     {Py_tp_dealloc, Lock_dealloc},
@@ -746,26 +748,26 @@ static PyMethodDef future_methods[] = {
     METHOD(
         "result", Future_result, METH_FASTCALL | METH_KEYWORDS,
         ", /, timeout=None",
-        "Return what the callable returned, or raise what it raised.\n\n"
+        "Return the callable's result, or raise its exception.\n\n"
         "Blocks with the GIL released; Ctrl-C ends it.  Raises TimeoutError "
         "after timeout\nseconds, and CancelledError if it was cancelled."),
     METHOD(
         "exception", Future_exception, METH_FASTCALL | METH_KEYWORDS,
         ", /, timeout=None",
-        "Return what the callable raised, or None.  Waits as result() does."),
-    METHOD(
-        "cancel", Future_cancel, METH_NOARGS, ", /",
-        "Keep the callable from being called; return whether that is so.\n\n"
-        "The Future is done at once."),
+        "Return the callable's exception, or None.  Waits as result() does."),
+    METHOD("cancel", Future_cancel, METH_NOARGS, ", /",
+           "Cancel the call if it has not started; return whether it is "
+           "cancelled.\n\n"
+           "The Future is done at once."),
     METHOD("cancelled", Future_cancelled, METH_NOARGS, ", /",
-           "Return whether it was cancelled."),
+           "Return whether the call was cancelled."),
     METHOD("running", Future_running, METH_NOARGS, ", /",
-           "Return whether the callable is being called."),
+           "Return whether the callable is running."),
     METHOD("done", Future_done, METH_NOARGS, ", /",
            "Return whether the callable has ended or was cancelled."),
     METHOD("add_done_callback", Future_add_done_callback, METH_O, ", fn, /",
-           "Call fn with the Future when it is done, on the thread that makes "
-           "it so; at once if\nit is done."),
+           "Call fn with the Future when it is done, on the thread that "
+           "completes it; at once if\nit already is."),
     METHOD("set_running_or_notify_cancel", refuse_to_set, METH_NOARGS, ", /",
            "Raise RuntimeError: the package does it."),
     METHOD("set_result", refuse_to_set, METH_O, ", result, /",
@@ -777,10 +779,9 @@ static PyMethodDef future_methods[] = {
     {NULL},
 };
 
-PyDoc_STRVAR(
-    future_doc,
-    "FutureBase()\n--\n\n"
-    "What StreamFuture does otherwise than concurrent.futures.Future.");
+PyDoc_STRVAR(future_doc, "FutureBase()\n--\n\n"
+                         "The methods of StreamFuture that differ from "
+                         "concurrent.futures.Future's.");
 
 static PyType_Slot future_slots[] = {
     {Py_tp_new, Future_new},           {Py_tp_dealloc, Future_dealloc},

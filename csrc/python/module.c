@@ -75,7 +75,7 @@ add_exceptions(PyObject *module, struct module_state *state)
     state->accelerator_error = PyErr_NewExceptionWithDoc(
         "pystreams.AcceleratorError",
         "A device operation failed; error_code is its status (cudaError_t), "
-        "or\nNone for one that no operation raised.",
+        "or None for an\nexception that no operation raised.",
         PyExc_RuntimeError, NULL);
     if (state->accelerator_error == NULL ||
         PyObject_SetAttrString(state->accelerator_error, "error_code",
@@ -89,7 +89,7 @@ add_exceptions(PyObject *module, struct module_state *state)
     }
     state->out_of_memory_error = PyErr_NewExceptionWithDoc(
         "pystreams.OutOfMemoryError",
-        "A device or the host has not enough memory.", bases, NULL);
+        "A device or the host does not have enough memory.", bases, NULL);
     Py_DECREF(bases);
     if (state->out_of_memory_error == NULL) {
         return -1;

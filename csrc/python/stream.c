@@ -579,55 +579,56 @@ Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
 }
 
 PyMethodDef stream_methods[] = {
-    METHOD(
-        "query", Stream_query, METH_NOARGS, ", /",
-        "Return whether all work queued so far is done (cudaStreamQuery).\n\n"
-        "Does not block, but on CUDA, with the GIL released, while another "
-        "thread waits for\nroom in the stream's queue; before False other "
-        "Python threads may run.\nRaises AcceleratorError with the failure of "
-        "that work."),
+    METHOD("query", Stream_query, METH_NOARGS, ", /",
+           "Return whether all work queued so far has completed "
+           "(cudaStreamQuery).\n\n"
+           "Does not block, except on CUDA, with the GIL released, while "
+           "another thread waits for\nroom in the stream's queue.  Other "
+           "Python threads may run before it returns False.\nRaises "
+           "AcceleratorError with the failure of that work."),
     METHOD("synchronize", Stream_synchronize, METH_FASTCALL | METH_KEYWORDS,
            ", /, timeout=None",
-           "Wait until all work queued before the call is done "
+           "Wait until all work queued before the call has completed "
            "(cudaStreamSynchronize).\n\n"
            "Blocks with the GIL released, for timeout seconds at most.  "
-           "Ctrl-C ends a wait with a\ntimeout, and any on the CPU engine; "
-           "the work goes on.  Raises TimeoutError, or\nAcceleratorError with "
-           "the first failure of that work."),
+           "Ctrl-C ends a wait with a\ntimeout, and any wait on the CPU "
+           "engine; the work goes on.  Raises TimeoutError, "
+           "or\nAcceleratorError with the first failure of that work."),
     METHOD(
         "submit", Stream_submit, METH_FASTCALL | METH_KEYWORDS,
         ", fn, /, *args, **kwargs",
-        "Have fn(*args, **kwargs) called in the stream's order, and return "
-        "a\nconcurrent.futures.Future of what it returns.\n\n"
-        "fn runs on a thread of the package's, in a copy of this context's "
-        "variables, and may\nblock and use CUDA; what the stream gets from "
-        "here on starts after it.  What it\nraises goes to the Future, and "
-        "the stream goes on.  At most 256 callables run at once.  One\nthat "
-        "waits for its own stream gets a RuntimeError.  A child that it forks "
-        "ends when it\nreturns, as a child of multiprocessing's: with status "
-        "0, or 1 and a traceback if it\nraised, and without atexit functions. "
-        " On CUDA it must not be the first to use a\nkernel: the driver loads "
-        "one once all streams have come to rest, its own too.\n\n"
+        "Queue a call of fn(*args, **kwargs) in stream order and return "
+        "a\nconcurrent.futures.Future for its result.\n\n"
+        "fn runs on one of the package's threads, in a copy of the caller's "
+        "context\n(contextvars), and may block and use CUDA.  Work queued on "
+        "the stream later starts\nafter fn has returned.  An exception goes "
+        "to the Future, and the stream goes on.  At\nmost 256 callables run "
+        "at once.  A callable that waits for its own stream gets "
+        "a\nRuntimeError.  A child process that fn forks ends when fn "
+        "returns, as a child of\nmultiprocessing does: with status 0, or with "
+        "1 and a traceback if fn raised, and\nwithout atexit functions.  On "
+        "CUDA, fn must not be the first to use a kernel: the\ndriver loads a "
+        "kernel when all streams are idle, and fn's own stream is not.\n\n"
         "Blocks with the GIL released while the stream's queue is full: of "
-        "65,536 operations\non the CPU engine, where Ctrl-C ends it, and of "
+        "65,536 operations on\nthe CPU engine, where Ctrl-C ends it, and of "
         "some five hundred callables on CUDA.\nCallables that have not "
-        "started when the program ends are cancelled; after that\nsubmit "
-        "raises RuntimeError.  Raises NotImplementedError where the backend "
-        "has no gates."),
+        "started when the program ends are cancelled; after that "
+        "submit\nraises RuntimeError.  Raises NotImplementedError if the "
+        "backend has no gates."),
     METHOD("wait_event", Stream_wait_event, METH_FASTCALL | METH_KEYWORDS,
            ", /, event",
-           "Make what is queued from here on wait for the event's record in "
-           "effect now\n(cudaStreamWaitEvent).\n\n"
-           "Nothing to wait for if the event was never recorded; a later "
-           "record changes\nnothing.  Blocks with the GIL released while the "
+           "Make all work queued after this call wait for the event's latest "
+           "record\n(cudaStreamWaitEvent).\n\n"
+           "Does nothing if the event was never recorded; a later record "
+           "changes nothing.  Blocks\nwith the GIL released while the "
            "stream's queue is full."),
     METHOD("wait_stream", Stream_wait_stream, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream",
-           "Make what is queued from here on wait for all that the other "
-           "stream has now.\n\n"
+           "Make all work queued after this call wait for all work that the "
+           "other stream has now.\n\n"
            "The other stream is a Stream of the same device type, or any "
            "object with\n__cuda_stream__.  Blocks with the GIL released while "
-           "a queue of the two is full."),
+           "either queue is full."),
     METHOD("record_event", Stream_record_event, METH_FASTCALL | METH_KEYWORDS,
            ", /, event=None",
            "Record an event on this stream and return it.\n\n"
@@ -637,7 +638,7 @@ PyMethodDef stream_methods[] = {
            "Ctrl-C ends it, and as long as the driver's is on CUDA."),
     METHOD("is_capturing", Stream_is_capturing, METH_NOARGS, ", /",
            "Return whether work on this stream is being captured into a "
-           "graph\n(cudaStreamIsCapturing); False where the backend has no "
+           "graph\n(cudaStreamIsCapturing); False if the backend has no "
            "capture."),
     CLASS_METHOD(
         "priority_range", Stream_priority_range, METH_FASTCALL | METH_KEYWORDS,
@@ -646,10 +647,10 @@ PyMethodDef stream_methods[] = {
         "number is\nserved first (cudaDeviceGetStreamPriorityRange)."),
     METHOD(
         "close", Stream_close, METH_NOARGS, ", /",
-        "Give the stream up now instead of when the object is collected.\n\n"
-        "Queued work still runs.  If the stream is current, or another object "
-        "shares it, it\nlives on there.  Closing twice is harmless; using a "
-        "closed stream, or asking for its\nhandle, raises ValueError."),
+        "Release the stream now instead of when the object is collected.\n\n"
+        "Queued work still runs.  A stream that is current, or that another "
+        "object shares,\nlives on.  Closing twice is harmless; using a closed "
+        "stream, or asking for its handle,\nraises ValueError."),
     METHOD("__enter__", Stream_enter, METH_NOARGS, ", /",
            "Make the stream current on its device, and its device current, in "
            "this thread.\n\n"
@@ -691,14 +692,14 @@ PyDoc_STRVAR(
     stream_doc,
     "Stream(device=None, *, priority=0)\n--\n\n"
     "A queue of work on a device, run in order.\n\n"
-    "Without a device, one on the current device of the default accelerator.  "
-    "Each\nstream is one of its own while it lives.  priority is clamped to "
-    "priority_range();\na lower number is served first.\n\n"
+    "Without a device, on the current device of the default accelerator.  No "
+    "two live\nStreams share a native stream.  priority is clamped to "
+    "priority_range(); a lower\nnumber is served first.\n\n"
     "Stream(stream_id=, device_index=, device_type=) makes another object for "
     "a\nstream that exists.\n\n"
-    "Raises RuntimeError where the device type is not available, "
-    "AcceleratorError\nwhere there is no such device.  Safe to use from "
-    "several threads.");
+    "Raises RuntimeError if the device type is not available, "
+    "AcceleratorError if there is\nno such device.  Safe to use from several "
+    "threads.");
 
 static PyType_Slot stream_slots[] = {
     {Py_tp_new, Stream_new},
@@ -743,11 +744,11 @@ PyDoc_STRVAR(
     cuda_stream_doc,
     "Stream(device=None, priority=0)\n--\n\n"
     "A CUDA stream (cudaStreamCreateWithPriority, non-blocking).\n\n"
-    "Without a device, on the current CUDA device.  Each stream is one of its "
-    "own while\nit lives.  priority is clamped to priority_range(); a lower "
-    "number is served\nfirst.\n\n"
-    "Raises ValueError for a device of another type, RuntimeError where no "
-    "GPU is\nusable, AcceleratorError where there is no such device.");
+    "Without a device, on the current CUDA device.  No two live Streams share "
+    "a native\nstream.  priority is clamped to priority_range(); a lower "
+    "number is served first.\n\n"
+    "Raises ValueError for a device of another type, RuntimeError if no GPU "
+    "is usable,\nAcceleratorError if there is no such device.");
 
 static PyType_Slot cuda_stream_slots[] = {
     {Py_tp_new, CudaStream_new},          {Py_tp_dealloc, Stream_dealloc},

@@ -133,22 +133,23 @@ PyMethodDef cuda_stream_function = FUNCTION(
 static PyMethodDef context_methods[] = {
     METHOD("__enter__", StreamContext_enter, METH_NOARGS, ", /",
            "Make the stream and its device current.  May block."),
-    METHOD("__exit__", StreamContext_exit, METH_FASTCALL, ", /, *exc_info",
-           "Make current again what was so before.\n\n"
-           "Raises RuntimeError where this thread has not entered."),
+    METHOD(
+        "__exit__", StreamContext_exit, METH_FASTCALL, ", /, *exc_info",
+        "Restore the device and the current streams that __enter__ found.\n\n"
+        "Raises RuntimeError if this thread has not entered."),
     {NULL},
 };
 
 static PyMemberDef context_members[] = {
     {"stream", T_OBJECT, offsetof(ContextObject, stream), READONLY,
-     PyDoc_STR("The Stream; None: no stream is made current.")},
+     PyDoc_STR("The Stream; None if no stream is made current.")},
     {NULL},
 };
 
 PyDoc_STRVAR(context_doc,
              "StreamContext(stream)\n--\n\n"
              "Make a stream and its device current within a with block.\n\n"
-             "None changes nothing.  Raises TypeError for what is no Stream.");
+             "None changes nothing.  Raises TypeError for anything else.");
 
 static PyType_Slot context_slots[] = {
     {Py_tp_new, PyType_GenericNew},

@@ -105,12 +105,14 @@ deactivate_gpu_trace(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 PyMethodDef trace_functions[] = {
     FUNCTION("set_trace", set_trace, METH_VARARGS,
              "dispatch, kinds, change, /",
-             "Have so many more, or fewer, want each of the kinds, a bit "
-             "each, and have\ndispatch(kind, device type, device index, "
-             "first, second) called for what is wanted."),
+             "Add change to the number of subscribers of each kind in the bit "
+             "mask kinds, and call\ndispatch(kind, device type, device index, "
+             "first, second) for events of kinds that have\nsubscribers."),
     FUNCTION("_activate_gpu_trace", activate_gpu_trace, METH_NOARGS, "/",
-             "Start calling what pystreams.cuda._gpu_trace has registered."),
+             "Start calling the callbacks registered with "
+             "pystreams.cuda._gpu_trace."),
     FUNCTION("_deactivate_gpu_trace", deactivate_gpu_trace, METH_NOARGS, "/",
-             "Stop calling what pystreams.cuda._gpu_trace has registered."),
+             "Stop calling the callbacks registered with "
+             "pystreams.cuda._gpu_trace."),
     {NULL},
 };

@@ -331,33 +331,33 @@ Waiter_fileno(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef waiter_methods[] = {
     METHOD("watch", Waiter_watch, METH_VARARGS, ", obj, token, /",
-           "Have (token, status) put into the box when the work is done that "
-           "a Stream, an Event's\nlatest record or a device has now.\n\n"
+           "Have (token, status) sent when the current work of a Stream, an "
+           "Event's latest record\nor a device has completed.\n\n"
            "Does not block for work."),
     METHOD("expect", Waiter_expect, METH_O, ", token, /",
            "Make room for (token, 0), so that post(token) cannot fail."),
     METHOD("post", Waiter_post, METH_FASTCALL, ", token, future=None, /",
-           "Put (token, 0) into the box.\n\n"
+           "Send (token, 0).\n\n"
            "future is ignored, so that this may be a Future's callback."),
     METHOD("cancel", Waiter_cancel, METH_FASTCALL, ", token=..., /",
-           "Take back what has the token, or everything if none is given: "
-           "what is in the box\nand what is still to come."),
+           "Cancel the messages with the token, or all of them without one: "
+           "those received and\nthose pending."),
     METHOD("first", Waiter_first, METH_NOARGS, ", /",
-           "Return the oldest (token, status) in the box, where it stays, or "
-           "None."),
+           "Return the oldest message without removing it, or None."),
     METHOD("take", Waiter_take, METH_NOARGS, ", /",
-           "Return the (token, status) in the box as a list, the oldest "
-           "first, and empty it.\n\n"
-           "After a MemoryError they are all still there."),
+           "Remove and return all messages as a list, the oldest first.\n\n"
+           "After a MemoryError all messages are still there."),
     METHOD("wait", Waiter_wait, METH_FASTCALL | METH_KEYWORDS,
            ", /, timeout=None",
-           "As take(), once the box is not empty or after timeout seconds.\n\n"
+           "Wait for a message, for timeout seconds at most; then do what "
+           "take() does.\n\n"
            "Blocks with the GIL released; Ctrl-C ends it."),
     METHOD("check", Waiter_check, METH_VARARGS, ", obj, status, /",
-           "Raise what the status means that came for a Stream or an Event."),
-    METHOD("fileno", Waiter_fileno, METH_NOARGS, ", /",
-           "Return a file descriptor that is readable while the box is not "
-           "empty."),
+           "Raise the exception that a message's status means for a Stream or "
+           "an Event."),
+    METHOD(
+        "fileno", Waiter_fileno, METH_NOARGS, ", /",
+        "Return a file descriptor that is readable while there are messages."),
     {NULL},
 };
 
@@ -369,8 +369,8 @@ static PyMemberDef waiter_members[] = {
 
 PyDoc_STRVAR(waiter_doc,
              "Waiter()\n--\n\n"
-             "A box that objects put a token into when their work is done.\n\n"
-             "What is still to come is cancelled when it is deallocated.");
+             "A mailbox for (token, status) messages about completed work.\n\n"
+             "Pending messages are cancelled when the Waiter is deallocated.");
 
 static PyType_Slot waiter_slots[] = {
     {Py_tp_new, Waiter_new},         {Py_tp_dealloc, Waiter_dealloc},

@@ -156,12 +156,12 @@ raw_stream_destroy(PyObject *module, PyObject *args)
 PyMethodDef work_functions[] = {
     FUNCTION("sleep", sleep_cycles, METH_VARARGS,
              "type, cycles, stream=None, /",
-             "Queue work that does nothing for a number of device clock "
-             "cycles; a cycle of the\nCPU engine is a nanosecond."),
+             "Queue a sleep of a number of device clock cycles; a cycle of "
+             "the CPU engine is a\nnanosecond."),
     FUNCTION("launch_host_function", launch_host_function, METH_VARARGS,
              "stream, function, argument=0, /",
              "Queue a call of the C function at an address, with one pointer, "
-             "on a thread of the\nbackend's (cudaLaunchHostFunc).  It must be "
+             "on a thread of the\nbackend (cudaLaunchHostFunc).  It must be "
              "short and must not call Python or CUDA."),
     FUNCTION("fail", fail, METH_VARARGS, "stream, status, /",
              "Queue an operation that fails with the status, for tests."),
@@ -169,9 +169,9 @@ PyMethodDef work_functions[] = {
              "type, device=None, /",
              "Return (status, handle) of a native stream that the caller "
              "owns."),
-    FUNCTION("raw_stream_destroy", raw_stream_destroy, METH_VARARGS,
-             "type, handle, /",
-             "Destroy a native stream of the caller's and return the "
-             "status."),
+    FUNCTION(
+        "raw_stream_destroy", raw_stream_destroy, METH_VARARGS,
+        "type, handle, /",
+        "Destroy a native stream that the caller owns and return the status."),
     {NULL},
 };
