@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pystreams
 from pystreams import _C, accelerator, cuda, trace
+from pystreams.cuda._graphs import Graph
 
 MODULES = {
     "pystreams": pystreams,
@@ -265,7 +266,7 @@ def wait_waiter(world):
 
 def captured(world, make=None):
     """A graph in which a buffer is filled."""
-    graph = make() if make is not None else _C.Graph(world.type)
+    graph = make() if make is not None else Graph(world.type)
     with world.other:
         graph.capture_begin(capture_error_mode="relaxed")
         try:
@@ -277,7 +278,7 @@ def captured(world, make=None):
 
 def capture(world):
     def call():
-        graph = _C.Graph(world.type)
+        graph = Graph(world.type)
         with world.other:
             graph.capture_begin(capture_error_mode="relaxed")
             try:
@@ -291,7 +292,7 @@ def capture(world):
 
 def capture_to_the_side(world):
     def call():
-        graph = _C.Graph(world.type)
+        graph = Graph(world.type)
         with world.other:
             graph.capture_begin(capture_error_mode="relaxed")
             try:
@@ -308,7 +309,7 @@ def capture_to_the_side(world):
 
 
 def instantiate(world):
-    graph = _C.Graph(world.type, True)
+    graph = Graph(world.type, True)
     with world.other:
         graph.capture_begin(capture_error_mode="relaxed")
         world.buffer.fill_(3)
@@ -318,7 +319,7 @@ def instantiate(world):
 
 def of_graph(use):
     def case(world):
-        graph = captured(world, lambda: _C.Graph(world.type, True))
+        graph = captured(world, lambda: Graph(world.type, True))
 
         def call():
             use(graph)
@@ -549,17 +550,6 @@ def cuda_graph(world):
     return call
 
 
-def cuda_graph_members(world):
-    context = cuda.graph(cuda.CUDAGraph(), stream=world.stream)
-    return lambda: (
-        context.capture_error_mode,
-        context.capture_stream,
-        context.cuda_graph,
-        context.pool,
-        context.stream_ctx,
-    )
-
-
 CASES = {
     "device device.type device.index": lambda w: (
         lambda: [
@@ -638,17 +628,20 @@ CASES = {
     ),
     "Event.ipc_handle": ipc_handle,
     "Event.from_ipc_handle": ipc_open,
-    "Graph Graph.capture_begin Graph.capture_end": capture,
+    "Graph Graph._begin Graph.capture_end": capture,
     "Graph.capture_end (side stream)": capture_to_the_side,
     "Graph.instantiate": instantiate,
     "Graph.replay": replay,
     "Graph.reset": of_graph(lambda g: g.reset()),
-    "Graph.pool": of_graph(lambda g: g.pool()),
     "Graph.enable_debug_mode": of_graph(lambda g: g.enable_debug_mode()),
     "Graph.debug_dump": of_graph(lambda g: g.debug_dump(os.devnull)),
-    "Graph.raw_cuda_graph": of_graph(lambda g: g.raw_cuda_graph()),
-    "Graph.raw_cuda_graph_exec": of_graph(
-        lambda g: (g.instantiate(), g.raw_cuda_graph_exec())
+    "Graph._state": of_graph(
+        lambda g: (
+            g.instantiate(),
+            g.pool(),
+            g.raw_cuda_graph(),
+            g.raw_cuda_graph_exec(),
+        )
     ),
     "StreamContext StreamContext.stream StreamContext.__enter__ "
     "StreamContext.__exit__": lambda w: (
@@ -759,7 +752,7 @@ CASES = {
     "raw_stream_create": raw_stream,
     "raw_stream_destroy": raw_stream_destroy,
     "set_trace trace.subscribe": set_trace,
-    "graph_pool_handle": lambda w: _C.graph_pool_handle,
+    "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
     "pystreams.wait": wait_some,
     "pystreams.wait (in vain)": wait_in_vain,
     "pystreams.as_completed": as_completed,
@@ -816,7 +809,7 @@ CUDA_CASES = {
     ),
     "CudaEvent CudaEvent.device CudaEvent.cuda_event "
     "CudaEvent._as_parameter_": cuda_event,
-    "CudaGraph": lambda w: lambda: captured(w, _C.CudaGraph).reset(),
+    "cuda.CUDAGraph": lambda w: lambda: captured(w, cuda.CUDAGraph).reset(),
     "CudaDevice": lambda w: lambda: enter(cuda.device(0)),
     "cuda_current_stream cuda_stream": lambda w: (
         lambda: (
@@ -825,11 +818,8 @@ CUDA_CASES = {
         )
     ),
     "Buffer.__cuda_array_interface__": array_interface,
-    "CudaGraphContext CudaGraphContext.__enter__ CudaGraphContext.__exit__ "
+    "GraphContext GraphContext.__enter__ GraphContext.__exit__ cuda.graph "
     "cuda.is_current_stream_capturing": cuda_graph,
-    "CudaGraphContext.capture_error_mode CudaGraphContext.capture_stream "
-    "CudaGraphContext.cuda_graph CudaGraphContext.pool "
-    "CudaGraphContext.stream_ctx": cuda_graph_members,
     "cuda.can_device_access_peer cuda.current_device cuda.device_count "
     "cuda.is_available cuda.is_emulated cuda.is_initialized cuda.init": (
         lambda w: (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pystreams import _C, AcceleratorError
+from pystreams import AcceleratorError
+from pystreams.cuda._graphs import Graph
 
 SIZE = 4096
 
@@ -32,7 +33,7 @@ class Capture:
 
 
 def filling(backend, buffer, byte):
-    graph = _C.Graph(backend.type)
+    graph = Graph(backend.type)
     with Capture(graph, backend.stream()):
         buffer.fill_(byte)
     return graph

@@ -39,6 +39,7 @@ from peers import Peer
 
 import pystreams
 from pystreams import _C
+from pystreams.cuda._graphs import Graph
 
 
 @pytest.fixture(params=["cpu", "cuda"], ids=IDS.get)
@@ -202,7 +203,7 @@ def block(stream):
 @pytest.fixture
 def graph(backend):
     """One that nothing was captured into."""
-    return _C.Graph(backend.type)
+    return Graph(backend.type)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 
 import pystreams
 from pystreams import _C, Event, Stream
+from pystreams.cuda._graphs import Graph
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ def test_a_failed_cleanup_says_what_was_ignored_and_where(engine, monkeypatch):
     """A graph that is dropped ends its capture, which another call spoiled."""
 
     def work():
-        graph, stream = _C.Graph(engine.type), engine.stream()
+        graph, stream = Graph(engine.type), engine.stream()
         with stream:
             graph.capture_begin()
             with pytest.raises(pystreams.AcceleratorError):

@@ -29,6 +29,7 @@ from captures import (
 
 import pystreams
 from pystreams import _C, AcceleratorError
+from pystreams.cuda._graphs import Graph
 
 
 def graph_event(backend):
@@ -181,7 +182,7 @@ def test_work_after_the_join_is_unjoined(backend, stream, graph, buffer, work):
 
 
 def test_two_captures_do_not_mix(backend, stream, graph, buffer):
-    other, second = backend.stream(), _C.Graph(backend.type)
+    other, second = backend.stream(), Graph(backend.type)
     with stream:
         graph.capture_begin()
     with other:
@@ -381,7 +382,7 @@ def test_a_stream_that_is_dropped_in_a_capture(backend, stream, graph, buffer):
 
 
 def test_a_graph_that_is_dropped_in_its_capture(backend, stream, buffer):
-    graph = _C.Graph(backend.type)
+    graph = Graph(backend.type)
     with stream:
         graph.capture_begin()
         buffer.fill_(2)
@@ -392,7 +393,7 @@ def test_a_graph_that_is_dropped_in_its_capture(backend, stream, buffer):
 
 def test_a_graph_that_is_dropped_on_another_thread(engine):
     """Where the driver is a GPU's, it ends the capture and says so."""
-    stream, graphs = engine.stream(), [_C.Graph(engine.type)]
+    stream, graphs = engine.stream(), [Graph(engine.type)]
     with stream:
         graphs[0].capture_begin()
     thread = threading.Thread(target=graphs.clear)
@@ -421,7 +422,7 @@ def test_collections_disturb_no_capture(backend, stream, graph, buffer):
 
 @pytest.mark.parametrize("keep", [False, True], ids=["ready", "kept"])
 def test_a_replay_cannot_be_captured(backend, stream, graph, buffer, keep):
-    inner = _C.Graph(backend.type, keep)
+    inner = Graph(backend.type, keep)
     with Capture(inner, backend.stream()):
         buffer.fill_(3)
     with Capture(graph, stream):
@@ -439,7 +440,7 @@ def test_a_replay_cannot_follow_one_whose_stream_is_captured(
     backend, stream, graph, buffer
 ):
     """It would wait for that stream, and so join the capture."""
-    kept, other = _C.Graph(backend.type, True), backend.stream()
+    kept, other = Graph(backend.type, True), backend.stream()
     with Capture(kept, backend.stream()):
         buffer.fill_(3)
     replay(kept, stream)
@@ -469,7 +470,7 @@ def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
 @pytest.mark.parametrize("full", [0, 1], ids=["the earlier's", "its own"])
 def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
     """In the queue that is full, and not by trying all the time."""
-    kept = _C.Graph(engine.type, True)
+    kept = Graph(engine.type, True)
     with Capture(kept, engine.stream()):
         buffer.fill_(2)
     streams = [engine.stream() for _ in range(2)]
@@ -490,7 +491,7 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
 
 def test_a_replay_cannot_wait_for_room_behind_itself(engine, buffer):
     """From the work of the stream whose queue is full."""
-    kept, seen = _C.Graph(engine.type, True), []
+    kept, seen = Graph(engine.type, True), []
     with Capture(kept, engine.stream()):
         buffer.fill_(2)
     busy, other = engine.stream(), engine.stream()
@@ -550,7 +551,7 @@ def test_a_printed_graph_has_each_operation_and_its_order(engine, tmp_path):
         engine.filled(1, SIZE, stream=stream) for _ in range(3)
     )
     event = pystreams.Event(engine.name, enable_timing=False, external=True)
-    graph = _C.Graph(engine.type, True)
+    graph = Graph(engine.type, True)
     with Capture(graph, stream):
         first.fill_(2)
         side.wait_stream(stream)
@@ -585,7 +586,7 @@ def test_a_printed_graph_has_each_operation_and_its_order(engine, tmp_path):
 
 
 def test_a_graph_that_cannot_be_written(engine, tmp_path):
-    graph = _C.Graph(engine.type, True)
+    graph = Graph(engine.type, True)
     with pytest.raises(RuntimeError, match="needs a graph that was captured"):
         graph.debug_dump(tmp_path / "graph.dot")
     buffer = engine.filled(1, SIZE, stream=engine.stream())

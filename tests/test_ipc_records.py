@@ -10,6 +10,7 @@ from peers import PeerError, hold_there, shared
 
 import pystreams
 from pystreams import _C
+from pystreams.cuda._graphs import Graph
 
 
 def test_a_record_is_seen_elsewhere(backend, peer):
@@ -243,7 +244,7 @@ def test_a_remote_record_holds_up_no_notification(backend, peer):
 
 def test_a_captured_record_is_not_told(engine, peer):
     event, stream = shared(engine), engine.stream()
-    graph = _C.Graph(engine.type)
+    graph = Graph(engine.type)
     peer.open(event)
     with engine.hold(stream):
         event.record(stream)

@@ -37,6 +37,7 @@ def run(run_python, sanitized, short_library, failing):
 import os, sys
 import failing, pystreams
 from pystreams import _C
+from pystreams.cuda._graphs import Graph
 from short_calls import Native
 native, ALL = Native(os.environ["SHORTAGE"]), 1 << 40
 sys.unraisablehook = lambda error: print("unraisable:", error.exc_value)
@@ -149,7 +150,7 @@ def test_what_is_given_up_without_memory_is_not_freed_early(
         run(
             HELD
             + f"""
-graph, other = _C.Graph(20), empty(256, second)
+graph, other = Graph(20), empty(256, second)
 if {captured}:
     _C.set_stream(second)
     graph.capture_begin(capture_error_mode="relaxed")
@@ -199,7 +200,7 @@ timer.join()
 def test_a_graph_that_is_not_whole_is_none(run):
     """It could be launched, and what its work uses would be gone."""
     assert run("""
-graph = _C.Graph(20)
+graph = Graph(20)
 _C.set_stream(first)
 graph.capture_begin()
 block = empty(64, first)
@@ -225,7 +226,7 @@ def test_a_graph_keeps_its_memory_until_its_launches_are_done(run):
     """Also if there is none for its end."""
     assert (
         run("""
-graph = _C.Graph(20)
+graph = Graph(20)
 _C.set_stream(first)
 graph.capture_begin()
 block = empty(64, first)

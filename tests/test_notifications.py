@@ -10,6 +10,7 @@ from deadlines import LONG, wait_until
 
 import pystreams
 from pystreams import _C
+from pystreams.cuda._graphs import Graph
 
 
 def external_on(backend, graph, stream):
@@ -53,7 +54,7 @@ def test_an_external_event_waits_for_no_stream_but_its_launch(backend, graph):
 
 def test_an_external_event_has_no_failure_of_another_stream(faulty):
     captured_on, launching = faulty.stream(), faulty.stream()
-    graph = _C.Graph(faulty.type)
+    graph = Graph(faulty.type)
     event = external_on(faulty, graph, captured_on)
     waiter = _C.Waiter()
     with faulty.hold(captured_on):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pystreams import _C, trace
+from pystreams.cuda._graphs import Graph
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -524,7 +525,7 @@ def test_may_make_another_stream_current(cuda, taken):
 
 def test_what_orders_replays_is_not_told(backend):
     """The graph is locked then, so that a callback could not use it."""
-    graph, calls = _C.Graph(backend.type, True), []
+    graph, calls = Graph(backend.type, True), []
     buffer = backend.empty(64)
     with backend.stream():
         graph.capture_begin()

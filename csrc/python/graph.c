@@ -1,9 +1,7 @@
-/* The types `Graph`, of any device type, and `cuda.CUDAGraph`, with torch's
- * names and words.  A method releases the GIL before it waits for a graph that
- * another thread uses. */
+/* The type `Graph`: the calls of core that pystreams/cuda/_graphs.py gives
+ * torch's names and words.  A method releases the GIL before it waits for a
+ * graph that another thread uses. */
 #include "module.h"
-
-#include <structmember.h>
 
 #include <errno.h>
 
@@ -20,15 +18,11 @@ typedef struct {
     PyObject ob_base;
     struct ps_runtime *runtime;
     struct ps_graph *graph;
-    /* What pool() returns once there is a graph. */
-    unsigned long long pool[2];
-    PyObject *weakrefs;
+    PyObject *pool; /* the token of the latest capture; NULL before it */
 } GraphObject;
 
 /* Whether graphs stay printable once they are instantiated. */
 static atomic_bool debugging;
-
-static atomic_ullong last_pool;
 
 static struct ps_graph *
 graph_of(PyObject *self)
@@ -43,8 +37,14 @@ runtime_of(PyObject *self)
 }
 
 static PyObject *
-graph_new(PyTypeObject *type, int device_type, bool keep)
+Graph_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    static char *keywords[] = {"type", "keep_graph", NULL};
+    int device_type, keep = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i|p:Graph", keywords,
+                                     &device_type, &keep)) {
+        return NULL;
+    }
     struct module_state *state = state_of_type(type);
     struct ps_runtime *runtime = use_runtime(state, device_type);
     if (runtime == NULL) {
@@ -66,41 +66,13 @@ graph_new(PyTypeObject *type, int device_type, bool keep)
     return (PyObject *)self;
 }
 
-static PyObject *
-Graph_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *keywords[] = {"type", "keep_graph", NULL};
-    int device_type, keep = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i|p:Graph", keywords,
-                                     &device_type, &keep)) {
-        return NULL;
-    }
-    return graph_new(type, device_type, keep);
-}
-
-static PyObject *
-CudaGraph_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *keywords[] = {"keep_graph", NULL};
-    int keep = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:CUDAGraph", keywords,
-                                     &keep)) {
-        return NULL;
-    }
-    return graph_new(type, PS_DEVICE_CUDA, keep);
-}
-
 static void
 Graph_dealloc(PyObject *op)
 {
     GraphObject *self = (GraphObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
     ps_status status;
-    if (PyType_IS_GC(type)) {
+    if (PyObject_IS_GC(op)) {
         PyObject_GC_UnTrack(op);
-    }
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
     }
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
@@ -114,12 +86,12 @@ Graph_dealloc(PyObject *op)
                            status);
         }
     }
-    type->tp_free(op);
-    Py_DECREF(type);
+    Py_XDECREF(self->pool);
+    object_free(op);
 }
 
-/* What an operation returns, where `empty` says in words that there is no
- * graph. */
+/* None, or NULL with the exception for the status; empty: the message if there
+ * is no graph. */
 static PyObject *
 finish(PyObject *self, const char *operation, const char *empty,
        ps_status status)
@@ -160,64 +132,14 @@ finish(PyObject *self, const char *operation, const char *empty,
     return NULL;
 }
 
-static int
-parse_mode(PyObject *argument, enum ps_capture_mode *mode)
-{
-    static const char *const names[] = {"global", "thread_local", "relaxed"};
-    *mode = PS_CAPTURE_GLOBAL;
-    if (argument == NULL) {
-        return 0;
-    }
-    if (!PyUnicode_Check(argument)) {
-        PyErr_Format(PyExc_TypeError,
-                     "capture_error_mode must be a str, not %s",
-                     Py_TYPE(argument)->tp_name);
-        return -1;
-    }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        if (PyUnicode_CompareWithASCIIString(argument, names[i]) == 0) {
-            *mode = (enum ps_capture_mode)i;
-            return 0;
-        }
-    }
-    PyErr_Format(PyExc_RuntimeError,
-                 "Unknown capture error mode. Expected `global`, "
-                 "`thread_local`, or `relaxed`, got %U",
-                 argument);
-    return -1;
-}
-
-static int
-parse_pool(PyObject *argument, unsigned long long pool[2])
-{
-    pool[0] = pool[1] = 0;
-    if (argument == NULL || argument == Py_None) {
-        return 0;
-    }
-    if (!PyTuple_Check(argument) ||
-        !PyArg_ParseTuple(argument, "KK", &pool[0], &pool[1])) {
-        PyErr_Format(PyExc_TypeError,
-                     "pool must be None or what graph_pool_handle() or "
-                     "CUDAGraph.pool() returned, not %R",
-                     argument);
-        return -1;
-    }
-    return 0;
-}
-
 static PyObject *
-Graph_capture_begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                    PyObject *kwnames)
+Graph_begin(PyObject *self, PyObject *args)
 {
-    static const char *const names[] = {"pool", "capture_error_mode", NULL};
-    static const struct signature signature = {"capture_begin", 0, 2, names};
     struct module_state *state = state_of(self);
-    PyObject *values[2];
-    enum ps_capture_mode mode;
-    unsigned long long pool[2];
+    PyObject *pool;
+    int mode;
     ps_status status;
-    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
-        parse_pool(values[0], pool) < 0 || parse_mode(values[1], &mode) < 0) {
+    if (!PyArg_ParseTuple(args, "iO:_begin", &mode, &pool)) {
         return NULL;
     }
     struct ps_stream *stream =
@@ -225,14 +147,11 @@ Graph_capture_begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream == NULL) {
         return NULL;
     }
-    WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream, mode));
+    WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
+                                                (enum ps_capture_mode)mode));
     stream_release(state, stream);
     if (status == PS_SUCCESS) {
-        bool given = pool[0] != 0 || pool[1] != 0;
-        GraphObject *object = (GraphObject *)self;
-        object->pool[0] =
-            given ? pool[0] : atomic_fetch_add(&last_pool, 1) + 1;
-        object->pool[1] = pool[1];
+        Py_XSETREF(((GraphObject *)self)->pool, Py_NewRef(pool));
     }
     return finish(self, "CUDAGraph.capture_begin", NULL, status);
 }
@@ -300,61 +219,16 @@ Graph_reset(PyObject *self, PyObject *Py_UNUSED(ignored))
     return finish(self, "CUDAGraph.reset", NULL, status);
 }
 
-/* The native graph and the executable, 0 while there is none. */
-static void
-read_handles(PyObject *self, ps_handle *native, ps_handle *executable)
-{
-    WITHOUT_GIL(ps_graph_handles(graph_of(self), native, executable));
-}
-
 static PyObject *
-Graph_pool(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    GraphObject *object = (GraphObject *)self;
-    ps_handle native, executable;
-    read_handles(self, &native, &executable);
-    if (native == 0 && executable == 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "Called CUDAGraph::pool() without a preceding "
-                        "successful capture.");
-        return NULL;
-    }
-    return Py_BuildValue("(KK)", object->pool[0], object->pool[1]);
-}
-
-static PyObject *
-Graph_raw_cuda_graph(PyObject *self, PyObject *Py_UNUSED(ignored))
+Graph_state(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     ps_handle native, executable;
-    read_handles(self, &native, &executable);
-    if (!graph_of(self)->keeps) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "You cannot access the raw cudaGraph_t instance "
-                        "unless CUDAGraph was initialized with "
-                        "keep_graph=true");
-        return NULL;
-    }
-    if (native == 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "You cannot access the raw cudaGraph_t instance until "
-                        "capture_end() has been called");
-        return NULL;
-    }
-    return PyLong_FromUnsignedLongLong(native);
-}
-
-static PyObject *
-Graph_raw_cuda_graph_exec(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    ps_handle native, executable;
-    read_handles(self, &native, &executable);
-    if (executable == 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "You cannot access the raw cudaGraphExec_t instance "
-                        "until instantiate() has been called");
-        return NULL;
-    }
-    return PyLong_FromUnsignedLongLong(executable);
+    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+    PyObject *pool = ((GraphObject *)self)->pool;
+    return Py_BuildValue("(OKKO)", graph_of(self)->keeps ? Py_True : Py_False,
+                         (unsigned long long)native,
+                         (unsigned long long)executable,
+                         pool != NULL ? pool : Py_None);
 }
 
 static PyObject *
@@ -403,33 +277,11 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                   status);
 }
 
-static PyObject *
-graph_pool_handle(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    return Py_BuildValue("(iK)", 0, atomic_fetch_add(&last_pool, 1) + 1);
-}
-
-PyMethodDef graph_functions[] = {
-    FUNCTION("graph_pool_handle", graph_pool_handle, METH_NOARGS, "",
-             "Return a new token for a memory pool that graphs share, two "
-             "ints."),
-    {NULL},
-};
-
 static PyMethodDef graph_methods[] = {
     METHOD(
-        "capture_begin", Graph_capture_begin, METH_FASTCALL | METH_KEYWORDS,
-        ", /, pool=None, capture_error_mode='global'",
-        "Begin to capture what the current stream gets, instead of doing "
-        "it\n(cudaStreamBeginCapture).\n\n"
-        "A stream that waits for an event recorded in the capture joins it, "
-        "until the end.\ncapture_error_mode: which threads' calls that a "
-        "capture cannot see are errors, of\n'global' (all), 'thread_local' "
-        "(this one) and 'relaxed' (none).  pool is what\n"
-        "graph_pool_handle() or pool() returned, and changes nothing: "
-        "there is no caching\nallocator, and each graph keeps the Buffers "
-        "that its work uses.  Raises RuntimeError\non a default stream, "
-        "where there is a graph already, and for another mode."),
+        "_begin", Graph_begin, METH_VARARGS, ", mode, pool, /",
+        "Begin a capture on the current stream, in a mode by its number.\n\n"
+        "pool is any object, for _state()."),
     METHOD("capture_end", Graph_capture_end, METH_NOARGS, ", /",
            "End the capture on the current stream, and make it ready to "
            "replay\n(cudaStreamEndCapture).\n\n"
@@ -437,19 +289,19 @@ static PyMethodDef graph_methods[] = {
            "Raises RuntimeError on\nanother stream than the capture's, and "
            "AcceleratorError for a capture that failed or\nthat a stream "
            "joined and did not come back from; the streams are usable again "
-           "then.\nWarns where nothing was captured.  May block."),
+           "then.\nWarns if nothing was captured.  May block."),
     METHOD(
         "instantiate", Graph_instantiate, METH_NOARGS, ", /",
         "Make the captured graph ready to replay (cudaGraphInstantiate).\n\n"
         "For graphs with keep_graph=True, whose first replay() does so "
-        "otherwise.  May block.\nRaises RuntimeError where there is no "
+        "otherwise.  May block.\nRaises RuntimeError if there is no "
         "such graph."),
     METHOD("replay", Graph_replay, METH_NOARGS, ", /",
            "Queue the captured work on the current stream of its device "
            "(cudaGraphLaunch).\n\n"
            "It comes after what the stream has and after the graph's earlier "
-           "replays.  Does not\nwait for it.  Raises RuntimeError where "
-           "nothing was captured, and on a stream that is\nbeing captured, or "
+           "replays.  Does not\nwait for it.  Raises RuntimeError if "
+           "nothing was captured, and on a stream that is\nbeing captured or "
            "would have to wait for one that is; the capture goes on."),
     METHOD("reset", Graph_reset, METH_NOARGS, ", /",
            "Give up the graph, and what it keeps once its replays are "
@@ -457,10 +309,6 @@ static PyMethodDef graph_methods[] = {
            "Ends a capture that is under way, on the thread that "
            "capture_end() needs.  Another\none can begin afterwards.  "
            "May block."),
-    METHOD("pool", Graph_pool, METH_NOARGS, ", /",
-           "Return the token of the graph's memory pool, for another's "
-           "capture_begin().\n\n"
-           "Raises RuntimeError where nothing was captured."),
     METHOD("enable_debug_mode", Graph_enable_debug_mode, METH_NOARGS, ", /",
            "Let debug_dump() work, for all graphs whose capture ends from "
            "here on."),
@@ -472,31 +320,21 @@ static PyMethodDef graph_methods[] = {
            "keep_graph is True.  May\nblock.  Raises OSError if the "
            "file cannot be written, NotImplementedError\nif the backend "
            "has no such function."),
-    METHOD("raw_cuda_graph", Graph_raw_cuda_graph, METH_NOARGS, ", /",
-           "Return the cudaGraph_t as an int.\n\n"
-           "Raises RuntimeError unless keep_graph is True and "
-           "capture_end() was called."),
-    METHOD("raw_cuda_graph_exec", Graph_raw_cuda_graph_exec, METH_NOARGS,
-           ", /",
-           "Return the cudaGraphExec_t as an int, valid until "
-           "instantiate() or reset().\n\n"
-           "Raises RuntimeError where there is none."),
-    {NULL},
-};
-
-static PyMemberDef graph_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(GraphObject, weakrefs),
-     READONLY, NULL},
+    METHOD("_state", Graph_state, METH_NOARGS, ", /",
+           "Return keep_graph, the handles of the graph and its executable, "
+           "0 if there is none,\nand the pool."),
     {NULL},
 };
 
 PyDoc_STRVAR(graph_doc, "Graph(type, keep_graph=False)\n--\n\n"
-                        "A CUDAGraph of any device type.");
+                        "What pystreams.cuda.CUDAGraph is built on.");
 
 static PyType_Slot graph_slots[] = {
-    {Py_tp_new, Graph_new},         {Py_tp_dealloc, Graph_dealloc},
-    {Py_tp_methods, graph_methods}, {Py_tp_members, graph_members},
-    {Py_tp_doc, (void *)graph_doc}, {0, NULL},
+    {Py_tp_new, Graph_new},
+    {Py_tp_dealloc, Graph_dealloc},
+    {Py_tp_methods, graph_methods},
+    {Py_tp_doc, (void *)graph_doc},
+    {0, NULL},
 };
 
 PyType_Spec graph_spec = {
@@ -504,28 +342,4 @@ PyType_Spec graph_spec = {
     .basicsize = sizeof(GraphObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = graph_slots,
-};
-
-PyDoc_STRVAR(cuda_graph_doc,
-             "CUDAGraph(keep_graph=False)\n--\n\n"
-             "Work that is captured once and replayed as a whole.\n\n"
-             "It keeps the Buffers that its work uses, and the external "
-             "events, until reset() or its\nend.  keep_graph: keep the "
-             "cudaGraph_t for raw_cuda_graph(), and leave the making of\n"
-             "what is replayed to instantiate().\n\n"
-             "Raises RuntimeError where there is no device, "
-             "NotImplementedError where the backend\nhas no graphs.  Safe to "
-             "use from several threads.");
-
-static PyType_Slot cuda_graph_slots[] = {
-    {Py_tp_new, CudaGraph_new},
-    {Py_tp_doc, (void *)cuda_graph_doc},
-    {0, NULL},
-};
-
-PyType_Spec cuda_graph_spec = {
-    .name = "pystreams.cuda.CUDAGraph",
-    .basicsize = sizeof(GraphObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = cuda_graph_slots,
 };

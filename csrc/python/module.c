@@ -45,10 +45,8 @@ add_types(PyObject *module, struct module_state *state)
         {&state->future_base_type, &future_spec, NULL, "FutureBase"},
         {&state->future_lock_type, &future_lock_spec, NULL, NULL},
         {&state->graph_type, &graph_spec, NULL, "Graph"},
-        {&state->cuda_graph_type, &cuda_graph_spec, &state->graph_type,
-         "CudaGraph"},
-        {&state->graph_context_type, &graph_context_spec, NULL,
-         "CudaGraphContext"},
+        {&state->graph_context_type, &graph_context_spec,
+         &state->stream_context_type, "GraphContext"},
         {&state->device_context_type, &device_context_spec, NULL,
          "DeviceContext"},
         {&state->cuda_device_type, &cuda_device_spec,
@@ -102,7 +100,7 @@ add_exceptions(PyObject *module, struct module_state *state)
                                  state->out_of_memory_error);
 }
 
-/* The names of attributes that other libraries' objects may have. */
+/* The names of attributes that Python objects may have. */
 static int
 intern_names(struct module_state *state)
 {
@@ -111,6 +109,7 @@ intern_names(struct module_state *state)
         const char *text;
     } names[] = {
         {&state->str_cuda_stream, "__cuda_stream__"},
+        {&state->str_end, "_end"},
         {&state->str_idx, "idx"},
         {&state->str_dlpack, "__dlpack__"},
         {&state->str_dlpack_device, "__dlpack_device__"},
@@ -174,7 +173,6 @@ module_exec(PyObject *module)
                           "cuda_current_stream") < 0 ||
         add_cuda_function(module, &cuda_stream_function, "cuda_stream") < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
-        PyModule_AddFunctions(module, graph_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0) {
         return -1;

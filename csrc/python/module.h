@@ -29,7 +29,6 @@
     X(future_base_type)          \
     X(future_lock_type)          \
     X(graph_type)                \
-    X(cuda_graph_type)           \
     X(graph_context_type)        \
     X(device_context_type)       \
     X(cuda_device_type)
@@ -44,6 +43,7 @@
     X(accelerator_error)   \
     X(out_of_memory_error) \
     X(str_cuda_stream)     \
+    X(str_end)             \
     X(str_idx)             \
     X(str_dlpack)          \
     X(str_dlpack_device)   \
@@ -149,14 +149,13 @@ extern PyType_Spec cuda_stream_spec, cuda_external_stream_spec;
 extern PyType_Spec event_spec, cuda_event_spec;
 extern PyType_Spec buffer_spec;
 extern PyType_Spec waiter_spec, future_spec, future_lock_spec;
-extern PyType_Spec graph_spec, cuda_graph_spec, graph_context_spec;
+extern PyType_Spec graph_spec, graph_context_spec;
 
 /* tp_vectorcall of the types that have one. */
 extern const vectorcallfunc event_call, cuda_event_call, cuda_device_call;
 
 extern PyMethodDef backend_functions[], device_functions[], work_functions[];
-extern PyMethodDef current_functions[], dlpack_functions[], graph_functions[];
-extern PyMethodDef trace_functions[];
+extern PyMethodDef current_functions[], dlpack_functions[], trace_functions[];
 extern PyMethodDef cuda_current_stream_function, cuda_stream_function;
 
 /* An entry of a table of functions or methods, with what help() shows: the

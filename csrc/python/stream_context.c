@@ -1,12 +1,16 @@
-/* The type `cuda.StreamContext`, which accelerator uses, too, and the function
- * `cuda.stream`: a context manager that makes a stream current. */
+/* Context managers that make a stream current: the type `cuda.StreamContext`,
+ * which accelerator uses, too, the function `cuda.stream`, and the base of
+ * `cuda.graph`. */
 #include "module.h"
 
 #include <structmember.h>
 
 #include "args.h"
 #include "current.h"
+#include "device.h"
+#include "errors.h"
 #include "stream.h"
+#include "wait.h"
 
 typedef struct {
     PyObject ob_base;
@@ -168,4 +172,97 @@ PyType_Spec stream_context_spec = {
     .basicsize = sizeof(ContextObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = context_slots,
+};
+
+/* Whether a call worked, whose result is dropped: -1 with its exception. */
+static int
+check(PyObject *result)
+{
+    Py_XDECREF(result);
+    return result != NULL ? 0 : -1;
+}
+
+static int
+synchronize(struct module_state *state)
+{
+    struct work work = {
+        .operation = "synchronize",
+        .device = device_argument(state, "graph", PS_DEVICE_CUDA, NULL),
+    };
+    return work.device != NULL ? check(waited(state, &work, NULL, NO_TIMEOUT))
+                               : -1;
+}
+
+static PyObject *
+GraphContext_enter(PyObject *self, PyObject *ignored)
+{
+    PyObject *entered = NULL;
+    if (synchronize(state_of(self)) == 0) {
+        entered = StreamContext_enter(self, ignored);
+    }
+    if (entered != NULL &&
+        check(PyObject_CallMethod(self, "_begin", NULL)) < 0) {
+        Py_CLEAR(entered);
+        struct saved_exception failure = exception_save();
+        if (check(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
+            PyErr_Clear();
+        }
+        if (check(StreamContext_exit(self, NULL, 0)) < 0) {
+            PyErr_Clear();
+        }
+        exception_restore(failure);
+    }
+    return entered;
+}
+
+/* The exception is that of the block, else of the end of the capture, else of
+ * leaving the stream. */
+static PyObject *
+GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    /* Neither this nor its call needs memory. */
+    PyObject *end = PyObject_GetAttr(self, state_of(self)->str_end);
+    bool raised = end == NULL || (nargs > 0 && args[0] != Py_None);
+    if ((end == NULL || check(PyObject_CallNoArgs(end)) < 0) && raised &&
+        PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+    }
+    struct saved_exception failure = exception_save();
+    PyObject *left = StreamContext_exit(self, NULL, 0);
+    if (failure.type != NULL) {
+        Py_CLEAR(left);
+        exception_restore(failure);
+    }
+    Py_XDECREF(end);
+    return left;
+}
+
+static PyMethodDef graph_context_methods[] = {
+    METHOD("__enter__", GraphContext_enter, METH_NOARGS, ", /",
+           "Wait for all work on the current device, make the stream current "
+           "and begin the\ncapture.  May block."),
+    METHOD("__exit__", GraphContext_exit, METH_FASTCALL, ", /, *args",
+           "End the capture, and make the stream current that was before."),
+    {NULL},
+};
+
+PyDoc_STRVAR(graph_context_doc,
+             "GraphContext(stream)\n--\n\n"
+             "The base of cuda.graph: a StreamContext that calls _begin() "
+             "once it is entered, then\n_cancel() if that raises, and _end() "
+             "before it is left.\n\n"
+             "To enter and to leave is one call each, so that Ctrl-C finds "
+             "the stream current and\nits capture begun, or neither.");
+
+static PyType_Slot graph_context_slots[] = {
+    {Py_tp_methods, graph_context_methods},
+    {Py_tp_doc, (void *)graph_context_doc},
+    {0, NULL},
+};
+
+PyType_Spec graph_context_spec = {
+    .name = "pystreams._C.GraphContext",
+    .basicsize = sizeof(ContextObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = graph_context_slots,
 };

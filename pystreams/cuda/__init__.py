@@ -8,22 +8,16 @@ and a negative int mean the calling thread's current device.
 from __future__ import annotations
 
 from .. import _C
-from .._C import (
-    AcceleratorError,
-    OutOfMemoryError,
-    StreamContext,
-    graph_pool_handle,
-)
+from .._C import AcceleratorError, OutOfMemoryError, StreamContext
 from .._C import CudaDevice as device
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
-from .._C import CudaGraph as CUDAGraph
-from .._C import CudaGraphContext as graph
 from .._C import CudaStream as Stream
 from .._C import cuda_current_stream as current_stream
 from .._C import cuda_stream as stream
 from .._C import default_stream as _default_stream
 from .._C import set_stream as _set_stream
+from ._graphs import CUDAGraph, graph, graph_pool_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pystreams import AcceleratorError, Buffer, Event, Stream
-from pystreams._C import Graph
+from pystreams.cuda._graphs import Graph
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device

@@ -124,9 +124,7 @@ ADDED = {
         torch.cuda.device.prev_idx torch.cuda.device_of.idx
         torch.cuda.device_of.prev_idx torch.accelerator.device_index.idx
         torch.accelerator.device_index.prev_idx
-        torch.cuda.graph.capture_error_mode torch.cuda.graph.capture_stream
-        torch.cuda.graph.cuda_graph torch.cuda.graph.pool
-        torch.cuda.graph.stream_ctx
+        torch.cuda.graph.stream torch.cuda.graph.stream_ctx
     """,
 }
 
