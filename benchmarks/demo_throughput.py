@@ -28,7 +28,8 @@ import zlib
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 
-from pystreams import _C, Buffer, Event, Stream, demo
+from pystreams import _C, Buffer, Event, Stream
+from pystreams._cli import demo
 
 READERS = (1, 2, 4, 8, 16, 32)
 # The bytes that go through the CPU engine, or are copied one way.

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import pystreams
-from pystreams import _C, demo
-from pystreams import __main__ as program
+from pystreams import _C
+from pystreams import _cli as program
+from pystreams._cli import demo
 
 CHUNK = 4096
 
@@ -400,7 +401,7 @@ import os, sys
 reader, writer = os.pipe()
 os.close(reader)
 os.dup2(writer, 1)
-from pystreams.__main__ import main
+from pystreams._cli import main
 sys.exit(main(["--json"]))
 """
     done = run_python(code)
@@ -503,7 +504,7 @@ def test_output_that_cannot_be_written(run_python):
     code = """
 import os, sys
 os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-from pystreams.__main__ import main
+from pystreams._cli import main
 sys.exit(main([]))
 """
     done = run_python(code)

@@ -439,7 +439,7 @@ def test_the_demo_orders_what_it_does(run, tmp_path, options):
     path.write_bytes(os.urandom(300_001))
     code = """
 import json
-from pystreams import __main__ as program
+from pystreams import _cli as program
 assert program.main([
     "demo", *sys.argv[1:], "--streams=5", "--chunk=4K", "--json"]) == 0
 assert late.late_cuda_faults() == 0

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import platform
 
-from . import _C
-from ._version import __version__
+from .. import _C
+from .._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

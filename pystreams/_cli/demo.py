@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from . import _C
-from ._C import Buffer, Event, Stream
+from .. import _C
+from .._C import Buffer, Event, Stream
 from .report import size_text
 
 TYPE_CHECKING = False

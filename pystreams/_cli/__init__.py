@@ -1,0 +1,290 @@
+"""`python -m pystreams`: a report of this machine, and the demo.
+
+Exit codes: 0 done, 1 a byte came back different, 2 what was asked for can't
+be done, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import time
+
+from .. import _C
+from . import report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+def chunk_size(text: str) -> int:
+    """Turn '65536', '64K', '4M' or '1G' into bytes."""
+    from .demo import MAX_CHUNK
+
+    number = text.rstrip("KMGkmg")
+    shift = SUFFIXES.get(text[len(number) :].upper())
+    if shift is None or not (number.isascii() and number.isdecimal()):
+        raise argparse.ArgumentTypeError(
+            f"expected bytes such as 65536, 64K or 4M, but got {text!r}"
+        )
+    nbytes = int(number[:20]) << shift
+    if not 1 <= nbytes <= MAX_CHUNK:
+        raise argparse.ArgumentTypeError(
+            f"a chunk has 1 byte to 1G, but got {text!r}"
+        )
+    return nbytes
+
+
+def stream_count(text: str) -> int:
+    """Turn the number of streams into an int."""
+    from .demo import MAX_STREAMS
+
+    if not (text.isascii() and text.isdecimal()) or not (
+        1 <= int(text[:20]) <= MAX_STREAMS
+    ):
+        raise argparse.ArgumentTypeError(
+            f"expected 1 to {MAX_STREAMS}, but got {text!r}"
+        )
+    return int(text)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"pystreams: {message}\n")
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    top = Parser(
+        prog="python -m pystreams",
+        description="Report the devices that pystreams can use.",
+    )
+    top.add_argument("--json", action="store_true", help="print JSON")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="stream a file through the devices and check every byte",
+        description="Stream a file through devices and back on several "
+        "streams, check every byte, and compare with one stream.",
+    )
+    demo.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="any regular file; a large one shows most (default: the Python "
+        "interpreter's own)",
+    )
+    demo.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="D",
+        help="a device such as cuda:0, or a type for all its devices; "
+        "repeat it or use commas for several, which share the chunks "
+        "(default: all devices of the accelerator)",
+    )
+    demo.add_argument(
+        "--chain",
+        action="store_true",
+        help="send each chunk through all of the devices, one after another",
+    )
+    demo.add_argument(
+        "--streams",
+        type=stream_count,
+        metavar="N",
+        help="streams on each device (default: by the number of cores)",
+    )
+    demo.add_argument(
+        "--chunk",
+        type=chunk_size,
+        metavar="BYTES",
+        help="bytes on a stream at a time, with K, M or G for powers of "
+        "1024 (default: up to 4M, by the device and the size of the file)",
+    )
+    demo.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print JSON",
+    )
+    return top
+
+
+def show_report(options: argparse.Namespace) -> None:
+    """Print the report of this machine, then raise if it can't be used."""
+    found = report.gather()
+    text = json.dumps(found, indent=2) if options.json else report.text(found)
+    print(text, flush=True)
+    if found["accelerator"]["name"] is None:
+        raise RuntimeError(found["accelerator"]["why"])
+
+
+def interpreter() -> str:
+    """The larger file of the interpreter: its program is a stub where the
+    rest of it is a library."""
+    folder, name = map(sysconfig.get_config_var, ("LIBDIR", "INSTSONAME"))
+    library = os.path.join(folder or "", name or "")
+    files = filter(os.path.isfile, (sys.executable, library))
+    return max(files, key=os.path.getsize)
+
+
+def show_demo(options: argparse.Namespace) -> None:
+    """Run the demo and print what it measured."""
+    from . import demo, timetable
+
+    names = [name for text in options.device for name in text.split(",")]
+    path, title = options.file, options.file
+    if path is None:
+        path = interpreter()
+        title = f"{path} (the Python interpreter's, as no FILE was given)"
+    devices = demo.find_devices(names)
+    with Bars() as bars:
+        result = demo.run(
+            path,
+            devices,
+            options.streams,
+            options.chunk,
+            bars.start,
+            options.chain,
+        )
+    result["why"] = (
+        "--device asks for it" if names else report.accelerator_why()
+    )
+    result["device_names"] = [
+        _C.device_properties(dict(_C.backends())[device.type], device)["name"]
+        for device in devices
+    ]
+    if options.json:
+        result["timetable"] = timetable.rows(result)
+        del result["spans"]
+        print(json.dumps(result, indent=2))
+        return
+    print(timetable.figures(result, title))
+    print()
+    columns = min(100, shutil.get_terminal_size().columns)
+    marks = timetable.shades(sys.stdout.encoding)
+    print(timetable.draw(result, columns, marks))
+
+
+class Bars:
+    """Progress on stderr, where that is a terminal; by rich, if it is there.
+
+    start() begins a line and returns what to call with each number of bytes.
+    """
+
+    PERIOD = 0.1
+
+    def __init__(self) -> None:
+        self._rich: Any = None
+        self._width = 0
+
+    def __enter__(self) -> Bars:
+        if sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.progress import (
+                    BarColumn,
+                    DownloadColumn,
+                    Progress,
+                    TextColumn,
+                    TransferSpeedColumn,
+                )
+            except ModuleNotFoundError:
+                return self
+            self._rich = Progress(
+                TextColumn("{task.description:<13}"),
+                BarColumn(),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._rich.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._rich:
+            self._rich.stop()
+        elif self._width:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        line = f"{line:<{self._width}}"
+        print(line, end="\r", file=sys.stderr, flush=True)
+        self._width = len(line)
+
+    def start(self, title: str, total: int) -> Callable[[int], None]:
+        if not sys.stderr.isatty():
+            return lambda nbytes: None
+        task = self._rich and self._rich.add_task(title, total=total)
+        done = 0
+        shown = time.monotonic()
+
+        def advance(nbytes: int) -> None:
+            nonlocal done, shown
+            done += nbytes
+            now = time.monotonic()
+            if now - shown < self.PERIOD and done < total:
+                return
+            shown = now
+            if self._rich:
+                self._rich.update(task, completed=done)
+                return
+            self._write(
+                f"{title} {done / total:.0%} of {report.size_text(total)}"
+            )
+
+        return advance
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    from .demo import DemoError, Mismatch
+
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        # What is opened next would get its number, and what is printed.
+        return complain("the output can't be written: it is closed", 2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Any path can be printed then, as on stderr.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    options = parser().parse_args(arguments)
+    try:
+        if options.command == "demo":
+            show_demo(options)
+        else:
+            show_report(options)
+        sys.stdout.flush()
+    except OSError as error:
+        # Or the interpreter's own flush at exit would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141
+        return complain(f"the output can't be written: {error.strerror}", 2)
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+    except Mismatch as error:
+        return complain(error, 1)
+    except MemoryError as error:
+        return complain(error if str(error) else "out of memory", 2)
+    except (DemoError, RuntimeError) as error:
+        return complain(error, 2)
+    return 0
+
+
+def complain(reason: object, code: int) -> int:
+    """Say on stderr why it ends, and return the exit code."""
+    print(f"pystreams: {reason}", file=sys.stderr)
+    return code
