@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from calls import LIMIT, World
+from calls import LIMIT, World, array_interface
 from short_calls import Native
 from shortage import Lost, start_again
 
@@ -218,7 +218,11 @@ OPERATIONS = {
     "async for": async_for,
     "contexts": contexts,
 }
-CUDA_OPERATIONS = {"cuda contexts": cuda_contexts, "cuda.graph": cuda_graph}
+CUDA_OPERATIONS = {
+    "cuda contexts": cuda_contexts,
+    "cuda.graph": cuda_graph,
+    "array interface": array_interface,
+}
 
 
 class Program:

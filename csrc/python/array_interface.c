@@ -1,10 +1,7 @@
-/* The CUDA array interface, version 3, both ways.  Its `stream` says whose
- * work must come before: None asks for no wait, 0 is not allowed. */
+/* The CUDA array interface, version 3, both ways; _interchange.py reads those
+ * of other libraries.  Its `stream` is one whose work must come before: None
+ * asks for no wait, 0 is not allowed. */
 #include "array_interface.h"
-
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "args.h"
 #include "borrow.h"
@@ -14,98 +11,6 @@
 #include "enqueue.h"
 #include "stream.h"
 #include "transfer.h"
-
-static const char what[] = "the CUDA array interface";
-
-/* A tuple of integers; how many, or -1 with an exception. */
-static int
-parse_extents(const char *name, PyObject *tuple, int64_t *extents)
-{
-    if (tuple == NULL || !PyTuple_Check(tuple) ||
-        PyTuple_GET_SIZE(tuple) > MOST_DIMENSIONS) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must have '%s' as a tuple of at most %d ints, got %R",
-                     what, name, MOST_DIMENSIONS,
-                     tuple != NULL ? tuple : Py_None);
-        return -1;
-    }
-    int count = (int)PyTuple_GET_SIZE(tuple);
-    for (int i = 0; i < count; i++) {
-        extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
-        if (extents[i] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    return count;
-}
-
-/* The bytes of an item by a typestr such as "<f4" or "|V16"; -1 with an
- * exception. */
-static int64_t
-parse_typestr(PyObject *typestr)
-{
-    const char *text = typestr != NULL && PyUnicode_Check(typestr)
-                           ? PyUnicode_AsUTF8(typestr)
-                           : NULL;
-    if (text != NULL && strchr("<>|=", text[0]) != NULL && text[0] != '\0' &&
-        strchr("biufcmMVS", text[1]) != NULL && text[1] != '\0' &&
-        isdigit((unsigned char)text[2])) {
-        char *end;
-        long size = strtol(text + 2, &end, 10);
-        if (size > 0 && size < INT32_MAX && (*end == '\0' || *end == '[')) {
-            return size;
-        }
-    }
-    PyErr_Format(PyExc_ValueError,
-                 "%s must have a 'typestr' of byte order, kind and size such "
-                 "as '<f4', got %R",
-                 what, typestr != NULL ? typestr : Py_None);
-    return -1;
-}
-
-/* data: (address, read-only). */
-static int
-parse_data(PyObject *data, struct claim *claim)
-{
-    ps_handle address;
-    if (data == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must have 'data' as a tuple (address, read-only), "
-                     "got %R",
-                     what, data != NULL ? data : Py_None);
-        return -1;
-    }
-    int read_only = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
-    if (read_only < 0 ||
-        handle_argument("copy_", "the address in __cuda_array_interface__",
-                        PyTuple_GET_ITEM(data, 0), &address) < 0) {
-        return -1;
-    }
-    claim->data = (void *)address;
-    claim->read_only = read_only;
-    return 0;
-}
-
-static int
-check_version(PyObject *version)
-{
-    long number =
-        version != NULL && PyLong_Check(version) ? PyLong_AsLong(version) : -1;
-    if (number < 0 || number > 3) {
-        PyErr_Clear();
-        PyErr_Format(PyExc_ValueError,
-                     "%s has version %R; versions 0 to 3 are supported", what,
-                     version != NULL ? version : Py_None);
-        return -1;
-    }
-    return 0;
-}
-
-static bool
-is_given(PyObject *value)
-{
-    return value != NULL && value != Py_None;
-}
 
 /* The device whose memory the address is in, as far as the backend can tell;
  * a wrong address is left for claim_hold to refuse. */
@@ -145,82 +50,76 @@ wait_for_producer(struct module_state *state, struct ps_device *device,
     return result;
 }
 
-/* What is read of an interface. */
-enum { VERSION, DATA, SHAPE, TYPESTR, STRIDES, STREAM, MASK, ENTRIES };
-
-/* Borrowed, NULL for those that it lacks; -1 with an exception. */
 static int
-read_entries(PyObject *interface, PyObject *entries[ENTRIES])
+read_extents(PyObject *tuple, int64_t extents[MOST_DIMENSIONS])
 {
-    static const char *const names[ENTRIES] = {
-        "version", "data", "shape", "typestr", "strides", "stream", "mask"};
-    for (int i = 0; i < ENTRIES; i++) {
-        PyObject *name = PyUnicode_FromString(names[i]);
-        if (name == NULL) {
-            return -1;
-        }
-        entries[i] = PyDict_GetItemWithError(interface, name);
-        Py_DECREF(name);
-        if (entries[i] == NULL && PyErr_Occurred()) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (extents[i] == -1 && PyErr_Occurred()) {
             return -1;
         }
     }
     return 0;
 }
 
+/* entries: what _interchange.read_array_interface returned. */
 static int
-interface_hold(struct module_state *state, PyObject *object,
-               PyObject *interface, struct ps_device *device,
-               struct ps_stream *stream, struct span *span)
+entries_hold(struct module_state *state, PyObject *object, PyObject *entries,
+             struct ps_device *device, struct ps_stream *stream,
+             struct span *span)
 {
+    PyObject *address, *sizes, *steps, *theirs;
     int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
-    struct claim claim = {.what = what, .shape = shape};
-    PyObject *entries[ENTRIES];
-
-    if (read_entries(interface, entries) < 0 ||
-        check_version(entries[VERSION]) < 0 ||
-        parse_data(entries[DATA], &claim) < 0) {
+    long long item_size;
+    int read_only;
+    ps_handle data;
+    if (!PyArg_ParseTuple(entries, "OpLO!O!O", &address, &read_only,
+                          &item_size, &PyTuple_Type, &sizes, &PyTuple_Type,
+                          &steps, &theirs) ||
+        handle_argument("copy_", "the address in __cuda_array_interface__",
+                        address, &data) < 0 ||
+        read_extents(sizes, shape) < 0 || read_extents(steps, strides) < 0) {
         return -1;
     }
-    claim.ndim = parse_extents("shape", entries[SHAPE], shape);
-    if (claim.ndim < 0) {
-        return -1;
-    }
-    claim.stride_unit = parse_typestr(entries[TYPESTR]);
-    if (claim.stride_unit < 0) {
-        return -1;
-    }
-    claim.item_bits = (uint64_t)claim.stride_unit * 8;
-    if (is_given(entries[STRIDES])) {
-        int count = parse_extents("strides", entries[STRIDES], strides);
-        if (count >= 0 && count != claim.ndim) {
-            PyErr_Format(PyExc_ValueError, "%s has %d extents and %d strides",
-                         what, claim.ndim, count);
-        }
-        if (count != claim.ndim) {
-            return -1;
-        }
-        claim.strides = strides;
-    }
-    if (is_given(entries[MASK])) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s has a mask, which a copy would "
-                     "lose",
-                     what);
-        return -1;
-    }
-    claim.device = device_of_address(device, claim.data);
+    struct claim claim = {
+        .what = "the CUDA array interface",
+        .device = device_of_address(device, (void *)data),
+        .read_only = read_only,
+        .data = (void *)data,
+        .item_bits = (uint64_t)item_size * 8,
+        .ndim = (int)PyTuple_GET_SIZE(sizes),
+        .shape = shape,
+        .strides = PyTuple_GET_SIZE(steps) > 0 ? strides : NULL,
+        .stride_unit = item_size,
+    };
     if (claim_hold(state, &claim, NULL, object, (void (*)(void *))Py_DecRef,
                    span) < 0) {
         return -1;
     }
     Py_INCREF(object);
-    if (is_given(entries[STREAM]) &&
-        wait_for_producer(state, claim.device, stream, entries[STREAM]) < 0) {
+    if (theirs != Py_None &&
+        wait_for_producer(state, claim.device, stream, theirs) < 0) {
         span_release(state, span);
         return -1;
     }
     return 0;
+}
+
+/* The checked entries of an interface; NULL with an exception. */
+static PyObject *
+read_interface(struct module_state *state, PyObject *interface)
+{
+    if (state->read_array_interface == NULL) {
+        PyObject *module = PyImport_ImportModule("pystreams._interchange");
+        if (module != NULL) {
+            state->read_array_interface =
+                PyObject_GetAttrString(module, "read_array_interface");
+            Py_DECREF(module);
+        }
+    }
+    return state->read_array_interface != NULL
+               ? PyObject_CallOneArg(state->read_array_interface, interface)
+               : NULL;
 }
 
 int
@@ -234,23 +133,17 @@ array_interface_hold(struct module_state *state, PyObject *object,
     if (found != 1) {
         return found;
     }
-    int result = -1;
-    if (device->runtime->backend->device_type != PS_DEVICE_CUDA) {
+    PyObject *entries = read_interface(state, interface);
+    Py_DECREF(interface);
+    if (entries != NULL &&
+        device->runtime->backend->device_type != PS_DEVICE_CUDA) {
         device = device_argument(state, "copy_", PS_DEVICE_CUDA, NULL);
     }
-    if (!PyDict_Check(interface)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a dict, got %s", what,
-                     Py_TYPE(interface)->tp_name);
+    int result = -1;
+    if (entries != NULL && device != NULL) {
+        result = entries_hold(state, object, entries, device, stream, span);
     }
-    else if (device != NULL) {
-        /* Reading it runs the producer's code, which may change it. */
-        Py_SETREF(interface, PyDict_Copy(interface));
-        if (interface != NULL) {
-            result =
-                interface_hold(state, object, interface, device, stream, span);
-        }
-    }
-    Py_XDECREF(interface);
+    Py_XDECREF(entries);
     return result < 0 ? -1 : 1;
 }
 

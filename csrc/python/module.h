@@ -33,20 +33,22 @@
     X(device_context_type)       \
     X(cuda_device_type)
 
-/* The other objects that it owns.  future_type: the package's StreamFuture,
- * NULL until it is needed; future_states: the values of a Future's _state, in
- * the order of enum future_state. */
-#define MODULE_OBJECTS(X)  \
-    X(future_type)         \
-    X(future_states)       \
-    X(empty_tuple)         \
-    X(accelerator_error)   \
-    X(out_of_memory_error) \
-    X(str_cuda_stream)     \
-    X(str_end)             \
-    X(str_idx)             \
-    X(str_dlpack)          \
-    X(str_dlpack_device)   \
+/* The other objects that it owns.  future_type and read_array_interface: the
+ * package's StreamFuture and its function of that name, NULL until they are
+ * needed; future_states: the values of a Future's _state, in the order of enum
+ * future_state. */
+#define MODULE_OBJECTS(X)   \
+    X(future_type)          \
+    X(read_array_interface) \
+    X(future_states)        \
+    X(empty_tuple)          \
+    X(accelerator_error)    \
+    X(out_of_memory_error)  \
+    X(str_cuda_stream)      \
+    X(str_end)              \
+    X(str_idx)              \
+    X(str_dlpack)           \
+    X(str_dlpack_device)    \
     X(str_array_interface)
 
 struct module_state {

@@ -1,0 +1,79 @@
+"""The CUDA array interface of other libraries, read and checked.
+
+Whether the memory is as the interface claims is checked by the caller, in C.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_WHAT = "the CUDA array interface"
+# MOST_DIMENSIONS, in C.
+_MOST_DIMENSIONS = 64
+
+
+def _extents(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) > _MOST_DIMENSIONS:
+        raise TypeError(
+            f"{_WHAT} must have '{name}' as a tuple of at most "
+            f"{_MOST_DIMENSIONS} ints, got {value!r}"
+        )
+    return value
+
+
+def _item_size(typestr: Any) -> int:
+    """The bytes of an item by a typestr such as '<f4' or '|V16'."""
+    if isinstance(typestr, str) and len(typestr) > 2:
+        digits = typestr[2:].partition("[")[0]
+        if (
+            typestr[0] in "<>|="
+            and typestr[1] in "biufcmMVS"
+            and digits.isascii()
+            and digits.isdecimal()
+            and 0 < int(digits[:11]) < 1 << 31
+        ):
+            return int(digits)
+    raise ValueError(
+        f"{_WHAT} must have a 'typestr' of byte order, kind and size such as "
+        f"'<f4', got {typestr!r}"
+    )
+
+
+def read_array_interface(
+    interface: object,
+) -> tuple[Any, bool, int, tuple[Any, ...], tuple[Any, ...], Any]:
+    """Return (address, read-only, item size, shape, strides, stream).
+
+    The strides are () if the memory is contiguous.
+    """
+    if not isinstance(interface, dict):
+        raise TypeError(
+            f"{_WHAT} must be a dict, got {type(interface).__name__}"
+        )
+    # To read an entry may run the producer's code, which may change it.
+    get = interface.copy().get
+    version, data = get("version"), get("data")
+    if not isinstance(version, int) or not 0 <= version <= 3:
+        raise ValueError(
+            f"{_WHAT} has version {version!r}; versions 0 to 3 are supported"
+        )
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise TypeError(
+            f"{_WHAT} must have 'data' as a tuple (address, read-only), got "
+            f"{data!r}"
+        )
+    address, read_only = data[0], bool(data[1])
+    shape = _extents("shape", get("shape"))
+    item_size = _item_size(get("typestr"))
+    strides = get("strides")
+    if strides is None:
+        strides = ()
+    elif len(_extents("strides", strides)) != len(shape):
+        raise ValueError(
+            f"{_WHAT} has {len(shape)} extents and {len(strides)} strides"
+        )
+    if get("mask") is not None:
+        raise ValueError(f"{_WHAT} has a mask, which a copy would lose")
+    return address, read_only, item_size, shape, strides, get("stream")
