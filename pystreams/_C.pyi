@@ -251,6 +251,7 @@ class FutureBase:
     def set_result(self, result: object, /) -> NoReturn: ...
     def set_exception(self, exception: object, /) -> NoReturn: ...
 
+@final
 class Buffer:
     def __new__(
         cls,
