@@ -1,7 +1,7 @@
-/* The engine as a whole: its making, its devices, the words for its statuses,
- * its end, and what a fork leaves of it.  A child's engine starts empty: the
- * parent's handles are stale in it, and what the parent still had queued is
- * forgotten, not run (its memory is leaked in the child). */
+/* The engine as a whole: how it begins and ends, its devices, the texts of its
+ * statuses, and forks.  A child's engine starts empty: the parent's handles
+ * are stale in it, and work that the parent has queued does not run there (its
+ * memory is leaked in the child). */
 #include "shared.h"
 #include "../backends.h"
 
@@ -12,7 +12,8 @@
 
 enum { LEAST_WORKERS = 2, MOST_WORKERS = 8 };
 
-/* All engines, the newest first.  Its lock is taken before an engine's. */
+/* All engines, the newest first.  The list's lock is taken before an engine's.
+ */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cpu_engine *engines;
 
@@ -124,7 +125,7 @@ cpu_device_set(const struct ps_backend *backend, int device)
                : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* The processor's name, or just "CPU" where the system does not tell. */
+/* The processor's name, or "CPU" if the system has none. */
 static void
 processor_name(char name[256])
 {
@@ -184,8 +185,9 @@ cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 
 /* ---- Making and forking ---- */
 
-/* What a new engine and a forked child's have in common: no handles, no work,
- * no workers.  The conditions may have had waiters, who are gone. */
+/* Set a new engine, or a forked child's, to its initial state: no handles, no
+ * work, no workers.  The conditions are initialized anew, since the parent may
+ * have had threads that waited for them. */
 static void
 engine_begin_locked(struct cpu_engine *engine)
 {
@@ -219,9 +221,9 @@ engine_begin_locked(struct cpu_engine *engine)
     }
 }
 
-/* What devices that emulate others say of themselves.  PS_EMULATE_SHARED has
- * core call them as it calls the CUDA backend, with the GIL released, so that
- * a sanitizer sees the races of that. */
+/* The flags of devices that emulate others.  With PS_EMULATE_SHARED core calls
+ * them as it calls the CUDA backend, with the GIL released, so that a
+ * sanitizer sees the races of that. */
 #ifdef PS_EMULATE_SHARED
 enum { EMULATED_FLAGS = PS_BACKEND_EMULATED | PS_BACKEND_SHARED };
 #else
@@ -274,7 +276,7 @@ engine_create(const char *name, int device_type, int device_count,
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
                                                   : (unsigned)cores;
-    /* The lock is held for moments, so spinning for it beats sleeping. */
+    /* The lock is held for less time than it takes to sleep and wake. */
     pthread_mutexattr_t adaptive;
     pthread_mutexattr_init(&adaptive);
     pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
@@ -286,7 +288,7 @@ engine_create(const char *name, int device_type, int device_count,
     return engine;
 }
 
-/* The locks are held over the fork, so that the child finds all in order. */
+/* The locks are held over the fork, so that the child's copy is consistent. */
 static void
 fork_prepare(void)
 {
@@ -316,8 +318,8 @@ fork_child(void)
     fork_parent();
 }
 
-/* Keys of POSIX's and not thread-local variables, for which a new thread may
- * find no memory, which would end the process. */
+/* pthread keys and not thread-local variables: if there is no memory for those
+ * of a new thread, the process is ended. */
 static bool
 add_locked(struct cpu_engine *engine)
 {

@@ -182,7 +182,7 @@ struct cpu_promise {
 struct cpu_record {
     unsigned refs;
     bool timed;  /* time is wanted */
-    bool orders; /* without passing on a failure */
+    bool orders; /* only: passes no failure on */
     bool done;
     ps_status status; /* the failure of the work before it, once done */
     int64_t time;     /* when it was done; -1 before an event's first */
@@ -485,9 +485,10 @@ cpu_unlock(struct cpu_engine *engine)
 
 /* ---- Members of the table ---- */
 
-/* A member that a handle names a stream to begins with cpu_stream_enter, which
- * takes the lock and finds the stream; NULL without the lock if there is none,
- * which is PS_ERROR_INVALID_HANDLE.  It ends with cpu_leave. */
+/* A member that takes the handle of a stream begins with cpu_stream_enter,
+ * which takes the lock and returns the stream, and ends with cpu_leave.  If
+ * there is no such stream, cpu_stream_enter returns NULL without the lock, and
+ * the member PS_ERROR_INVALID_HANDLE. */
 static inline struct cpu_stream *
 cpu_stream_enter(const struct ps_backend *backend, int device,
                  ps_handle handle)
@@ -508,8 +509,8 @@ cpu_leave(struct cpu_engine *engine, ps_status status)
     return status;
 }
 
-/* Likewise for the event's record in effect, of whichever process: the lock is
- * held on success.  Statuses: PS_ERROR_INVALID_HANDLE,
+/* Likewise for the event's record in effect, which may be another process's:
+ * the lock is held on success.  Statuses: PS_ERROR_INVALID_HANDLE,
  * PS_ERROR_CAPTURED_EVENT, and those of cpu_shared_refresh_locked. */
 ps_status cpu_event_enter(const struct ps_backend *backend, int device,
                           ps_handle handle, struct cpu_record **record);

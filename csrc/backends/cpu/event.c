@@ -1,6 +1,6 @@
 /* Events and their records.  An event is a slot that holds its latest record.
  * Each record call makes a record of its own, so that a wait means the record
- * in effect at the wait, whatever the event stands for later. */
+ * in effect at the wait, whatever is recorded later. */
 #include "shared.h"
 
 static struct cpu_slot *
@@ -9,7 +9,7 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
-/* An event that was never recorded, and its slot. */
+/* Make an event that was never recorded. */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -160,7 +160,7 @@ cpu_event_record(const struct ps_backend *backend, int device,
     return cpu_leave(engine, status);
 }
 
-/* The record in effect, of whichever process. */
+/* The event's record in effect, which may be another process's. */
 static ps_status
 event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_record **record)

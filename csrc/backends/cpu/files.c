@@ -88,7 +88,7 @@ peer_open(pid_t process, int number, const struct expected *expected,
     char link[40];
     ps_status status = PS_ERROR_INVALID_HANDLE;
     snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)process, number);
-    /* Opened as a path, a file is not touched. */
+    /* O_PATH has no effect on the file. */
     int path = open(link, O_PATH | O_CLOEXEC);
     if (path < 0) {
         return open_failure();
@@ -104,7 +104,7 @@ peer_open(pid_t process, int number, const struct expected *expected,
 
 /* ---- Pages ---- */
 
-/* NULL when it cannot be mapped.  A forked child has no such page. */
+/* NULL if it cannot be mapped.  A forked child does not inherit the page. */
 static void *
 page_map(int file)
 {
@@ -117,7 +117,8 @@ page_map(int file)
     return page;
 }
 
-/* Sealed, no process can make another's page end, nor keep others from it. */
+/* With these no process can truncate a page that others have mapped, nor add
+ * a seal that keeps them from writing. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 void *
@@ -140,8 +141,8 @@ cpu_page_create(int *file, uint64_t *inode)
     return page;
 }
 
-/* Whether the file is a page that nobody can make shorter: no file that has a
- * name can be sealed. */
+/* Whether the file is a page that no process can make shorter.  Files that
+ * have a name cannot be sealed. */
 static bool
 is_page(int file)
 {

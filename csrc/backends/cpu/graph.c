@@ -1,8 +1,8 @@
-/* Captures and graphs.  What the streams of a capture get is put into one
- * plan, a branch for each stream, in the order in which they get it.  A launch
- * queues the first branch, which is that of the stream where the capture
- * began, on its own stream, and each other branch on a stream that it makes
- * for it: branches are ordered by the waits among them alone. */
+/* Captures and graphs.  The operations that are queued on the streams of a
+ * capture go into one plan, in the order of the calls, with a branch for each
+ * stream.  A launch queues the first branch, that of the stream where the
+ * capture began, on the stream of the launch, and each other branch on a
+ * temporary stream: only the waits between branches order them. */
 #include "engine.h"
 
 #include <errno.h>
@@ -11,14 +11,14 @@
 
 enum { MOST_BRANCHES = UINT16_MAX };
 
-/* What a stream of the capture was. */
+/* What a launch must know of a stream of the capture. */
 struct cpu_branch {
     int device;
     int priority;
 };
 
-/* The work of a graph and of what was made of it; once the capture is over,
- * only its count and the records of its marks change. */
+/* The work of a capture, then of its graph and executables.  After the capture
+ * only the reference count and the records of the marks change. */
 struct cpu_plan {
     unsigned refs;
     size_t operations; /* without marks and joins */
@@ -31,14 +31,14 @@ struct cpu_plan {
 
 struct cpu_capture {
     uint64_t number;
-    ps_status status; /* what keeps it from becoming a graph */
+    ps_status status; /* PS_ERROR_CAPTURE_INVALIDATED after a failure */
     struct cpu_stream *origin;
     struct cpu_stream *streams; /* by their `peer` */
     struct cpu_plan *plan;
     struct cpu_capture *next;
 };
 
-/* What a graph's handle stands for, and an executable's. */
+/* The object of a graph's handle, or of an executable's. */
 struct graph {
     struct cpu_plan *plan;
     struct cpu_record *done; /* an executable's latest launch, else NULL */
@@ -89,7 +89,7 @@ plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
 
 /* ---- Captures ---- */
 
-/* NULL where that capture is over. */
+/* NULL if that capture is over. */
 static struct cpu_capture *
 capture_find_locked(struct cpu_engine *engine, uint64_t number)
 {
@@ -272,9 +272,9 @@ check_end(const struct cpu_stream *stream)
     return PS_SUCCESS;
 }
 
-/* End the capture and let its streams go.  A stream is joined once another has
- * waited for all that it got; as whoever waits gets something, too, all end in
- * the origin. */
+/* End the capture and release its streams.  A stream is joined if another one
+ * waited for its last operation.  That wait is an operation of the other, so
+ * if all but the origin are joined, all lead to the origin. */
 static ps_status
 close_locked(struct cpu_engine *engine, struct cpu_capture *capture)
 {
@@ -313,7 +313,8 @@ cpu_capture_lose_locked(struct cpu_stream *stream)
     }
 }
 
-/* A handle for the plan, whose reference it takes over on success. */
+/* Make a handle for the plan, and take over the caller's reference on success.
+ */
 static ps_status
 graph_add_locked(struct cpu_engine *engine, int device, struct cpu_plan *plan,
                  struct cpu_record *done, ps_handle *handle)
@@ -386,8 +387,8 @@ add_external(const struct ps_backend *backend, int device, ps_handle handle,
         status = PS_ERROR_INVALID_HANDLE;
     }
     else if (slot->shared != NULL) {
-        /* A promise may fail for want of memory, but a launch must not any
-         * more once it queues its operations. */
+        /* A launch that has begun to queue must not fail any more, as making
+         * a promise may. */
         status = PS_ERROR_NOT_SUPPORTED;
     }
     else if (stream->capture != NULL) {
@@ -412,7 +413,7 @@ cpu_stream_wait_external(const struct ps_backend *backend, int device,
 
 /* ---- Launches ---- */
 
-/* Queue a copy of the operation, for which there are items. */
+/* Queue a copy of the operation in a reserved item. */
 static void
 push_locked(struct cpu_stream *stream, struct cpu_operation operation)
 {
@@ -493,8 +494,9 @@ push_planned_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     }
 }
 
-/* What a launch needs: threads for its work, and items for each operation, for
- * its record, and for the wait in front and the record behind. */
+/* Reserve all that a launch needs: threads for its work, and items for each
+ * operation and its record, for the wait before the first and for the record
+ * after the last. */
 static ps_status
 prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
 {
@@ -509,7 +511,7 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
                : status;
 }
 
-/* The streams of a launch, by branch; all but the first are made for it, and
+/* The streams of a launch, by branch; all but the first are temporary, and
  * freed once they are idle.  NULL when out of memory. */
 static struct cpu_stream **
 streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
@@ -536,7 +538,7 @@ streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
         const struct cpu_branch *branch = &plan->branches[i];
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                branch->priority);
-        /* The launch's own stream has its failure, by the join. */
+        /* The join passes a failure on to the launch's own stream. */
         streams[i]->destroyed = streams[i]->reported = true;
     }
     return streams;
@@ -678,7 +680,7 @@ cpu_graph_destroy(const struct ps_backend *backend, int device,
                      slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
 }
 
-/* ---- Graphs as people read them ---- */
+/* ---- Graphs as text ---- */
 
 static void
 print_label(const struct cpu_operation *operation, FILE *file)
@@ -709,7 +711,7 @@ print_label(const struct cpu_operation *operation, FILE *file)
         fprintf(file, "wait for event\\n0x%zx", (size_t)operation->event);
         break;
     default:
-        /* Marks and joins, which order others and do nothing. */
+        /* Marks and joins only order other operations. */
         fprintf(file, "empty");
     }
 }

@@ -1,7 +1,7 @@
 /* Events that several processes share, the files that are open for them, and
  * the thread that waits for other processes.  The engine's lock guards all of
- * it, and is held over the system calls that it takes, none of which waits for
- * anybody. */
+ * it, and is held during its system calls, none of which waits for another
+ * process. */
 #ifndef PYSTREAMS_CPU_SHARED_H
 #define PYSTREAMS_CPU_SHARED_H
 
@@ -12,10 +12,10 @@
 /* ---- Shared events ---- */
 
 /* Make an event that others may open.  Statuses: PS_ERROR_OUT_OF_MEMORY, also
- * where the process has too many files open. */
+ * if the process has too many files open. */
 ps_status cpu_shared_create_locked(struct cpu_engine *engine, int device,
                                    struct cpu_shared **shared);
-/* The members event_export and event_open. */
+/* As the members event_export and event_open say. */
 void cpu_shared_export_locked(const struct cpu_shared *shared,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
 ps_status
@@ -25,13 +25,14 @@ cpu_shared_open_locked(struct cpu_engine *engine, int device,
 /* The event is destroyed.  Its records and the threads that wait go on. */
 void cpu_shared_close_locked(struct cpu_shared *shared);
 
-/* Make the event's record here that in effect for all processes, known to be
- * done if it is.  Statuses: PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN. */
+/* Make event->object the record that is in effect for all processes, and
+ * complete it if that is done.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN,
+ * PS_ERROR_UNKNOWN if it changes too fast. */
 ps_status
 cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event);
 
-/* Prepare to show the others when a record is done that is not yet.
+/* Prepare to publish a pending record: other processes can wait for it.
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status
 cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
@@ -51,22 +52,21 @@ void cpu_file_close_locked(struct cpu_file *file);
 
 enum { CPU_PAGE_BYTES = 4096 };
 
-/* A new page of zeros, with its file and what that is known by; NULL where
- * there is no room for either.  No process can make it shorter. */
+/* A new page of zeros, its file, and the file's inode; NULL if there is no
+ * room for them.  No process can make it shorter. */
 void *cpu_page_create(int *file, uint64_t *inode);
-/* The page whose file a process has open under the number; it may have any
- * content.  Statuses: PS_ERROR_INVALID_HANDLE where it has none of this
+/* Map the page whose file a process has open under the number.  It may have
+ * any content.  Statuses: PS_ERROR_INVALID_HANDLE if that is no page of this
  * user's, PS_ERROR_OUT_OF_MEMORY. */
 ps_status
 cpu_page_open(pid_t process, int number, uint64_t inode, void **page);
 void cpu_page_unmap(void *page);
 
-/* A pipe that is open for reading and writing, as one that nobody can read
- * raises SIGPIPE, and that is not waited for when a peer fills it; -1 where
- * there is no room for one. */
+/* A pipe, -1 if there is no room for one.  Writing to it raises no SIGPIPE, as
+ * it is open for reading, too, and never blocks, even if a peer fills it. */
 int cpu_pipe_create(uint32_t *inode);
-/* As cpu_page_open, to read it; the process has it open under any number,
- * most likely this one. */
+/* Open it to read.  The process has it open under any number, most likely this
+ * one.  Statuses: those of cpu_page_open. */
 ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif
