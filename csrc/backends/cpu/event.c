@@ -9,7 +9,8 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
-/* Make an event that was never recorded. */
+/* Make an event that was never recorded; shared is its own, even on failure.
+ */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -20,6 +21,9 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
         cpu_slot_give_locked(engine, event);
     }
     if (record == NULL) {
+        if (shared != NULL) {
+            cpu_shared_close_locked(shared);
+        }
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *record = (struct cpu_record){
@@ -47,9 +51,6 @@ cpu_event_create(const struct ps_backend *backend, int device, unsigned flags,
     }
     if (status == PS_SUCCESS) {
         status = event_add_locked(engine, device, flags, shared, handle);
-    }
-    if (status != PS_SUCCESS && shared != NULL) {
-        cpu_shared_close_locked(shared);
     }
     return cpu_leave(engine, status);
 }
@@ -81,9 +82,6 @@ cpu_event_open(const struct ps_backend *backend, int device,
     if (status == PS_SUCCESS) {
         status = event_add_locked(engine, device, PS_EVENT_INTERPROCESS,
                                   shared, handle);
-        if (status != PS_SUCCESS) {
-            cpu_shared_close_locked(shared);
-        }
     }
     return cpu_leave(engine, status);
 }
