@@ -116,7 +116,7 @@ checksum(const struct token *token)
 
 /* ---- Pages ---- */
 
-/* A new page, with its file; NULL where there is no room for either. */
+/* A new page, with its file; NULL if there is no room for them. */
 static struct page *
 page_create(int *file, uint64_t *inode)
 {
@@ -130,7 +130,7 @@ page_create(int *file, uint64_t *inode)
     return page;
 }
 
-/* The page that the token names.  Statuses: PS_ERROR_INVALID_HANDLE where it
+/* The page that the token names.  Statuses: PS_ERROR_INVALID_HANDLE if it
  * is gone, PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 page_open(const struct token *token, struct page **page)
