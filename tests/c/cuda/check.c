@@ -1,4 +1,4 @@
-/* What is counted, and the helpers that the tests share. */
+/* The counts of checks, and helpers of the tests. */
 #include "check.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* CHECK and what goes with it: the backend under test, the counts of what held
- * and what did not, and a process for each test. */
+/* CHECK, the counts of passed and failed checks, the backend under test, and a
+ * process for each test. */
 #ifndef CUDA_CHECK_H
 #define CUDA_CHECK_H
 
@@ -24,7 +24,7 @@ void check(bool right, const char *what, const char *file, int line);
 void check_status(ps_status got, ps_status want, const char *what,
                   const char *file, int line);
 
-/* Run a test in a child and add up what it counted. */
+/* Run a test in a child process, and add its counts to this process's. */
 void run(const char *name, void (*test)(void));
 
 int current_device(void);

@@ -1,5 +1,5 @@
-/* Devices: none at all, how many are visible, what is said of them, and which
- * one is current and used. */
+/* Devices: none, how many are visible, their properties, and which one is
+ * current and used. */
 #include "check.h"
 #include "tests.h"
 
@@ -137,8 +137,8 @@ test_first_device(void)
     }
 }
 
-/* What is in use on device 0 once the driver has made a context on another,
- * which takes a little of every device. */
+/* The memory in use on device 0 once the driver has created a context on
+ * another device, which takes a little of every device's. */
 static long long
 memory_beside_context(int device)
 {

@@ -1,5 +1,5 @@
-/* Gates and notifications: when they are reached, what they hold back and what
- * they do not, and that a slot is as good at its last gate as at its first. */
+/* Gates and notifications: when they are reached, which work a gate holds
+ * back, and that a slot works for its last gate as for its first. */
 #include "check.h"
 #include "tests.h"
 
@@ -13,7 +13,7 @@
 
 #include "../../../csrc/backends/cuda/driver.h"
 
-/* What became of a gate, which its call may open, or of a notification. */
+/* The call of a gate, which it may open, or of a notification. */
 struct arrival {
     struct ps_notification notification;
     ps_handle gate;
@@ -78,8 +78,8 @@ pause_ms(int milliseconds)
     nanosleep(&(struct timespec){.tv_nsec = milliseconds * 1000000L}, NULL);
 }
 
-/* What is behind a gate starts when it is opened, before or after it is
- * reached; the opener's writes are seen behind it. */
+/* The work behind a gate starts when the gate is opened, before or after it is
+ * reached, and sees the writes of the thread that opened it. */
 static void
 pass_gates(int device, ps_handle stream)
 {
@@ -92,7 +92,7 @@ pass_gates(int device, ps_handle stream)
     memset(pinned, 0, 2);
     OK(gpu->sleep(gpu, device, stream, A_WHILE));
     gate_new(device, stream, &first);
-    /* By way of the device: a copy on the host waits for its turn. */
+    /* By way of the device: a copy within the host blocks until its turn. */
     OK(gpu->memory_copy(gpu, device, stream, data, &pinned[0], 1));
     OK(gpu->memory_copy(gpu, device, stream, &pinned[1], data, 1));
     OK(gpu->host_function(gpu, device, stream, count, &ran));
@@ -123,8 +123,8 @@ pass_side_by_side(int device)
     ps_handle streams[STREAMS];
     int ran[STREAMS] = {0};
     memset(arrivals, 0, sizeof(arrivals));
-    /* Beforehand: the driver makes no stream while it has no channel left that
-     * is not held back. */
+    /* Before any gate: the driver creates no stream while gates hold back all
+     * its channels. */
     for (int i = 0; i < STREAMS; i++) {
         streams[i] = stream_new(device);
     }
@@ -135,8 +135,8 @@ pass_side_by_side(int device)
     for (int i = 0; i < STREAMS; i++) {
         await(&arrivals[i]);
     }
-    /* The oldest first: of those that share a channel, which are all but 8 to
-     * 32, one goes on after those before it. */
+    /* The oldest first: the device has 8 to 32 channels, and a stream proceeds
+     * after the earlier ones that share its channel. */
     for (int i = 0; i < STREAMS; i++) {
         CHECK(ran[i] == 0);
         OK(gpu->gate_open(gpu, device, arrivals[i].gate));
@@ -145,8 +145,8 @@ pass_side_by_side(int device)
     }
 }
 
-/* However many notifications are to come, none holds up whoever asks for it,
- * nor the work of other streams. */
+/* Many pending notifications block neither the thread that requests one nor
+ * the work of other streams. */
 static void
 notify_many(int device)
 {
@@ -193,8 +193,8 @@ notify_many(int device)
     CHECK(first.reached == 1 && all.reached == MANY);
 }
 
-/* A notification is of the record at the call: the event may be recorded
- * again, be destroyed, or be one that others may record. */
+/* A notification is of the record at the call, even if the event is recorded
+ * again or destroyed, or is one that others may record. */
 static void
 notify_of_records(int device)
 {
@@ -235,7 +235,7 @@ notify_of_records(int device)
     }
 }
 
-/* More than a queue has places, of each kind. */
+/* More notifications of each kind than a queue has places. */
 static void
 cancel_many(int device)
 {
@@ -301,8 +301,8 @@ test_gates(void)
     }
 }
 
-/* A slot goes on to other gates once it was reached and opened, and no sooner,
- * while the earlier one's wait may still be to be looked at. */
+/* A slot is reused once its gate was reached and opened, and no sooner, though
+ * the device may not have evaluated that gate's wait yet. */
 void
 test_gates_reused(void)
 {
@@ -349,7 +349,9 @@ test_gates_reused(void)
     stream_end(0, b);
 }
 
-/* One stream, fed by all threads: only one of them is ever inside. */
+/* One stream, on which all threads queue gates: one thread at a time is
+ * inside.
+ */
 static struct {
     ps_handle stream;
     int inside; /* unlocked: the stream's order must be enough */
@@ -400,8 +402,8 @@ test_gates_raced(void)
     CHECK(shared.wrong == 0 && shared.inside == 0);
 }
 
-/* A capture is refused a gate, and does not notice those of other streams,
- * whose first one allocates. */
+/* A stream that is being captured is refused a gate.  A gate of another stream
+ * does not invalidate the capture, though the first gate allocates. */
 void
 test_gates_refused(void)
 {
@@ -432,7 +434,8 @@ static const char trap_source[] = ".version 6.0\n"
                                   ".address_size 64\n"
                                   ".visible .entry trap() { trap; ret; }\n";
 
-/* The last thing a device says before it is lost to this process. */
+/* A gate is reached when its stream fails, after which this process can't use
+ * the device any more. */
 void
 test_gates_failed(void)
 {

@@ -1,5 +1,4 @@
-/* Every test, as main.c runs them; each stands in the file that it is listed
- * under. */
+/* Every test, in the order of main.c, by file. */
 #ifndef CUDA_TESTS_H
 #define CUDA_TESTS_H
 

@@ -154,13 +154,13 @@ exercise(void *argument)
     exercise_events(device);
     exercise_memory(device);
     CHECK(current_device() == current);
-    /* A thread without a context is on device 0, and may be given it. */
+    /* A thread without a context is on device 0, whose context it may get. */
     cuda_driver.context_get(&after);
     CHECK(before == after || (before == NULL && device == 0));
     return NULL;
 }
 
-/* What is made lazily, made by several threads at once. */
+/* Several threads at once make the first calls, which create things lazily. */
 static void *
 first_use(void *argument)
 {
