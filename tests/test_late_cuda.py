@@ -80,50 +80,56 @@ def late_cuda(tmp_path_factory, headers):
     return folder
 
 
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_notifications_raced(tmp_path, headers, sanitized, sanitizer):
-    """In C, where a sanitizer sees what the backend does."""
+@pytest.fixture
+def run_in_c(tmp_path, headers, sanitized):
+    """run_in_c(options, *sources): a program with the backend, over
+    late_cuda."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
-    program, empty = tmp_path / "raced", tmp_path / "empty.c"
-    option = f"-fsanitize={sanitizer}"
-    empty.write_text("int main(void) { return 0; }")
-    if subprocess.run(
-        [*compiler(headers), option, empty, "-o", program]
-    ).returncode:
-        pytest.skip(f"no {sanitizer} sanitizer")
-    library = tmp_path / "libcuda.so.1"
-    compiled(headers, library, option, *(TESTS / "late_cuda").glob("*.c"))
-    sources = [
-        TESTS / "c/late/notifications.c",
-        *(ROOT / "csrc/backends/cuda").glob("*.c"),
-    ]
+    library, program = tmp_path / "libcuda.so.1", tmp_path / "program"
+    backend = sorted((ROOT / "csrc/backends/cuda").glob("*.c"))
     include = f"-I{ROOT / 'csrc/include'}"
-    subprocess.run(
-        [
-            *compiler(headers),
-            option,
-            include,
-            *sources,
-            library,
-            "-o",
-            program,
-        ],
-        check=True,
-    )
-    done = subprocess.run(
-        ["setarch", "-R", program],
-        env=dict(
-            os.environ,
-            LD_LIBRARY_PATH=str(tmp_path),
-            # The join with a time limit is none of those that it knows.
-            TSAN_OPTIONS="report_thread_leaks=0",
-        ),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+
+    def run(options, *sources):
+        late = (TESTS / "late_cuda").glob("*.c")
+        compiled(headers, library, *options, *late)
+        files = [*sources, *backend, library, "-o", program]
+        command = [*compiler(headers), *options, include, *files]
+        subprocess.run(command, check=True)
+        return subprocess.run(
+            ["setarch", "-R", program],
+            env=dict(
+                os.environ,
+                LD_LIBRARY_PATH=str(tmp_path),
+                # The join with a time limit is none of those that it knows.
+                TSAN_OPTIONS="report_thread_leaks=0",
+            ),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_notifications_raced(run_in_c, tmp_path, headers, sanitizer):
+    """In C, where a sanitizer sees what the backend does."""
+    empty, options = tmp_path / "empty.c", [f"-fsanitize={sanitizer}"]
+    empty.write_text("int main(void) { return 0; }")
+    command = [*compiler(headers), *options, empty, "-o", tmp_path / "empty"]
+    if subprocess.run(command).returncode:
+        pytest.skip(f"no {sanitizer} sanitizer")
+    done = run_in_c(options, TESTS / "c/late/notifications.c")
     assert (done.stdout, done.stderr, done.returncode) == ("0 wrong\n", "", 0)
+
+
+def test_gates_in_c(run_in_c):
+    """Those tests of a GPU's that need no other device, no kernel of their own
+    and no capture."""
+    sources = ["late/gates.c", "cuda/check.c", "cuda/gates.c"]
+    done = run_in_c([], *(TESTS / "c" / source for source in sources))
+    assert (done.stdout[-9:], done.stderr) == ("0 failed\n", ""), done.stdout
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST_STREAMS = 256 };
+enum { MOST_STREAMS = 400 };
 
 /* How much of each stream's work comes before. */
 struct clock {
