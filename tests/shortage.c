@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
+#include <search.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -247,6 +248,12 @@ free(void *block)
 {
     give_up(block);
     __libc_free(block);
+}
+
+void *
+tsearch(const void *key, void **root, __compar_fn_t compare)
+{
+    return FAILS(tsearch, ENOMEM) ? NULL : REAL(tsearch)(key, root, compare);
 }
 
 void *

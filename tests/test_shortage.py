@@ -20,13 +20,17 @@ CANNOT_BE_SHORT = re.compile(
     r"|__gmon_start__|__register_atfork|__isoc\w+"
     r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close"
     r"|epoll_wait|eventfd_(write|read)"
-    r"|fclose|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|madvise"
+    r"|fclose|ferror|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|kill"
+    r"|madvise"
     r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
     r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
     r"|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
+    # Keys are made before a sweep begins.
+    r"|pthread_key_(create|delete)"
     r"|_exit|pthread_attr_\w+"
     r"|read|readlink|sched_yield|sem_\w+|sigfillset|s?n?printf|f?stat(x|fs)?"
     r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
+    r"|tdelete|tfind"
     r"|sched_getaffinity|secure_getenv|process_vm_\w+|pread|pwrite|write"
 )
 
