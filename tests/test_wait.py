@@ -351,7 +351,8 @@ def test_a_waiter_that_runs_out_of_memory():
             assert again == [(token, 0) for token in range(1000, 1006)]
             start += 1
     assert messages == again[:-1]
-    assert start > 3
+    # CPython 3.14 keeps freed ints and tuples.
+    assert start > 1
 
 
 def test_a_token_that_is_expected_needs_no_memory():
