@@ -22,6 +22,7 @@ import re
 import sys
 import threading
 import time
+import types
 import uuid  # noqa: F401
 
 from calls import LIMIT, World, cases, libc
@@ -327,14 +328,15 @@ class Sweep:
 
     def held(self):
         """What there is now: descriptors, and what the module allocated,
-        unless the interpreter keeps objects of the package: when it is short
-        of memory it loses references itself, to frames and what they hold.
+        unless the interpreter keeps objects of the package, or frames that
+        may: when it is short of memory it loses references to frames itself.
         Those of the package are counted in test_references.py."""
         # The package's threads give up a Future when they get the GIL again.
         time.sleep(0.005)
         gc.collect()
         kept = sum(
             type(one).__module__.startswith("pystreams")
+            or isinstance(one, types.FrameType)
             for one in gc.get_objects()
         )
         return {
