@@ -46,6 +46,18 @@ for wait in WAITS:
     wait(timeout=0.5)
     wait()
 """,
+    "a failure that is found after a wait has given up": """
+failing = Stream("mtia")
+failing.wait_event(event)
+_C.fail(failing, 719)
+del failing
+raises(TimeoutError, "it goes on", device_synchronize, timeout=0.01)
+complete(work)
+# The thread that waited on its behalf has nobody to report it to.
+time.sleep(0.2)
+raises(pystreams.AcceleratorError, "(719)", device_synchronize)
+device_synchronize()
+""",
     "asking again and again": """
 import os
 threads = len(os.listdir("/proc/self/task"))

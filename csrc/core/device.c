@@ -61,7 +61,8 @@ ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
         /* A failure of a pooled stream is reported once. */
         status = ps_device_forget_failed(device);
     }
-    return status == PS_SUCCESS
-               ? backend->device_synchronize(backend, device->index, limit)
-               : status;
+    if (status == PS_SUCCESS) {
+        status = backend->device_synchronize(backend, device->index, limit);
+    }
+    return status == PS_SUCCESS ? ps_device_take_failure(device) : status;
 }

@@ -62,17 +62,25 @@ ps_event_notify(struct ps_event *event, struct ps_watch *watch)
 static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* Report the notifications up to the number; whether there are more.  If not,
- * the thread is over. */
+ * the thread is over.  A failure of which all notifications were cancelled is
+ * kept for the next wait. */
 static bool
 report(struct ps_device *device, uint64_t number, ps_status status)
 {
     struct ps_notification *first;
     pthread_mutex_lock(&devices_mutex);
+    if (status != PS_ERROR_CAPTURE_UNSUPPORTED) {
+        status = ps_first_failure(device->unreported, status);
+        device->unreported = status;
+    }
     while (device->notifications != NULL &&
            (first = device->notifications->next)->number <= number) {
         ps_notification_function reached = first->reached;
         void *argument = first->argument;
         ps_notification_remove(first);
+        if (status == device->unreported) {
+            device->unreported = PS_SUCCESS;
+        }
         pthread_mutex_unlock(&devices_mutex);
         reached(argument, status);
         pthread_mutex_lock(&devices_mutex);
@@ -101,7 +109,10 @@ notify_main(void *argument)
     ps_status status;
     do {
         number = latest_number(device);
-        status = backend->device_synchronize(backend, device->index, NULL);
+        status = ps_capture_refuse_device(device);
+        if (status == PS_SUCCESS) {
+            status = backend->device_synchronize(backend, device->index, NULL);
+        }
     } while (report(device, number, status));
     return NULL;
 }
@@ -144,6 +155,16 @@ ps_device_notify(struct ps_device *device, struct ps_watch *watch)
     else {
         status = PS_ERROR_OUT_OF_MEMORY;
     }
+    pthread_mutex_unlock(&devices_mutex);
+    return status;
+}
+
+ps_status
+ps_device_take_failure(struct ps_device *device)
+{
+    pthread_mutex_lock(&devices_mutex);
+    ps_status status = device->unreported;
+    device->unreported = PS_SUCCESS;
     pthread_mutex_unlock(&devices_mutex);
     return status;
 }

@@ -31,6 +31,10 @@ ps_status ps_event_notify(struct ps_event *event, struct ps_watch *watch);
  * each device, so any backend will do. */
 ps_status ps_device_notify(struct ps_device *device, struct ps_watch *watch);
 
+/* The failure that a thread found for notifications that were cancelled, once;
+ * else PS_SUCCESS. */
+ps_status ps_device_take_failure(struct ps_device *device);
+
 /* The member notify_cancel.  Answers. */
 ps_status ps_notify_cancel(struct ps_watch *watch);
 

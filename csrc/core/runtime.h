@@ -66,10 +66,12 @@ struct ps_device {
     struct ps_memory_stats memory;
 
     /* See notify.c, whose mutex guards them: a ring of notifications of all
-     * its work, the number of the latest, and whether a thread waits. */
+     * its work, the number of the latest, whether a thread waits, and the
+     * failure that it found and nobody was notified of. */
     struct ps_notification *notifications;
     uint64_t notified;
     bool notifying;
+    ps_status unreported;
 };
 
 struct ps_runtime {
