@@ -23,7 +23,8 @@ except ImportError:
         "it and start Python in another folder"
     ) from None
 except ValueError as error:
-    # A variable has a value that is none.  -m: Python looks for __main__.
+    # An environment variable has an invalid value.  While Python looks for
+    # __main__, as of `python -m pystreams`, argv is ["-m"].
     if sys.argv[:1] != ["-m"]:
         raise
     print(f"pystreams: {error}", file=sys.stderr)
@@ -68,7 +69,7 @@ __all__ = [
 
 _EXIT_DEADLINE = 5.0
 
-# All there are: what a program may set, a build, and the tests.
+# Every environment variable of programs, of builds and of the tests.
 _VARIABLES = {
     "PYSTREAMS_ACCELERATOR",
     "PYSTREAMS_CPU_DEVICES",
@@ -98,7 +99,7 @@ def empty(
     Device memory is allocated in the order of the stream, by default the
     device's current one; pinned memory is host memory.  May block.  Raises
     ValueError for a negative size or a stream of another device,
-    OutOfMemoryError where there is no such memory.
+    OutOfMemoryError if there is not enough memory.
     """
     return Buffer(nbytes, device=device, stream=stream, pin_memory=pin_memory)
 

@@ -1,8 +1,8 @@
 """`await` for streams and events whose work is not done.
 
-An event loop has one file descriptor for all of them, which is written when
-work ends, by a thread that never meets Python; no wait has a thread of its
-own.  A wait that is cancelled takes back what it left with the object.
+An event loop watches one file descriptor for all of them.  A thread that
+runs no Python code writes to it when work completes, so that no wait needs a
+thread of its own.  A wait that is cancelled leaves no registration behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Awaitable = _C.Stream | _C.Event
 
 
 class _LoopState:
-    """The Waiter of a loop, and what receives its messages."""
+    """The Waiter of a loop, and the callables that receive its messages."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.waiter = _C.Waiter()
@@ -28,19 +28,20 @@ class _LoopState:
         loop.add_reader(self.waiter.fileno(), self._deliver)
 
     def new_token(self, receive: Callable[[int, int], None]) -> int:
-        """Return a token whose message receive(token, status) is to get."""
+        """Return a token; receive(token, status) will get its message."""
         token = next(self._tokens)
         self._receivers[token] = receive
         return token
 
     def forget(self, token: int) -> None:
-        """Cancel what has not been received."""
+        """Drop the message of a token, if it has not been received."""
         if self._receivers.pop(token, None) is not None:
             self.waiter.cancel(token)
 
     def _deliver(self) -> None:
-        # A message goes once it is received: what Ctrl-C or a MemoryError
-        # ends here is begun again, as the descriptor stays readable.
+        # A message is removed once it has been received.  If Ctrl-C or a
+        # MemoryError ends this early, the loop calls it again, as the
+        # descriptor stays readable.
         while (message := self.waiter.first()) is not None:
             token, status = message
             receive = self._receivers.get(token)
@@ -50,8 +51,8 @@ class _LoopState:
             self.waiter.cancel(token)
 
 
-# It is kept by its loop, which forgets it when it is closed, and by what waits
-# on the loop, which keeps the loop: so nothing here may keep it.
+# The loop keeps its state alive until it is closed, and so do the waits on the
+# loop, which keep the loop alive, too: so this may hold weak references only.
 _states: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopState]] = (
     WeakKeyDictionary()
 )
@@ -84,7 +85,7 @@ def _settle(
 
 
 def pending(obj: _Awaitable) -> Generator[None, None, None]:
-    """What obj.__await__() returns while its work is not done."""
+    """Return the iterator of obj.__await__() if its work is pending."""
     loop = asyncio.get_running_loop()
     state, future = _state_of(loop), loop.create_future()
     token = state.new_token(partial(_settle, state.waiter, future, obj))
@@ -96,7 +97,7 @@ def pending(obj: _Awaitable) -> Generator[None, None, None]:
 
 
 class Inbox:
-    """Tokens of the running loop, and the messages that come for them."""
+    """Tokens of the running loop, and their messages as they arrive."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class Inbox:
             self._arrival.set_result(None)
 
     async def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Return the messages since the last call, or none after timeout."""
+        """Return the messages since the last call; none if timeout passes."""
         if not self._messages:
             self._arrival = self._loop.create_future()
             await asyncio.wait([self._arrival], timeout=timeout)

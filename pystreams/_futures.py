@@ -27,11 +27,12 @@ def log_callback(future: StreamFuture, error: Exception) -> None:
 
 
 def enter_thread(name: str) -> None:
-    """Show the calling thread, which threading has not started, to it."""
+    """Register the calling thread, which C code started, with threading."""
     thread = threading.current_thread()
     thread.name = name
     if sys.version_info < (3, 13):
-        # A fork makes it the child's main thread, which must have this lock.
+        # If a callable forks, this is the child's main thread, which must have
+        # this lock.
         thread._set_tstate_lock()  # type: ignore[attr-defined]
     trace, profile = threading.gettrace(), threading.getprofile()
     if trace is not None:
@@ -41,14 +42,14 @@ def enter_thread(name: str) -> None:
 
 
 def leave_thread() -> None:
-    """Take the calling thread out of threading's list before it ends."""
+    """Remove the calling thread from threading's list before it ends."""
     if sys.version_info < (3, 13):
         active = threading._active  # type: ignore[attr-defined]
         active.pop(threading.get_ident(), None)
 
 
 def _exit_status(error: BaseException | None) -> int:
-    """The status of a process that ends so, after saying why."""
+    """Return the exit status for an error, after reporting it."""
     if error is None:
         return 0
     if not isinstance(error, SystemExit):
@@ -61,9 +62,9 @@ def _exit_status(error: BaseException | None) -> int:
 
 
 def end_child(error: BaseException | None) -> NoReturn:
-    """End a process that was forked in a callable, which has ended there.
+    """End a child process that was forked in a callable, when that returns.
 
-    As multiprocessing's children end: no atexit functions are called.
+    As in multiprocessing's children, no atexit functions are called.
     """
     from . import _shutdown
 

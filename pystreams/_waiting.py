@@ -22,7 +22,7 @@ else:
     _W = None
 
     class Generic:
-        """For typing's, which takes longer to import than this package."""
+        """In place of typing.Generic, whose import takes longer than ours."""
 
         __slots__ = ()
 
@@ -31,7 +31,7 @@ else:
 
 
 class DoneAndNotDone(tuple["set[_W]", "set[_W]"], Generic[_W]):
-    """What wait() returns: the sets done and not_done."""
+    """The result of wait(): the sets done and not_done."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class DoneAndNotDone(tuple["set[_W]", "set[_W]"], Generic[_W]):
 
 
 def _check(objects: Iterable[_W]) -> list[_W]:
-    """The objects, each once, after a look at what they are."""
+    """Return the objects, each once; TypeError for one of another type."""
     from concurrent.futures import Future
 
     found = list(dict.fromkeys(objects))
@@ -62,7 +62,7 @@ def _check(objects: Iterable[_W]) -> list[_W]:
 
 
 def _failed(obj: _Waitable) -> bool:
-    """Whether the work that is done has failed."""
+    """Return whether completed work has failed."""
     if not isinstance(obj, (_C.Stream, _C.Event)):
         return not obj.cancelled() and obj.exception() is not None
     try:
@@ -72,13 +72,13 @@ def _failed(obj: _Waitable) -> bool:
     return False
 
 
-# What is captured is never done: cudaErrorStreamCaptureUnsupported to
+# Captured work never completes: cudaErrorStreamCaptureUnsupported to
 # cudaErrorStreamCaptureWrongThread.
 _CAPTURED = range(900, 909)
 
 
 def _is_done(obj: _Waitable) -> bool:
-    """Whether there is nothing to wait for, without waiting to be told."""
+    """Return whether the work has completed, without blocking."""
     if not isinstance(obj, (_C.Stream, _C.Event)):
         return obj.done()
     try:
@@ -92,7 +92,7 @@ def _is_done(obj: _Waitable) -> bool:
 class Watched(Generic[_W]):
     """Objects that a Waiter watches, each under a token.
 
-    None of them keeps anything once this is closed, or gone.
+    When this is closed or deleted, no registration is left on any of them.
     """
 
     _callbacks: Any = ()
@@ -113,7 +113,7 @@ class Watched(Generic[_W]):
         elif isinstance(obj, (_C.Stream, _C.Event)):
             self._waiter.watch(obj, token)
         else:
-            # Imported already, by whoever made the Future.
+            # Whoever made the Future has imported it already.
             from functools import partial
 
             self._waiter.expect(token)
@@ -122,7 +122,7 @@ class Watched(Generic[_W]):
             obj.add_done_callback(callback)
 
     def take(self, messages: list[tuple[int, int]]) -> list[_W]:
-        """Return the objects that the messages say are done."""
+        """Return the objects that the messages report as done."""
         left = self._left
         return [left.pop(token) for token, _ in messages if token in left]
 
@@ -130,7 +130,7 @@ class Watched(Generic[_W]):
         while self._callbacks:
             future, callback = self._callbacks[-1]
             with future._condition:
-                # The callbacks of one that is done may be being called.
+                # If it is done, another thread may be calling its callbacks.
                 if not future.done() and callback in future._done_callbacks:
                     future._done_callbacks.remove(callback)
             self._callbacks.pop()
@@ -144,7 +144,7 @@ class Watched(Generic[_W]):
         self.close()
 
     def __del__(self) -> None:
-        # Ctrl-C may have come in the middle of close(), or before it.
+        # Ctrl-C may have interrupted close(), or prevented it.
         if self._callbacks:
             self.close()
 
@@ -179,9 +179,10 @@ def wait(
     """Wait until work is done, as concurrent.futures.wait does.
 
     objects are Streams (the work they have now), Events (their latest
-    records) and Futures.  Work that failed is done; synchronize() raises its
-    failure.  Returns the sets (done, not_done), after timeout seconds in any
-    case.  Blocks with the GIL released; Ctrl-C ends it, and the work goes on.
+    records) and Futures.  Failed work counts as done; synchronize() raises
+    its error.  Returns the sets (done, not_done), after timeout seconds at
+    the latest.  Blocks with the GIL released.  Ctrl-C ends the wait, not the
+    work.
     """
     if return_when not in (
         "ALL_COMPLETED",
@@ -213,11 +214,11 @@ def wait(
 
 
 class as_completed(Generic[_W]):
-    """Iterate over objects in the order in which their work is done.
+    """Iterate over objects in the order in which their work completes.
 
     objects are as wait() takes them.  With `for`, waiting blocks as wait()
-    does; `async for` leaves the event loop free.  Raises TimeoutError once
-    timeout seconds have passed since the start.
+    does; `async for` leaves the event loop free.  Raises TimeoutError if
+    timeout seconds have passed since the call of as_completed().
     """
 
     def __init__(

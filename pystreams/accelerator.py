@@ -1,10 +1,10 @@
 """The current accelerator under torch.accelerator's names.
 
-It is `cuda` where there is a usable GPU, else `cpu`; the environment variable
-PYSTREAMS_ACCELERATOR overrules that, and one that can't be had is a
-RuntimeError with the reason from every function here.  A device argument is
-an int, a str or a pystreams.device; None and a negative int mean the calling
-thread's current device.
+It is `cuda` if there is a usable GPU, else `cpu`, unless the environment
+variable PYSTREAMS_ACCELERATOR names another device type; if that one is not
+available, every function here raises RuntimeError with the reason.  A device
+argument is an int, a str or a pystreams.device; None and a negative int mean
+the calling thread's current device.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """Tell whether the accelerator has a device to use.
+    """Return whether the accelerator has a device to use.
 
-    False where PYSTREAMS_ACCELERATOR names one that cannot be used.
-    Initializes nothing.
+    False if PYSTREAMS_ACCELERATOR names one that cannot be used.  Initializes
+    nothing.
     """
     try:
         return device_count() > 0
@@ -90,7 +90,7 @@ def is_available() -> bool:
 def current_accelerator(check_available: bool = False) -> device | None:
     """Return the accelerator as a device without an index.
 
-    With check_available, None where it has no device to use.
+    With check_available, None if it has no device to use.
     """
     type = _default_type()
     if check_available and _C.device_count(type) == 0:
@@ -118,9 +118,9 @@ def set_device_index(device: _Device, /) -> None:
 class device_index(_DeviceContext):
     """Make a device the calling thread's current one within a with block.
 
-    On exit the device that was current is so again.  None and a negative
-    index do nothing.  The object can be entered again while it is entered,
-    and by several threads at once.
+    On exit, the device that was current before is current again.  None and a
+    negative index do nothing.  The context is reentrant, and several threads
+    can use it at once.
     """
 
     __slots__ = ()
@@ -152,8 +152,8 @@ def default_stream(device: _Device = None, /) -> Stream:
 def set_stream(stream: _StreamLike) -> None:
     """Make a stream current on its device, and its device current.
 
-    Holds for the calling thread, and within an asyncio task for the task
-    alone.  Raises ValueError for a stream of another device type.
+    Applies to the calling thread, and within an asyncio task to that task
+    only.  Raises ValueError for a stream of another device type.
     """
     _C.set_stream(_checked_stream("set_stream", stream))
 
@@ -184,7 +184,7 @@ def synchronize(
 
     Releases the GIL, leaves the current device as it is, and blocks for
     timeout seconds at most: then it raises TimeoutError, and the work goes
-    on.  Raises AcceleratorError where any of the work failed.
+    on.  Raises AcceleratorError if any of the work failed.
     """
     type = _default_type()
     _C.synchronize(type, _index(type, device), timeout)
@@ -193,9 +193,9 @@ def synchronize(
 def get_memory_info(device: _Device = None, /) -> tuple[int, int]:
     """Return a device's memory, (free, total) in bytes.
 
-    Free is what this program can still get.  On the CPU both are the
-    system's: free memory falls when what was allocated is first written to,
-    and other programs change it.
+    Free is the memory that this program can still allocate.  On the CPU both
+    are the system's: free memory falls when allocated memory is first written
+    to, and other programs change it.
     """
     type = _default_type()
     return _C.mem_get_info(type, _index(type, device))
@@ -224,13 +224,13 @@ def max_memory_allocated(device: _Device = None, /) -> int:
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
-# Memory that is free but still kept, as by the CUDA pool, is not counted.
+# Free memory that a pool keeps for reuse is not counted.
 memory_reserved = memory_allocated
 max_memory_reserved = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: _Device = None, /) -> None:
-    """Let the peaks of memory_stats() start again from what is held now."""
+    """Reset the peaks of memory_stats() to the present values."""
     type = _default_type()
     _C.reset_peak_memory_stats(type, _index(type, device))
 

@@ -1,7 +1,7 @@
-"""Callbacks for what is done with streams, events and memory, on any device.
+"""Callbacks for operations on streams, events and memory, of any device.
 
-A callback runs on the thread that makes the call it is told of, with none of
-the library's locks held, and may use pystreams itself: what it does is not
+A callback runs on the thread that makes the traced call, with none of the
+library's locks held.  It may use pystreams itself; its own calls are not
 traced.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Record", "Subscription", "subscribe"]
 
-# In core's order, with what a trace point of the kind tells.
+# In the order of core's enum, with the fields that a record of the kind has.
 _FIELDS = {
     "event_creation": ("event",),
     "event_deletion": ("event",),
@@ -35,17 +35,17 @@ KINDS = tuple(_FIELDS)
 
 
 class Record(tuple[object, ...]):
-    """What a callback is told: a kind, a device, and raw handles.
+    """The argument of a callback: a kind, a device and raw handles.
 
-    A creation, record, wait or allocation has been done, a deletion,
-    deallocation or synchronization is about to be.  What the kind has not is
-    None; the default stream is 0.  The device is the stream's, where there is
-    one.
+    A callback comes after a creation, record, wait or allocation, and before
+    a deletion, deallocation or synchronization.  Fields that the kind does
+    not have are None; the default stream is 0.  If there is a stream, the
+    device is the stream's.
     """
 
     __slots__ = ()
 
-    # Not a NamedTuple, whose module takes longer to import than this package.
+    # Not a NamedTuple: to import typing takes longer than this package.
     def __new__(
         cls,
         kind: str,
@@ -71,7 +71,7 @@ class Record(tuple[object, ...]):
 
 
 class Subscription:
-    """What subscribe() returns; as a context manager it closes itself."""
+    """The result of subscribe(); a context manager that closes itself."""
 
     __slots__ = ("_fn",)
 
@@ -79,9 +79,10 @@ class Subscription:
         self._fn = fn
 
     def close(self) -> None:
-        """Make no further call, though one on another thread may be running.
+        """Stop calling fn.
 
-        Closing twice is harmless.
+        A call on another thread may still be running.  Closing twice is
+        harmless.
         """
         _C.set_trace(_dispatch, _subscriptions.pop(self, 0), -1)
 
@@ -92,8 +93,9 @@ class Subscription:
         self.close()
 
 
-# With the kinds that each wants, a bit each.  Changed by single operations
-# alone, so that finalizers, signal handlers and forks find it whole: no lock.
+# The value is a mask of the subscription's kinds.  There is no lock: each
+# change is a single operation, so that finalizers, signal handlers and forked
+# children always find a consistent dict.
 _subscriptions: dict[Subscription, int] = {}
 
 _devices: dict[tuple[int, int], _C.device] = {}
@@ -102,12 +104,12 @@ _devices: dict[tuple[int, int], _C.device] = {}
 def subscribe(
     fn: Callable[[Record], object], kinds: str | Iterable[str] | None = None
 ) -> Subscription:
-    """Have fn(record) called at each operation of the kinds, by default all.
+    """Call fn(record) at each operation of the kinds, by default of all.
 
     fn runs on the thread of the operation, before or after it as Record says,
-    and on several threads at once.  An Exception that it raises is logged to
-    "pystreams.trace" and goes no further.  Holds until the Subscription is
-    closed.  Raises TypeError where fn is not callable, ValueError for a kind
+    perhaps on several threads at once.  An Exception that it raises is logged
+    to "pystreams.trace" and not propagated.  Lasts until the Subscription is
+    closed.  Raises TypeError if fn is not callable, ValueError for a kind
     that is not in KINDS.
     """
     if not callable(fn):
@@ -139,10 +141,10 @@ def _device(device_type: int, index: int) -> _C.device:
 def _dispatch(
     kind: int, device_type: int, index: int, first: int, second: int
 ) -> None:
-    """Call those who want the kind: what core's trace points come to."""
+    """Call the subscribers to a kind; core's trace points call this."""
     name = KINDS[kind]
-    told = dict(zip(_FIELDS[name], (first, second), strict=False))
-    record = Record(name, _device(device_type, index), **told)
+    fields = dict(zip(_FIELDS[name], (first, second), strict=False))
+    record = Record(name, _device(device_type, index), **fields)
     for subscription, wanted in _subscriptions.copy().items():
         # Another callback may have closed it.
         if wanted >> kind & 1 and subscription in _subscriptions:

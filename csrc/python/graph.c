@@ -21,7 +21,7 @@ typedef struct {
     PyObject *pool; /* the token of the latest capture; NULL before it */
 } GraphObject;
 
-/* Whether graphs stay printable once they are instantiated. */
+/* Whether graphs can be printed after they are instantiated. */
 static atomic_bool debugging;
 
 static struct ps_graph *
@@ -278,40 +278,39 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyMethodDef graph_methods[] = {
-    METHOD(
-        "_begin", Graph_begin, METH_VARARGS, ", mode, pool, /",
-        "Begin a capture on the current stream, in a mode by its number.\n\n"
-        "pool is any object, for _state()."),
+    METHOD("_begin", Graph_begin, METH_VARARGS, ", mode, pool, /",
+           "Begin a capture on the current stream; mode is an enum "
+           "ps_capture_mode.\n\n"
+           "pool is any object; _state() returns it."),
     METHOD("capture_end", Graph_capture_end, METH_NOARGS, ", /",
-           "End the capture on the current stream, and make it ready to "
-           "replay\n(cudaStreamEndCapture).\n\n"
-           "On the thread that began it, unless its mode was 'relaxed'.  "
-           "Raises RuntimeError on\nanother stream than the capture's, and "
-           "AcceleratorError for a capture that failed or\nthat a stream "
-           "joined and did not come back from; the streams are usable again "
+           "End the capture of the current stream, and instantiate the "
+           "graph\n(cudaStreamEndCapture).\n\n"
+           "Call it on the thread that began the capture, unless the mode "
+           "was 'relaxed'.  Raises\nRuntimeError if the capture began on "
+           "another stream, AcceleratorError if it failed or\na stream that "
+           "joined it was not joined back; its streams are usable again "
            "then.\nWarns if nothing was captured.  May block."),
     METHOD(
         "instantiate", Graph_instantiate, METH_NOARGS, ", /",
         "Make the captured graph ready to replay (cudaGraphInstantiate).\n\n"
-        "For graphs with keep_graph=True, whose first replay() does so "
-        "otherwise.  May block.\nRaises RuntimeError if there is no "
-        "such graph."),
+        "For graphs with keep_graph=True; otherwise their first replay() "
+        "does it.  May block.\nRaises RuntimeError if there is no such "
+        "graph."),
     METHOD("replay", Graph_replay, METH_NOARGS, ", /",
            "Queue the captured work on the current stream of its device "
            "(cudaGraphLaunch).\n\n"
-           "It comes after what the stream has and after the graph's earlier "
-           "replays.  Does not\nwait for it.  Raises RuntimeError if "
-           "nothing was captured, and on a stream that is\nbeing captured or "
+           "It runs after the stream's earlier work and after the graph's "
+           "earlier replays.  Does\nnot wait for it.  Raises RuntimeError if "
+           "nothing was captured, and if the stream is\nbeing captured or "
            "would have to wait for one that is; the capture goes on."),
     METHOD("reset", Graph_reset, METH_NOARGS, ", /",
-           "Give up the graph, and what it keeps once its replays are "
-           "done.\n\n"
-           "Ends a capture that is under way, on the thread that "
-           "capture_end() needs.  Another\none can begin afterwards.  "
-           "May block."),
+           "Discard the graph; the memory and events that it keeps are "
+           "released when its replays\nare done.\n\n"
+           "Ends a capture in progress, on the thread that capture_end() "
+           "needs.  Another capture\ncan begin afterwards.  May block."),
     METHOD("enable_debug_mode", Graph_enable_debug_mode, METH_NOARGS, ", /",
-           "Let debug_dump() work, for all graphs whose capture ends from "
-           "here on."),
+           "Make debug_dump() work for all graphs whose capture ends from "
+           "now on."),
     METHOD("debug_dump", Graph_debug_dump, METH_FASTCALL | METH_KEYWORDS,
            ", /, debug_path",
            "Write the graph to a file, in Graphviz' language "
@@ -321,13 +320,13 @@ static PyMethodDef graph_methods[] = {
            "file cannot be written, NotImplementedError\nif the backend "
            "has no such function."),
     METHOD("_state", Graph_state, METH_NOARGS, ", /",
-           "Return keep_graph, the handles of the graph and its executable, "
-           "0 if there is none,\nand the pool."),
+           "Return keep_graph, the handles of the graph and of its "
+           "executable, 0 if there is\nnone, and the pool."),
     {NULL},
 };
 
 PyDoc_STRVAR(graph_doc, "Graph(type, keep_graph=False)\n--\n\n"
-                        "What pystreams.cuda.CUDAGraph is built on.");
+                        "The base of pystreams.cuda.CUDAGraph.");
 
 static PyType_Slot graph_slots[] = {
     {Py_tp_new, Graph_new},

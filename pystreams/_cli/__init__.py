@@ -1,7 +1,7 @@
 """`python -m pystreams`: a report of this machine, and the demo.
 
-Exit codes: 0 done, 1 a byte came back different, 2 what was asked for can't
-be done, 130 interrupted.
+Exit codes: 0 success, 1 the demo found different bytes, 2 the request cannot
+be carried out, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 def chunk_size(text: str) -> int:
-    """Turn '65536', '64K', '4M' or '1G' into bytes."""
+    """Parse '65536', '64K', '4M' or '1G' as a number of bytes."""
     from .demo import MAX_CHUNK
 
     number = text.rstrip("KMGkmg")
@@ -45,7 +45,7 @@ def chunk_size(text: str) -> int:
 
 
 def stream_count(text: str) -> int:
-    """Turn the number of streams into an int."""
+    """Parse a number of streams."""
     from .demo import MAX_STREAMS
 
     if not (text.isascii() and text.isdecimal()) or not (
@@ -58,7 +58,7 @@ def stream_count(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"pystreams: {message}\n")
@@ -122,7 +122,7 @@ def parser() -> Parser:
 
 
 def show_report(options: argparse.Namespace) -> None:
-    """Print the report of this machine, then raise if it can't be used."""
+    """Print the report of this machine; raise if there is no accelerator."""
     found = report.gather()
     text = json.dumps(found, indent=2) if options.json else report.text(found)
     print(text, flush=True)
@@ -131,8 +131,8 @@ def show_report(options: argparse.Namespace) -> None:
 
 
 def interpreter() -> str:
-    """The larger file of the interpreter: its program is a stub where the
-    rest of it is a library."""
+    """Return the larger of the interpreter's program and its shared library,
+    of which the program may be a small stub."""
     folder, name = map(sysconfig.get_config_var, ("LIBDIR", "INSTSONAME"))
     library = os.path.join(folder or "", name or "")
     files = filter(os.path.isfile, (sys.executable, library))
@@ -140,7 +140,7 @@ def interpreter() -> str:
 
 
 def show_demo(options: argparse.Namespace) -> None:
-    """Run the demo and print what it measured."""
+    """Run the demo and print its measurements."""
     from . import demo, timetable
 
     names = [name for text in options.device for name in text.split(",")]
@@ -178,9 +178,10 @@ def show_demo(options: argparse.Namespace) -> None:
 
 
 class Bars:
-    """Progress on stderr, where that is a terminal; by rich, if it is there.
+    """Progress bars on stderr if it is a terminal, drawn by rich if installed.
 
-    start() begins a line and returns what to call with each number of bytes.
+    start() begins a bar, and returns a function to call with each number of
+    bytes done.
     """
 
     PERIOD = 0.1
@@ -255,10 +256,10 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:
         sys.stderr = io.StringIO()
     if sys.stdout is None:
-        # What is opened next would get its number, and what is printed.
+        # The next file opened would get descriptor 1, and all output.
         return complain("the output can't be written: it is closed", 2)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Any path can be printed then, as on stderr.
+        # As stderr does, so that any path can be printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
     try:
@@ -268,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
             show_report(options)
         sys.stdout.flush()
     except OSError as error:
-        # Or the interpreter's own flush at exit would complain.
+        # Otherwise the interpreter's flush at exit fails, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 141
@@ -285,6 +286,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def complain(reason: object, code: int) -> int:
-    """Say on stderr why it ends, and return the exit code."""
+    """Print the reason to stderr, and return the exit code."""
     print(f"pystreams: {reason}", file=sys.stderr)
     return code

@@ -1,9 +1,9 @@
 """Stream a file through devices and back, and check every byte.
 
-A lane is a stream on each device of its way, and buffers for one chunk of the
-file.  In stream order, a callable reads the chunk, copies take it from device
-to device and back, and the callable that reads the next chunk checks it.  So
-the main thread only queues ahead, on the lane that ended a turn.
+A lane has a stream on each device of its path, and buffers for one chunk of
+the file.  In stream order, a callable reads a chunk, copies take it from
+device to device and back, and the callable that reads the next chunk checks
+it.  So the main thread only queues more work, on lanes whose callable ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Progress = Callable[[int], None]
-    # The lane, the chunk that is out, and what went wrong.
+    # The lane, the chunk that came back, and the failure.
     Turn = tuple["Lane", "Chunk | None", "Exception | None"]
 
 MAX_STREAMS = 64
@@ -44,16 +44,16 @@ DEVICE_CHUNK = 4 << 20
 # Streams on a device by default: one for each core, within limits.
 LEAST_STREAMS = 4
 MOST_DEFAULT = 16
-# How many turns of a lane's callable are queued.
+# How many calls of a lane's callable are queued at a time.
 TURNS = 4
-# How much of a long file is timed.
+# The part of a long file that is timed.
 TIMED_BYTES = 8 << 30
-# What a thread reads plainly before it says so.
+# How much a thread reads plainly between reports of progress.
 PLAIN_BYTES = 64 << 20
 
 
 class DemoError(Exception):
-    """What the user asked for can't be done; the text says why."""
+    """The request cannot be carried out; the text says why."""
 
 
 class Mismatch(Exception):
@@ -63,7 +63,7 @@ class Mismatch(Exception):
 def open_file(path: str) -> FileIO:
     """Open a regular file."""
     try:
-        # Opening a pipe would wait for somebody to write to it.
+        # To open a pipe blocks until another process writes to it.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DemoError(f"{path} is not a regular file")
         return open(path, "rb", buffering=0)
@@ -74,7 +74,7 @@ def open_file(path: str) -> FileIO:
 
 
 class Source:
-    """An open file that must stay as it is now; any thread may read it."""
+    """An open file that must not change; any thread may read it."""
 
     def __init__(self, path: str, file: FileIO) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Source:
             raise DemoError(f"{path} is empty")
 
     def read(self, view: memoryview, offset: int) -> None:
-        """Fill the view with what the file has from an offset on."""
+        """Fill the view with the bytes of the file at an offset."""
         filled = 0
         while filled < len(view):
             try:
@@ -112,7 +112,7 @@ def cores() -> int:
 
 
 class Chunk:
-    """A part of the file, and events for when the streams copied it."""
+    """A part of the file, and the events around its copies."""
 
     def __init__(self, index: int, offset: int, nbytes: int) -> None:
         self.index = index
@@ -125,14 +125,14 @@ class Chunk:
 def host_buffer(nbytes: int, stream: Stream) -> Buffer:
     """Return host memory that a stream copies asynchronously."""
     device = stream.device
-    # What is pinned for "cpu" is the accelerator's, where that is another.
+    # Memory pinned for "cpu" is the accelerator's, if that is another.
     if device.type == "cpu" and stream.device_type != _C.default_type():
         return Buffer(nbytes, device=device, stream=stream)
     return Buffer(nbytes, device=device, pin_memory=True)
 
 
 class Lane:
-    """Streams and buffers that chunks take one behind the other."""
+    """Streams and buffers that chunks pass through, one after another."""
 
     def __init__(self, way: list[_C.device], nbytes: int) -> None:
         self.nbytes = nbytes
@@ -150,7 +150,7 @@ class Lane:
         self._incoming_view = self.incoming.memoryview()
         self._outgoing_view = self.outgoing.memoryview()
         self._origins = [Event(device) for device in way]
-        # For the chunks behind the turns that are queued, and the one before.
+        # For the chunks of the queued turns, and for the one before them.
         self._events = [
             (
                 [Event(device) for device in way],
@@ -165,7 +165,7 @@ class Lane:
         checksums: array[int] | None,
         done: SimpleQueue[Turn],
     ) -> None:
-        """Start anew; the turns put into a queue how they ended."""
+        """Start a run; each turn puts its result into the queue."""
         self._source = source
         self._checksums = checksums
         self._done = done
@@ -174,12 +174,12 @@ class Lane:
         self.turns: deque[Future[None]] = deque()
         for origin, stream in zip(self._origins, self.streams, strict=True):
             origin.record(stream)
-        # For each device, when its stream began and ended to copy each chunk,
-        # in milliseconds after the origin: begin, end, begin, end, ...
+        # For each device, the times at which its stream began and ended each
+        # chunk's copy, in milliseconds since the origin: begin, end, ...
         self.spans = [array("f") for _ in self.streams]
 
     def send(self, chunk: Chunk) -> None:
-        """Queue the way of a chunk."""
+        """Queue the copies of a chunk, and the turn before them."""
         self._queue_turn(chunk)
         events = self._events[self._count % len(self._events)]
         chunk.starts, chunk.ends = events
@@ -198,7 +198,7 @@ class Lane:
             chunk.ends[place].record(stream)
 
     def finish(self) -> None:
-        """Queue the turn that sees the last chunk out."""
+        """Queue the turn that checks the last chunk."""
         self._queue_turn(None)
 
     def _queue_turn(self, chunk: Chunk | None) -> None:
@@ -233,23 +233,23 @@ class Lane:
             )
 
     def note(self, chunk: Chunk) -> None:
-        """Add a chunk that is out to the spans."""
+        """Add the copies of a chunk that came back to the spans."""
         for place, origin in enumerate(self._origins):
             begin = origin.elapsed_time(chunk.starts[place])
             end = origin.elapsed_time(chunk.ends[place])
             self.spans[place].extend((begin, end))
 
     def raise_failure(self) -> None:
-        """Raise why the oldest turn has not run, if it never will."""
+        """Raise the failure for which the oldest turn will never run."""
         if self.turns and self.turns[0].done():
             self.turns[0].result()
 
     def stop(self) -> None:
-        """Drop the turns that are queued, and wait for what has begun."""
+        """Cancel the queued turns, and wait for those that have begun."""
         for turn in self.turns:
             turn.cancel()
         for stream in self.streams:
-            # Why it is stopped has been raised already.
+            # The failure has been raised already.
             with suppress(RuntimeError):
                 stream.synchronize()
         for turn in self.turns:
@@ -266,7 +266,7 @@ def end_turn(
             lane, chunk, failure = done.get(timeout=1)
             break
         except Empty:
-            # A turn behind work that failed is not run.
+            # A turn behind failed work is never run.
             for lane in lanes:
                 lane.raise_failure()
     lane.turns.popleft()
@@ -287,8 +287,8 @@ def stream_file(
 ) -> float:
     """Send the first bytes of a file over the lanes.
 
-    Return the seconds it took.  Each chunk is checked if there are checksums.
-    The lanes' spans say afterwards when each stream copied.
+    Returns the seconds it took.  With checksums, each chunk is checked.
+    Afterwards the lanes' spans say when each stream copied.
     """
     done: SimpleQueue[Turn] = SimpleQueue()
     nbytes = lanes[0].nbytes
@@ -393,7 +393,7 @@ def on_host(device: _C.device) -> bool:
 
 
 def default_chunk(size: int, lanes: int, device: _C.device) -> int:
-    """Return a chunk that gives every lane some work, even of a small file."""
+    """Return a chunk size that gives every lane work, even of a small file."""
     wanted = size // (4 * lanes) >> 12 << 12
     most = HOST_CHUNK if on_host(device) else DEVICE_CHUNK
     return max(MIN_CHUNK, min(wanted, most))
@@ -402,7 +402,7 @@ def default_chunk(size: int, lanes: int, device: _C.device) -> int:
 def make_lanes(
     ways: list[list[_C.device]], count: int, chunk: int
 ) -> list[Lane]:
-    """Return lanes that take the ways in turn."""
+    """Return lanes, with the paths given to them in turn."""
     total = count * chunk * (2 + len(ways[0]))
     if total > MAX_BUFFERS:
         raise DemoError(
@@ -421,13 +421,13 @@ def run(
     progress: Callable[[str, int], Progress],
     chain: bool = False,
 ) -> dict[str, Any]:
-    """Send a file through the devices and back, and return what was measured.
+    """Send a file through the devices and back, and return the measurements.
 
     Each chunk goes through one of the devices, or in a chain through all.
     The whole file is read plainly, then streamed and checked; then its first
     bytes are streamed twice against the clock, over all streams and over one.
-    progress gets a title and the bytes to come, and returns what to call with
-    each number of bytes done.  Raises DemoError if the file can't be read or
+    progress(title, nbytes) returns a function to call with each number of
+    bytes done.  Raises DemoError if the file can't be read or
     changes, and Mismatch if a byte came back different.
     """
     ways = [devices] if chain else [[device] for device in devices]

@@ -1,6 +1,6 @@
-"""What `python -m pystreams` says of this machine.
+"""The report that `python -m pystreams` prints of this machine.
 
-Gathering it makes every device ready, as only then its priorities are known.
+To gather it initializes every device, as only then its priorities are known.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def gather() -> dict[str, Any]:
-    """Return the report as JSON has it; sizes are in bytes."""
+    """Return the report as for JSON; sizes are in bytes."""
     accelerator: dict[str, str | None]
     try:
         kind = _C.default_type()
         accelerator = {"name": type_name(kind), "why": accelerator_why()}
     except RuntimeError as error:
         accelerator = {"name": None, "why": str(error)}
-    # A build without CUDA says so.
+    # Listed in builds without CUDA, too, with the reason.
     kinds = {**dict(_C.backends()), "cuda": 1}
     return {
         "version": __version__,
@@ -71,7 +71,7 @@ def type_name(kind: int) -> str:
 
 
 def accelerator_why() -> str:
-    """Say why the accelerator is what it is."""
+    """Return why the accelerator was chosen."""
     if os.environ.get("PYSTREAMS_ACCELERATOR"):
         return "PYSTREAMS_ACCELERATOR asks for it"
     kind = _C.default_type()
@@ -85,14 +85,14 @@ def accelerator_why() -> str:
 
 
 def version(number: int) -> str | None:
-    """Return 13000 as '13.0', and 0 as None."""
+    """Format 13000 as '13.0'; None for 0."""
     if number == 0:
         return None
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def size_text(nbytes: float) -> str:
-    """Return a number of bytes as people read it."""
+    """Format a number of bytes for a person."""
     for unit in UNITS:
         if nbytes < 1024 or unit == UNITS[-1]:
             break
@@ -103,7 +103,7 @@ def size_text(nbytes: float) -> str:
 
 
 def text(report: dict[str, Any]) -> str:
-    """Return the report for a person to read."""
+    """Format the report for a person."""
     lines = [
         f"pystreams {report['version']} on Python {report['python']}",
         _accelerator_line(report["accelerator"]),

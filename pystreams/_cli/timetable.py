@@ -1,6 +1,6 @@
-"""What a person reads of a demo's result: figures, and when streams worked.
+"""The demo's result for a person: figures, and when each stream copied.
 
-Falls back to ASCII where the output can't show block characters.
+Uses ASCII if the output's encoding has no block characters.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 BLOCKS = "·░▒▓█"
 ASCII = ".-=*#"
-# Seconds under which a gain is noise.
+# Below so many seconds, a gain is noise.
 SHORT = 0.01
 LABEL = 10
 TAIL = 14
 
 
 def shades(encoding: str | None) -> str:
-    """Return the characters for no work to all work in an encoding."""
+    """Return the characters for idle to busy that an encoding has."""
     try:
         BLOCKS.encode(encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -30,12 +30,12 @@ def shades(encoding: str | None) -> str:
 
 
 def busy(spans: array[float]) -> float:
-    """Return the milliseconds within spans."""
+    """Return the sum of the spans, in milliseconds."""
     return sum(spans[1::2]) - sum(spans[::2])
 
 
 def bar(spans: array[float], total: float, width: int, marks: str) -> str:
-    """Draw spans of a time that starts at 0; a cell is a part of total."""
+    """Draw spans of the time from 0 to total, as width characters."""
     filled = [0.0] * width
     for begin, end in zip(spans[::2], spans[1::2], strict=True):
         begin, end = begin * width / total, end * width / total
@@ -49,7 +49,7 @@ def bar(spans: array[float], total: float, width: int, marks: str) -> str:
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the timetable as JSON has it, a row for each stream."""
+    """Return the timetable as for JSON, a row for each stream."""
     return [
         {
             "device": device,
@@ -91,7 +91,7 @@ def figures(result: dict[str, Any], title: str) -> str:
 
 
 def gain(result: dict[str, Any]) -> str:
-    """Return what several streams gained over one."""
+    """Return how much faster several streams were than one."""
     if result["seconds"] < SHORT:
         return "the file is too short to tell"
     text = f"{result['overlap']:.2f} times as fast"
@@ -101,7 +101,7 @@ def gain(result: dict[str, Any]) -> str:
 
 
 def speed(result: dict[str, Any], seconds: float) -> str:
-    """Return how fast the timed bytes went, and how long they took."""
+    """Return the rate and the time of the timed bytes."""
     timed = result["timed_bytes"]
     rate = f"{size_text(timed / seconds)}/s"
     text = f"{rate:<12} {milliseconds(seconds * 1000)}"
@@ -135,7 +135,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Return a time as people read it, in us, ms or s."""
+    """Format milliseconds for a person, in us, ms or s."""
     if value < 1:
         return f"{value * 1000:.3g} us"
     return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"

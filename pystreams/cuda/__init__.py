@@ -1,7 +1,7 @@
 """CUDA devices, streams and events under torch.cuda's names.
 
-The devices are GPUs, or the CPU engine's where is_emulated() says so.  A
-device argument is an int, a str, a pystreams.device or a cuda.device; None
+The devices are GPUs, or the CPU engine's if is_emulated() is true.  A device
+argument is an int, a str, a pystreams.device or a cuda.device; None
 and a negative int mean the calling thread's current device.
 """
 
@@ -83,7 +83,7 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """Tell whether there is a device to use.
+    """Return whether there is a device to use.
 
     Never raises and initializes nothing, so it is safe before a fork.
     """
@@ -91,20 +91,20 @@ def is_available() -> bool:
 
 
 def is_emulated() -> bool:
-    """Tell whether the CPU engine serves these devices."""
+    """Return whether the CPU engine serves these devices."""
     return _C.is_emulated(_CUDA)
 
 
 def is_initialized() -> bool:
-    """Tell whether this process has used a device."""
+    """Return whether this process has used a device."""
     return _C.is_initialized(_CUDA)
 
 
 def init() -> None:
-    """Make the devices ready now, not at their first use.
+    """Initialize the devices now, not at their first use.
 
-    May block.  Raises RuntimeError where there is none to use, and in a
-    forked child of a process that used one.
+    May block.  Raises RuntimeError if there is none to use, and in a forked
+    child of a process that used one.
     """
     _C.initialize(_CUDA)
 
@@ -117,8 +117,8 @@ def current_device() -> int:
 def set_device(device: _Device) -> None:
     """Make a device the calling thread's current one.
 
-    A negative index does nothing.  May block.  Raises ValueError where the
-    argument names no index, AcceleratorError where it is out of range.
+    A negative index does nothing.  May block.  Raises ValueError if the
+    argument names no index, AcceleratorError if it is out of range.
     """
     if not (isinstance(device, int) and device < 0):
         _C.set_device(_CUDA, _C.device_index(_CUDA, device, True))
@@ -129,7 +129,7 @@ def synchronize(device: _Device = None, timeout: float | None = None) -> None:
 
     Releases the GIL, and blocks for timeout seconds at most: then it raises
     TimeoutError, and the work goes on.  Ctrl-C ends a wait with a timeout.
-    Raises AcceleratorError where any of the work failed.
+    Raises AcceleratorError if any of the work failed.
     """
     _C.synchronize(_CUDA, device, timeout)
 
@@ -137,9 +137,9 @@ def synchronize(device: _Device = None, timeout: float | None = None) -> None:
 class device_of(device):
     """Make the device of an object current within a with block.
 
-    The object has get_device(), as torch's tensors do, or a device, as
-    buffers, streams and CuPy's arrays do.  One that is on no CUDA device
-    changes nothing.
+    The object has get_device(), as torch's tensors do, or a device attribute,
+    as buffers, streams and CuPy's arrays do.  If it is on no CUDA device, the
+    current device stays.
     """
 
     __slots__ = ()
@@ -167,8 +167,8 @@ def default_stream(device: _Device = None) -> Stream:
 def set_stream(stream: _StreamLike | None) -> None:
     """Make a stream current on its device, and its device current.
 
-    Holds for the calling thread, and within an asyncio task for the task
-    alone.  None does nothing.
+    Applies to the calling thread, and within an asyncio task to that task
+    only.  None does nothing.
     """
     chosen = _C.cuda_stream(stream).stream
     if chosen is not None:
@@ -178,16 +178,16 @@ def set_stream(stream: _StreamLike | None) -> None:
 def get_stream_from_external(
     data_ptr: int, device: _Device = None
 ) -> ExternalStream:
-    """Return a stream for a cudaStream_t that somebody else owns.
+    """Return a stream for a cudaStream_t that another library owns.
 
-    A handle that is not a live stream can't be recognized, and crashes the
+    A handle that is not of a live stream cannot be detected, and crashes the
     process when it is used.
     """
     return ExternalStream(data_ptr, device)
 
 
 def is_current_stream_capturing() -> bool:
-    """Tell whether work on the current stream is captured, not executed.
+    """Return whether work on the current stream is captured, not executed.
 
     Initializes nothing.
     """
@@ -195,7 +195,7 @@ def is_current_stream_capturing() -> bool:
 
 
 class _CudaDeviceProperties:
-    """What get_device_properties returns; sizes are in bytes."""
+    """The properties of a device; sizes are in bytes."""
 
     __slots__ = (
         "L2_cache_size",
@@ -265,17 +265,17 @@ def get_device_capability(device: _Device = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: _Device, peer_device: _Device) -> bool:
-    """Tell whether a device reaches another's memory without staging."""
+    """Return whether a device can access another's memory directly."""
     return _C.can_device_access_peer(_CUDA, device, peer_device)
 
 
 def mem_get_info(device: _Device = None) -> tuple[int, int]:
     """Return a device's memory, (free, total) in bytes.
 
-    Free is what this program can still get: what the driver has left, and
-    what the library keeps of freed Buffers for the next ones.  An emulated
-    device has PYSTREAMS_EMULATE_MEMORY, such as "4GiB", or else its share of
-    half of the machine's memory.
+    Free is the memory that this program can still allocate: the driver's free
+    memory, and that of freed Buffers, which is kept for reuse.  The memory of
+    an emulated device is PYSTREAMS_EMULATE_MEMORY, such as "4GiB", by default
+    its share of half of the machine's memory.
     """
     return _C.mem_get_info(_CUDA, device)
 
@@ -285,7 +285,7 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
 
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
-    Empty where no device was used yet; initializes nothing.
+    Empty if no device has been used yet; initializes nothing.
     """
     return _C.memory_stats(_CUDA, device) if is_initialized() else {}
 
@@ -307,24 +307,24 @@ def max_memory_allocated(device: _Device = None) -> int:
     return memory_stats(device).get("allocated_bytes.all.peak", 0)
 
 
-# Memory that is free but still kept by the pool is not counted.
+# Free memory that a pool keeps for reuse is not counted.
 memory_reserved = memory_allocated
 max_memory_reserved = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: _Device = None) -> None:
-    """Let the peaks of memory_stats() start again from what is held now."""
+    """Reset the peaks of memory_stats() to the present values."""
     _C.reset_peak_memory_stats(_CUDA, device)
 
 
 def ipc_collect() -> None:
-    """Do nothing: processes share events here, and no memory to collect."""
+    """Do nothing: processes share events, but no memory to be collected."""
 
 
 def _sleep(cycles: int) -> None:
-    """Queue work of so many clock cycles on the current stream.
+    """Queue a sleep of that many clock cycles on the current stream.
 
-    A cycle is one nanosecond where is_emulated().
+    On an emulated device a cycle is one nanosecond.
     """
     _C.sleep(_CUDA, cycles)
 
@@ -332,7 +332,7 @@ def _sleep(cycles: int) -> None:
 class cudaStatus:
     """torch's names for two cudaError_t, with torch's numbers.
 
-    ERROR_NOT_READY is not what the runtime returns today, which is 600.
+    ERROR_NOT_READY is an old number: the runtime returns 600 today.
     """
 
     SUCCESS = 0
@@ -352,14 +352,14 @@ class _cudart:
 
     @staticmethod
     def cudaGetErrorString(error: int) -> str:
-        """Return the runtime's phrase for an error."""
+        """Return the runtime's description of an error."""
         return _C.status_text(_CUDA, error)
 
     @staticmethod
     def cudaStreamCreate(ptr: int) -> int:
-        """Make a stream on the current device; write its handle at ptr.
+        """Create a stream on the current device; write its handle to ptr.
 
-        Where ptr is 0, return cudaErrorInvalidValue and make none.
+        If ptr is 0, return cudaErrorInvalidValue and create none.
         """
         import ctypes
 
@@ -373,7 +373,7 @@ class _cudart:
 
     @staticmethod
     def cudaStreamDestroy(stream: int) -> int:
-        """Give up a stream that cudaStreamCreate made."""
+        """Destroy a stream that cudaStreamCreate created."""
         return _C.raw_stream_destroy(_CUDA, stream)
 
     @staticmethod
@@ -383,13 +383,13 @@ class _cudart:
 
 
 def cudart() -> type[_cudart]:
-    """Return the CUDA runtime's functions, making the devices ready."""
+    """Initialize the devices; return functions of the CUDA runtime."""
     init()
     return _cudart
 
 
 class CudaError(RuntimeError):
-    """A cudaError_t other than success, as check_error raises it."""
+    """The exception of check_error() for a cudaError_t."""
 
     def __init__(self, code: int) -> None:
         text = _cudart.cudaGetErrorString(code)

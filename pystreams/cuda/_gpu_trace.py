@@ -1,7 +1,7 @@
-"""Callbacks for what is done on CUDA devices, under torch's names.
+"""Callbacks for operations on CUDA devices, under torch's names.
 
-They get raw handles as ints, run as those of pystreams.trace do, and are
-called from pystreams._C._activate_gpu_trace() to _deactivate_gpu_trace().
+They get raw handles as ints, and run as those of pystreams.trace do, between
+pystreams._C._activate_gpu_trace() and _deactivate_gpu_trace().
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _lock = RLock()
 _callbacks: list[tuple[partial[None], str]] = []
-# Those of the callbacks while the trace is on; None while it is off.
+# One for each callback while the trace is on; None while it is off.
 _subscriptions: list[Subscription] | None = None
 
 
 def _call(cb: Callable[..., object], record: Record) -> None:
     if record.device.type == "cuda":
-        cb(*(told for told in record[2:] if told is not None))
+        cb(*(handle for handle in record[2:] if handle is not None))
 
 
 def _register(cb: Callable[..., object], kind: str) -> None:
@@ -55,64 +55,64 @@ def _deactivate() -> None:
 
 
 def register_callback_for_event_creation(cb: Callable[[int], object]) -> None:
-    """Have cb(event) called after an event is created."""
+    """Call cb(event) after an event is created."""
     _register(cb, "event_creation")
 
 
 def register_callback_for_event_deletion(cb: Callable[[int], object]) -> None:
-    """Have cb(event) called before an event is given up."""
+    """Call cb(event) before an event is destroyed."""
     _register(cb, "event_deletion")
 
 
 def register_callback_for_event_record(
     cb: Callable[[int, int], object],
 ) -> None:
-    """Have cb(event, stream) called after an event is recorded."""
+    """Call cb(event, stream) after an event is recorded."""
     _register(cb, "event_record")
 
 
 def register_callback_for_event_wait(
     cb: Callable[[int, int], object],
 ) -> None:
-    """Have cb(event, stream) called after a stream is made to wait."""
+    """Call cb(event, stream) after a stream is made to wait for an event."""
     _register(cb, "event_wait")
 
 
 def register_callback_for_event_synchronization(
     cb: Callable[[int], object],
 ) -> None:
-    """Have cb(event) called before an event is waited for."""
+    """Call cb(event) before a thread waits for an event."""
     _register(cb, "event_synchronization")
 
 
 def register_callback_for_memory_allocation(
     cb: Callable[[int], object],
 ) -> None:
-    """Have cb(data_ptr) called after device memory is allocated."""
+    """Call cb(data_ptr) after device memory is allocated."""
     _register(cb, "memory_allocation")
 
 
 def register_callback_for_memory_deallocation(
     cb: Callable[[int], object],
 ) -> None:
-    """Have cb(data_ptr) called before device memory is given up."""
+    """Call cb(data_ptr) before device memory is freed."""
     _register(cb, "memory_deallocation")
 
 
 def register_callback_for_stream_creation(cb: Callable[[int], object]) -> None:
-    """Have cb(stream) called after a stream is created."""
+    """Call cb(stream) after a stream is created."""
     _register(cb, "stream_creation")
 
 
 def register_callback_for_stream_synchronization(
     cb: Callable[[int], object],
 ) -> None:
-    """Have cb(stream) called before a stream is waited for."""
+    """Call cb(stream) before a thread waits for a stream."""
     _register(cb, "stream_synchronization")
 
 
 def register_callback_for_device_synchronization(
     cb: Callable[[], object],
 ) -> None:
-    """Have cb() called before a device is waited for."""
+    """Call cb() before a thread waits for a device."""
     _register(cb, "device_synchronization")

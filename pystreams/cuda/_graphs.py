@@ -1,7 +1,7 @@
 """Captures and graphs with torch's names, words and errors.
 
-What Ctrl-C must not divide is one C call each: the end of a capture, and how
-`graph` enters and leaves its block.
+To end a capture, and to enter and leave a `graph` block, is one C call each,
+so that Ctrl-C cannot interrupt it halfway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     _Pool = tuple[int, int]
 
 _CUDA = 1
-# By the number of a mode.
+# Indexed by enum ps_capture_mode.
 _MODES = ("global", "thread_local", "relaxed")
 
 _pools = count(1)
@@ -46,7 +46,7 @@ def _mode(name: str) -> int:
 
 
 def _pool(pool: _Pool | None) -> _Pool:
-    """The token, a new one for None and for torch's token of no pool."""
+    """Return the token; a new one for None and (0, 0), which mean no pool."""
     if pool is None or pool == (0, 0):
         return next(_pools), 0
     if isinstance(pool, tuple) and [type(n) for n in pool] == [int, int]:
@@ -58,23 +58,23 @@ def _pool(pool: _Pool | None) -> _Pool:
 
 
 class Graph(_C.Graph):
-    """A CUDAGraph of any device type."""
+    """A CUDAGraph for any device type."""
 
     def capture_begin(
         self, pool: _Pool | None = None, capture_error_mode: str = "global"
     ) -> None:
         """Begin to capture the current stream (cudaStreamBeginCapture).
 
-        Until the end, its work is captured in place of being executed.  A
-        stream that waits for an event recorded in the capture joins it.
-        capture_error_mode says which threads may not make calls that a
-        capture forbids: 'global' (all), 'thread_local' (this one) or
-        'relaxed' (none).  pool is what graph_pool_handle() or pool()
-        returned, and changes nothing: there is no caching allocator, and each
-        graph keeps the Buffers that its work uses.
+        Until capture_end(), its work is captured and not executed.  A stream
+        that waits for an event recorded in the capture joins it.
+        capture_error_mode says which threads must not make calls that are
+        unsafe during a capture: 'global' (all), 'thread_local' (this one) or
+        'relaxed' (none).  pool is a token of graph_pool_handle() or pool();
+        it has no effect, as there is no caching allocator and each graph
+        keeps the Buffers that its work uses.
 
-        Raises RuntimeError on a default stream, if there is a graph already,
-        and for another mode.
+        Raises RuntimeError on a default stream, if there is a captured graph
+        already, and for another mode.
         """
         self._begin(_mode(capture_error_mode), _pool(pool))
 
@@ -172,16 +172,16 @@ class graph(_C.GraphContext):
 
     def _begin(self) -> None:
         begin = self.cuda_graph.capture_begin
-        # Nothing may fail later on the way to its call.
+        # Looked up now, so that __exit__ cannot fail before the call.
         self._end = self.cuda_graph.capture_end
         begin(self.pool, self.capture_error_mode)
 
     def _cancel(self) -> None:
-        # Ctrl-C may have come once the capture had begun.
+        # Ctrl-C may have interrupted _begin() after the capture began.
         if self.capture_stream.is_capturing():
             self.cuda_graph.reset()
 
     @property
     def stream_ctx(self) -> _C.StreamContext:
-        """The context that makes the stream current: this one."""
+        """The context manager that makes the stream current: this one."""
         return self

@@ -1,13 +1,13 @@
-"""The conformance suite: what <pystreams/backend.h> promises, shown on any
-registered backend.
+"""The conformance suite: tests of the promises of <pystreams/backend.h>, for
+any registered backend.
 
     pytest --pyargs pystreams.testing --pystreams-device mtia \\
         --pystreams-plugin fake_device
 
-Each test is marked with the sentence of the contract that it shows.  Most of
-them need a stream that stays busy until it is told to go on; the plugin's
-launch(stream) -> id and complete(id) serve, else what the backend has of the
-work group, else its gates.
+Each test is marked with the sentence of the contract that it tests.  Most of
+them keep a stream busy until they open a gate: by launch(stream) -> id and
+complete(id) of the plugin, else by a host function, a gate or a sleep of the
+backend.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["contract"]
 
 
 def contract(member: str, sentence: str, *needs: str) -> pytest.MarkDecorator:
-    """Mark a test with the member of struct ps_backend that it is about and
-    the sentence there that it shows.
+    """Mark a test with a member of struct ps_backend, and the sentence of its
+    contract that the test is for.
 
-    It is absent where the backend lacks the member, or another one in needs.
+    The test is skipped if the backend lacks the member, or one of needs.
     """
     return pytest.mark.pystreams_contract(member, sentence, *needs)

@@ -1,7 +1,7 @@
 """Ways to keep a stream busy for as long as a test needs.
 
-A gate that is closed may hold up every other gate, as the one thread of
-cudart's host functions does; tests count on no more.
+A closed gate may delay every other gate, as the single thread of cudart's
+host functions does: no test relies on two being independent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .device import Device
 
 
 class Gate(Protocol):
-    """Work that is not over before it is opened; opening it again does
+    """Work that is pending until it is opened; to open it again does
     nothing."""
 
     def open(self) -> None: ...
@@ -57,7 +57,7 @@ class HostFunction:
 
 
 class Submitted:
-    """A callable that waits, and so keeps a gate of the backend's closed."""
+    """A submitted callable that waits, which keeps a backend's gate closed."""
 
     def __init__(self, stream: Stream) -> None:
         self._go = threading.Event()
@@ -71,7 +71,7 @@ class Submitted:
 
 
 class Asleep:
-    """A sleep of half a second, where a cycle is a nanosecond; it opens by
+    """A sleep, of half a second if a cycle is a nanosecond; it opens by
     itself."""
 
     def __init__(self, stream: Stream) -> None:
@@ -85,7 +85,7 @@ Way = Callable[[Stream], Gate]
 
 
 def find_way(device: Device, plugin: ModuleType | None) -> Way | None:
-    """The best way that the plugin or the backend offers."""
+    """Return the best way that the plugin or the backend offers."""
     if hasattr(plugin, "launch") and hasattr(plugin, "complete"):
         return lambda stream: Launched(plugin, stream)
     if device.members["host_function"]:
@@ -108,12 +108,12 @@ class Busy:
         return gate
 
     def submit(self, stream: Stream) -> Submitted:
-        """Keep it busy by a gate of the backend's."""
+        """Keep a stream busy by a gate of the backend."""
         gate = Submitted(stream)
         self._gates.append(gate)
         return gate
 
     def open(self) -> None:
-        """Let everything go on."""
+        """Open all gates."""
         for gate in self._gates:
             gate.open()

@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(config: pytest.Config) -> None:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """The device type under test, without work or failures left over."""
+    """The device type under test, with no work or failures left over."""
     plugin = conformance(request.config)
     yield plugin.device
     plugin.watch(request.session, plugin.device.settle)
@@ -27,7 +27,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 @pytest.fixture
 def two_devices(device: Device) -> Device:
-    """The same, where it has two devices."""
+    """The device type, if it has two devices."""
     if device.count < 2:
         pytest.skip("absent: a second device")
     return device
@@ -35,7 +35,7 @@ def two_devices(device: Device) -> Device:
 
 @pytest.fixture
 def busy(request: pytest.FixtureRequest, device: Device) -> Iterator[Busy]:
-    """Keeps streams busy, by busy(stream) -> gate, until gate.open()."""
+    """Keeps a stream busy: busy(stream) returns a gate to open()."""
     way = conformance(request.config).way
     if way is None:
         pytest.skip("absent: a way to keep a stream busy")
@@ -49,7 +49,7 @@ def busy(request: pytest.FixtureRequest, device: Device) -> Iterator[Busy]:
 def elsewhere(
     request: pytest.FixtureRequest, device: Device
 ) -> Iterator[Elsewhere]:
-    """Another process with the device."""
+    """Another process that uses the device."""
     process = Elsewhere(device.name, conformance(request.config).module)
     yield process
     process.close()

@@ -1,4 +1,4 @@
-"""The device type under test, and how tests make things of it."""
+"""The device type under test, and the objects that tests create of it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Device:
         return Stream(f"{self.name}:{index}", priority=priority)
 
     def raw_stream(self) -> tuple[Stream, Callable[[], None]]:
-        """A native stream that core does not keep for reuse, and what
-        destroys it."""
+        """A native stream that core does not keep for reuse, and a function
+        that destroys it."""
         status, handle = _C.raw_stream_create(self.type)
         assert status == 0
 
@@ -66,8 +66,7 @@ class Device:
         _C.synchronize(self.type, index, timeout)
 
     def settle(self) -> None:
-        """Wait for what is left, and hear of the failures that nobody was
-        told of."""
+        """Wait for all work, and discard failures that were not reported."""
         gc.collect()
         for index in range(self.count):
             for _ in range(10):

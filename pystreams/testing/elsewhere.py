@@ -1,4 +1,4 @@
-"""Another process, in which the suite does things one at a time."""
+"""Another process, which carries out the suite's requests one at a time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .watch import Background, eventually
 
 
 class Elsewhere:
-    """A process with the device, and what is said to it and heard of it."""
+    """A process that uses the device; requests and replies are lines."""
 
     def __init__(self, device: str, plugin: str | None) -> None:
-        # -m would prefer what lies in the current folder.
+        # -m would prefer modules of the current folder.
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             f"from {__name__} import serve; serve(*sys.argv[1:])"
@@ -35,14 +35,14 @@ class Elsewhere:
         )
 
     def ask(self, *words: str) -> str:
-        """Have the process do something, and return what came of it."""
+        """Send a request, and return the reply."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(" ".join(words) + "\n")
         self._process.stdin.flush()
         return self._process.stdout.readline().strip()
 
     def send(self, *words: str) -> None:
-        """The same, for what returns nothing."""
+        """Send a request that has no result."""
         assert self.ask(*words) == "None"
 
     def close(self) -> None:
@@ -51,11 +51,11 @@ class Elsewhere:
 
 
 class Interrupted(Exception):
-    """A signal came."""
+    """Raised by a signal's handler."""
 
 
 def interrupted(wait: Callable[..., object]) -> str:
-    """How a wait ends that a signal's handler is to end soon."""
+    """Return when a wait ends that a signal's handler should end."""
 
     def handler(*args: object) -> None:
         raise Interrupted
@@ -71,7 +71,7 @@ def interrupted(wait: Callable[..., object]) -> str:
 
 
 def shut_down() -> str:
-    """End the backends, for which they have 0.2 s."""
+    """Shut the backends down, within 0.2 s."""
     call = Background(lambda: _C.shutdown(0.2))
     if not call.over(2.0):
         return "late"
@@ -80,7 +80,7 @@ def shut_down() -> str:
 
 
 def serve(name: str, module: str) -> None:
-    """Do what is said on standard input."""
+    """Carry out the requests on standard input."""
     plugin = importlib.import_module(module) if module else None
     device = Device(name)
     stream, event, waiter = device.stream(), device.event(), _C.Waiter()
@@ -90,7 +90,7 @@ def serve(name: str, module: str) -> None:
         assert way is not None
         gate = way(stream)
         actions["release"] = gate.open
-        # One that has not begun is cancelled at the end of the program.
+        # A callable that has not begun is cancelled when the program ends.
         if isinstance(gate, Submitted):
             eventually(gate.reached)
 

@@ -1,5 +1,5 @@
-"""The plugin behind --pystreams-device: chooses the tests that the backend
-can be asked, watches them, and tells what holds."""
+"""The plugin of --pystreams-device: it selects the tests that apply to the
+backend, runs them under a time limit, and reports which promises hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GROUPS = [
 
 
 class Claim(NamedTuple):
-    """What a test is to show."""
+    """The sentence of the contract that a test is for."""
 
     group: str
     member: str
@@ -54,7 +54,7 @@ class Claim(NamedTuple):
 
 
 def conformance(config: pytest.Config) -> Conformance:
-    """The plugin of a run with --pystreams-device."""
+    """Return the plugin of a run with --pystreams-device."""
     for plugin in config.pluginmanager.get_plugins():
         if isinstance(plugin, Conformance):
             return plugin
@@ -66,13 +66,13 @@ def group_of(item: pytest.Item) -> str:
 
 
 def order(item: pytest.Item) -> int:
-    """The order in which members are brought up; other tests come last."""
+    """Return the place of a test; groups come in the order of bring-up."""
     group = group_of(item)
     return GROUPS.index(group) if group in GROUPS else len(GROUPS)
 
 
 def reasons(absent: set[str]) -> str:
-    """Why tests are absent, with what is NULL in one phrase."""
+    """Return why tests are absent, with all NULL members in one phrase."""
     null = sorted(r.split()[0] for r in absent if r.endswith(NULL))
     said = sorted(r for r in absent if not r.endswith(NULL))
     if null:
@@ -105,7 +105,7 @@ class Conformance:
         reason = _C.unavailable_reason(backends[name])
         if reason is not None:
             raise pytest.UsageError(f"{name} is not available: {reason}")
-        # Pinned memory is the default accelerator's where "cpu" is named.
+        # Memory pinned for "cpu" is the default accelerator's.
         os.environ["PYSTREAMS_ACCELERATOR"] = name
         self.device = Device(name)
         self.module = module
@@ -144,7 +144,7 @@ class Conformance:
         rescue: Callable[[], None] | None = None,
         **arguments: Any,
     ) -> None:
-        """Call a function that may hang; end the run where it is stuck."""
+        """Call a function that may hang; end the run if it is stuck."""
         __tracebackhide__ = True
         try:
             watch(function, rescue, **arguments)
@@ -154,7 +154,7 @@ class Conformance:
             pytest.fail(str(hung), pytrace=False)
 
     def _watched(self, item: pytest.Function, function: Any) -> Any:
-        """The test, in a thread of its own."""
+        """Return the test, to run in a thread of its own."""
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Devices, and what holds for every member."""
+"""Devices, and the rules of every member."""
 
 from pystreams import _C
 from pystreams.testing import contract

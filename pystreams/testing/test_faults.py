@@ -26,7 +26,7 @@ def fails(function: Callable[[], object], status: int = FAILURE) -> None:
 
 
 def over(function: Callable[[], bool]) -> bool:
-    """Whether what is asked about has ended, well or not."""
+    """Return whether the work has ended, in success or failure."""
     try:
         return function()
     except pystreams.AcceleratorError:
@@ -58,7 +58,7 @@ def test_stream_query(device: Device) -> None:
     stream = device.stream()
     _C.fail(stream, FAILURE)
     for _ in range(3):
-        # Not at once: what a failed stream gets takes its time, too.
+        # Not at once: the work of a failed stream takes its time, too.
         eventually(lambda: over(stream.query))
         fails(stream.query)
         device.mark(stream)

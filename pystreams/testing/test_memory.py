@@ -148,7 +148,7 @@ def test_info(device: Device) -> None:
 
 
 class Claim:
-    """Bytes at an address that claim to be of the device type's memory."""
+    """Bytes at an address, presented as memory of the device type."""
 
     def __init__(self, address: int) -> None:
         self.__cuda_array_interface__ = {

@@ -1,7 +1,7 @@
 """Streams.
 
-What a stream has done is seen by events recorded on it, so that a fault of
-stream_query shows only where stream_query is meant.
+Tests see by recorded events what a stream has done, so that a fault of
+stream_query fails only the tests of stream_query.
 """
 
 import pytest

@@ -24,7 +24,7 @@ class Call:
         )
 
     def count(self) -> int:
-        """How often it was called."""
+        """Return how often it was called."""
         value = ctypes.c_int()
         libc.sem_getvalue(self._semaphore, ctypes.byref(value))
         return value.value

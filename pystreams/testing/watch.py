@@ -1,7 +1,7 @@
-"""Waiting with an end: no test hangs on a device that does.
+"""Waits with a limit, so that no test hangs if the device does.
 
-What may hang runs in a thread of its own.  Where the device even keeps the
-GIL, faulthandler says where and ends the process.
+A call that may hang runs in a thread of its own.  If the device even keeps
+the GIL, faulthandler prints the traceback and ends the process.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-# Seconds: for something to come, for a test, and for a process that is stuck.
+# Limits in seconds: of a condition, of a test, and of a stuck process.
 SOON = 5.0
 LONG = 10.0
 GIVE_UP = 60.0
 
 
 class Hung(Exception):
-    """What was waited for did not come."""
+    """A wait reached its limit."""
 
 
 class Stuck(Hung):
-    """What was watched hangs, and nothing sets it free."""
+    """A call hangs, also after its rescue."""
 
 
 def place_of(thread: threading.Thread) -> str:
-    """Where in the suite the thread is, such as "test_streams.py:57"."""
+    """Return the thread's place in the suite, such as "test_streams.py:57"."""
     frame = sys._current_frames().get(thread.ident or 0)
     place = "a call of pystreams"
     while frame is not None:
@@ -62,12 +62,12 @@ class Background:
             self._error = error
 
     def over(self, seconds: float = 0.0) -> bool:
-        """Whether the call has ended, after waiting for so long at most."""
+        """Wait so long for the call at most; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def finish(self, seconds: float = SOON) -> None:
-        """Wait for the call and raise what it raised, or Hung."""
+        """Wait for the call and raise its exception, or Hung."""
         __tracebackhide__ = True
         if not self.over(seconds):
             place = place_of(self._thread)
@@ -83,7 +83,7 @@ def watch(
 ) -> None:
     """Call a function that may hang, from another thread.
 
-    Raises what it raises, or Hung; Stuck where rescue did not set it free.
+    Raises its exception, or Hung; Stuck if it hangs even after rescue().
     """
     __tracebackhide__ = True
     call = Background(function, **arguments)
@@ -98,13 +98,13 @@ def watch(
 
 
 def last_resort(stderr: int) -> None:
-    """End the process, saying where it is, unless this is called again before
-    GIVE_UP seconds are over."""
+    """End the process with a traceback in GIVE_UP seconds, unless this is
+    called again before."""
     faulthandler.dump_traceback_later(GIVE_UP, exit=True, file=stderr)
 
 
 def eventually(question: Callable[[], bool]) -> None:
-    """Wait until the answer is yes."""
+    """Wait until the question returns true."""
     __tracebackhide__ = True
     deadline = time.monotonic() + SOON
     while not question():
@@ -114,7 +114,7 @@ def eventually(question: Callable[[], bool]) -> None:
 
 
 def never(question: Callable[[], bool]) -> None:
-    """Check for a while that the answer is no."""
+    """Check for a while that the question returns false."""
     __tracebackhide__ = True
     deadline = time.monotonic() + 0.02
     while time.monotonic() < deadline:
