@@ -12,7 +12,6 @@
 #include "../backends/backends.h"
 
 #include "device.h"
-#include "device_functions.h"
 #include "errors.h"
 
 /* Read a number of devices from the environment: 0 if the variable is not set,

@@ -3,8 +3,6 @@
  * fields, because another thread may close the Buffer meanwhile. */
 #include "buffer.h"
 
-#include <structmember.h>
-
 #include <inttypes.h>
 
 #include "../core/memory_use.h"
@@ -704,8 +702,7 @@ static PyGetSetDef buffer_getset[] = {
 };
 
 static PyMemberDef buffer_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(BufferObject, weakrefs),
-     READONLY, NULL},
+    WEAKREFS(BufferObject),
     {NULL},
 };
 
@@ -737,9 +734,5 @@ static PyType_Slot buffer_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec buffer_spec = {
-    .name = "pystreams.Buffer",
-    .basicsize = sizeof(BufferObject),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = buffer_slots,
-};
+PyType_Spec buffer_spec =
+    TYPE_SPEC("pystreams.Buffer", BufferObject, 0, buffer_slots);

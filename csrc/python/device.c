@@ -301,6 +301,36 @@ device_argument(struct module_state *state, const char *function, int type,
     return device_at(state, name);
 }
 
+struct ps_device *
+parse_device(PyObject *module, PyObject *args, const char *format)
+{
+    int type;
+    PyObject *argument = NULL;
+    if (!PyArg_ParseTuple(args, format, &type, &argument) ||
+        find_runtime(type) == NULL) {
+        return NULL;
+    }
+    return device_argument(state_of_module(module), strchr(format, ':') + 1,
+                           type, argument);
+}
+
+int
+device_switch(struct module_state *state, struct ps_device *device)
+{
+    struct ps_runtime *runtime = device->runtime;
+    struct ps_device *previous;
+    ps_status status = ps_runtime_current_device(runtime, &previous);
+    if (status == PS_SUCCESS && previous != device) {
+        WITHOUT_GIL(status = runtime->backend->device_set(runtime->backend,
+                                                          device->index));
+    }
+    if (status != PS_SUCCESS) {
+        raise_status(state, runtime, "setting the device", status);
+        return -1;
+    }
+    return previous->index;
+}
+
 static PyObject *
 Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -458,9 +488,5 @@ static PyType_Slot device_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec device_spec = {
-    .name = "pystreams.device",
-    .basicsize = sizeof(DeviceObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = device_slots,
-};
+PyType_Spec device_spec = TYPE_SPEC("pystreams.device", DeviceObject,
+                                    Py_TPFLAGS_IMMUTABLETYPE, device_slots);

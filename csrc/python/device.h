@@ -41,4 +41,12 @@ device_at(struct module_state *state, struct device_name name);
 int index_argument(const char *function, const char *name, PyObject *argument,
                    int *index);
 
+/* The device of arguments that are a type and optionally a device, for a
+ * function that the format names; NULL with an exception. */
+struct ps_device *
+parse_device(PyObject *module, PyObject *args, const char *format);
+
+/* Make the device current; its index before, or -1 with an exception. */
+int device_switch(struct module_state *state, struct ps_device *device);
+
 #endif

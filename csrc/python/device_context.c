@@ -4,9 +4,7 @@
  * The device to restore is kept per object and per thread, under the GIL, so
  * that one object can be entered again while it is entered, and by several
  * threads at once. */
-#include "device_context.h"
-
-#include <structmember.h>
+#include "module.h"
 
 #include <limits.h>
 
@@ -37,23 +35,6 @@ static ContextObject *
 as_context(PyObject *self)
 {
     return (ContextObject *)self;
-}
-
-int
-device_switch(struct module_state *state, struct ps_device *device)
-{
-    struct ps_runtime *runtime = device->runtime;
-    struct ps_device *previous;
-    ps_status status = ps_runtime_current_device(runtime, &previous);
-    if (status == PS_SUCCESS && previous != device) {
-        WITHOUT_GIL(status = runtime->backend->device_set(runtime->backend,
-                                                          device->index));
-    }
-    if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "setting the device", status);
-        return -1;
-    }
-    return previous->index;
 }
 
 /* As device_switch, for a device by its name; a negative index changes nothing
@@ -272,12 +253,9 @@ static PyType_Slot context_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec device_context_spec = {
-    .name = "pystreams._C.DeviceContext",
-    .basicsize = sizeof(ContextObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = context_slots,
-};
+PyType_Spec device_context_spec =
+    TYPE_SPEC("pystreams._C.DeviceContext", ContextObject, Py_TPFLAGS_BASETYPE,
+              context_slots);
 
 PyDoc_STRVAR(
     cuda_device_doc,
@@ -294,9 +272,6 @@ static PyType_Slot cuda_device_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec cuda_device_spec = {
-    .name = "pystreams.cuda.device",
-    .basicsize = sizeof(ContextObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = cuda_device_slots,
-};
+PyType_Spec cuda_device_spec =
+    TYPE_SPEC("pystreams.cuda.device", ContextObject, Py_TPFLAGS_BASETYPE,
+              cuda_device_slots);

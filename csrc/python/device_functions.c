@@ -1,30 +1,16 @@
 /* Functions of the module for backends and devices, which the package builds
  * `cuda` and `accelerator` on.  Each takes torch's number of a device type
  * first. */
-#include "device_functions.h"
+#include "module.h"
 
 #include <string.h>
 
 #include "backends.h"
 #include "buffer.h"
 #include "device.h"
-#include "device_context.h"
 #include "errors.h"
 #include "submit.h"
 #include "wait.h"
-
-struct ps_device *
-parse_device(PyObject *module, PyObject *args, const char *format)
-{
-    int type;
-    PyObject *argument = NULL;
-    if (!PyArg_ParseTuple(args, format, &type, &argument) ||
-        find_runtime(type) == NULL) {
-        return NULL;
-    }
-    return device_argument(state_of_module(module), strchr(format, ':') + 1,
-                           type, argument);
-}
 
 static PyObject *
 backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))

@@ -49,9 +49,5 @@ stream_wait_stream(struct module_state *state, struct ps_stream *stream,
     } while (status == PS_ERROR_QUEUE_FULL &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
-    if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "Stream.wait_stream", status);
-        return -1;
-    }
-    return 0;
+    return zero_or_raise(state, runtime, "Stream.wait_stream", status);
 }

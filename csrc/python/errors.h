@@ -27,6 +27,18 @@ PyObject *bool_or_raise(PyObject *self, struct ps_runtime *runtime,
 PyObject *none_or_raise(struct module_state *state, struct ps_runtime *runtime,
                         const char *operation, ps_status status);
 
+/* 0 for PS_SUCCESS, otherwise -1 as raise_status. */
+static inline int
+zero_or_raise(struct module_state *state, struct ps_runtime *runtime,
+              const char *operation, ps_status status)
+{
+    if (status == PS_SUCCESS) {
+        return 0;
+    }
+    raise_status(state, runtime, operation, status);
+    return -1;
+}
+
 /* Raise RuntimeError for a runtime that shows no devices, with the reason. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 

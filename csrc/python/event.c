@@ -2,8 +2,6 @@
  * the object. */
 #include "event.h"
 
-#include <structmember.h>
-
 #include "args.h"
 #include "backends.h"
 #include "device.h"
@@ -560,8 +558,7 @@ static PyGetSetDef event_getset[] = {
 };
 
 static PyMemberDef event_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weakrefs),
-     READONLY, NULL},
+    WEAKREFS(EventObject),
     {NULL},
 };
 
@@ -597,12 +594,8 @@ static PyType_Slot event_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec event_spec = {
-    .name = "pystreams.Event",
-    .basicsize = sizeof(EventObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = event_slots,
-};
+PyType_Spec event_spec = TYPE_SPEC("pystreams.Event", EventObject,
+                                   Py_TPFLAGS_BASETYPE, event_slots);
 
 static PyObject *
 construct_cuda(PyTypeObject *type, PyObject **values)
@@ -700,9 +693,5 @@ static PyType_Slot cuda_event_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec cuda_event_spec = {
-    .name = "pystreams.cuda.Event",
-    .basicsize = sizeof(EventObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = cuda_event_slots,
-};
+PyType_Spec cuda_event_spec = TYPE_SPEC("pystreams.cuda.Event", EventObject,
+                                        Py_TPFLAGS_BASETYPE, cuda_event_slots);

@@ -353,16 +353,10 @@ static PyType_Slot cuda_external_stream_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec external_stream_spec = {
-    .name = "pystreams.ExternalStream",
-    .basicsize = sizeof(StreamObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = external_stream_slots,
-};
+PyType_Spec external_stream_spec =
+    TYPE_SPEC("pystreams.ExternalStream", StreamObject,
+              Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, external_stream_slots);
 
-PyType_Spec cuda_external_stream_spec = {
-    .name = "pystreams.cuda.ExternalStream",
-    .basicsize = sizeof(StreamObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = cuda_external_stream_slots,
-};
+PyType_Spec cuda_external_stream_spec = TYPE_SPEC(
+    "pystreams.cuda.ExternalStream", StreamObject,
+    Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, cuda_external_stream_slots);

@@ -407,12 +407,9 @@ static PyType_Slot lock_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec future_lock_spec = {
-    .name = "pystreams._C.FutureLock",
-    .basicsize = sizeof(LockObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = lock_slots,
-};
+PyType_Spec future_lock_spec =
+    TYPE_SPEC("pystreams._C.FutureLock", LockObject,
+              Py_TPFLAGS_DISALLOW_INSTANTIATION, lock_slots);
 
 /* ---- Settling ---- */
 
@@ -790,9 +787,6 @@ static PyType_Slot future_slots[] = {
     {Py_tp_doc, (void *)future_doc},   {0, NULL},
 };
 
-PyType_Spec future_spec = {
-    .name = "pystreams._C.FutureBase",
-    .basicsize = sizeof(FutureObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = future_slots,
-};
+PyType_Spec future_spec =
+    TYPE_SPEC("pystreams._C.FutureBase", FutureObject,
+              Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, future_slots);

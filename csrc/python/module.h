@@ -7,6 +7,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
 #include <stdbool.h>
 
@@ -159,6 +160,20 @@ extern const vectorcallfunc event_call, cuda_event_call, cuda_device_call;
 extern PyMethodDef backend_functions[], device_functions[], work_functions[];
 extern PyMethodDef current_functions[], dlpack_functions[], trace_functions[];
 extern PyMethodDef cuda_current_stream_function, cuda_stream_function;
+
+/* A type's specification, for PyType_FromModuleAndSpec. */
+#define TYPE_SPEC(type_name, object, type_flags, type_slots)              \
+    {                                                                     \
+        .name = (type_name), .basicsize = sizeof(object),                 \
+        .flags = Py_TPFLAGS_DEFAULT | (type_flags), .slots = (type_slots) \
+    }
+
+/* The entry of a table of members that allows weak references. */
+#define WEAKREFS(object)                                              \
+    {                                                                 \
+        "__weaklistoffset__", T_PYSSIZET, offsetof(object, weakrefs), \
+            READONLY, NULL                                            \
+    }
 
 /* An entry of a table of functions or methods, with what help() shows: the
  * parameters, as in "type, /" of a function and ", /, stream=None" of a

@@ -3,8 +3,6 @@
  * meanwhile. */
 #include "stream.h"
 
-#include <structmember.h>
-
 #include <limits.h>
 
 #include "../core/trace.h"
@@ -683,8 +681,7 @@ static PyGetSetDef stream_getset[] = {
 };
 
 static PyMemberDef stream_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(StreamObject, weakrefs),
-     READONLY, NULL},
+    WEAKREFS(StreamObject),
     {NULL},
 };
 
@@ -715,12 +712,8 @@ static PyType_Slot stream_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec stream_spec = {
-    .name = "pystreams.Stream",
-    .basicsize = sizeof(StreamObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = stream_slots,
-};
+PyType_Spec stream_spec = TYPE_SPEC("pystreams.Stream", StreamObject,
+                                    Py_TPFLAGS_BASETYPE, stream_slots);
 
 static PyObject *
 CudaStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -756,9 +749,6 @@ static PyType_Slot cuda_stream_slots[] = {
     {Py_tp_doc, (void *)cuda_stream_doc}, {0, NULL},
 };
 
-PyType_Spec cuda_stream_spec = {
-    .name = "pystreams.cuda.Stream",
-    .basicsize = sizeof(StreamObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = cuda_stream_slots,
-};
+PyType_Spec cuda_stream_spec =
+    TYPE_SPEC("pystreams.cuda.Stream", StreamObject, Py_TPFLAGS_BASETYPE,
+              cuda_stream_slots);

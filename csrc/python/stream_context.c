@@ -3,8 +3,6 @@
  * `cuda.graph`. */
 #include "module.h"
 
-#include <structmember.h>
-
 #include "args.h"
 #include "current.h"
 #include "device.h"
@@ -167,12 +165,9 @@ static PyType_Slot context_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec stream_context_spec = {
-    .name = "pystreams.cuda.StreamContext",
-    .basicsize = sizeof(ContextObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = context_slots,
-};
+PyType_Spec stream_context_spec =
+    TYPE_SPEC("pystreams.cuda.StreamContext", ContextObject,
+              Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, context_slots);
 
 /* Whether a call worked, whose result is dropped: -1 with its exception. */
 static int
@@ -260,9 +255,6 @@ static PyType_Slot graph_context_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec graph_context_spec = {
-    .name = "pystreams._C.GraphContext",
-    .basicsize = sizeof(ContextObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = graph_context_slots,
-};
+PyType_Spec graph_context_spec =
+    TYPE_SPEC("pystreams._C.GraphContext", ContextObject, Py_TPFLAGS_BASETYPE,
+              graph_context_slots);

@@ -98,11 +98,11 @@ check_may_wait_for_copy(struct module_state *state, const struct work *work)
         return -1;
     }
     CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
-    raise_status(state, runtime,
-                 "a copy that is waited for (non_blocking=True and pinned "
-                 "memory need no wait)",
-                 status);
-    return status == PS_SUCCESS ? 0 : -1;
+    return zero_or_raise(
+        state, runtime,
+        "a copy that is waited for (non_blocking=True and pinned "
+        "memory need no wait)",
+        status);
 }
 
 static int
@@ -133,12 +133,8 @@ run_copy(struct module_state *state, struct transfer *transfer,
             }
         }
     }
-    if (status != PS_SUCCESS) {
-        raise_status(state, transfer->stream->device->runtime, "a copy",
-                     status);
-        return -1;
-    }
-    return 0;
+    return zero_or_raise(state, transfer->stream->device->runtime, "a copy",
+                         status);
 }
 
 int
@@ -299,11 +295,7 @@ span_fill(struct module_state *state, struct span *span, uint8_t value,
         status, stream,
         fill(&transfer, span->data, value, (size_t)span->nbytes));
     stream_release(state, stream);
-    if (status != PS_SUCCESS) {
-        raise_status(state, device_of(span)->runtime, "a fill", status);
-        return -1;
-    }
-    return 0;
+    return zero_or_raise(state, device_of(span)->runtime, "a fill", status);
 }
 
 static int
@@ -327,8 +319,7 @@ wait_for(struct module_state *state, struct ps_stream *user,
         .stream = user,
     };
     status = wait_for_work(state, &work, NO_TIMEOUT);
-    raise_status(state, user->device->runtime, work.operation, status);
-    return status == PS_SUCCESS ? 0 : -1;
+    return zero_or_raise(state, user->device->runtime, work.operation, status);
 }
 
 int

@@ -19,7 +19,7 @@
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
-/* A device reports late that it is done: a thread asks it. */
+/* A device's completion is reported with a delay, by a thread that polls. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
 /* Limits beyond this are none. */
@@ -182,8 +182,8 @@ wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
     return wait_in_slices(mailbox_slice, &wait, timeout_ns);
 }
 
-/* A wait for a notification of work, which may be late, so that the work is
- * asked about, too. */
+/* A wait for a notification of work.  The notification may be delayed, so the
+ * work is also queried. */
 struct notified_wait {
     const struct work *work;
     struct ps_mailbox *mailbox;

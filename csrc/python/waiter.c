@@ -6,8 +6,6 @@
  * wait that gave up for any reason leaves nothing behind. */
 #include "waiter.h"
 
-#include <structmember.h>
-
 #include "../core/mailbox.h"
 #include "../core/notify.h"
 
@@ -362,8 +360,7 @@ static PyMethodDef waiter_methods[] = {
 };
 
 static PyMemberDef waiter_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(WaiterObject, weakrefs),
-     READONLY, NULL},
+    WEAKREFS(WaiterObject),
     {NULL},
 };
 
@@ -378,12 +375,8 @@ static PyType_Slot waiter_slots[] = {
     {Py_tp_doc, (void *)waiter_doc}, {0, NULL},
 };
 
-PyType_Spec waiter_spec = {
-    .name = "pystreams._C.Waiter",
-    .basicsize = sizeof(WaiterObject),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = waiter_slots,
-};
+PyType_Spec waiter_spec =
+    TYPE_SPEC("pystreams._C.Waiter", WaiterObject, 0, waiter_slots);
 
 /* The iterator of an await: an empty one if the work has completed, else one
  * that suspends the running task. */

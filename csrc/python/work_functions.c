@@ -7,7 +7,6 @@
 #include "args.h"
 #include "backends.h"
 #include "device.h"
-#include "device_functions.h"
 #include "enqueue.h"
 #include "errors.h"
 #include "stream.h"
