@@ -34,12 +34,8 @@ monotonic_ns(void)
 }
 
 int
-timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
+parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns)
 {
-    *timeout_ns = NO_TIMEOUT;
-    if (argument == NULL || argument == Py_None) {
-        return 0;
-    }
     double seconds = PyFloat_AsDouble(argument);
     if (seconds == -1.0 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -55,9 +51,9 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
                      function);
         return -1;
     }
-    if (seconds < LONGEST) {
-        *timeout_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
-    }
+    *timeout_ns = seconds >= LONGEST ? NO_TIMEOUT
+                  : seconds > 0      ? (int64_t)(seconds * 1e9)
+                                     : 0;
     return 0;
 }
 

@@ -21,10 +21,19 @@ struct work {
 
 int64_t monotonic_ns(void);
 
-/* A function's timeout in seconds, None or NULL for none; -1 with an
- * exception. */
-int timeout_argument(const char *function, PyObject *argument,
-                     int64_t *timeout_ns);
+/* A function's timeout in seconds; -1 with an exception. */
+int
+parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns);
+
+/* Likewise, for an argument that may be None or not given: no timeout. */
+static inline int
+timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
+{
+    *timeout_ns = NO_TIMEOUT;
+    return argument == NULL || argument == Py_None
+               ? 0
+               : parse_timeout(function, argument, timeout_ns);
+}
 
 /* Wait with the GIL released.  Signal handlers run meanwhile if the backend
  * can end a wait or there is a timeout.  PS_ERROR_NOT_READY: the time is
