@@ -326,7 +326,7 @@ def shortage(tmp_path_factory, tools):
     # _FORTIFY_SOURCE gives open() a body of its own.
     options += ["-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
-        ["cc", *options, TESTS / "shortage.c", "-o", path, "-ldl"],
+        ["cc", *options, TESTS / "c/shortage.c", "-o", path, "-ldl"],
         env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"},
         check=True,
     )
@@ -356,7 +356,7 @@ def built(tmp_path_factory, tools):
     )
     if Path(pystreams.__file__).resolve().parent.parent == ROOT:
         environment.setdefault("PYTHONPATH", str(ROOT))
-    for source in (ROOT / "examples/fake_device", TESTS / "broken_device"):
+    for source in (ROOT / "examples/fake_device", TESTS / "c/broken_device"):
         options = ["--build-lib", folder, "--build-temp", folder / "objects"]
         subprocess.run(
             [sys.executable, "setup.py", "-q", "build_ext", *options],

@@ -1,7 +1,7 @@
 """Random waits, records, callables and allocations on eight threads at once,
 followed by a check of all results.
 
-python tests/stress.py DEVICE SECONDS [SEED]
+python tests/support/stress.py DEVICE SECONDS [SEED]
 
 On a GPU, CuPy and Numba run at the same time, if they are installed; their
 callbacks take the GIL on the driver's thread.  A hang ends the program with a

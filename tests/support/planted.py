@@ -1,6 +1,6 @@
 """A fault of the kind that a sanitizer must report, made with the module.
 
-python tests/planted.py address|thread
+python tests/support/planted.py address|thread
 """
 
 import ctypes

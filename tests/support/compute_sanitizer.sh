@@ -10,7 +10,7 @@
 #
 # Arguments go to pytest, in place of the tests below.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 tool=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer ||
     echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")}
@@ -41,7 +41,7 @@ sanitized() {
 # planted KIND STATUS
 planted() {
     local said status
-    said=$(sanitized tests/planted_gpu.py "$1" 2>&1)
+    said=$(sanitized tests/support/planted_gpu.py "$1" 2>&1)
     status=$?
     grep -m 1 -E "Invalid|[Rr]ace|[Uu]se.(before|after)" <<<"$said"
     if [ $status -ne "$2" ]; then
@@ -56,13 +56,13 @@ planted address $reported
 planted order $reported
 
 if [ $# -eq 0 ]; then
-    set -- tests/test_stream.py \
-        tests/test_event.py \
-        tests/test_buffer.py \
-        tests/test_memory.py \
-        tests/test_copy.py \
-        tests/test_dlpack_export.py \
-        tests/test_array_interface.py
+    set -- tests/api/test_stream.py \
+        tests/api/test_event.py \
+        tests/memory/test_buffer.py \
+        tests/memory/test_memory_use.py \
+        tests/memory/test_copy.py \
+        tests/memory/test_dlpack_export.py \
+        tests/memory/test_array_interface.py
 fi
 sanitized -m pytest -q -p no:cacheprovider -k cuda "$@"
 status=$?

@@ -1,7 +1,7 @@
 """Have each allocation of each public call fail, one at a time and all from
 one on, and print what is wrong then, a line each:
 
-    python tests/shortage.py KIND cpu|cuda [CASE...]
+    python tests/support/shortage.py KIND cpu|cuda [CASE...]
 
 A call that is short of something ends with MemoryError, or with OSError when
 it is short of descriptors, or works all the same.  Then everything is usable,

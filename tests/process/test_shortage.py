@@ -112,7 +112,7 @@ def test_no_call_is_forgotten(tools, sanitized):
         check=True,
     )
     imported = set(re.findall(r" [Uw] (\w+)", done.stdout))
-    source = (TESTS / "shortage.c").read_text()
+    source = (TESTS / "c/shortage.c").read_text()
     failing = set(re.findall(r"FAILS\((\w+),", source))
     failing |= {"__open_2"}
     known = {

@@ -1,7 +1,7 @@
 """Kernels for tests, in PTX and launched through ctypes: one that writes
 late, and those that break the device.
 
-python tests/kernels.py prints the PTX, for ptxas to check.
+python tests/support/kernels.py prints the PTX, for ptxas to check.
 
 All of it goes past pystreams, which orders none of it.  Nothing is checked: a
 wrong address or stream crashes the process.

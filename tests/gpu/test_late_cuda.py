@@ -57,7 +57,7 @@ def late_cuda(tmp_path_factory, headers):
     """A folder with libcuda.so.1 and with the package built over it: what is
     cudart's is looked for where libcuda's is."""
     folder = tmp_path_factory.mktemp("late")
-    sources = (TESTS / "late_cuda").glob("*.c")
+    sources = (TESTS / "c/late_cuda").glob("*.c")
     compiled(headers, folder / "libcuda.so.1", *sources)
     toolkit = folder / "toolkit"
     (toolkit / "lib64").mkdir(parents=True)
@@ -91,7 +91,7 @@ def run_in_c(tmp_path, headers, sanitized):
     include = f"-I{ROOT / 'csrc/include'}"
 
     def run(options, *sources):
-        late = (TESTS / "late_cuda").glob("*.c")
+        late = (TESTS / "c/late_cuda").glob("*.c")
         compiled(headers, library, *options, *late)
         files = [*sources, *backend, library, "-o", program]
         command = [*compiler(headers), *options, include, *files]
@@ -408,18 +408,18 @@ print({loan.deleted for loan in loans})
         "copy",
         "current_stream",
         "current_tasks",
-        "dlpack",
+        "dlpack_import",
         "dlpack_export",
         "event",
-        "giving_up",
-        "interrupts",
-        "memory",
+        "deferred_free",
+        "ctrl_c_in_waits",
+        "memory_use",
         "memory_info",
-        "models",
-        "polling",
+        "random_programs",
+        "abandoned_waits",
         "stream",
         "submit",
-        "submit_drops",
+        "submit_finalizers",
         "threads",
         "timeouts",
         "trace",

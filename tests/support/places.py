@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
-ROOT = TESTS.parent
 # What tests import, and the programs that they run.
-SUPPORT = TESTS
+SUPPORT = Path(__file__).resolve().parent
+TESTS = SUPPORT.parent
+ROOT = TESTS.parent

@@ -1,6 +1,6 @@
 """Everything there is, called after a GPU has faulted, or has no memory left.
 
-python tests/faulting.py none|fault|refute|memory
+python tests/support/faulting.py none|fault|refute|memory
 
 Prints what became of each call, as JSON: null, or the exception's type, code
 and text.  Ends with a traceback of every thread where it hangs.

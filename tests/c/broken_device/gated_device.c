@@ -1,6 +1,6 @@
 /* The example's device with notifications and gates but no timed waits, as
  * CUDA has them. */
-#include "../../examples/fake_device/fake_device.c"
+#include "../../../examples/fake_device/fake_device.c"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 """Count the references that each public call leaves, on a debug build of
 Python, and print a line for each call that leaves any:
 
-    python tests/references.py cpu|cuda [plant]
+    python tests/support/references.py cpu|cuda [plant]
 """
 
 import ctypes

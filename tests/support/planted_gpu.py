@@ -1,6 +1,6 @@
 """A fault of the kind that compute-sanitizer must report; or none.
 
-python tests/planted_gpu.py address|order|none
+python tests/support/planted_gpu.py address|order|none
 """
 
 import sys

@@ -2,7 +2,7 @@
 docs/gpu-runs.md.
 
 python -m pytest --junitxml=run.xml
-python tests/gpu_record.py [run.xml ...]
+python tests/support/gpu_record.py [run.xml ...]
 """
 
 import importlib.metadata

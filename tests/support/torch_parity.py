@@ -1,6 +1,6 @@
 """Compare pystreams with the torch that is installed, on a GPU.
 
-    python tests/torch_parity.py [--to FOLDER]
+    python tests/support/torch_parity.py [--to FOLDER]
 
 writes two files, to FOLDER if one is given: docs/torch-parity.md, which has
 every difference with its reason, and parity/torch.json, the record of torch
@@ -94,8 +94,8 @@ def page(comparison, about):
     yield "# Parity with torch"
     yield ""
     yield about
-    yield "Written by `tests/torch_parity.py`; the calls are those of"
-    yield "`tests/parity/programs.txt`.  Here it is called torch."
+    yield "Written by `tests/support/torch_parity.py`; the calls are those of"
+    yield "`tests/support/parity/programs.txt`.  Here it is called torch."
     yield ""
     yield comparison.summary()
     for title, rows in (

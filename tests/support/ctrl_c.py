@@ -1,7 +1,7 @@
 """Press Ctrl-C at each line of the package's Python that an operation comes
 to, and print what is wrong then, a line each:
 
-    python tests/ctrl_c.py cpu|cuda [OPERATION...]
+    python tests/support/ctrl_c.py cpu|cuda [OPERATION...]
 
 KeyboardInterrupt is raised where the signal's handler would raise it.
 Afterwards the current streams and devices are what they were, no capture is
