@@ -160,7 +160,7 @@ def test_accelerator_switches_to_no_device(index):
 @pytest.mark.usefixtures("cuda")
 def test_an_imported_event_is_of_the_current_device(index):
     """So that what is wrong is the handle."""
-    with pytest.raises(ValueError, match="a handle of 64 bytes"):
+    with pytest.raises(ValueError, match="expects the 64 bytes"):
         cuda.Event.from_ipc_handle(index, b"short")
 
 
