@@ -133,7 +133,7 @@ struct debt {
 };
 
 /* Runs on any thread, with or without the GIL.  The owner's function may run
- * Python code, so a pending exception is put aside meanwhile. */
+ * Python code, so a pending exception is saved and restored. */
 static ps_status
 release_debt(void *memory)
 {

@@ -5,6 +5,7 @@
  * A call is the module's if it returns to the module's code: the interpreter,
  * the C library and this file are left alone.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -351,6 +352,12 @@ int
 __open_2(const char *path, int flags)
 {
     return FAILS(open, EMFILE) ? -1 : REAL(__open_2)(path, flags);
+}
+
+DIR *
+opendir(const char *path)
+{
+    return FAILS(opendir, EMFILE) ? NULL : REAL(opendir)(path);
 }
 
 FILE *

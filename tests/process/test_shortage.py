@@ -18,7 +18,7 @@ from pystreams import _C
 CANNOT_BE_SHORT = re.compile(
     r"_ITM_\w+|__\w+_chk|__ctype_\w+|__cxa_finalize|__errno_location"
     r"|__gmon_start__|__register_atfork|__isoc\w+"
-    r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close"
+    r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close(dir)?"
     r"|epoll_wait|eventfd_(write|read)"
     r"|fclose|ferror|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|kill"
     r"|madvise"
@@ -28,7 +28,8 @@ CANNOT_BE_SHORT = re.compile(
     # Keys are made before a sweep begins.
     r"|pthread_key_(create|delete)"
     r"|_exit|pthread_attr_\w+"
-    r"|read|readlink|sched_yield|sem_\w+|sigfillset|s?n?printf|f?stat(x|fs)?"
+    r"|read|readdir(64)?|readlink|sched_yield|sem_\w+|sigfillset"
+    r"|s?n?printf|f?stat(x|fs)?"
     r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
     r"|tdelete|tfind"
     r"|sched_getaffinity|secure_getenv|process_vm_\w+|pread|pwrite|write"
