@@ -450,7 +450,13 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
         status = cpu_pipe_open(PROCESS(word), atomic_load(&page->pipe),
                                INODE(word), &pipe);
     }
-    if (status == PS_SUCCESS) {
+    if (status == PS_SUCCESS && atomic_load(&page->latest) != word) {
+        /* Its process may have closed the pipe as it was opened here, which
+         * makes an empty one of it. */
+        close(pipe);
+        status = PS_ERROR_NOT_READY;
+    }
+    else if (status == PS_SUCCESS) {
         status = watch_begin_locked(engine, shared, word, pipe, record);
     }
     else if (status == PS_ERROR_INVALID_HANDLE) {
