@@ -15,8 +15,5 @@ def test_stress(backend, run_python):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     counts = dict(word.split("=") for word in done.stdout.split())
-    assert all(
-        int(count) > 0
-        for name, count in counts.items()
-        if name != "fill_queue"
-    )
+    never = [name for name, count in counts.items() if count == "0"]
+    assert never in ([], ["fill_queue"])

@@ -53,7 +53,7 @@ class Stress:
     def __init__(self, device, seconds):
         self.device = pystreams.device(device, 0)
         self.type = pystreams.Stream(self.device).device_type
-        self.end = time.monotonic() + seconds
+        self.seconds = seconds
         self.lanes = [Lane(self.device) for _ in range(STREAMS)]
         self.events = [pystreams.Event(device) for _ in range(STREAMS)]
         # How many callables each thread gave to the stream of each log.
@@ -86,6 +86,7 @@ class Stress:
 
     def run(self, seed):
         self.prepare(random.Random(seed))
+        self.end = time.monotonic() + self.seconds
         work = [
             threading.Thread(target=self.work, args=(random.Random(seed + i),))
             for i in range(THREADS)

@@ -64,6 +64,7 @@ def test_what_is_done(backend, run):
     """Without a turn of the loop, nor a descriptor."""
     stream, never = backend.stream(), backend.event()
     event = stream.record_event()
+    event.synchronize()
 
     async def main():
         asyncio.get_running_loop().call_soon(turns.append, 1)

@@ -38,11 +38,11 @@ def test_an_external_event_waits_for_no_stream_but_its_launch(backend, graph):
     captured_on, launching = backend.stream(), backend.stream()
     event = external_on(backend, graph, captured_on)
     waiter, go = _C.Waiter(), threading.Event()
-    # CUDA runs the host functions that hold streams one after another.
-    captured_on.submit(go.wait, LONG)
-    slow = captured_on.record_event()
-    waiter.watch(slow, 1)
     with backend.hold(launching):
+        # CUDA runs the host functions that hold streams one after another.
+        captured_on.submit(go.wait, LONG)
+        slow = captured_on.record_event()
+        waiter.watch(slow, 1)
         replay(graph, launching)
         waiter.watch(event, 2)
         assert waiter.wait(0.02) == []
