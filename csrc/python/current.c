@@ -3,7 +3,7 @@
  *
  * What is current belongs to a thread, and to a task: to a context that was
  * entered (PyContext_Enter, which asyncio does for each step of a task).  The
- * streams that a thread sets outside of such contexts are the thread's, and
+ * streams that a thread sets in the context it starts in are the thread's, and
  * are changed in place.  A change within such a context puts a changed copy
  * into a context variable: contexts that were copied from it before keep what
  * was current then.  A context without a value has the thread's streams, and
@@ -25,8 +25,8 @@ struct choice {
     struct ps_currents *currents;
     /* The number of the thread that they are for. */
     uint64_t thread;
-    /* For a thread: the context that it has before it enters any; NULL until
-     * that is known. */
+    /* For a thread: the context that it starts in; NULL until that is
+     * known. */
     PyObject *home;
 };
 
@@ -176,6 +176,33 @@ current_stream_at(struct module_state *state, int type)
     return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
 }
 
+/* Whether the running context, which was entered, is the one that its
+ * threading.Thread runs in, as each does from Python 3.14 on: 1 or 0, -1 with
+ * an exception. */
+static int
+is_threads_own(PyObject *context)
+{
+    int own = 0;
+#if PY_VERSION_HEX >= 0x030E0000
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *thread =
+        threading != NULL
+            ? PyObject_CallMethod(threading, "current_thread", NULL)
+            : NULL;
+    PyObject *entered = NULL;
+    own = thread != NULL
+              ? PyObject_GetOptionalAttrString(thread, "_context", &entered)
+              : -1;
+    own = own > 0 ? entered == context : own;
+    Py_XDECREF(entered);
+    Py_XDECREF(thread);
+    Py_XDECREF(threading);
+#else
+    (void)context;
+#endif
+    return own;
+}
+
 /* Find out whether the running context is the thread's own: 1, after storing
  * it as its home; 0 if the thread has entered it; -1 with an exception. */
 static int
@@ -196,7 +223,10 @@ find_home(struct choice *thread)
     else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
         /* A context cannot be entered twice. */
         PyErr_Clear();
-        return 0;
+        int own = is_threads_own(state->context);
+        if (own <= 0) {
+            return own;
+        }
     }
     else {
         return -1;
