@@ -32,7 +32,7 @@ cuda_now_ns(void)
 int64_t
 cuda_rest_ns(int64_t waited)
 {
-    enum { LEAST = 20 * CUDA_MICROSECOND, MOST = 4 * CUDA_MILLISECOND };
+    enum { LEAST = 20 * CUDA_MICROSECOND, MOST = 8 * CUDA_MILLISECOND };
     int64_t rest = waited / 250;
 
     return rest < LEAST ? LEAST : rest > MOST ? MOST : rest;
