@@ -103,31 +103,38 @@ def silent(nbytes: int) -> None:
 
 
 class Readers:
-    """Plain threads that read a file into host memory of a device's kind."""
+    """Plain threads that read a file into host memory of a device's kind.
+
+    Each has two buffers, as a lane of the demo has: it reads into one and
+    checks the other, which it filled before.
+    """
 
     def __init__(self, source: demo.Source, device: _C.device, chunk: int):
         self._source = source
         self._stream = Stream(device)
         self._chunk = chunk
-        self._buffers: list[Buffer] = []
+        self._pairs: list[list[Buffer]] = []
 
     def rate(self, threads: int, limit: int, check: bool) -> float:
         """Return the bytes a second that some threads read."""
-        while len(self._buffers) < threads:
-            self._buffers.append(demo.host_buffer(self._chunk, self._stream))
+        while len(self._pairs) < threads:
+            self._pairs.append(
+                [demo.host_buffer(self._chunk, self._stream) for _ in "12"]
+            )
         offsets = iter(range(0, limit, self._chunk))
 
-        def read(buffer: Buffer) -> None:
-            whole = buffer.memoryview()
+        def read(pair: list[Buffer]) -> None:
+            views = [buffer.memoryview() for buffer in pair]
             for offset in offsets:
-                view = whole[: limit - offset]
+                views.reverse()
+                view = views[0][: limit - offset]
                 self._source.read(view, offset)
                 if check:
-                    zlib.crc32(view)
+                    zlib.crc32(views[1][: len(view)])
 
         with ThreadPoolExecutor(threads) as pool:
             began = time.perf_counter()
-            for _ in pool.map(read, self._buffers[:threads]):
+            for _ in pool.map(read, self._pairs[:threads]):
                 pass
             return limit / (time.perf_counter() - began)
 
