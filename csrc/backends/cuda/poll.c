@@ -33,7 +33,7 @@ int64_t
 cuda_rest_ns(int64_t waited)
 {
     enum { LEAST = 20 * CUDA_MICROSECOND, MOST = 8 * CUDA_MILLISECOND };
-    int64_t rest = waited / 250;
+    int64_t rest = waited / 125;
 
     return rest < LEAST ? LEAST : rest > MOST ? MOST : rest;
 }

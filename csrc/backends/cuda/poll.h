@@ -32,7 +32,7 @@ enum {
 int64_t cuda_now_ns(void);
 
 /* How long to sleep before the next poll, after polling for so long: a part in
- * 250 of that, so that a completion is seen a little late only, and polling
+ * 125 of that, so that a completion is seen a little late only, and polling
  * takes less than a hundredth of a core. */
 int64_t cuda_rest_ns(int64_t waited);
 
