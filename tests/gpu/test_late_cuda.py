@@ -101,6 +101,8 @@ def run_in_c(tmp_path, headers, sanitized):
             env=dict(
                 os.environ,
                 LD_LIBRARY_PATH=str(tmp_path),
+                # NVML, which is asked first, may count more.
+                CUDA_VISIBLE_DEVICES="0",
                 # The join with a time limit is none of those that it knows.
                 TSAN_OPTIONS="report_thread_leaks=0",
             ),

@@ -7,13 +7,12 @@ Python, and print a line for each call that leaves any:
 import ctypes
 import gc
 import sys
-from itertools import pairwise
 
 from calls import World, cases
 
 CALLS = 20
 WARM_UP = 2
-BATCHES = 3
+BATCHES = 10
 
 
 def plant(world):
@@ -33,12 +32,16 @@ def main(name, *planted):
     world = World(name)
     table = {"the planted leak": plant} if planted else cases(name)
     for case, prepare in table.items():
-        counts = [
-            references(world, prepare) for _ in range(WARM_UP + BATCHES + 1)
-        ][WARM_UP:]
+        for _ in range(WARM_UP):
+            references(world, prepare)
+        count = references(world, prepare)
         # Caches grow by fits and starts, a leak with each call.
-        grown = min(b - a for a, b in pairwise(counts))
-        if grown >= CALLS // 2:
+        for _ in range(BATCHES):
+            before, count = count, references(world, prepare)
+            grown = count - before
+            if grown < CALLS // 2:
+                break
+        else:
             print(f"{name}, {case}: {grown} references in {CALLS} calls")
     world.close()
 
