@@ -1,17 +1,17 @@
 """The demo's speed beside the limits of the machine it runs on.
 
-Limits are what plain threads read of the page cache into the demo's kind of
+Stages are what plain threads read of the page cache into the demo's kind of
 memory, with and without a CRC-32 of each chunk, and what the devices copy up,
-down and both ways at once.  On a GPU the slowest of the stages is the
-pipeline's limit.  On the CPU engine all stages share the cores, and the limit
-is a loop in C on as many threads: read and two memcpy for each chunk.  Every
-round measures all of it; ratios are within a round, and the medians of the
-rounds are printed.
+down and both ways at once.  They share memory and caches, so that together
+they are slower than the slowest: on a GPU the limit is what readers and copies
+reach at once, with nothing that orders them.  On the CPU engine they share the
+cores, too, and the limit is a loop in C on as many threads: read and two
+memcpy for each chunk.  Every round measures all of it; ratios are within a
+round, and the medians of the rounds are printed.
 
-The stages share cores, memory and caches, and so do not reach their limits
-together.  What they do reach is shown by plain threads, as many as the demo
-has streams: each reads a chunk, copies it to the device and back, waits, and
-checks it, with a stream of its own and no callables.
+Plain threads, as many as the demo has streams, do what the demo does: each
+reads a chunk, copies it to the device and back, waits, and checks it, with a
+stream of its own and no callables.
 """
 
 import argparse
@@ -276,6 +276,14 @@ class Section:
             )
         return runs, plain
 
+    def _at_once(self, read: dict[str, float], check: bool) -> float:
+        """Return the rate of readers and copies that nothing orders."""
+        threads = int(max(read, key=read.__getitem__))
+        with ThreadPoolExecutor(1) as pool:
+            copied = pool.submit(self._copies.rate, True, True, self.size)
+            rate = self._readers.rate(threads, self.size, check)
+            return min(rate, copied.result())
+
     def round(self) -> dict:
         """Measure the limits and the demo once; rates in GB/s."""
         read = {
@@ -312,9 +320,8 @@ class Section:
             checked_limit = 1 / (1 / limit + added)
         else:
             in_c = {}
-            both = copies["each way at once"]
-            limit = min(max(read.values()), both)
-            checked_limit = min(max(checked_read.values()), both)
+            limit = self._at_once(read, False)
+            checked_limit = self._at_once(checked_read, True)
         return {
             "readers": giga(read),
             "readers with CRC-32": giga(checked_read),
