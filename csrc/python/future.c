@@ -708,6 +708,9 @@ static PyObject *
 Future_add_done_callback(PyObject *op, PyObject *callback)
 {
     FutureObject *self = as_future(op);
+    if (!is_done(self) && check_generation(self) < 0) {
+        return NULL;
+    }
     PyObject *list = list_at(&self->callbacks);
     if (list == NULL) {
         return NULL;
@@ -762,9 +765,12 @@ static PyMethodDef future_methods[] = {
            "Return whether the callable is running."),
     METHOD("done", Future_done, METH_NOARGS, ", /",
            "Return whether the callable has ended or was cancelled."),
-    METHOD("add_done_callback", Future_add_done_callback, METH_O, ", fn, /",
-           "Call fn with the Future when it is done, on the thread that "
-           "completes it; at once if\nit already is."),
+    METHOD(
+        "add_done_callback", Future_add_done_callback, METH_O, ", fn, /",
+        "Call fn with the Future when it is done, on the thread that "
+        "completes it; at once if\nit already is.\n\n"
+        "Raises RuntimeError in a child forked since, in which the callable "
+        "does not run."),
     METHOD("set_running_or_notify_cancel", refuse_to_set, METH_NOARGS, ", /",
            "Raise RuntimeError: the package does it."),
     METHOD("set_result", refuse_to_set, METH_O, ", result, /",
