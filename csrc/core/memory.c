@@ -4,8 +4,10 @@
  * is asked for or given up, the oldest use of each stream is looked at. */
 #include "memory.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "capture.h"
 #include "event.h"
@@ -200,15 +202,39 @@ retire(struct ps_block *block)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Take out the streams that have retired memory.  wait: those, too, that other
- * threads have taken out. */
+static bool
+is_limit_reached(const struct ps_limit *limit)
+{
+    return limit->is_over != NULL && limit->is_over(limit->argument);
+}
+
+/* Wait until no other thread sweeps, or the limit says so. */
+static void
+wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
+{
+    enum { QUESTION_NS = 50 * 1000 * 1000 };
+    bool over = false;
+    pthread_mutex_lock(&pool->mutex);
+    while (pool->sweeps > 0 && !over) {
+        struct timespec end;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec += (end.tv_nsec + QUESTION_NS) / 1000000000;
+        end.tv_nsec = (end.tv_nsec + QUESTION_NS) % 1000000000;
+        if (pthread_cond_clockwait(&pool->swept, &pool->mutex, CLOCK_MONOTONIC,
+                                   &end) == ETIMEDOUT) {
+            pthread_mutex_unlock(&pool->mutex);
+            over = is_limit_reached(limit);
+            pthread_mutex_lock(&pool->mutex);
+        }
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Take out the streams that have retired memory. */
 static struct ps_stream *
-begin_sweep(struct ps_memory_pool *pool, bool wait)
+begin_sweep(struct ps_memory_pool *pool)
 {
     pthread_mutex_lock(&pool->mutex);
-    while (wait && pool->sweeps > 0) {
-        pthread_cond_wait(&pool->swept, &pool->mutex);
-    }
     struct ps_stream *taken = pool->retired;
     pool->retired = NULL;
     pool->sweeps++;
@@ -281,10 +307,11 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 }
 
 /* Settle the blocks that no longer wait for a stream that was taken out.
- * wait: so that none does.  False in a child that the release of an owner has
- * forked: the rest is the parent's. */
+ * wait: NULL, or wait so that none does.  False in a child that the release of
+ * an owner or a signal handler has forked: the rest is the parent's. */
 static bool
-look_at(struct ps_memory_pool *pool, struct ps_stream *stream, bool wait)
+look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
+        const struct ps_limit *wait)
 {
     unsigned generation = ps_generation();
     struct ps_block_use *use;
@@ -307,13 +334,14 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream, bool wait)
     return generation == ps_generation();
 }
 
-/* Settle the retired blocks whose uses are over.  wait: so that they are. */
+/* Settle the retired blocks whose uses are over.  wait: NULL, or wait until
+ * they are, those, too, whose streams other threads have taken out. */
 static void
-sweep(struct ps_runtime *runtime, bool wait)
+sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
 {
     struct ps_memory_pool *pool = &runtime->memory;
     unsigned mark = ps_generation() + 1;
-    if (sweeping() == mark || !(wait || ps_memory_has_retired(pool))) {
+    if (sweeping() == mark || !(wait != NULL || ps_memory_has_retired(pool))) {
         return;
     }
     if (set_sweeping(mark) != PS_SUCCESS) {
@@ -321,10 +349,19 @@ sweep(struct ps_runtime *runtime, bool wait)
     }
     enum ps_capture_mode mode = ps_capture_relax(runtime);
 
-    struct ps_stream *next, *stream = begin_sweep(pool, wait);
+    if (wait != NULL) {
+        wait_for_sweeps(pool, wait);
+    }
+    struct ps_stream *next, *stream = begin_sweep(pool);
     for (; stream != NULL; stream = next) {
         next = stream->memory.next;
         if (!look_at(pool, stream, wait)) {
+            return;
+        }
+        if (wait != NULL && is_limit_reached(wait)) {
+            wait = NULL;
+        }
+        if (ps_generation() + 1 != mark) {
             return;
         }
     }
@@ -336,7 +373,7 @@ sweep(struct ps_runtime *runtime, bool wait)
 void
 ps_memory_sweep(struct ps_runtime *runtime)
 {
-    sweep(runtime, false);
+    sweep(runtime, NULL);
 }
 
 static struct ps_block *
@@ -387,9 +424,10 @@ drop_idle(struct ps_memory_pool *pool, size_t most)
     }
 }
 
-/* Fill in data and nbytes.  If memory is short, retry after a sweep. */
+/* Fill in data and nbytes.  If memory is short, retry after a sweep that waits
+ * within the limit. */
 static ps_status
-allocate(struct ps_block *block, size_t nbytes)
+allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
 {
     if (nbytes == 0) {
         return PS_SUCCESS;
@@ -397,9 +435,12 @@ allocate(struct ps_block *block, size_t nbytes)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        sweep(runtime, !may_not_wait());
+        sweep(runtime, may_not_wait() ? NULL : limit);
         drop_idle(&runtime->memory, 0);
-        status = allocate_native(block, nbytes);
+        /* A signal handler may have forked, and this be the child. */
+        status = block->generation == ps_generation()
+                     ? allocate_native(block, nbytes)
+                     : PS_ERROR_FOREIGN;
     }
     if (status == PS_SUCCESS) {
         block->nbytes = nbytes;
@@ -478,7 +519,7 @@ wait_for_side(struct ps_stream *stream)
 
 ps_status
 ps_block_create(struct ps_stream *stream, size_t nbytes,
-                struct ps_block **result)
+                const struct ps_limit *limit, struct ps_block **result)
 {
     struct ps_device *device = stream->device;
     if (device->runtime->backend->memory_allocate == NULL) {
@@ -499,7 +540,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     }
     if (status == PS_SUCCESS) {
         block->stream = ps_stream_ref(stream);
-        status = allocate(block, nbytes);
+        status = allocate(block, nbytes, limit);
     }
     if (status == PS_SUCCESS && captured) {
         status = wait_for_side(stream);
@@ -548,7 +589,7 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
 
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
-                       struct ps_block **result)
+                       const struct ps_limit *limit, struct ps_block **result)
 {
     if (device->runtime->backend->pinned_allocate == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
@@ -573,7 +614,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     block->pinned = true;
     /* Callables may have left more than is kept. */
     drop_idle(&device->runtime->memory, IDLE_BYTES);
-    ps_status status = allocate(block, rounded);
+    ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
         drop_block(block);
         return status;
@@ -639,7 +680,7 @@ ps_block_unref(struct ps_block *block)
         ps_uses_record(block);
         retire(block);
     }
-    sweep(device->runtime, false);
+    sweep(device->runtime, NULL);
     return status;
 }
 

@@ -129,14 +129,17 @@ ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
 }
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
- * be 0.  If memory is short, waits for the work that uses retired blocks.  May
+ * be 0.  If memory is short, waits within the limit for the work that uses
+ * retired blocks, or as long as it takes if the backend knows no limits.  May
  * block. */
-ps_status ps_block_create(struct ps_stream *stream, size_t nbytes,
-                          struct ps_block **block);
+ps_status
+ps_block_create(struct ps_stream *stream, size_t nbytes,
+                const struct ps_limit *limit, struct ps_block **block);
 
 /* Likewise, nbytes of pinned memory that the device's runtime reaches. */
-ps_status ps_block_create_pinned(struct ps_device *device, size_t nbytes,
-                                 struct ps_block **block);
+ps_status
+ps_block_create_pinned(struct ps_device *device, size_t nbytes,
+                       const struct ps_limit *limit, struct ps_block **block);
 
 /* A block of memory that somebody else owns; it counts in no statistics.
  * After success the loan's owner is given back by its release. */

@@ -54,21 +54,33 @@ record(struct ps_block_use *use)
     }
 }
 
-bool
-ps_use_is_over(struct ps_block_use *use, bool wait)
+static ps_status
+wait_for(struct ps_block_use *use, const struct ps_limit *limit)
 {
+    return use->recorded ? ps_event_synchronize(use->done, limit)
+                         : ps_stream_synchronize(use->stream, limit);
+}
+
+bool
+ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait)
+{
+    ps_status waited = PS_ERROR_NOT_READY;
+
     if (ps_stream_in_capture(use->stream)) {
         return false;
     }
     record(use);
+    if (wait != NULL) {
+        waited = wait_for(use, wait);
+    }
+    if (waited == PS_ERROR_NOT_SUPPORTED) {
+        waited = wait_for(use, NULL);
+    }
     if (use->recorded) {
-        if (wait) {
-            ps_event_synchronize(use->done, NULL);
-        }
         return is_done(use);
     }
     /* With no event, an idle stream is the end of the use, or a wait. */
-    return (wait && ps_stream_synchronize(use->stream, NULL) == PS_SUCCESS) ||
+    return waited == PS_SUCCESS ||
            says_over(ps_stream_query_quietly(use->stream));
 }
 

@@ -47,8 +47,9 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status);
  */
 void ps_uses_record(struct ps_block *block);
 
-/* Whether the stream's work with a block that was given up is done.  wait: so
- * that it is, unless the stream is captured. */
-bool ps_use_is_over(struct ps_block_use *use, bool wait);
+/* Whether the stream's work with a block that was given up is done.  wait:
+ * NULL, or wait until it is, unless the stream is captured, within the limit
+ * if the backend knows limits. */
+bool ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait);
 
 #endif

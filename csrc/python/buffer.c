@@ -17,6 +17,7 @@
 #include "stream.h"
 #include "submit.h"
 #include "transfer.h"
+#include "wait.h"
 
 static BufferObject *
 as_buffer(PyObject *self)
@@ -144,16 +145,22 @@ span_create(struct module_state *state, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
 {
     struct ps_runtime *runtime = device->runtime;
-    struct ps_block *block;
+    struct ps_block *block = NULL;
+    struct core_wait wait;
     ps_status status;
     let_others_run();
-    Py_BEGIN_ALLOW_THREADS
+    wait_begin(&wait, NO_TIMEOUT);
     ps_memory_sweep(runtime);
     status = stream != NULL
-                 ? ps_block_create(stream, (size_t)nbytes, &block)
-                 : ps_block_create_pinned(device, (size_t)nbytes, &block);
-    Py_END_ALLOW_THREADS
+                 ? ps_block_create(stream, (size_t)nbytes, &wait.limit, &block)
+                 : ps_block_create_pinned(device, (size_t)nbytes, &wait.limit,
+                                          &block);
+    status = wait_end(&wait, status);
     memory_report(state, runtime);
+    if (status != PS_SUCCESS && block != NULL) {
+        /* The handler raised when there was memory at last. */
+        block_release(state, block);
+    }
     if (status != PS_SUCCESS) {
         raise_not_allocated(state, device, nbytes, stream == NULL, status);
         return -1;

@@ -68,22 +68,15 @@ synchronize(const struct work *work, const struct ps_limit *limit)
                                : ps_device_synchronize(work->device, limit);
 }
 
-/* The main thread, while it waits. */
-struct main_wait {
-    PyThreadState *thread;
-    unsigned generation;
-    ps_status status;
-};
-
 /* Whether a signal's handler raised, or forked.  Signals are the main
  * thread's; another one could find the interpreter at its end, and would leave
  * the backend with a wait whose stack is gone. */
 static int
 is_disturbed(void *argument)
 {
-    struct main_wait *wait = argument;
-    if (syscall(SYS_gettid) != getpid()) {
-        return 0;
+    struct core_wait *wait = argument;
+    if (wait->status != PS_SUCCESS || syscall(SYS_gettid) != getpid()) {
+        return wait->status != PS_SUCCESS;
     }
     PyEval_RestoreThread(wait->thread);
     if (PyErr_CheckSignals() < 0) {
@@ -96,24 +89,36 @@ is_disturbed(void *argument)
     return wait->status != PS_SUCCESS;
 }
 
+void
+wait_begin(struct core_wait *wait, int64_t timeout_ns)
+{
+    *wait = (struct core_wait){
+        .limit = {timeout_ns, is_disturbed, wait},
+        .generation = ps_generation(),
+        .status = PS_SUCCESS,
+    };
+    wait->thread = PyEval_SaveThread();
+}
+
+ps_status
+wait_end(struct core_wait *wait, ps_status status)
+{
+    PyEval_RestoreThread(wait->thread);
+    return wait->status != PS_SUCCESS ? wait->status : status;
+}
+
 /* Wait as the backend does.  PS_ERROR_NOT_SUPPORTED if it cannot end the wait
  * in time. */
 static ps_status
 wait_natively(const struct work *work, int64_t timeout_ns)
 {
-    struct main_wait wait = {NULL, ps_generation(), PS_SUCCESS};
-    struct ps_limit limit = {
-        .timeout_ns = timeout_ns,
-        .is_over = is_disturbed,
-        .argument = &wait,
-    };
-    wait.thread = PyEval_SaveThread();
-    ps_status status = synchronize(work, &limit);
+    struct core_wait wait;
+    wait_begin(&wait, timeout_ns);
+    ps_status status = synchronize(work, &wait.limit);
     if (status == PS_ERROR_NOT_SUPPORTED && timeout_ns == NO_TIMEOUT) {
         status = synchronize(work, NULL);
     }
-    PyEval_RestoreThread(wait.thread);
-    return wait.status != PS_SUCCESS ? wait.status : status;
+    return wait_end(&wait, status);
 }
 
 /* Wait for a message a while, until `end` at most: the longer, the longer it

@@ -19,6 +19,22 @@ struct work {
 
 #define NO_TIMEOUT INT64_MAX
 
+/* A wait in core, of the thread that began it. */
+struct core_wait {
+    /* That signal handlers end the wait. */
+    struct ps_limit limit;
+    PyThreadState *thread;
+    unsigned generation;
+    ps_status status;
+};
+
+/* Release the GIL. */
+void wait_begin(struct core_wait *wait, int64_t timeout_ns);
+
+/* Take the GIL: the status, unless a signal handler raised (PS_RAISED) or
+ * forked (PS_ERROR_FOREIGN). */
+ps_status wait_end(struct core_wait *wait, ps_status status);
+
 int64_t monotonic_ns(void);
 
 /* A function's timeout in seconds; -1 with an exception. */

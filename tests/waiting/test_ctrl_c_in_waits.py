@@ -92,6 +92,10 @@ WAITS = {
         "assert waiter.wait(30) == [(3, 0)]",
     ),
     "result": ("stream.submit(int).result()", ""),
+    "memory": (
+        "retired.close(), pystreams.empty(40 << 20, device=device)",
+        "pystreams.empty(40 << 20, device=device)",
+    ),
     "full queue, submit": (
         "[stream.submit(int) for _ in range(70_000)]",
         "",
@@ -107,14 +111,29 @@ WAITS = {
 }
 
 
-EMULATED = {"PYSTREAMS_EMULATE_CUDA": "1"}
+# More than half of it, so that another allocation waits.
+USES_MEMORY = """
+retired = pystreams.empty(40 << 20, device=device)
+held = hold
+def hold():
+    held()
+    retired.fill_(1, stream=stream)
+"""
+
+EMULATED = {
+    "PYSTREAMS_EMULATE_CUDA": "1",
+    "PYSTREAMS_EMULATE_MEMORY": "64MiB",
+}
 
 
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        *[("cpu", case) for case in WAITS],
-        *[("cuda", case) for case in ("stream", "event", "device", "wait")],
+        *[("cpu", case) for case in WAITS if case != "memory"],
+        *[
+            ("cuda", case)
+            for case in ("stream", "event", "device", "wait", "memory")
+        ],
     ],
 )
 def test_interrupted(run_python, name, case):
@@ -122,6 +141,8 @@ def test_interrupted(run_python, name, case):
     prologue = PROLOGUE.format(name=name)
     if case == "export":
         prologue += "host = pystreams.empty(8, device='cpu')\n"
+    if case == "memory":
+        prologue += USES_MEMORY
     if case == "full queue, wait_stream":
         # Something to wait for each time.
         prologue += "other.submit(go.wait, 60)\n"
@@ -245,6 +266,32 @@ def test_other_threads_are_left_alone(engine):
         assert ended == []
     thread.join()
     assert ended == [True]
+
+
+def test_a_handler_that_forks_in_an_allocation(run_python):
+    """The child has all memory of its own devices."""
+    code = (
+        PROLOGUE.format(name="cuda")
+        + USES_MEMORY
+        + """
+def handler(number, frame):
+    children.append(os.fork())
+    go.set()
+children = []
+signal.signal(signal.SIGALRM, handler)
+hold()
+retired.close()
+signal.setitimer(signal.ITIMER_REAL, 0.07)
+try:
+    taken = pystreams.empty(40 << 20, device=device)
+except RuntimeError as error:
+    free, total = pystreams.cuda.mem_get_info()
+    os._exit("made before a fork" not in str(error) or free < total)
+print(os.waitpid(children[0], 0)[1])
+"""
+    )
+    done = run_python(code, env=EMULATED, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)
 
 
 def test_a_handler_that_forks(run_python):
