@@ -1,7 +1,7 @@
 """Streams, events and the work they order, on CUDA devices and on the CPU.
 
 Importing this package starts no thread and touches no driver.  At exit it
-waits up to 5 seconds for work that is running, and starts no more.
+waits up to 5 seconds for running work, and does not start pending work.
 """
 
 from __future__ import annotations

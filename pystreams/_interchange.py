@@ -1,6 +1,6 @@
 """The CUDA array interface of other libraries, read and checked.
 
-Whether the memory is as the interface claims is checked by the caller, in C.
+The caller, in C, checks whether the memory is as the interface claims.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def parser() -> Parser:
         "file",
         nargs="?",
         metavar="FILE",
-        help="any regular file; a large one shows most (default: the Python "
+        help="any regular file, best a large one (default: the Python "
         "interpreter's own)",
     )
     demo.add_argument(

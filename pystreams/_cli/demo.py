@@ -3,7 +3,7 @@
 A lane has a stream on each device of its path, and buffers for one chunk of
 the file.  In stream order, a callable reads a chunk, copies take it from
 device to device and back, and the callable that reads the next chunk checks
-it.  So the main thread only queues more work, on lanes whose callable ended.
+it.  So the main thread only queues more work on lanes whose callable ended.
 """
 
 from __future__ import annotations

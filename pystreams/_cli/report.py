@@ -1,6 +1,7 @@
 """The report that `python -m pystreams` prints of this machine.
 
-To gather it initializes every device, as only then its priorities are known.
+Gathering it initializes every device, since a device's priorities are known
+only afterwards.
 """
 
 from __future__ import annotations

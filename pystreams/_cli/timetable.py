@@ -1,4 +1,4 @@
-"""The demo's result for a person: figures, and when each stream copied.
+"""The demo's result as text: figures, and a chart of each stream's copies.
 
 Uses ASCII if the output's encoding has no block characters.
 """

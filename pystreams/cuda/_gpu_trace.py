@@ -1,7 +1,7 @@
 """Callbacks for operations on CUDA devices, under torch's names.
 
-They get raw handles as ints, and run as those of pystreams.trace do, between
-pystreams._C._activate_gpu_trace() and _deactivate_gpu_trace().
+A callback gets raw handles as ints.  It runs like one of pystreams.trace, but
+only between pystreams._C._activate_gpu_trace() and _deactivate_gpu_trace().
 """
 
 from __future__ import annotations

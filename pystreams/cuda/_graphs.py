@@ -1,7 +1,7 @@
 """Captures and graphs with torch's names, words and errors.
 
-To end a capture, and to enter and leave a `graph` block, is one C call each,
-so that Ctrl-C cannot interrupt it halfway.
+Ending a capture, entering a `graph` block and leaving it are one C call each,
+so that Ctrl-C cannot interrupt them halfway.
 """
 
 from __future__ import annotations

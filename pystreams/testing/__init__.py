@@ -4,10 +4,10 @@ any registered backend.
     pytest --pyargs pystreams.testing --pystreams-device mtia \\
         --pystreams-plugin fake_device
 
-Each test is marked with the sentence of the contract that it tests.  Most of
-them keep a stream busy until they open a gate: by launch(stream) -> id and
-complete(id) of the plugin, else by a host function, a gate or a sleep of the
-backend.
+Each test is marked with the sentence of the contract that it tests.  Most
+tests keep a stream busy until they open a gate: by launch(stream) -> id and
+complete(id) of the plugin if it has them, else by a host function, a gate or a
+sleep of the backend.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ways to keep a stream busy for as long as a test needs.
 
 A closed gate may delay every other gate, as the single thread of cudart's
-host functions does: no test relies on two being independent.
+host functions does, so no test relies on two gates being independent.
 """
 
 from __future__ import annotations

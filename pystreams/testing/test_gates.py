@@ -1,4 +1,4 @@
-"""Gates, by the callables that they hold back."""
+"""Gates, tested with the callables that they hold back."""
 
 from pystreams import _C
 from pystreams.testing import contract

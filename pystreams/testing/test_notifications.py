@@ -1,4 +1,4 @@
-"""Notifications, by the messages that a Waiter gets."""
+"""Notifications, tested with the messages that a Waiter receives."""
 
 from pystreams import _C
 from pystreams.testing import contract

@@ -1,6 +1,6 @@
 """Streams.
 
-Tests see by recorded events what a stream has done, so that a fault of
+Tests check a stream's progress with recorded events, so that a fault of
 stream_query fails only the tests of stream_query.
 """
 

@@ -1,7 +1,7 @@
 """Waits with a limit, so that no test hangs if the device does.
 
-A call that may hang runs in a thread of its own.  If the device even keeps
-the GIL, faulthandler prints the traceback and ends the process.
+A call that may hang runs in a thread of its own.  If the call hangs with the
+GIL held, faulthandler prints the traceback and ends the process.
 """
 
 from __future__ import annotations
