@@ -15,14 +15,14 @@ REACHED = (
     "gate_open."
 )
 WRITTEN = (
-    "*gate is written before reached can run, so that reached may open it, "
-    "and means nothing after a failure; reached never runs then, nor once "
-    "shutdown has begun."
+    "*gate is written before reached can run, so that reached may open it. "
+    "After a failure, *gate means nothing and reached never runs; nor does it "
+    "once shutdown has begun."
 )
 OPEN = (
-    "Open the gate, whether it was reached or not, and give it up: exactly "
-    "once for each gate, a failed stream's too, from any thread, even after "
-    "shutdown."
+    "Open the gate, whether it was reached or not, and destroy it. Called "
+    "exactly once for each gate, on any thread, even if its stream has failed "
+    "and after shutdown."
 )
 
 

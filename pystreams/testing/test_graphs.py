@@ -13,10 +13,10 @@ from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 
 RESTORED = (
-    "Whatever the status, but for PS_ERROR_CAPTURE_UNMATCHED, its streams are "
-    "as they were before."
+    "After any status but PS_ERROR_CAPTURE_UNMATCHED, its streams are as they "
+    "were before."
 )
-EXTERNAL = "but to be done by each launch, of the event itself"
+EXTERNAL = "but each launch executes it, on the event itself."
 LAUNCH = (
     "Queue the graph's work as one operation of the stream, after "
     "its pending work and after the executable's earlier "
@@ -251,7 +251,7 @@ def test_reset_while_a_launch_is_queued(device: Device, busy: Busy) -> None:
     assert read(buffer, stream) == 2
 
 
-@contract("graph_destroy", "Give them up.", "memory_fill")
+@contract("graph_destroy", "Destroy it.", "memory_fill")
 def test_capture_again_after_a_reset(device: Device) -> None:
     stream = device.stream()
     buffer = filled(device, stream, 1)

@@ -125,7 +125,7 @@ def test_copies_keep_their_order(device: Device, busy: Busy) -> None:
 
 @contract(
     "memory_fill",
-    "Queue the setting of nbytes (> 0) of device or pinned memory to value.",
+    "Queue a fill of nbytes (> 0) of device or pinned memory with value.",
 )
 def test_fill(device: Device) -> None:
     stream = device.stream()
@@ -138,7 +138,7 @@ def test_fill(device: Device) -> None:
 
 @contract(
     "memory_info",
-    "Bytes free, as an allocation can still get them, and in all.",
+    "The bytes that allocations can still get, and the bytes in all.",
 )
 def test_info(device: Device) -> None:
     for index in range(device.count):
@@ -161,7 +161,7 @@ class Claim:
 
 @contract(
     "memory_device",
-    "Statuses: PS_ERROR_INVALID_VALUE if it is in no device's.",
+    "Statuses: PS_ERROR_INVALID_VALUE if no device has it.",
 )
 def test_where_an_address_is(device: Device) -> None:
     if device.name != "cuda":

@@ -9,22 +9,22 @@ from pystreams.testing.watch import SOON, eventually, never
 FAILURE = 719
 
 OF_STREAM = (
-    "Have reached called, once, when the work that the stream has now is done "
-    "or has failed, whatever it gets later and whatever becomes of it."
+    "Call reached once, when the work that the stream has now is done or has "
+    "failed, regardless of its later work and of its destruction."
 )
 NO_PLACE = (
-    "Takes no place in the stream's queue, so a full one is no hindrance; "
+    "Takes no place in the stream's queue, so it succeeds if that is full; "
     "disturbs no capture on any thread."
 )
 OF_EVENT = (
-    "Likewise, when the event's record in effect at the call is done, which "
-    "it is if there is none: no later record and no destruction of the event "
+    "Likewise, when the event's record in effect at the call is done; at once "
+    "if there is none. No later record and no destruction of the event "
     "changes that, nor does the state of any stream that the record was not "
     "made on."
 )
 CANCELLED = (
-    "Take the notification back: with PS_SUCCESS reached never runs, and "
-    "nothing is left of it."
+    "Cancel the notification: after PS_SUCCESS reached never runs, and the "
+    "backend does not use the memory any more."
 )
 
 

@@ -30,7 +30,7 @@ def test_milliseconds(device: Device, busy: Busy) -> None:
 
 @contract(
     "event_elapsed",
-    "May be negative when end was recorded on another stream and passed "
+    "May be negative if end was recorded on another stream and completed "
     "first.",
 )
 def test_backwards(device: Device) -> None:

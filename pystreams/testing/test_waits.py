@@ -19,8 +19,8 @@ LIMITED = (
 )
 SAME = "The limit is as in device_synchronize."
 ENDED = (
-    "NULL, or asked every 50 ms or so with the argument: anything but 0 ends "
-    "the wait."
+    "NULL, or a function to call about every 50 ms with the argument; a "
+    "result other than 0 ends the wait."
 )
 
 

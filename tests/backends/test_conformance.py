@@ -17,10 +17,10 @@ DEFAULT = (
 )
 STATUSES = "Statuses: the failure of "
 GATE = "Queue a gate: once the work before it is done or has failed,"
-NOTIFIED = "Have reached called, once, when the work that the stream has now"
+NOTIFIED = "Call reached once, when the work that the stream has now"
 ENDING = "The program is ending:"
 LATER_WAIT = "A later wait returns PS_ERROR_SHUTTING_DOWN"
-ENDED = "NULL, or asked every 50 ms or so"
+ENDED = "NULL, or a function to call about every 50 ms"
 
 # What breaks, under which sentence, by the fault of tests/broken_device.
 FAULTS = {

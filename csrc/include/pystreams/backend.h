@@ -62,18 +62,18 @@ enum {
     PS_ERROR_CONTEXT_DESTROYED = 709,
     PS_ERROR_NOT_PERMITTED = 800,
     PS_ERROR_NOT_SUPPORTED = 801,
-    PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not while it is captured */
+    PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not during a capture */
     PS_ERROR_CAPTURE_INVALIDATED = 901, /* by an earlier failure */
     PS_ERROR_CAPTURE_MERGE = 902,       /* two captures would become one */
     PS_ERROR_CAPTURE_UNMATCHED = 903,   /* it began on another stream */
     PS_ERROR_CAPTURE_UNJOINED = 904,    /* a fork was not joined */
-    PS_ERROR_CAPTURE_ISOLATION = 905,   /* waits for what is not captured */
-    PS_ERROR_CAPTURE_IMPLICIT = 906,    /* so would the default stream */
+    PS_ERROR_CAPTURE_ISOLATION = 905,   /* a wait for uncaptured work */
+    PS_ERROR_CAPTURE_IMPLICIT = 906,    /* by the default stream's order */
     PS_ERROR_CAPTURED_EVENT = 907,      /* the record was captured */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
     PS_ERROR_TIMED_OUT = 909,
     PS_ERROR_UNKNOWN = 999,
-    PS_ERROR_QUEUE_FULL = 1000, /* the one that cudaError_t has not */
+    PS_ERROR_QUEUE_FULL = 1000, /* not a cudaError_t */
 };
 
 /* Device types have torch's numbering (c10::DeviceType). */
@@ -88,26 +88,27 @@ typedef uintptr_t ps_handle;
 
 typedef void (*ps_host_function)(void *argument);
 
-/* status is the failure of the work before it, PS_SUCCESS if there is none. */
+/* The status is the failure of the work before the notification, or
+ * PS_SUCCESS. */
 typedef void (*ps_notification_function)(void *argument, ps_status status);
 
-/* A pending call of reached(argument, status), in memory of the caller's.  The
- * caller fills in these two and passes it to stream_notify or event_notify.
- * After success the memory belongs to the backend until it calls reached or
- * notify_cancel has succeeded. */
+/* A pending call of reached(argument, status), in the caller's memory.  The
+ * caller fills in these two members and passes the notification to
+ * stream_notify or event_notify.  If that succeeds, the memory belongs to the
+ * backend until it calls reached or until notify_cancel succeeds. */
 struct ps_notification {
     ps_notification_function reached;
     void *argument;
-    /* For the backend's use, as are the two functions below. */
+    /* For the backend's use, like the two functions below. */
     struct ps_notification *next;
     struct ps_notification *previous;
-    struct ps_notification **ring; /* that it is in, or NULL */
+    struct ps_notification **ring; /* its ring, or NULL */
     uint64_t number;
     ps_status status;
 };
 
-/* Put it at the end of a ring, named by its last element, NULL if empty; or
- * take it out of the ring that it is in. */
+/* Append the notification to a ring, or remove it from its ring.  A ring is
+ * named by its last element, NULL if the ring is empty. */
 static inline void
 ps_notification_append(struct ps_notification **ring,
                        struct ps_notification *notification)
@@ -135,7 +136,7 @@ ps_notification_remove(struct ps_notification *notification)
 
 /* Flags of event_create; a combination by |. */
 enum {
-    PS_EVENT_TIMING = 1,       /* event_elapsed will be asked of it */
+    PS_EVENT_TIMING = 1,       /* event_elapsed may take it */
     PS_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
     PS_EVENT_INTERPROCESS = 4, /* another process may open it; never timed */
 };
@@ -143,9 +144,9 @@ enum {
 /* The size of an interprocess handle. */
 enum { PS_IPC_HANDLE_BYTES = 64 };
 
-/* Which threads may not make calls that a capture does not record, such as
- * allocations, while it lasts: all, the capturing one, or none.  The numbers
- * are cudaStreamCaptureMode's. */
+/* While a capture lasts, some threads may not make calls that it does not
+ * record, such as allocations: all threads, the capturing one, or none.  The
+ * numbers are those of cudaStreamCaptureMode. */
 enum ps_capture_mode {
     PS_CAPTURE_GLOBAL,
     PS_CAPTURE_THREAD_LOCAL,
@@ -159,9 +160,9 @@ enum {
     PS_BACKEND_FORKABLE = 1,
     /* The devices only stand in for those of this device type. */
     PS_BACKEND_EMULATED = 2,
-    /* Other libraries of the process use the devices too, and may keep any
-     * call waiting for a callback of theirs that needs the GIL: the thread
-     * state is detached in all members but status_name, status_text,
+    /* Other libraries in the process use the devices too, and may block any
+     * call until a callback of theirs has run, which needs the GIL.  So the
+     * thread state is detached in all members but status_name, status_text,
      * device_current, device_restore, event_query, event_elapsed and
      * gate_open. */
     PS_BACKEND_SHARED = 4,
@@ -172,9 +173,10 @@ enum {
 /* The limit of a wait. */
 struct ps_limit {
     int64_t timeout_ns;
-    /* NULL, or asked every 50 ms or so with the argument: anything but 0 ends
-     * the wait.  On the thread that waits, with none of the backend's locks
-     * held.  The exception to "a backend never calls Python". */
+    /* NULL, or a function to call about every 50 ms with the argument; a
+     * result other than 0 ends the wait.  It is called on the waiting thread,
+     * with none of the backend's locks held.  This is the exception to "a
+     * backend never calls Python". */
     int (*is_over)(void *argument);
     void *argument;
 };
@@ -191,10 +193,11 @@ struct ps_device_properties {
 };
 
 struct ps_backend {
-    /* sizeof(struct ps_backend), in the header that the table was compiled
-     * with.  Later headers add members at the end: those that an older table
-     * does not have are taken for NULL, from a copy of it that is the members'
-     * backend then, and those that a newer table has more are not read. */
+    /* sizeof(struct ps_backend) in the header that the table was compiled
+     * with.  Later headers add members at the end.  If the table is older than
+     * core, its missing members count as NULL, and the members get a completed
+     * copy of the table as their backend.  If it is newer, its additional
+     * members are not read. */
     size_t struct_size;
     /* PS_BACKEND_FORKABLE and the other flags. */
     uint32_t flags;
@@ -216,10 +219,10 @@ struct ps_backend {
 
     /* ---- Required: devices -------------------------------------------- */
 
-    /* How many devices there are.  The first call that a backend gets, and
-     * the only one when the answer is 0 or a failure.  Core asks anew until a
-     * device is used: from then on the count stays.  May block.  Must
-     * initialize no device, and must leave the process free to fork.
+    /* How many devices there are.  The first call to a backend, and the only
+     * one if the result is 0 or a failure.  Core calls it again until a device
+     * is used; after that the count is fixed.  May block.  Must initialize no
+     * device, and must leave the process free to fork.
      * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
     ps_status (*device_count)(const struct ps_backend *backend, int *count);
 
@@ -244,8 +247,8 @@ struct ps_backend {
      * Statuses: the failure of any of that work.
      * Unless limit is NULL, PS_ERROR_TIMED_OUT once it is reached and some of
      * that work is not done.  A backend that cannot end such a wait returns
-     * PS_ERROR_NOT_SUPPORTED for a limit, at once, whatever there is to wait
-     * for. */
+     * PS_ERROR_NOT_SUPPORTED for a limit, at once, even if all work is done.
+     */
     ps_status (*device_synchronize)(const struct ps_backend *backend,
                                     int device, const struct ps_limit *limit);
 
@@ -280,7 +283,7 @@ struct ps_backend {
                               ps_handle stream);
 
     /* Wait until all work queued before the call is done.  May block.  Not
-     * always called where stream_query says PS_SUCCESS.
+     * always called if stream_query returns PS_SUCCESS.
      * Statuses: the first failure of the stream's work, at every call.
      * The limit is as in device_synchronize. */
     ps_status (*stream_synchronize)(const struct ps_backend *backend,
@@ -305,9 +308,9 @@ struct ps_backend {
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
-    /* Optional; NULL if a handle does not tell.  The device of a stream made
-     * by another library; never called for stream 0.  Answers, and leaves
-     * *device alone if the handle stands for a stream of every device.
+    /* Optional; NULL if a handle does not identify its device.  The device of
+     * a stream made by another library; never called for stream 0.  Answers.
+     * If the handle denotes a stream of every device, *device is unchanged.
      * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);
@@ -349,8 +352,8 @@ struct ps_backend {
     /* ---- Optional group: timing ---------------------------------------- */
 
     /* Milliseconds between two events of one device, both made with
-     * PS_EVENT_TIMING, recorded and done.  May be negative when end was
-     * recorded on another stream and passed first.  Answers.
+     * PS_EVENT_TIMING, recorded and done.  May be negative if end was
+     * recorded on another stream and completed first.  Answers.
      * Statuses: PS_ERROR_NOT_READY, PS_ERROR_INVALID_HANDLE. */
     ps_status (*event_elapsed)(const struct ps_backend *backend, int device,
                                ps_handle start, ps_handle end,
@@ -412,13 +415,13 @@ struct ps_backend {
                              ps_handle stream, void *destination,
                              const void *source, size_t nbytes);
 
-    /* Queue the setting of nbytes (> 0) of device or pinned memory to value.
-     * May block. */
+    /* Queue a fill of nbytes (> 0) of device or pinned memory with value.  May
+     * block. */
     ps_status (*memory_fill)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
                              uint8_t value, size_t nbytes);
 
-    /* Bytes free, as an allocation can still get them, and in all.  May
+    /* The bytes that allocations can still get, and the bytes in all.  May
      * block. */
     ps_status (*memory_info)(const struct ps_backend *backend, int device,
                              uint64_t *free, uint64_t *total);
@@ -428,9 +431,10 @@ struct ps_backend {
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
 
-    /* Optional; NULL if an address does not tell.  The device whose memory the
-     * address is in; device is one that the caller uses.  Answers.
-     * Statuses: PS_ERROR_INVALID_VALUE if it is in no device's. */
+    /* Optional; NULL if an address does not identify its device.  The device
+     * that has the memory at the address; device is one that the caller uses.
+     * Answers.
+     * Statuses: PS_ERROR_INVALID_VALUE if no device has it. */
     ps_status (*memory_device)(const struct ps_backend *backend, int device,
                                const void *address, int *owner);
 
@@ -450,16 +454,16 @@ struct ps_backend {
 
     /* ---- Optional group: notifications (all or none) -------------------- */
 
-    /* Have reached called, once, when the work that the stream has now is done
-     * or has failed, whatever it gets later and whatever becomes of it.  The
-     * status is the first failure of the stream's work up to there.
+    /* Call reached once, when the work that the stream has now is done or has
+     * failed, regardless of its later work and of its destruction.  The status
+     * is the first failure of the stream's work up to that point.
      *
-     * reached runs with no lock held on any thread: one of the backend's, one
-     * that calls the backend, or this one before the call returns.  It must be
-     * short, must not wait, calls nothing of the backend but gate_open, and
-     * never runs once shutdown has begun.
+     * reached runs with no lock held, on a thread of the backend, on one that
+     * calls the backend, or on this one before the call returns.  It must be
+     * short, must not wait, calls no member but gate_open, and never runs once
+     * shutdown has begun.
      *
-     * Takes no place in the stream's queue, so a full one is no hindrance;
+     * Takes no place in the stream's queue, so it succeeds if that is full;
      * disturbs no capture on any thread.  Enqueues.
      * Statuses: PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is being
      * captured, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
@@ -467,8 +471,8 @@ struct ps_backend {
                                ps_handle stream,
                                struct ps_notification *notification);
 
-    /* Likewise, when the event's record in effect at the call is done, which
-     * it is if there is none: no later record and no destruction of the event
+    /* Likewise, when the event's record in effect at the call is done; at once
+     * if there is none.  No later record and no destruction of the event
      * changes that, nor does the state of any stream that the record was not
      * made on.  The status is the failure of the work before it.  May block.
      * Statuses: PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
@@ -477,11 +481,11 @@ struct ps_backend {
                               ps_handle event,
                               struct ps_notification *notification);
 
-    /* Take the notification back: with PS_SUCCESS reached never runs, and
-     * nothing is left of it.  PS_ERROR_NOT_READY is too late: reached has run,
-     * runs, or is about to; the caller keeps the memory alive during the call.
-     * From any thread, even after shutdown; the stream or the event of the
-     * device may be gone.  Answers. */
+    /* Cancel the notification: after PS_SUCCESS reached never runs, and the
+     * backend does not use the memory any more.  PS_ERROR_NOT_READY means that
+     * it is too late: reached has run, runs, or is about to.  The caller keeps
+     * the memory alive during the call.  Called on any thread, even after
+     * shutdown; the stream or the event may have been destroyed.  Answers. */
     ps_status (*notify_cancel)(const struct ps_backend *backend, int device,
                                struct ps_notification *notification);
 
@@ -492,8 +496,8 @@ struct ps_backend {
      * the stream from here on starts only after gate_open.
      *
      * reached runs as stream_notify says.  *gate is written before reached can
-     * run, so that reached may open it, and means nothing after a failure;
-     * reached never runs then, nor once shutdown has begun.
+     * run, so that reached may open it.  After a failure, *gate means nothing
+     * and reached never runs; nor does it once shutdown has begun.
      *
      * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED on a stream that is being
      * captured, or by a driver that has no gates. */
@@ -502,9 +506,9 @@ struct ps_backend {
                              ps_notification_function reached, void *argument,
                              ps_handle *gate);
 
-    /* Open the gate, whether it was reached or not, and give it up: exactly
-     * once for each gate, a failed stream's too, from any thread, even after
-     * shutdown.  Answers, but for the notifications that it runs. */
+    /* Open the gate, whether it was reached or not, and destroy it.  Called
+     * exactly once for each gate, on any thread, even if its stream has failed
+     * and after shutdown.  Answers, but for the notifications that it runs. */
     ps_status (*gate_open)(const struct ps_backend *backend, int device,
                            ps_handle gate);
 
@@ -525,9 +529,9 @@ struct ps_backend {
 
     /* End the capture that began on the stream: on the thread that began it,
      * unless the mode was PS_CAPTURE_RELAXED or the graph was dropped.
-     * *operations says how many were captured.  Whatever the status, but for
-     * PS_ERROR_CAPTURE_UNMATCHED, its streams are as they were before.
-     * May block.
+     * *operations is the number of captured operations.  After any status but
+     * PS_ERROR_CAPTURE_UNMATCHED, its streams are as they were before.  May
+     * block.
      * Statuses: PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
     ps_status (*capture_end)(const struct ps_backend *backend, int device,
                              ps_handle stream, ps_handle *graph,
@@ -540,9 +544,9 @@ struct ps_backend {
                                        enum ps_capture_mode *mode);
 
     /* As event_record and stream_wait_event on a stream that is being
-     * captured, but to be done by each launch, of the event itself: it must
-     * live as long as the graph.  Enqueues.
-     * Statuses: PS_ERROR_NOT_SUPPORTED, for a PS_EVENT_INTERPROCESS one. */
+     * captured, but each launch executes it, on the event itself.  The event
+     * must live as long as the graph.  Enqueues.
+     * Statuses: PS_ERROR_NOT_SUPPORTED for a PS_EVENT_INTERPROCESS one. */
     ps_status (*event_record_external)(const struct ps_backend *backend,
                                        int device, ps_handle event,
                                        ps_handle stream);
@@ -563,7 +567,7 @@ struct ps_backend {
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
-    /* Give them up.  Launches that were queued still run.  May block. */
+    /* Destroy it.  Launches that were queued still run.  May block. */
     ps_status (*executable_destroy)(const struct ps_backend *backend,
                                     int device, ps_handle executable);
     ps_status (*graph_destroy)(const struct ps_backend *backend, int device,
