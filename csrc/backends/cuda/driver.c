@@ -1,7 +1,7 @@
-/* Looking up libcuda and NVML, and contexts.
+/* Lookup of libcuda and NVML, and contexts.
  *
- * One rule: libcuda stays loaded once it was found, NVML only while devices
- * are counted. */
+ * One rule: libcuda stays loaded once it is found; NVML is loaded only while
+ * devices are counted. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +19,7 @@
     X(device, "nvmlDeviceGetHandleByIndex_v2", (unsigned, void **)) \
     X(uuid, "nvmlDeviceGetUUID", (void *, char *, unsigned))
 
-/* NULL in a version that does not support MIG. */
+/* NULL in versions without MIG. */
 #define NVML_EXTRAS(X)                                                    \
     X(mig_mode, "nvmlDeviceGetMigMode", (void *, unsigned *, unsigned *)) \
     X(mig_most, "nvmlDeviceGetMaxMigDeviceCount", (void *, unsigned *))   \
@@ -108,7 +108,7 @@ find_uuid(const void *devices, int total, const char *text, size_t length)
     return found;
 }
 
-/* How many usable MIG devices a GPU was divided into; -1 if it was not. */
+/* The number of usable MIG devices of a GPU; -1 if it is not divided. */
 static int
 mig_count(const struct nvml *nvml, int index)
 {
@@ -128,10 +128,10 @@ mig_count(const struct nvml *nvml, int index)
     return count;
 }
 
-/* How many of the GPUs the driver shows to this process; -1 if only the driver
- * can tell.  According to NVIDIA's guide to MIG, a process that can see a MIG
- * device sees just one, and no other device; a divided GPU without MIG devices
- * is not shown. */
+/* The number of GPUs that the driver shows to this process; -1 if only the
+ * driver can tell.  According to NVIDIA's guide to MIG, a process that can see
+ * a MIG device sees exactly one, and no other device.  A divided GPU without
+ * MIG devices is not shown. */
 static int
 visible_count(const struct nvml *nvml, int total)
 {
@@ -188,7 +188,7 @@ cuda_context_retain(int device, CUcontext *context)
     if (*context != NULL) {
         return PS_SUCCESS;
     }
-    /* Concurrent threads may each retain it, which does no harm. */
+    /* Several threads may each retain it, which is harmless. */
     status = cuda_driver.init(0);
     if (status == PS_SUCCESS) {
         status = cuda_driver.context_retain(context, device);
@@ -213,8 +213,8 @@ cuda_scope_enter(int device)
         return scope;
     }
     scope.status = cuda_driver.context_set(context);
-    /* A thread without a context is on device 0, and still is once that
-     * device's context is current. */
+    /* A thread without a context is on device 0, and stays there when that
+     * device's context becomes current. */
     scope.switched =
         scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
     return scope;

@@ -1,5 +1,6 @@
-/* The functions of libcuda and NVML that the CUDA backend calls, looked up at
- * run time, so that built files can be imported on a machine with no driver.
+/* The functions of libcuda and NVML that the CUDA backend calls.  They are
+ * looked up at run time, so that built files can be imported on a machine with
+ * no driver.
  *
  * One rule: nothing here initializes the driver before a device is used, so
  * that a process that has only counted devices can fork. */
@@ -44,7 +45,7 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,         \
        unsigned, unsigned, CUstream, void **, void **))
 
-/* Functions that a driver may lack: an older version, or NULL then. */
+/* Functions that an older driver may lack; NULL in that case. */
 #define CUDA_DRIVER_EXTRAS(X)                                              \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent)) \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))            \
@@ -63,7 +64,7 @@ struct cuda_driver {
 /* Written by the first cuda_driver_load, constant from then on. */
 extern struct cuda_driver cuda_driver;
 
-/* Look up the functions.  To be called before any of them, on any thread.
+/* Look up the functions.  Call this before any of them, on any thread.
  * Statuses: PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if it is
  * older than this build. */
 ps_status cuda_driver_load(void);
@@ -80,7 +81,7 @@ int cuda_driver_count(void);
  * call for a device may create it. */
 ps_status cuda_context_retain(int device, CUcontext *context);
 
-/* Between enter and leave the context of a device is current. */
+/* The context of a device is current between enter and leave. */
 struct cuda_scope {
     CUcontext previous;
     int switched;     /* whether leave has to make previous current again */
@@ -111,8 +112,8 @@ cuda_scope_leave(struct cuda_scope scope)
     })
 
 /* Likewise, in the relaxed capture mode, so that the calls invalidate no
- * capture of another stream.  cudart's last error needs no clearing: this copy
- * of cudart is the library's own. */
+ * capture of another stream.  cudart's last error need not be cleared, because
+ * this copy of cudart belongs to the library alone. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \

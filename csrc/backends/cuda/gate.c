@@ -1,6 +1,6 @@
-/* Gates on CUDA streams: completions say that the stream has reached one, and
- * a wait for a word of pinned memory holds the stream until it is opened.
- * Other work that another thread queues on the stream meanwhile may come
+/* Gates on CUDA streams.  Completions report that the stream has reached a
+ * gate, and a wait for a word of pinned memory holds the stream until the gate
+ * is opened.  Work that another thread queues on the stream meanwhile may run
  * between the two. */
 #include <cuda_runtime_api.h>
 
@@ -16,13 +16,13 @@
 
 /* ---- Slots ---- */
 
-/* The words of a gate, in pinned memory.  A slot numbers its gates; each waits
- * until opened is no less than its own number, which opening writes.  As
- * opened only grows, a wait that the device looks at after the slot was reused
- * is still satisfied, so that a slot is free once its gate was reached and
+/* The words of a gate, in pinned memory.  A slot numbers its gates.  Each gate
+ * waits until `opened` is no less than its number, which opening writes.
+ * `opened` only grows, so a wait that the device evaluates after the slot was
+ * reused is still satisfied: a slot is free once its gate was reached and
  * opened, without a query of the device.  The device compares by the sign of
- * the difference: numbers stay below 2^31, and a slot that used them up is
- * never reused. */
+ * the difference, so numbers stay below 2^31, and a slot that has used them up
+ * is never reused. */
 struct slot {
     _Atomic uint32_t opened;
     _Atomic uint32_t reached; /* written by the device */
@@ -108,9 +108,9 @@ slot_wait(const struct slot *slot, ps_handle stream)
 
 /* ---- Arrivals ---- */
 
-/* A busy stream's arrival at a gate.  The word is seen even while another
- * thread holds the driver's locks.  But it is not written after a failure of
- * the work, so there is an event too: the first of the two is reported. */
+/* The arrival of a busy stream at a gate.  Its word is visible even while
+ * another thread holds the driver's locks, but is not written if the work
+ * fails.  So there is an event, too, and the first of the two is reported. */
 struct arrival {
     struct ps_notification word, event;
     struct slot *slot;
@@ -119,7 +119,7 @@ struct arrival {
     atomic_bool reported;
 };
 
-/* The second of the two to come frees it. */
+/* The later one frees it. */
 static void
 event_arrive(void *memory, ps_status status)
 {
@@ -162,7 +162,7 @@ arrival_create(struct slot *slot, ps_notification_function reached,
 
 /* ---- Members ---- */
 
-/* Queue what reports the arrival, and what waits at the gate. */
+/* Queue the report of the arrival, and the wait at the gate. */
 static ps_status
 slot_queue(struct slot *slot, ps_handle stream, struct cuda_completion *event)
 {
@@ -182,7 +182,7 @@ slot_queue(struct slot *slot, ps_handle stream, struct cuda_completion *event)
 }
 
 /* Queue the gate on the stream, which the event's completion has entered.  If
- * the stream is idle it has reached the gate: the caller is to report that. */
+ * the stream is idle, it has reached the gate, and the caller reports that. */
 static ps_status
 gate_queue(struct arrival *arrival, ps_handle stream,
            struct cuda_completion *event, bool *idle)

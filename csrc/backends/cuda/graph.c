@@ -5,7 +5,7 @@
 #include "driver.h"
 #include "table.h"
 
-/* Every member gets the table; few use it. */
+/* Every member takes the table; few use it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 _Static_assert((int)PS_CAPTURE_GLOBAL == (int)cudaStreamCaptureModeGlobal &&
@@ -64,7 +64,7 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Not cudart's function, which may create a context. */
+/* cudart's own function may create a context. */
 ps_status
 cuda_capture_mode_exchange(const struct ps_backend *backend,
                            enum ps_capture_mode *mode)
@@ -104,8 +104,8 @@ cuda_stream_wait_external(const struct ps_backend *backend, int device,
                                                  cudaEventWaitExternal));
 }
 
-/* Memory that another library allocated in the capture and did not free there
- * is freed by the next launch. */
+/* The next launch frees memory that another library allocated in the capture
+ * and did not free there. */
 ps_status
 cuda_graph_instantiate(const struct ps_backend *backend, int device,
                        ps_handle graph, ps_handle *executable)

@@ -1,7 +1,7 @@
 /* CUDA events between processes.
  *
- * One rule: cudart keeps no promise about an event whose maker, or whose
- * latest recorder, has destroyed it or died; waits may then never end. */
+ * One rule: cudart promises nothing about an event once its creator or its
+ * latest recorder has destroyed it or died; waits may then never end. */
 #include <cuda_runtime_api.h>
 
 #include <string.h>
@@ -27,8 +27,8 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* cudart returns any of these for bytes that name no event, and for an event
- * that was destroyed. */
+/* cudart returns one of these for bytes that identify no event, and for an
+ * event that was destroyed. */
 static ps_status
 open_status(cudaError_t error)
 {

@@ -1,8 +1,8 @@
 /* Memory of CUDA devices: allocation, copies, fills.
  *
- * Device memory comes from pools of this library's own, one a device, which
- * keep what is freed: the default pool is other libraries' too, and returns it
- * to the driver at every synchronization. */
+ * Device memory comes from pools of this library's own, one per device, which
+ * keep freed memory.  The default pool is shared with other libraries, and
+ * returns its memory to the driver at every synchronization. */
 #include <cuda_runtime_api.h>
 
 #include <stdatomic.h>
@@ -10,14 +10,14 @@
 #include "driver.h"
 #include "table.h"
 
-/* Every member gets the table; few use it. */
+/* Every member takes the table; few use it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* ---- Pools ---- */
 
 static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
 
-/* The device's pool, made at the first use. */
+/* The device's pool, created at the first use. */
 static cudaError_t
 pool_find(int device, cudaMemPool_t *pool)
 {
@@ -48,7 +48,7 @@ pool_find(int device, cudaMemPool_t *pool)
     return error;
 }
 
-/* The size of the device's freed memory that its pool keeps. */
+/* The bytes of freed memory that the device's pool keeps. */
 static cudaError_t
 pool_idle(int device, uint64_t *nbytes)
 {
@@ -69,7 +69,7 @@ pool_idle(int device, uint64_t *nbytes)
     return error;
 }
 
-/* Give peer access to the memory of device's pool; otherwise copies between
+/* Give peer access to the memory of device's pool.  Otherwise copies between
  * the two are staged, at a tenth of the rate.  Creates no context on either.
  * Returns cudaErrorPeerAccessUnsupported if the devices don't support it. */
 static cudaError_t
@@ -103,8 +103,8 @@ pool_open(int device, int peer)
     return error;
 }
 
-/* Find the memory at an address, and give the device access to it if it is
- * another device's and the two support it. */
+/* Find the memory at an address.  If another device has it, and the two
+ * devices support peer access, give the device access to it. */
 static cudaError_t
 pool_reach(int device, const void *address,
            struct cudaPointerAttributes *found)
@@ -172,8 +172,8 @@ cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaFreeHost(data));
 }
 
-/* Whether the driver does not return before the copy, and the work before it,
- * is done.  CUDA does not document this; it was measured.  The driver stages
+/* Whether the driver returns only when the copy, and the work before it, is
+ * done.  CUDA does not document this; it was measured.  The driver stages
  * small copies from pageable memory. */
 static int
 copy_waits(const struct cudaPointerAttributes *to,
@@ -206,7 +206,7 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
             error = pool_open(to.device, from.device);
         }
         if (error == cudaErrorPeerAccessUnsupported) {
-            /* Memory of pools needs this then; it can't be captured. */
+            /* Memory of pools needs this call, which cannot be captured. */
             return cudaMemcpyPeerAsync(destination, to.device, source,
                                        from.device, nbytes,
                                        (cudaStream_t)stream);

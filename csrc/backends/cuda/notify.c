@@ -1,9 +1,9 @@
 /* Notifications of CUDA streams and events.
  *
  * For a stream, an event of a completion is recorded and polled.  A program's
- * event is polled itself, but before it is recorded again, it is replaced by a
- * completion's event on a side stream that waits for it.  An event that others
- * may record, another process or a graph, is replaced at once. */
+ * event is polled itself; before it is recorded again, a completion's event on
+ * a side stream that waits for it takes its place.  An event that others may
+ * record (another process, or a graph) is replaced at once. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>
@@ -116,8 +116,7 @@ relay_notify(int device, ps_handle event, struct ps_notification *notification)
     return status;
 }
 
-/* *done: the work is done already, so that the caller is to call the
- * notification. */
+/* *done: the work is done already, and the caller calls the notification. */
 static ps_status
 event_notify(int device, ps_handle event, struct ps_notification *notification,
              bool *done)
@@ -128,8 +127,9 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
     if (status == PS_ERROR_NOT_READY && is_shared(event)) {
         status = relay_notify(device, event, notification);
     }
-    /* After too many cancelled waits for a shared event it is polled itself,
-     * though it may have been recorded again when it is seen to be done. */
+    /* After too many cancelled waits for a shared event, the event itself is
+     * polled, although it may have been recorded again by the time it is
+     * done. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

@@ -46,7 +46,7 @@ timespec_of(int64_t ns)
 
 /* ---- Completions ---- */
 
-/* Those in no queue, kept with their events. */
+/* Completions that are in no queue, kept with their events. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_completion *spare[CUDA_DEVICES];
 
@@ -155,8 +155,8 @@ struct poller {
         .wake = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER \
     }
 
-/* There are two because a query of an event may block until another thread's
- * copy is done, and the copy may depend on a word being seen. */
+/* There are two pollers because a query of an event may block until another
+ * thread's copy is done, and that copy may depend on a word being seen. */
 static struct poller events = POLLER("ps-cuda-events");
 static struct poller words = POLLER("ps-cuda-words");
 
@@ -217,7 +217,7 @@ append_locked(struct poller *poller, struct cuda_completion *completion,
     }
 }
 
-/* Let the completion not be found by its handle any more. */
+/* Make the completion unfindable by its handle. */
 static void
 hide_locked(struct cuda_completion *completion)
 {
@@ -277,7 +277,7 @@ is_over_locked(struct poller *poller, struct cuda_completion *first)
     return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
 }
 
-/* Make a list of the ring.  From here on it is too late to cancel. */
+/* Turn the ring into a list.  From here on it is too late to cancel. */
 static void
 detach_locked(struct cuda_completion *completion)
 {
@@ -293,7 +293,7 @@ detach_locked(struct cuda_completion *completion)
 }
 
 /* Poll the first completion of each queue, and the following ones as long as
- * they have occurred.  Take those out and return them, linked by chain. */
+ * they have occurred.  Remove these and return them, linked by chain. */
 static struct cuda_completion *
 sweep_locked(struct poller *poller, bool *more)
 {
@@ -320,8 +320,8 @@ sweep_locked(struct poller *poller, bool *more)
     return over;
 }
 
-/* Call the notifications, whose memory is their owners' again, and release the
- * completion. */
+/* Call the notifications, whose memory belongs to their owners again, and
+ * release the completion. */
 static void
 complete(struct cuda_completion *completion)
 {
@@ -334,8 +334,7 @@ complete(struct cuda_completion *completion)
     cuda_completion_release(completion);
 }
 
-/* Sleep for at least as long as the round took, or until there is something
- * new. */
+/* Sleep for at least as long as the round took, or until there is new work. */
 static void
 back_off_locked(struct poller *poller, unsigned long long seen, bool more,
                 int64_t began)

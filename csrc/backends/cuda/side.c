@@ -1,5 +1,5 @@
-/* Side streams, kept for reuse while they are idle, and while they wait for
- * events whose notifications were cancelled. */
+/* Side streams.  They are kept for reuse while they are idle, and while they
+ * wait for events whose notifications were cancelled. */
 #include "side.h"
 
 #include <cuda_runtime_api.h>
@@ -21,8 +21,8 @@ enum {
     LOOKED_AT = 4, /* busy ones that are queried in search of an idle one */
 };
 
-/* Those that no notification uses, by device: idle ones first, then those that
- * still waited when they were given back, in that order. */
+/* The side streams that no notification uses, by device: first the idle ones,
+ * then those that still waited when they were given back, in that order. */
 static pthread_mutex_t sides_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_side *sides[CUDA_DEVICES];
 
@@ -43,9 +43,9 @@ side_query(struct cuda_side *side)
     return status;
 }
 
-/* Take the one that last waited for the event, or else an idle one; NULL if
- * there is none.  A side stream that waits occupies one of the few channels to
- * the device, so a program that polls one event must not leave several. */
+/* Take the side stream that last waited for the event, or else an idle one, or
+ * NULL.  A side stream that waits occupies one of the few channels to the
+ * device, so a program that polls one event must not leave several. */
 static struct cuda_side *
 side_take_locked(int device, ps_handle event)
 {

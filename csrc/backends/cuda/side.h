@@ -8,16 +8,16 @@
 
 struct cuda_side;
 
-/* Get a side stream on which to wait for the event: an idle one, or one with
+/* Take a side stream on which to wait for the event: an idle one, or one with
  * waits for earlier records of the event whose notifications were cancelled.
- * The device's context is current.  Statuses: PS_ERROR_NOT_READY if there are
- * at least so many of those waits, PS_ERROR_OUT_OF_MEMORY. */
+ * The device's context is current.  Statuses: PS_ERROR_NOT_READY if at least
+ * `most` such waits are pending, PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);
 
 CUstream cuda_side_stream(const struct cuda_side *side);
 
-/* Give it back, whether it is idle or still waits. */
+/* Give it back, idle or waiting. */
 void cuda_side_release(struct cuda_side *side);
 
 /* The event is destroyed, and its handle may become another event's. */

@@ -4,7 +4,7 @@
 #include "driver.h"
 #include "table.h"
 
-/* PTX of a version and a target that every supported device can load. */
+/* PTX of a version and target that every supported device can load. */
 static const char sleep_source[] =
     ".version 6.0\n"
     ".target sm_50\n"
@@ -32,7 +32,7 @@ sleep_queue(ps_handle stream, uint64_t cycles)
     CUlibrary library;
     CUresult error = CUDA_SUCCESS;
 
-    /* Concurrent threads may each load it, which does no harm. */
+    /* Several threads may each load it, which is harmless. */
     if (kernel == NULL) {
         error = cuda_driver.library_load(&library, sleep_source, NULL, NULL, 0,
                                          NULL, NULL, 0);

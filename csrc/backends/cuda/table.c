@@ -15,7 +15,7 @@
 #include "poll.h"
 #include "table.h"
 
-/* Every member gets the table and the device; few use both. */
+/* Every member takes the table and the device; few use both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static const char *

@@ -1,4 +1,4 @@
-/* What the files of this folder give to the table and to each other. */
+/* The functions that the files of this folder share. */
 #ifndef PYSTREAMS_CUDA_TABLE_H
 #define PYSTREAMS_CUDA_TABLE_H
 
@@ -6,14 +6,15 @@
 
 #include <pystreams/backend.h>
 
-/* A function for a member of the table, of the type that backend.h says. */
+/* A function for a member of the table, with the type that backend.h
+ * declares. */
 #define CUDA_MEMBER(name) \
     __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name
 
 /* ---- table.c ---- */
 
-/* The member stream_query, while the device's context is current, and without
- * invalidating a capture: PS_ERROR_CAPTURE_UNSUPPORTED on its streams. */
+/* The member stream_query, for a current context and without invalidating a
+ * capture: PS_ERROR_CAPTURE_UNSUPPORTED on a captured stream. */
 ps_status cuda_stream_state(ps_handle stream);
 
 /* ---- poll.c ---- */
@@ -26,15 +27,16 @@ CUDA_MEMBER(shutdown);
 CUDA_MEMBER(stream_notify);
 CUDA_MEMBER(event_notify);
 
-/* Others may record the event from here on.  PS_ERROR_OUT_OF_MEMORY. */
+/* Declare that others may record the event.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_event_share(ps_handle event);
 
-/* Call before the event is recorded again, if any is polled: a side stream
- * replaces it if it is.  Statuses: of creating a stream and an event. */
+/* Call before the event is recorded again, if any event is polled: a side
+ * stream takes the place of this one if it is.  Statuses: of creating a stream
+ * and an event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
-/* The program gives up the event: true if the backend destroys it later, or
- * else the caller does. */
+/* The program destroys the event.  True if the backend destroys it later;
+ * otherwise the caller does. */
 bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- gate.c ---- */
@@ -47,9 +49,9 @@ CUDA_MEMBER(gate_open);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Wait for the stream, whose context is current, if it is not being captured.
+/* Wait for the stream, whose context is current, unless it is being captured.
  * Call before a call in which the driver would wait for the stream with its
- * locks held, and block the threads that the stream's work depends on.  May
+ * locks held, and so block the threads that the stream's work depends on.  May
  * block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 

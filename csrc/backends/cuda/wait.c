@@ -1,12 +1,12 @@
-/* Waits for CUDA work that poll: unlike a wait inside the driver they can have
- * a limit, and let other threads call the driver. */
+/* Waits for CUDA work by polling.  Unlike a wait inside the driver, they can
+ * have a limit, and let other threads call the driver. */
 #include <time.h>
 
 #include "driver.h"
 #include "poll.h"
 #include "table.h"
 
-/* Poll the event until the limit; without a rest at first. */
+/* Poll the event until the limit, at first without a rest. */
 static ps_status
 event_wait_for(CUevent event, const struct ps_limit *limit)
 {
