@@ -14,8 +14,8 @@
 
 #include "status.h"
 
-/* A flag of core's own, next to the contract's: records and waits that are
- * captured are made by each launch of the graph. */
+/* A flag of core's own, in addition to those of the contract: each launch of a
+ * graph executes the captured records and waits. */
 enum { PS_EVENT_EXTERNAL = 1 << 8 };
 
 struct ps_device;
@@ -29,10 +29,10 @@ struct ps_event {
     unsigned flags;
     /* Created by core for its own use, and not traced. */
     bool internal;
-    /* As PS_EVENT_EXTERNAL: graphs record it, so that nothing is known of it
-     * without asking. */
+    /* The flag PS_EVENT_EXTERNAL: graphs record the event, so its state is
+     * unknown without a query. */
     bool external;
-    /* Whether the latest record was captured, and so will never be done. */
+    /* Whether the latest record was captured, and so never completes. */
     atomic_bool captured;
     struct ps_runtime *runtime;
     /* The only device that may record it; NULL for any.  Constant once other
@@ -43,8 +43,8 @@ struct ps_event {
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The stream of the latest record; of a shared or external event, which
-     * others may have recorded since, something that is no stream. */
+    /* The stream of the latest record.  For a shared or external event, which
+     * others may have recorded since, a value that is no stream. */
     _Atomic ps_handle source;
     /* Its interprocess handle; NULL until exported or opened. */
     struct ps_ipc *_Atomic ipc;
@@ -63,8 +63,8 @@ ps_status ps_event_unref(struct ps_event *event);
 bool ps_event_let_go(struct ps_event *event);
 ps_status ps_event_finish(struct ps_event *event);
 
-/* Give the event its native event on the device, which it has not.  May
- * block.  PS_ERROR_INVALID_DEVICE for another device than its home. */
+/* Create the native event of an event that has none, on the device.  May
+ * block.  PS_ERROR_INVALID_DEVICE for a device other than its home. */
 ps_status ps_event_make(struct ps_event *event, struct ps_device *device);
 
 /* Likewise, unless it has one. */
@@ -76,13 +76,13 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
                : ps_event_make(event, device);
 }
 
-/* Likewise, on the stream's device, if the pool has one: false, with nothing
- * done, if it has none, the event is bound, or its home is elsewhere.
- * Answers. */
+/* Likewise, on the stream's device, with a native event of the pool.  False,
+ * with nothing done, if the pool is empty, the event is bound, or its home is
+ * another device.  Answers. */
 bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
-/* Make the native event that of an event without one.  False if it has one by
- * now. */
+/* Make the handle the native event of an event that has none.  False if it has
+ * one by now. */
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
@@ -106,15 +106,15 @@ ps_status ps_event_synchronize_known(struct ps_event *event);
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
 
-/* The handle of an event made with PS_EVENT_INTERPROCESS, which gets its
- * native event on the device if it has none; of one that was opened, the
- * handle that it was opened by.  Lives as long as the event.  May block.
- * PS_ERROR_NOT_SUPPORTED if the backend has no such events,
- * PS_ERROR_FOREIGN for an event of an ancestor. */
+/* The interprocess handle of an event that was made with
+ * PS_EVENT_INTERPROCESS; creates its native event on the device if there is
+ * none.  For an event that was opened, the handle by which it was opened.
+ * Lives as long as the event.  May block.  PS_ERROR_NOT_SUPPORTED if the
+ * backend has no such events, PS_ERROR_FOREIGN for an event of an ancestor. */
 ps_status ps_event_export(struct ps_event *event, struct ps_device *device,
                           const unsigned char **handle);
 
-/* An event of another process's; see event_open.  May block.
+/* Open an event of another process; see event_open.  May block.
  * PS_ERROR_OWN_HANDLE, PS_ERROR_NOT_SUPPORTED. */
 ps_status ps_event_open(struct ps_device *device,
                         const unsigned char handle[PS_IPC_HANDLE_BYTES],
@@ -123,14 +123,14 @@ ps_status ps_event_open(struct ps_device *device,
 /* In the child of a fork: no thread holds a lock, and nothing was exported. */
 void ps_events_reset_in_child(void);
 
-/* Keep the event for the captures that are under way, see ps_capture_keep. */
+/* Keep the event for the captures in progress; see ps_capture_keep. */
 ps_status ps_event_keep(struct ps_event *event);
 
-/* Whether a record on the stream, or a wait of it, is each launch's to do. */
+/* Whether each launch executes a record on the stream, or a wait of it. */
 bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);
 
-/* Whether other processes may record the event, so that the counts here do not
- * tell. */
+/* Whether other processes may record the event, so that the counts here are
+ * not reliable. */
 static inline bool
 ps_event_is_shared(struct ps_event *event)
 {
@@ -138,8 +138,8 @@ ps_event_is_shared(struct ps_event *event)
            atomic_load_explicit(&event->handle, memory_order_acquire) != 0;
 }
 
-/* Whether the latest record was seen done, or there is none, so that nothing
- * needs to ask the device. */
+/* Whether the latest record was seen to be done, or there is none, so that the
+ * device need not be asked. */
 static inline bool
 ps_event_known_done(struct ps_event *event)
 {

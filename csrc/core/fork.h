@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
-/* How many forks lie between the first process and this one.  An object made
- * in another generation belongs to an ancestor. */
+/* The number of forks between the first process and this one.  An object of
+ * another generation belongs to an ancestor. */
 extern atomic_uint ps_fork_generation;
 
 static inline unsigned

@@ -36,11 +36,12 @@ struct ps_graph {
     bool fresh;
     /* The objects that the captured work uses. */
     struct ps_keep keep;
-    /* Made at the first launch, and used by the streams of all: what was kept
-     * is given up with it, once they are done.  NULL before. */
+    /* Created at the first launch, and used by the streams of all launches:
+     * the kept objects are dropped with it, once those are done.  NULL
+     * before. */
     struct ps_block *launches;
-    /* The stream of the latest launch: what it gets from here on comes after
-     * every launch. */
+    /* The stream of the latest launch; its later work runs after every
+     * launch. */
     struct ps_stream *launched;
 };
 
@@ -57,8 +58,8 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode);
 
 /* End the capture that began on the stream, and instantiate the graph unless
- * it is kept (keep_native: keep the native one in any case).  *operations
- * says how many were captured.  May block.  PS_ERROR_GRAPH_IDLE,
+ * it is kept (keep_native: keep the native graph in any case).  *operations is
+ * the number of captured operations.  May block.  PS_ERROR_GRAPH_IDLE,
  * PS_ERROR_GRAPH_STREAM, PS_ERROR_CAPTURE_WRONG_THREAD. */
 ps_status
 ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
@@ -67,10 +68,11 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 /* May block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL. */
 ps_status ps_graph_instantiate(struct ps_graph *graph);
 
-/* Queue the work on the stream that is current on the device that it was
- * captured on, instantiating it first if it is not yet.  May block.
+/* Queue the work on the current stream of the device where it was captured,
+ * after instantiating the graph if necessary.  May block.
  * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_QUEUE_FULL if a queue
- * is full: that of *full, with a reference.  Else *full is NULL. */
+ * is full, with a reference to its stream in *full.  Otherwise *full is
+ * NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_stream **full);
 

@@ -21,27 +21,26 @@ struct ps_memory_counter {
     uint64_t freed;
 };
 
-/* Device memory in blocks that somebody holds; the device's mutex guards it.
- */
+/* Device memory in blocks with references; the device's mutex guards it. */
 struct ps_memory_stats {
     struct ps_memory_counter bytes;
     struct ps_memory_counter blocks;
 };
 
-/* The blocks of a runtime that nobody holds. */
+/* The blocks of a runtime without references. */
 struct ps_memory_pool {
     /* Guards the lists and counts; never held across a call of a backend. */
     pthread_mutex_t mutex;
-    /* The streams that have such memory, with a reference; changed under the
-     * mutex. */
+    /* The streams with retired blocks, each with a reference; changed under
+     * the mutex. */
     struct ps_stream *_Atomic retired;
-    /* How many threads are looking at such streams, which are in no list then;
-     * `swept` is signalled when none is. */
+    /* The number of threads that have taken such streams out of the list;
+     * `swept` is signalled when it becomes 0. */
     unsigned sweeps;
     pthread_cond_t swept;
-    /* The first failure of a clean-up that was not reported, or success. */
+    /* The first failure of a clean-up that was not reported, or PS_SUCCESS. */
     atomic_int failure;
-    /* Pinned blocks for reuse, and how much they hold. */
+    /* Idle pinned blocks, and their bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
 };
@@ -54,8 +53,8 @@ struct ps_loan {
     bool host;
     bool pinned;
     bool read_only;
-    /* Given to release when nothing uses the memory any more, on any thread;
-     * the status is that of the clean-up. */
+    /* release(owner) is called once nothing uses the memory any more, on any
+     * thread.  It returns the status of the clean-up. */
     void *owner;
     ps_status (*release)(void *owner);
 };
@@ -65,14 +64,14 @@ struct ps_block {
     unsigned generation;
     struct ps_device *device;
     void *data;
-    /* Of a recycled pinned block, at least what was asked for. */
+    /* For a recycled pinned block, at least the requested size. */
     size_t nbytes;
     /* Whether the host can address it, and whether it is pinned. */
     bool host;
     bool pinned;
     bool read_only;
-    /* Memory allocated in a stream's order is freed in it, and counted; else
-     * NULL. */
+    /* The stream in whose order the memory was allocated and will be freed;
+     * such memory is counted.  NULL for other memory. */
     struct ps_stream *stream;
     /* Of a borrowed block; release is NULL in others. */
     void *owner;
@@ -80,8 +79,8 @@ struct ps_block {
     /* The other streams whose work uses the block; the device's mutex guards
      * the list. */
     struct ps_block_use *uses;
-    /* How many of them wait with their streams once nobody holds the block;
-     * the pool's mutex guards it. */
+    /* The number of uses that wait with their streams once the block has no
+     * references; the pool's mutex guards it. */
     unsigned waiting;
     /* In a list of the pool or of a stream. */
     struct ps_block *next;
@@ -90,13 +89,15 @@ struct ps_block {
 /* Make the pool empty, and forget former contents. */
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
-/* Whether the calling thread may wait for work, as all may at first.  While
- * work waits for the thread, an allocation that finds memory short waits for
- * none, and pinned memory is kept, which to free a driver may wait.
- * PS_ERROR_OUT_OF_MEMORY: only the first time that a thread may not. */
+/* Set whether the calling thread may wait for work, as every thread may at
+ * first.  A thread that work waits for must not.  Then its allocations do not
+ * wait if memory is short, and pinned memory is kept, because a driver may
+ * wait for work to free it.  PS_ERROR_OUT_OF_MEMORY is possible only the first
+ * time that a thread may not wait. */
 ps_status ps_memory_may_wait(bool may);
 
-/* Whether there are blocks that were given up while work used them. */
+/* Whether there are retired blocks: those that were given up while work used
+ * them. */
 static inline bool
 ps_memory_has_retired(struct ps_memory_pool *pool)
 {
@@ -107,8 +108,9 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
  * Call before a block is made and after work was waited for.  May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
-/* The failure of a clean-up since the last call, or success.  It fails none of
- * the calls that happened to do it, so that their callers report it. */
+/* Take the failure of a clean-up since the last call, or PS_SUCCESS.  It does
+ * not fail the call that happened to do the clean-up; that call's caller
+ * reports it. */
 static inline ps_status
 ps_memory_take_failure(struct ps_memory_pool *pool)
 {
@@ -118,7 +120,7 @@ ps_memory_take_failure(struct ps_memory_pool *pool)
                : atomic_exchange(&pool->failure, PS_SUCCESS);
 }
 
-/* Leave the status, of which the first is kept, to be taken there. */
+/* Store a failure for ps_memory_take_failure, unless there is one already. */
 static inline void
 ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
 {
@@ -142,7 +144,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
 
 /* A block of memory that somebody else owns; it counts in no statistics.
- * After success the loan's owner is given back by its release. */
+ * After success, the loan's release is called for its owner at the end. */
 ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                           struct ps_block **block);
 
@@ -151,14 +153,14 @@ struct ps_block *ps_block_ref(struct ps_block *block);
 /* Accepts NULL.  As ps_stream_unref.  Needs no memory. */
 ps_status ps_block_unref(struct ps_block *block);
 
-/* Work now queued on the stream uses the block.  lasting: so may work that it
- * gets while the block is held. */
+/* Declare that work now queued on the stream uses the block.  lasting: later
+ * work may too, while the block has references. */
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 
-/* Likewise, around the queueing of work, so that none is queued for whose use
- * there is no memory.  After success the second is called, also if none was
- * queued. */
+/* Likewise, in two steps around the queueing of work, so that no work is
+ * queued whose use cannot be stored.  After success of the first, the second
+ * is called even if no work was queued. */
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 

@@ -1,5 +1,5 @@
-/* The uses of blocks by streams.  No stream is asked about while it is being
- * captured: its work with the block is not over. */
+/* The uses of blocks by streams.  A stream is never queried while it is being
+ * captured, because its work with the block is not over then. */
 #include "memory_use.h"
 
 #include <stdlib.h>
@@ -21,9 +21,9 @@ ps_use_drop(struct ps_block_use *use)
     return status;
 }
 
-/* Whether an answer says that work is over: not one that says that a capture
- * is in the way, which another thread may begin at any time.  A failure of the
- * work is its stream's to report. */
+/* Whether a status means that work is over.  A status that reports a capture
+ * does not, and another thread may begin one at any time.  The stream reports
+ * failures of its work. */
 static bool
 says_over(ps_status status)
 {
@@ -41,7 +41,7 @@ is_done(struct ps_block_use *use)
     return says_over(status);
 }
 
-/* Make sure that the use has a recorded event, if that can be now. */
+/* Make sure that the use has a recorded event, if that is possible now. */
 static void
 record(struct ps_block_use *use)
 {
@@ -110,7 +110,7 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status)
     return uses;
 }
 
-/* Take the use out of the block's, unless it was marked again. */
+/* Remove the use from the block, unless it was marked again. */
 static bool
 unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
                   unsigned long long mark)
@@ -127,8 +127,8 @@ unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
     return true;
 }
 
-/* A block that meets many streams must not keep them all alive: forget a use
- * whose stream is idle, of those that were added last. */
+/* A block that many streams use must not keep them all alive: among the uses
+ * that were added last, forget one whose stream is idle. */
 static void
 forget_idle_uses(struct ps_block *block)
 {
@@ -217,7 +217,7 @@ ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
     }
     pthread_mutex_lock(&device->mutex);
     struct ps_block_use *use = block->uses;
-    /* Threads that began together may have a use each. */
+    /* Each thread that began at the same time may have a use of its own. */
     while (use->stream != stream || use->begun == 0) {
         use = use->next;
     }

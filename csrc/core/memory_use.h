@@ -1,7 +1,7 @@
-/* Which streams' work uses a block; only memory.c and memory_use.c know.  A
- * use of a block that is held is guarded by its device's mutex; one of a block
- * that nobody holds waits with its stream, and is the thread's that took that
- * out of the pool. */
+/* The uses of a block by streams; private to memory.c and memory_use.c.  While
+ * the block has references, its device's mutex guards its uses.  After that,
+ * each use waits with its stream, and belongs to the thread that took the
+ * stream out of the pool. */
 #ifndef PYSTREAMS_CORE_MEMORY_USE_H
 #define PYSTREAMS_CORE_MEMORY_USE_H
 
@@ -18,17 +18,17 @@ struct ps_stream;
 struct ps_block_use {
     struct ps_stream *stream;
     bool lasting;
-    /* How many threads are about to queue work with the block. */
+    /* The number of threads that are about to queue work with the block. */
     unsigned begun;
-    /* A new one whenever the stream gets work with the block. */
+    /* A new number whenever the stream gets work with the block. */
     unsigned long long mark;
-    /* Made when the block was given up, and recorded on the stream; as soon as
-     * there is memory for it, and room in the queue. */
+    /* Created and recorded on the stream when the block is retired, or later
+     * if there is no memory for it, or no room in the queue. */
     struct ps_event *done;
     bool recorded;
-    /* Once it was given up. */
+    /* The block, once it is retired. */
     struct ps_block *block;
-    /* Of the block, then of the stream. */
+    /* The next use of the block, later of the stream. */
     struct ps_block_use *next;
 };
 
@@ -39,12 +39,12 @@ ps_status ps_use_drop(struct ps_block_use *use);
 ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
                       bool lasting, unsigned begun);
 
-/* The uses that are not over, of a block that nobody holds. */
+/* The uses of a retired block that are not over. */
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 
-/* Record for each use of such a block the event that ends it, if that can be.
- */
+/* For each use of a retired block, record the event that ends it, if that is
+ * possible. */
 void ps_uses_record(struct ps_block *block);
 
 /* Whether the stream's work with a block that was given up is done.  wait:

@@ -10,13 +10,13 @@ struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* A notification and where it is pending; see struct ps_notification for
- * whose memory it is when.  The device is written before the backend is
- * asked, and stays. */
+/* A notification and where it is pending; struct ps_notification says who owns
+ * its memory.  The device is written before the backend is called, and is
+ * constant then. */
 struct ps_watch {
     struct ps_notification notification;
     struct ps_device *device;
-    /* Of all the device's work, which no backend reports. */
+    /* A notification of all the device's work, which core itself reports. */
     bool of_device;
 };
 
@@ -27,12 +27,12 @@ struct ps_watch {
 ps_status ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch);
 ps_status ps_event_notify(struct ps_event *event, struct ps_watch *watch);
 
-/* Likewise, of all that the device has now.  A thread waits for it, one for
- * each device, so any backend will do. */
+/* Likewise, for all work that the device has now.  One thread per device waits
+ * for it, so every backend can do this. */
 ps_status ps_device_notify(struct ps_device *device, struct ps_watch *watch);
 
-/* The failure that a thread found for notifications that were cancelled, once;
- * else PS_SUCCESS. */
+/* Take the failure that a thread found for notifications that were cancelled
+ * meanwhile, or PS_SUCCESS. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
 /* The member notify_cancel.  Answers. */

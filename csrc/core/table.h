@@ -17,8 +17,8 @@ __attribute__((format(printf, 2, 3))) ps_status
 ps_refuse(struct ps_refusal *refusal, const char *format, ...);
 
 /* The table itself, or a copy with NULL for the members that its header did
- * not have, which is the caller's to free.  PS_ERROR_INVALID_VALUE, with the
- * reason: of no size that a header ever had; nothing else of it is read.
+ * not have; the caller frees it.  PS_ERROR_INVALID_VALUE, with the reason, if
+ * the size is not that of any header; nothing else of the table is read then.
  * PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_table_complete(const struct ps_backend *backend,
                             const struct ps_backend **result,

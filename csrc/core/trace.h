@@ -29,15 +29,15 @@ enum ps_trace_kind {
     PS_TRACE_KINDS,
 };
 
-/* device: that of the stream, for kinds with one. */
+/* device: the stream's, for kinds with a stream. */
 typedef void (*ps_trace_hook)(enum ps_trace_kind kind,
                               struct ps_device *device, uintptr_t first,
                               uintptr_t second);
 
-/* A bit for each kind with subscribers; none before there is a hook. */
+/* One bit for each kind with subscribers; 0 until a hook is set. */
 extern atomic_uint ps_trace_kinds;
 
-/* Once, before any bit of ps_trace_kinds is set. */
+/* Set the hook: once, before any bit of ps_trace_kinds is set. */
 void ps_trace_set_hook(ps_trace_hook hook);
 
 static inline bool
