@@ -1,5 +1,5 @@
-/* The backends in this library, one exported symbol each, and what those of
- * CUDA devices share: the reading of CUDA_VISIBLE_DEVICES. */
+/* The backends in this library, one exported symbol each, and the reading of
+ * CUDA_VISIBLE_DEVICES, which backends of CUDA devices share. */
 #ifndef PYSTREAMS_BACKENDS_H
 #define PYSTREAMS_BACKENDS_H
 
@@ -13,14 +13,14 @@
 /* cudart, linked in; absent from a build without CUDA. */
 extern const struct ps_backend ps_cuda_backend;
 
-/* Of every embedded CPU engine. */
+/* The fault injection of every embedded CPU engine. */
 extern const struct ps_faults ps_cpu_faults;
 
-/* A new embedded CPU engine that shows device_count (> 0) devices of the type
- * named; marked PS_BACKEND_EMULATED when the type is not PS_DEVICE_CPU.  Such
- * a device has so many bytes of memory; 0: a share of the machine's.
- * Starts no thread before work is queued.  The table lives until the process
- * ends, and so must name.  NULL when out of memory. */
+/* A new embedded CPU engine that shows device_count (> 0) devices of the named
+ * type; marked PS_BACKEND_EMULATED if the type is not PS_DEVICE_CPU.  Each of
+ * its devices then has `memory` bytes; 0: a share of the machine's.  Starts no
+ * thread before work is queued.  The table lives until the process ends, and
+ * so must name.  NULL when out of memory. */
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
@@ -29,8 +29,8 @@ const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
 typedef int
 uuid_finder(const void *devices, int total, const char *text, size_t length);
 
-/* The index of the device that an item names, by its number or by its UUID;
- * -1 when it names none. */
+/* The index of the device that an item names, by its number or its UUID; -1 if
+ * it names none. */
 static inline int
 visible_index(const char *item, int uuids, int total, uuid_finder *find,
               const void *devices)
@@ -48,10 +48,11 @@ visible_index(const char *item, int uuids, int total, uuid_finder *find,
 
 enum { MOST_VISIBLE = 1024 };
 
-/* How many of at most MOST_VISIBLE devices the variable leaves, and which, a
- * bit for each: up to the first item that names no device, or in another way
- * than the first does; none if one is named twice.  -1 if only the driver
- * knows.  find: NULL if the devices have no UUIDs. */
+/* The number of devices that the variable leaves visible, of at most
+ * MOST_VISIBLE, and a mask of them.  The list ends at the first item that
+ * names no device, or that is of another kind (number or UUID) than the first;
+ * it is empty if it names a device twice.  -1 if only the driver knows.  find:
+ * NULL if the devices have no UUIDs. */
 static inline int
 visible_devices(int total, uuid_finder *find, const void *devices,
                 uint64_t seen[MOST_VISIBLE / 64])

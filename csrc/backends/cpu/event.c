@@ -9,8 +9,8 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
-/* Make an event that was never recorded; shared is its own, even on failure.
- */
+/* Create an event that was never recorded.  Takes over `shared`, even on
+ * failure. */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -158,7 +158,7 @@ cpu_event_record(const struct ps_backend *backend, int device,
     return cpu_leave(engine, status);
 }
 
-/* The event's record in effect, which may be another process's. */
+/* The event's record in effect, which another process may have made. */
 static ps_status
 event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_record **record)

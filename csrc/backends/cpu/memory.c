@@ -49,7 +49,7 @@ block_of(void *data)
     return (struct block *)((char *)data - ALIGNMENT);
 }
 
-/* Ranges that overlap are equal: none in the tree do. */
+/* Ranges that overlap compare equal; no two in the tree overlap. */
 static int
 compare_ranges(const void *left, const void *right)
 {

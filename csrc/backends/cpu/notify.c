@@ -1,14 +1,16 @@
-/* Notifications and gates.  Pending notifications are in rings, of a stream by
- * its tickets or of a record, and take no place in a queue.  A gate is queued:
- * it is a notification of its own and, behind it, a wait for a record that no
- * event has.  The thread that lets a stream go on, by opening its gate or by
- * queueing one on it while it is idle, does what is next on it, so that gate
- * follows gate without a change of threads. */
+/* Notifications and gates.  Pending notifications are in rings: of a stream,
+ * by its tickets, or of a record.  They take no place in a queue.  A gate is
+ * queued: it is a notification, followed by a wait for a record that no event
+ * has.
+ *
+ * A thread that lets a stream go on, by opening its gate or by queueing one
+ * while it is idle, executes the next operations of the stream itself.  So
+ * gate follows gate without a change of threads. */
 #include "engine.h"
 
 /* ---- Notifications ---- */
 
-/* Call it here and now, with the lock released. */
+/* Call it at once, with the lock released. */
 static ps_status
 notify_at_once(struct cpu_engine *engine, struct ps_notification *notification,
                ps_status outcome)
@@ -58,7 +60,7 @@ cpu_event_notify(const struct ps_backend *backend, int device,
     if (record->done) {
         return notify_at_once(engine, notification, record->status);
     }
-    /* What will complete the record has a reference to it. */
+    /* The operation that will complete the record has a reference to it. */
     ps_notification_append(&record->notifications, notification);
     return cpu_leave(engine, PS_SUCCESS);
 }

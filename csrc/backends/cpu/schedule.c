@@ -1,14 +1,14 @@
-/* What waits, and how it goes on: streams that are ready or asleep, threads,
- * notifications, and the records that all of them may wait for.  Here, too, is
- * the lock's release, before which a worker is on its way to the streams that
- * are ready and the notifications that are due have run. */
+/* Waiting and resuming: streams that are ready or asleep, threads,
+ * notifications, and the records that all of them may wait for.  The lock is
+ * released here, too: before that, a worker has been woken for the ready
+ * streams, and the notifications that are due have run. */
 #include "engine.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
-/* How often ps_limit.is_over is asked. */
+/* How often ps_limit.is_over is called. */
 enum { QUESTION_NS = 50 * 1000 * 1000 };
 
 pthread_key_t cpu_serving_key;
@@ -107,7 +107,7 @@ cpu_threaded_scheduler(struct cpu_engine *engine)
 
 /* ---- Sleepers ---- */
 
-/* Make one skew heap of two, either of which may be NULL. */
+/* Merge two skew heaps, either of which may be NULL. */
 static struct cpu_stream *
 sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
 {

@@ -1,11 +1,13 @@
-/* What the engine keeps: items, the memory of operations and records, and the
- * handles by which callers name its objects.  A handle is checked, so that a
- * wrong one is an error and not a crash: it is found only by all of its bits,
+/* The engine's storage: items, which are the memory of operations and records,
+ * and the handles by which callers name its objects.
+ *
+ * A handle is checked, so that a wrong one is an error and not a crash.  All
+ * of its bits must match:
  *
  *   63..29  28..5  4..2    1..0
  *   serial  slot   engine  tag
  *
- * and as no two of 2^35 handles in a row share a serial, a stale one stays
+ * No two of 2^35 handles in a row share a serial, so a stale one stays
  * stale. */
 #include "engine.h"
 

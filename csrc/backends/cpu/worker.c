@@ -1,8 +1,8 @@
-/* The bodies of the engine's threads.  The few workers serve all streams, an
- * operation at a time, as the scheduler says, and look for more before they
- * sleep.  The timer wakes the sleepers on time even while every worker is
- * busy.  A thread that forks, in a callback of the user's, ends in the child,
- * whose engine starts threads of its own. */
+/* The bodies of the engine's threads.  A few workers serve all streams, one
+ * operation at a time, in the scheduler's order, and look for more work before
+ * they sleep.  The timer wakes the sleepers on time even while every worker is
+ * busy.  If a callback of the user forks on one of these threads, the thread
+ * ends in the child, whose engine starts threads of its own. */
 #include "engine.h"
 
 #include <stdlib.h>
