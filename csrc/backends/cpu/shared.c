@@ -1,31 +1,33 @@
 /* Events that several processes share, with no process in charge.
  *
- * The event is a page of memory, in a file without a name: its maker keeps it
- * open, others find it by number through /proc, and it is gone with the last
- * process that has it mapped, however that ends.  The page holds the latest
- * record, as one word: its process, its pipe and its outcome.
+ * The event is a page of memory in a file without a name.  The process that
+ * created it keeps the file open, and others find it by number through /proc.
+ * It exists until the last process that has mapped it ends, however that
+ * happens.  The page holds the latest record, as one word: its process, its
+ * pipe and its outcome.
  *
- * A record that is pending has a pipe, which its process alone holds for
- * writing.  Others open that through /proc and wait for its first bytes: as
- * many as the status and one more.  Nobody reads them, so everybody sees them.
- * A pipe that ends without any was that of a process that died.
+ * A pending record has a pipe, which only its process has open for writing.
+ * Other processes open the pipe through /proc and wait for its first bytes;
+ * the status is their number less one.  No process reads the bytes, so every
+ * process sees them.  A pipe that ends without bytes belonged to a process
+ * that died.
  *
  * One rule: everything in the page may change at any time, a process may stop
- * or die between any two lines, and a peer may write what it likes.  So no
- * status comes from the page unchecked, only a page of this library's is ever
- * mapped, and the page holds no lock: a stopped process could keep it, and a
- * robust mutex has pointers in it that a peer could overwrite.
+ * or die between any two lines, and a peer may write anything.  So no status
+ * from the page is used unchecked, and only pages of this library are mapped.
+ * The page holds no lock: a stopped process could keep it, and a robust mutex
+ * contains pointers that a peer could overwrite.
  *
- * - To record is to store the word, and the last store wins.  There is no
- *   state between two words in which a process could stop.
- * - No two pending records have the same word: the pipe's inode is in it.  So
- *   the outcome, which a compare-and-exchange puts into the word of the
- *   pending record, changes no later record's.
- * - The outcome goes into the page first, for those that look later, and then
- *   into the pipe, for those that wait already.  If the process dies between
- *   the two they find it in the page, unless that has a later record by then.
- * - A pipe that cannot be opened, although the word is still the same, was
- *   that of a process that died. */
+ * - To record is to store the word; the last store wins.  The word changes at
+ *   once, so no process can stop halfway.
+ * - No two pending records have the same word, because it contains the pipe's
+ *   inode.  So the compare-and-exchange that puts the outcome into the word of
+ *   the pending record changes no later record.
+ * - The outcome goes into the page first, for later readers, and then into the
+ *   pipe, for those that wait already.  If the process dies between the two,
+ *   they find the outcome in the page, unless the page has a later record.
+ * - If a pipe cannot be opened although the word is unchanged, its process has
+ *   died. */
 #include "shared.h"
 
 #include <stdatomic.h>
@@ -38,37 +40,38 @@
 #include <unistd.h>
 
 enum {
-    OUTCOME_BITS = 10, /* 0 while it is pending, else the status + 1 */
-    PROCESS_BITS = 22, /* Linux numbers no process above them */
-    MOST_TRIES = 100,  /* to open a record that others replace meanwhile */
+    OUTCOME_BITS = 10, /* 0 while pending, else the status + 1 */
+    PROCESS_BITS = 22, /* Linux has no higher process numbers */
+    MOST_TRIES = 100,  /* of opening a record that changes */
 };
 
 #define OUTCOME(word) ((int)((word) & ((1 << OUTCOME_BITS) - 1)))
 #define PROCESS(word) \
     ((pid_t)((word) >> OUTCOME_BITS & ((1 << PROCESS_BITS) - 1)))
 #define INODE(word) ((uint32_t)((word) >> (OUTCOME_BITS + PROCESS_BITS)))
-/* The word of the record before it was done. */
+/* The word of the record while it was pending. */
 #define PENDING(word) ((word) >> OUTCOME_BITS << OUTCOME_BITS)
 
 struct page {
     uint64_t nonce[3];
-    /* 0 if there is no record; without an inode if it was done at once. */
+    /* 0 if there is no record.  It has no inode if the record was done at
+     * once. */
     _Atomic uint64_t latest;
-    /* The number of the latest record's pipe, unless two processes recorded
-     * at once or one stopped between the two words. */
+    /* The file number of the latest record's pipe.  It may be wrong if two
+     * processes recorded at once, or if one stopped between the two words. */
     atomic_int pipe;
 };
 
 _Static_assert(sizeof(struct page) <= CPU_PAGE_BYTES, "a page is a page");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "locks are not for sharing");
 
-/* A handle; the checksum of what stands before it comes last. */
+/* A handle.  The checksum of the members before it comes last. */
 struct token {
     char magic[8];
     int32_t device_type;
     int32_t device;
     int32_t process;
-    int32_t file; /* the page's number there */
+    int32_t file; /* the page's file number there */
     uint64_t inode;
     uint64_t nonce[3];
     uint64_t checksum;
@@ -102,7 +105,7 @@ struct watch {
     uint64_t word;
 };
 
-/* FNV-1a: no change of a single byte goes unseen. */
+/* FNV-1a: it detects every change of a single byte. */
 static uint64_t
 checksum(const struct token *token)
 {
@@ -269,7 +272,7 @@ promise_end_locked(struct cpu_promise *base, const struct cpu_record *record)
             shared->word = ended;
         }
         atomic_compare_exchange_strong(&shared->page->latest, &pending, ended);
-        /* There is room, unless a peer filled it. */
+        /* There is room unless a peer has filled the pipe. */
         ssize_t written = write(promise->pipe.number, bytes, outcome);
         (void)written;
     }
@@ -340,7 +343,7 @@ watch_end_locked(struct cpu_engine *engine, struct watch *watch)
     }
     cpu_record_unref_locked(engine, watch->record);
     shared_unref_locked(watch->shared);
-    /* Closing would not do while a forked child has the file, too. */
+    /* Closing is not enough while a forked child has the file, too. */
     epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, watch->pipe.number,
               NULL);
     cpu_file_close_locked(&watch->pipe);
@@ -402,8 +405,8 @@ cpu_watcher_stop_locked(struct cpu_engine *engine)
     }
 }
 
-/* Have the watcher complete the record once the pipe, which is its own from
- * here on, shows how it ended.
+/* Make the watcher complete the record when the pipe shows the outcome.  The
+ * watcher owns the pipe from here on.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 watch_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
@@ -431,7 +434,7 @@ watch_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
     return PS_SUCCESS;
 }
 
-/* Make the record of the word the event's here.
+/* Make the record of the word the event's latest record here.
  * Statuses: PS_ERROR_NOT_READY if the word has changed meanwhile,
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
@@ -451,8 +454,8 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
                                INODE(word), &pipe);
     }
     if (status == PS_SUCCESS && atomic_load(&page->latest) != word) {
-        /* Its process may have closed the pipe as it was opened here, which
-         * makes an empty one of it. */
+        /* The process may have closed the pipe while it was opened here, which
+         * leaves an empty pipe. */
         close(pipe);
         status = PS_ERROR_NOT_READY;
     }
@@ -485,7 +488,7 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
             return PS_SUCCESS;
         }
         if (INODE(word) != 0 && PENDING(word) == PENDING(shared->word)) {
-            /* The watcher may not have come to it yet. */
+            /* The watcher may not have completed it yet. */
             if (!record->done && record->capture == 0 &&
                 record->promise == NULL) {
                 cpu_record_complete_locked(engine, record,

@@ -11,8 +11,8 @@
 
 /* ---- Shared events ---- */
 
-/* Make an event that others may open.  Statuses: PS_ERROR_OUT_OF_MEMORY, also
- * if the process has too many files open. */
+/* Create an event that other processes may open.  Statuses:
+ * PS_ERROR_OUT_OF_MEMORY, also if the process has too many open files. */
 ps_status cpu_shared_create_locked(struct cpu_engine *engine, int device,
                                    struct cpu_shared **shared);
 /* As the members event_export and event_open say. */
@@ -22,22 +22,22 @@ ps_status
 cpu_shared_open_locked(struct cpu_engine *engine, int device,
                        const unsigned char handle[PS_IPC_HANDLE_BYTES],
                        struct cpu_shared **shared);
-/* The event is destroyed.  Its records and the threads that wait go on. */
+/* The event was destroyed.  Its records and waiting threads are unaffected. */
 void cpu_shared_close_locked(struct cpu_shared *shared);
 
 /* Make event->object the record that is in effect for all processes, and
- * complete it if that is done.
+ * complete it if that record is done.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN,
  * PS_ERROR_UNKNOWN if it changes too fast. */
 ps_status
 cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event);
 
-/* Prepare to publish a pending record: other processes can wait for it.
- * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+/* Prepare to publish a pending record, so that other processes can wait for
+ * it.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status
 cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                         struct cpu_record *record);
-/* Put the record, done or with a promise, into effect for all processes. */
+/* Publish the record, done or with a promise, to all processes. */
 void cpu_shared_publish_locked(struct cpu_shared *shared,
                                const struct cpu_record *record);
 
@@ -62,11 +62,12 @@ ps_status
 cpu_page_open(pid_t process, int number, uint64_t inode, void **page);
 void cpu_page_unmap(void *page);
 
-/* A pipe, -1 if there is no room for one.  Writing to it raises no SIGPIPE, as
- * it is open for reading, too, and never blocks, even if a peer fills it. */
+/* A pipe; -1 if there is no room for one.  Writing to it never raises SIGPIPE,
+ * because it is also open for reading, and never blocks, even if a peer fills
+ * it. */
 int cpu_pipe_create(uint32_t *inode);
-/* Open it to read.  The process has it open under any number, most likely this
- * one.  Statuses: those of cpu_page_open. */
+/* Open it for reading.  The process has it open under some number, most likely
+ * this one.  Statuses: those of cpu_page_open. */
 ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif
