@@ -126,7 +126,7 @@ signal_locked(struct ps_mailbox *mailbox)
     uint64_t one = 1;
     pthread_cond_signal(&mailbox->posted);
     if (mailbox->fd >= 0) {
-        /* It holds at most one, so it cannot be full. */
+        /* The descriptor holds at most one, so it cannot be full. */
         ssize_t written = write(mailbox->fd, &one, sizeof(one));
         (void)written;
     }
@@ -152,7 +152,7 @@ forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     free(message);
 }
 
-/* For a message that arrived and that nobody holds. */
+/* Deliver a message that arrived and is not held. */
 static void
 deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -257,7 +257,8 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
 
 /* ---- Cancelling ---- */
 
-/* With the mutex unlocked, of a message that the caller holds. */
+/* Finish cancelling a message that the caller holds, with the mutex
+ * unlocked. */
 static void
 finish_cancel(struct ps_message *message)
 {
@@ -275,7 +276,7 @@ finish_cancel(struct ps_message *message)
     pthread_mutex_unlock(&mailbox->mutex);
 }
 
-/* Take the message, which arrived, out of those to be taken. */
+/* Remove a message that arrived from those to be taken. */
 static void
 unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -291,8 +292,8 @@ unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     }
 }
 
-/* Cancel what can be cancelled at once of a bucket's messages with the token,
- * or of all; one that the backend must be asked for is returned, held. */
+/* Cancel those of a bucket's messages, with the token or all, that can be
+ * cancelled at once.  Return one that the backend must cancel, held. */
 static struct ps_message *
 cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
                    const uint64_t *token)

@@ -1,8 +1,8 @@
-/* Mailboxes: how completion, which a backend reports on some thread of its
- * own, reaches the thread that waits for it.
+/* Mailboxes.  A backend reports a completion on some thread of its own, and
+ * the thread that waits for it receives it as a message.
  *
- * A message is made, with room for what it reports, before it is needed, so
- * that posting it cannot fail; and it can be taken back until then. */
+ * A message is created before it is needed, so that posting it cannot fail.
+ * It can be cancelled until then. */
 #ifndef PYSTREAMS_CORE_MAILBOX_H
 #define PYSTREAMS_CORE_MAILBOX_H
 
@@ -12,10 +12,10 @@
 
 #include "notify.h"
 
-/* The mailbox's mutex guards it, once it was expected. */
+/* The mailbox's mutex guards it once it is expected. */
 struct ps_message {
-    /* reached posts the message; what is watched, if anything, is the
-     * sender's to say, by one of the functions of notify.h. */
+    /* Its function posts the message.  The sender decides what is watched, if
+     * anything, with one of the functions of notify.h. */
     struct ps_watch watch;
     struct ps_mailbox *mailbox;
     /* The receiver's, to tell messages apart. */
@@ -26,7 +26,7 @@ struct ps_message {
      * message: it is not for the receiver yet. */
     bool held;
     bool arrived;
-    /* It is taken back, but will arrive. */
+    /* It was cancelled, but will still arrive. */
     bool abandoned;
     /* Of those that arrived: the next, and what points to this one. */
     struct ps_message *next;
@@ -36,31 +36,32 @@ struct ps_message {
 
 ps_status ps_mailbox_create(struct ps_mailbox **mailbox);
 
-/* Accepts NULL.  Cancels what is still to come; no other function is called
- * from here on. */
+/* Accepts NULL.  Cancels the messages that have not arrived; no other function
+ * may be called from here on. */
 void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 
-/* A message that is to come, held by the caller until ps_message_expect or
+/* Create a message, held by the caller until ps_message_expect or
  * ps_message_drop.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
-/* It was asked for, and may have come. */
+/* The notification was registered; the message may have arrived. */
 void ps_message_expect(struct ps_message *message);
 
-/* It will not come: asking failed. */
+/* The message will not arrive, because registering failed. */
 void ps_message_drop(struct ps_message *message);
 
-/* Post a message with this token that watches nothing: false where none is
+/* Post a message with this token that watches nothing; false if none is
  * expected. */
 bool ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token);
 
-/* Take back all messages with the token, those that came and were not taken
- * too.  Answers. */
+/* Cancel all messages with the token, including those that arrived and were
+ * not taken.  Answers. */
 void ps_mailbox_cancel(struct ps_mailbox *mailbox, uint64_t token);
 void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
 
-/* The oldest that came and was not taken; false for none. */
+/* The oldest message that arrived and was not taken; false if there is
+ * none. */
 bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status);
 
