@@ -38,8 +38,9 @@ struct ps_ipc {
     struct ps_ipc **link;
 };
 
-/* Those exported here, so that none is opened here: runtimes differ in how
- * they fail then.  The mutex is held for a few instructions. */
+/* The events that this process exported.  They must not be opened here,
+ * because runtimes fail differently then.  The mutex is held for a few
+ * instructions. */
 static pthread_mutex_t exported_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_ipc *exported;
 
@@ -60,7 +61,7 @@ ipc_create(const unsigned char *handle)
     return ipc;
 }
 
-/* The event is going. */
+/* Called when the event is freed. */
 static void
 forget_exported(struct ps_event *event)
 {
@@ -276,7 +277,7 @@ ps_event_keep(struct ps_event *event)
 
 /* ---- Records ---- */
 
-/* Have each launch of the graph record the event. */
+/* Make each launch of the graph record the event. */
 static ps_status
 record_external(struct ps_event *event, struct ps_stream *stream)
 {
@@ -347,7 +348,8 @@ remember_done(struct ps_event *event, unsigned long long recorded)
     }
 }
 
-/* Before the backend is asked of an event, which may end the capture. */
+/* Check before the backend is called for an event, which may end the
+ * capture. */
 static ps_status
 check(struct ps_event *event)
 {
