@@ -1,7 +1,8 @@
-/* Blocks of memory.  A block that is given up while other streams still use it
- * is retired: each use waits with its stream, with an event, behind those of
- * earlier blocks, and the last to be over settles the block.  Whenever memory
- * is asked for or given up, the oldest use of each stream is looked at. */
+/* Blocks of memory.  A block whose last reference is dropped while other
+ * streams still use it is retired: each use waits in its stream's list, in
+ * order, with an event.  The block is settled when its last use is over.
+ * Whenever memory is allocated or dropped, the oldest use of each stream is
+ * checked. */
 #include "memory.h"
 
 #include <errno.h>
@@ -24,9 +25,9 @@ enum {
     IDLE_BYTES = 256 << 20,
 };
 
-/* Of a thread's word: it may not wait, and the fork generation + 1 in which it
- * sweeps, which a lender's release may bring here again, or to a child; 0: it
- * does not. */
+/* The parts of a thread's word: a flag that the thread may not wait, and the
+ * fork generation + 1 in which it sweeps, or 0.  A lender's release may enter
+ * a sweep again, or fork. */
 enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
 static uintptr_t
@@ -159,8 +160,9 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
     }
 }
 
-/* Settle a block that no other stream uses, unless a free in the order of its
- * own would be part of the graph that is captured there. */
+/* Settle a block that no other stream uses.  If its own stream is being
+ * captured, the block waits for the end of the capture; otherwise the free
+ * would become part of the graph. */
 static ps_status
 finish(struct ps_block *block)
 {
@@ -177,7 +179,7 @@ finish(struct ps_block *block)
     return PS_SUCCESS;
 }
 
-/* Have the block's uses wait with their streams. */
+/* Add the block's uses to the lists of their streams. */
 static void
 retire(struct ps_block *block)
 {
@@ -252,8 +254,8 @@ end_sweep(struct ps_memory_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Forget the oldest use that waits with the stream: the block, if it was the
- * last of it, else NULL. */
+/* Drop the oldest use in the stream's list.  Returns its block if this was the
+ * block's last use, else NULL. */
 static struct ps_block *
 forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -276,7 +278,7 @@ first_use(struct ps_memory_pool *pool, struct ps_stream *stream)
     return use;
 }
 
-/* The blocks that wait for the end of a capture, if that was reached. */
+/* Take the blocks that waited for the end of a capture, if it has ended. */
 static struct ps_block *
 take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -293,7 +295,7 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
     return held;
 }
 
-/* Give the stream back, unless it has no more such memory. */
+/* Put the stream back into the pool, unless it has no more retired blocks. */
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -504,8 +506,8 @@ side_stream(struct ps_device *device, struct ps_stream **result)
         status, backend->stream_destroy(backend, device->index, handle));
 }
 
-/* Wait for that stream, so that every stream may use what was allocated on it.
- * May block, for no more than an allocation takes. */
+/* Wait for the side stream, so that every stream may use memory that was
+ * allocated on it.  May block, but only as long as an allocation takes. */
 static ps_status
 wait_for_side(struct ps_stream *stream)
 {
@@ -673,7 +675,7 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* At once: a lender may count on having its memory back. */
+        /* Settle it now: a lender may rely on getting its memory back. */
         status = ps_first_failure(status, finish(block));
     }
     else {
