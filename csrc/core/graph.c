@@ -29,8 +29,8 @@ ps_graph_create(bool keeps, struct ps_graph **result)
     return PS_SUCCESS;
 }
 
-/* PS_ERROR_FOREIGN for a graph of an ancestor, whose mutex may be held by a
- * thread that is not there. */
+/* PS_ERROR_FOREIGN for a graph of an ancestor.  A thread that does not exist
+ * here may hold its mutex. */
 static ps_status
 lock(struct ps_graph *graph)
 {
@@ -103,9 +103,9 @@ release_keep(void *owner)
     return status;
 }
 
-/* An empty loan that stands for all launches: the memory pool already knows
- * how to keep a block until the streams that use it are done.  The kept
- * objects become its owner's when the graph is reset. */
+/* An empty loan that represents all launches, because the memory pool keeps a
+ * block until the streams that use it are done.  When the graph is reset, the
+ * loan's owner takes the kept objects. */
 static ps_status
 create_launches(struct ps_device *device, struct ps_block **block)
 {
@@ -150,8 +150,8 @@ is_other_threads(const struct ps_graph *graph)
            !pthread_equal(graph->thread, pthread_self());
 }
 
-/* Whatever the status, the capture is over unless the stream says that it is
- * not.  last: nobody can end it later, so it is abandoned. */
+/* After any status the capture is over, unless the stream reports that it is
+ * not.  last: no thread can end it later, so it is abandoned. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
@@ -266,8 +266,8 @@ ps_graph_instantiate(struct ps_graph *graph)
                   status != PS_SUCCESS ? status : instantiate_locked(graph));
 }
 
-/* Work queued on the stream from here on follows every launch.  *before is the
- * caller's to drop. */
+/* Make the stream that of the latest launch: its later work follows every
+ * launch.  The caller drops *before. */
 static void
 set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
                     struct ps_stream **before)
@@ -278,7 +278,7 @@ set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
     }
 }
 
-/* Have the stream wait for the launches of earlier executables. */
+/* Make the stream wait for the launches of earlier executables. */
 static ps_status
 follow_locked(struct ps_graph *graph, struct ps_stream *stream,
               struct ps_stream **before, struct ps_stream **full)
@@ -288,8 +288,8 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* Either queue may be the full one; a wait for room in the other one may
-     * not be permitted, which is the caller's to find out. */
+    /* Either queue may be the full one.  Waiting for room in the other one may
+     * not be permitted; the caller finds out. */
     else if (status == PS_ERROR_QUEUE_FULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
@@ -303,7 +303,7 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
 {
     const struct ps_backend *backend = backend_of(graph);
     ps_status status = PS_SUCCESS;
-    /* The executable knows its own launches only. */
+    /* An executable orders only its own launches. */
     bool waits =
         graph->fresh && graph->launched != NULL && graph->launched != stream;
     /* A stream that waits for a captured stream joins the capture. */
