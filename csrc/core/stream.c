@@ -1,7 +1,7 @@
-/* Streams and the pool of native streams that nobody holds.  Only an idle one
- * leaves the pool, so that a new stream never waits for a former owner's work
- * and never meets its failure; one that a device has work for is not destroyed
- * either, as the next to be made could get its handle. */
+/* Streams, and the pool of native streams that nobody holds.  Only an idle
+ * native stream leaves the pool, so that a new stream never waits for a former
+ * owner's work and never gets its failure.  A busy one is not destroyed
+ * either, because the next stream to be created could get its handle. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -73,7 +73,7 @@ pool_take(struct ps_device *device, int place, const int *priority,
     return found;
 }
 
-/* Each in turn, while there are more than are kept. */
+/* Take a native stream, each in turn, while there are more than are kept. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -164,8 +164,8 @@ recycle(struct ps_stream *stream)
     return status;
 }
 
-/* Whenever a stream comes or goes: as two are looked at for each, idle ones do
- * not add up. */
+/* Called whenever a stream is created or dropped.  Two native streams are
+ * checked each time, so idle ones do not accumulate. */
 static ps_status
 pool_trim(struct ps_device *device)
 {
@@ -210,8 +210,8 @@ ps_device_forget_failed(struct ps_device *device)
 
 /* ---- Lives ---- */
 
-/* A stream that is being captured may be neither asked nor destroyed: keep it
- * until the capture is over. */
+/* A stream that is being captured may be neither queried nor destroyed: keep
+ * it until the capture is over. */
 static bool
 defer_captured(struct ps_stream *stream)
 {
@@ -361,7 +361,7 @@ ps_stream_unref(struct ps_stream *stream)
 
 /* ---- From a handle to a stream ---- */
 
-/* A reference unless the last one is being dropped. */
+/* Take a reference, unless the last one is being dropped. */
 static bool
 try_ref(struct ps_stream *stream)
 {
@@ -524,7 +524,7 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
     return PS_SUCCESS;
 }
 
-/* Have each launch of the graph wait for the event, which may be recorded for
+/* Make each launch of the graph wait for the event, which may be recorded for
  * the first time after the capture. */
 static ps_status
 wait_external(struct ps_stream *stream, struct ps_event *event)

@@ -30,7 +30,7 @@ struct ps_stream {
     struct ps_device *device;
     ps_handle handle;
     int priority;
-    /* Whether anybody may have queued work since it was idle. */
+    /* Whether work may have been queued since it was idle. */
     atomic_bool used;
     /* Callables that were submitted and are not done; their queue's mutex
      * guards it. */
@@ -46,15 +46,14 @@ struct ps_stream {
     struct ps_stream *previous;
     /* The next of those dropped while they were captured. */
     struct ps_stream *next_captured;
-    /* Of memory that was given up: the uses by this stream's work that are not
-     * over, the oldest first, and the blocks to be freed in its order that
-     * wait for the end of a capture.  The mutex of the runtime's pool guards
-     * it. */
+    /* For retired memory: the uses by this stream's work that are not over,
+     * the oldest first, and the blocks to be freed in its order after the end
+     * of a capture.  The mutex of the runtime's pool guards it. */
     struct {
         struct ps_block_use *first;
         struct ps_block_use *last;
         struct ps_block *held;
-        bool listed; /* in the pool, or taken out by a thread that looks */
+        bool listed; /* in the pool, or taken out by a sweep */
         struct ps_stream *next;
     } memory;
 };
@@ -102,12 +101,12 @@ ps_stream_drop_shared(struct ps_stream *stream)
  * the clean-up, and the stream is gone in any case. */
 ps_status ps_stream_unref(struct ps_stream *stream);
 
-/* Destroy those that failed of the native streams that nobody holds.  The
- * status is that of the clean-up. */
+/* Destroy the pooled native streams that have failed.  The status is that of
+ * the clean-up. */
 ps_status ps_device_forget_failed(struct ps_device *device);
 
-/* Give up the streams that were dropped while they were captured, but for
- * those that still are.  The status is that of the clean-up. */
+/* Release the streams that were dropped while they were captured, except those
+ * that still are.  The status is that of the clean-up. */
 ps_status ps_device_give_up_captured(struct ps_device *device);
 
 /* The members of the contract of the same names, for a stream of this
