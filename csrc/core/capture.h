@@ -30,27 +30,28 @@ struct ps_keep {
     size_t count;
 };
 
-/* One that ps_graph_capture_begin began. */
+/* A capture that ps_graph_capture_begin began. */
 struct ps_capture {
     struct ps_device *device;
     struct ps_keep keep;
     struct ps_capture *next;
 };
 
-/* How many there are. */
+/* The number of captures in progress. */
 extern atomic_int ps_captures;
 
 void ps_capture_add(struct ps_capture *capture);
 void ps_capture_remove(struct ps_capture *capture);
 
-/* In a forked child: there are none. */
+/* In a forked child there are none. */
 void ps_captures_reset_in_child(void);
 
-/* Whether the stream is being captured, by whomever.  Answers. */
+/* Whether the stream is being captured, by this library or another.
+ * Answers. */
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
-/* Likewise, by a capture that ps_graph_capture_begin began; costs nothing
- * while there is none. */
+/* Whether the stream is in a capture that ps_graph_capture_begin began; costs
+ * nothing while there is none. */
 static inline bool
 ps_stream_is_captured(struct ps_stream *stream)
 {
@@ -58,8 +59,8 @@ ps_stream_is_captured(struct ps_stream *stream)
            ps_stream_in_capture(stream);
 }
 
-/* PS_ERROR_CAPTURE_UNSUPPORTED for a stream that is being captured, before the
- * backend hears of a call that would end the capture. */
+/* PS_ERROR_CAPTURE_UNSUPPORTED for a stream that is being captured.  Check
+ * before a call of the backend that would end the capture. */
 static inline ps_status
 ps_capture_refuse(struct ps_stream *stream)
 {
@@ -70,8 +71,8 @@ ps_capture_refuse(struct ps_stream *stream)
 /* Likewise, for a device with a stream that is being captured. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
-/* Add the object to all captures of the runtime that are in progress.  Which
- * of them records the work is not known. */
+/* Add the object to all captures of the runtime that are in progress, since it
+ * is not known which of them records the work. */
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
