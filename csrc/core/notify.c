@@ -61,9 +61,9 @@ ps_event_notify(struct ps_event *event, struct ps_watch *watch)
 /* Guards the rings and flags of all devices; held for a few instructions. */
 static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Report the notifications up to the number; whether there are more.  If not,
- * the thread is over.  A failure of which all notifications were cancelled is
- * kept for the next wait. */
+/* Report the notifications up to the number.  Returns whether there are more;
+ * if not, the thread ends.  If all notifications of a failure were cancelled,
+ * the failure is kept for the next wait. */
 static bool
 report(struct ps_device *device, uint64_t number, ps_status status)
 {
@@ -126,7 +126,7 @@ start_locked(struct ps_device *device)
     if (device->notifying) {
         return true;
     }
-    /* No signal of the program's is for this thread. */
+    /* This thread takes no signals of the program. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, notify_main, device);

@@ -60,7 +60,7 @@ struct ps_device {
     struct ps_pooled_stream *pooled_streams;
     atomic_int pooled_stream_count;
     int pooled_stream_room;
-    unsigned pool_turn; /* whose it is to be looked at */
+    unsigned pool_turn; /* the next to be checked */
     /* Idle native events by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
