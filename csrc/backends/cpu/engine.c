@@ -221,9 +221,9 @@ engine_begin_locked(struct cpu_engine *engine)
     }
 }
 
-/* The flags of devices that emulate others.  With PS_EMULATE_SHARED core calls
- * them as it calls the CUDA backend, with the GIL released, so that a
- * sanitizer sees the races of that. */
+/* The flags of devices that emulate others.  With PS_EMULATE_SHARED, core
+ * calls them with the GIL released, as it calls the CUDA backend, so that a
+ * sanitizer sees the races of such calls. */
 #ifdef PS_EMULATE_SHARED
 enum { EMULATED_FLAGS = PS_BACKEND_EMULATED | PS_BACKEND_SHARED };
 #else
@@ -318,8 +318,8 @@ fork_child(void)
     fork_parent();
 }
 
-/* pthread keys and not thread-local variables: if there is no memory for those
- * of a new thread, the process is ended. */
+/* pthread keys instead of thread-local variables: if there is no memory for
+ * those in a new thread, the process aborts. */
 static bool
 add_locked(struct cpu_engine *engine)
 {

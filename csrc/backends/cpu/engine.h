@@ -130,10 +130,10 @@ enum cpu_kind {
     CPU_CALL,
     CPU_ENTER_GATE, /* becomes the wait for its record */
     CPU_FREE,
-    CPU_RECORD_LATER, /* in plans alone: of an event, at the launch */
+    CPU_RECORD_LATER, /* only in plans: a record, at the launch */
     CPU_WAIT_LATER,
-    CPU_MARK, /* in plans alone: a point of a branch that others wait for */
-    CPU_JOIN, /* in plans alone: the wait for a mark of another branch */
+    CPU_MARK, /* only in plans: a point that other branches wait for */
+    CPU_JOIN, /* only in plans: the wait for another branch's mark */
 };
 
 /* A queued operation: an item, except for CPU_FREE, whose operation is the
@@ -212,16 +212,17 @@ union cpu_item {
 /* NULL when out of memory. */
 void *cpu_item_take_locked(struct cpu_engine *engine);
 void cpu_item_give_locked(struct cpu_engine *engine, void *item);
-/* See to it that so many can be taken.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+/* Reserve `count` items, so that taking them cannot fail.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
 /* ---- Schedule: time, and what waits ---- */
 
-/* The first seam: what time it is, in nanoseconds. */
+/* The first seam: the time, in nanoseconds. */
 struct cpu_clock {
     int64_t (*now)(struct cpu_engine *engine);
-    /* Release the lock and wait until the condition is signalled (or for no
-     * reason); false once the deadline has passed. */
+    /* Release the lock and wait until the condition is signalled, or
+     * spuriously; false once the deadline has passed. */
     bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
                         int64_t deadline);
 };
@@ -243,8 +244,8 @@ struct cpu_stream *cpu_threaded_scheduler(struct cpu_engine *engine);
 
 /* Park the stream for so many nanoseconds. */
 void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
-/* Take the stream whose sleep is over; or wait, for that or for no reason, and
- * return NULL. */
+/* Take a stream whose sleep is over.  If there is none, wait until one may be
+ * due, and return NULL. */
 struct cpu_stream *cpu_sleeper_take_locked(struct cpu_engine *engine);
 
 /* A thread that waits for an object to reach a target; on its stack, with a
@@ -256,7 +257,7 @@ struct cpu_waiter {
     struct cpu_waiter *next; /* of the same object */
 };
 
-/* A limit that has begun; of a NULL one, that never ends. */
+/* A limit and its deadline; a NULL limit never ends. */
 struct cpu_limit {
     int64_t deadline;
     const struct ps_limit *asked;
@@ -271,19 +272,20 @@ ps_status
 cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
                 uint64_t target, const struct cpu_limit *limit);
 
-/* All work of the stream up to the ticket is done: wake the threads and make
- * the notifications due that wait for it. */
+/* All work of the stream up to the ticket is done: wake the threads that wait
+ * for it, and make its notifications due. */
 void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
-/* The record is done: likewise, and the streams that are parked are ready. */
+/* The record is done: likewise, and make the streams that are parked on it
+ * ready. */
 void cpu_record_complete_locked(struct cpu_engine *engine,
                                 struct cpu_record *record, ps_status status);
 void
 cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
 
-/* Call the notifications that are due, with the lock released meanwhile; only
- * if cpu_may_notify.  One thread at a time does, the one that releases the
- * lock next, so they run in the order in which the work was done, and none
- * within another.  False as cpu_stream_serve_locked. */
+/* Call the notifications that are due, with the lock released meanwhile, and
+ * only if cpu_may_notify.  One thread at a time does so, the next one that
+ * releases the lock.  So notifications run in the order in which the work was
+ * done, and never nest.  False as cpu_stream_serve_locked. */
 bool cpu_notify_due_locked(struct cpu_engine *engine);
 
 /* ---- Schedule: threads ---- */
@@ -295,10 +297,10 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, which counts as running.  False if that fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
-/* A thread that counted as running does so no longer. */
+/* Stop counting a thread as running. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* End a thread that began after so many forks, and release the lock: in a
- * child that it forked it never counted.  Returns NULL. */
+/* End a thread that began after so many forks, and release the lock.  In a
+ * child that it forked, the thread was never counted.  Returns NULL. */
 void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
 /* The key of the stream whose work the calling thread executes, or NULL. */
@@ -336,14 +338,14 @@ struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
  * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);
-/* Put the operation itself at the end, room or not.  The stream is not idle,
- * or the caller takes it. */
+/* Append the operation itself, even if the queue is full.  The stream is not
+ * idle, or the caller takes it. */
 void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
-/* Do the operation at the head of a stream that the caller took, and free it,
- * except after a CPU_FREE: that is the caller's to free.
- * False in a child that the operation forked: nothing that the caller knew
- * but the engine, whose lock is held, exists any more. */
+/* Execute the operation at the head of a stream that the caller took, and free
+ * it, except after a CPU_FREE: the caller frees that.
+ * False in a child that the operation forked: of all that the caller knew,
+ * only the engine still exists, with its lock held. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
 /* Give up a stream that the caller took; it may be gone then. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
@@ -463,7 +465,7 @@ cpu_lock(struct cpu_engine *engine)
     pthread_mutex_lock(&engine->lock);
 }
 
-/* Release the lock, after seeing to it that a worker comes for any work. */
+/* Release the lock, and start or wake a worker if there is work. */
 void cpu_release(struct cpu_engine *engine);
 
 /* Whether there are notifications for the calling thread to run. */

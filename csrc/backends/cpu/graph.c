@@ -160,7 +160,7 @@ cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
     return stream->capture->status;
 }
 
-/* Have the stream's branch wait for the record's. */
+/* Make the stream's branch wait for the record's. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
