@@ -1,5 +1,5 @@
-/* The arguments of calls: which parameters got one, and the values of those
- * that are plain numbers, flags and handles. */
+/* Arguments of calls: matching them to parameters, and reading numbers, flags
+ * and handles. */
 #include "args.h"
 
 #include <limits.h>

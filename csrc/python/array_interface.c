@@ -1,6 +1,6 @@
 /* The CUDA array interface, version 3, both ways; _interchange.py reads those
- * of other libraries.  Its `stream` is one whose work must come before: None
- * asks for no wait, 0 is not allowed. */
+ * of other libraries.  Its `stream` is a stream to wait for: None asks for no
+ * wait, and 0 is not allowed. */
 #include "array_interface.h"
 
 #include "args.h"

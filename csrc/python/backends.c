@@ -236,7 +236,7 @@ default_runtime(struct module_state *state)
     return find_runtime(state->default_type);
 }
 
-/* What a capsule of the name points to; NULL with an exception. */
+/* The pointer of a capsule with the name; NULL with an exception. */
 static void *
 capsule_pointer(PyObject *capsule, const char *name)
 {
@@ -296,7 +296,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* What members that wait return for a limit, with nothing to wait for. */
+/* Which of the members that wait take a limit, according to calls with nothing
+ * to wait for. */
 static PyObject *
 takes_limits(PyObject *module, PyObject *args)
 {

@@ -1,5 +1,5 @@
-/* Queueing work: what every call does when a stream's queue is full, and one
- * stream's wait for another. */
+/* Queueing work: waiting for room when a stream's queue is full, and making
+ * one stream wait for another. */
 #include "enqueue.h"
 
 #include "errors.h"

@@ -169,7 +169,7 @@ PyType_Spec stream_context_spec =
     TYPE_SPEC("pystreams.cuda.StreamContext", ContextObject,
               Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, context_slots);
 
-/* Whether a call worked, whose result is dropped: -1 with its exception. */
+/* Drop the result of a call; -1 if it failed, with its exception. */
 static int
 check(PyObject *result)
 {

@@ -140,8 +140,8 @@ take_locked(void)
         queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
-            /* A thread that has not posted yet will wake a waiter for its
-             * own. */
+            /* A thread that has not posted yet will wake a waiter for its own
+             * callable. */
             while (sem_trywait(&queue.hints) == 0) {
             }
         }

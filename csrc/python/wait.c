@@ -1,7 +1,7 @@
-/* Waiting: what every method does that blocks until work is done.  The GIL is
- * released, and the main thread looks for signals now and then: in the middle
- * of a wait that its backend can end, else between slices of one that has a
- * time limit. */
+/* Waiting, for every method that blocks until work is done.  The GIL is
+ * released, and the main thread checks for signals now and then: during a wait
+ * that its backend can end, otherwise between the slices of a wait with a
+ * limit. */
 #include "wait.h"
 
 #include <sys/syscall.h>
@@ -22,7 +22,7 @@ enum { SLICE_NS = 50 * 1000 * 1000 };
 /* A device's completion is reported with a delay, by a thread that polls. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
-/* Limits beyond this are none. */
+/* A timeout above this means no limit. */
 static const double LONGEST = 1e9;
 
 int64_t
@@ -121,10 +121,10 @@ wait_natively(const struct work *work, int64_t timeout_ns)
     return wait_end(&wait, status);
 }
 
-/* Wait for a message a while, until `end` at most: the longer, the longer it
- * has been since `start`.  A core that has slept for long takes a tenth of a
- * millisecond to wake up, and one that does every now and then is busy for
- * less than a hundredth of the time. */
+/* Wait for a message, until `end` at most: for a time that grows with the time
+ * since `start`.  A core that has slept for long takes a tenth of a
+ * millisecond to wake up, and one that wakes up now and then is busy for less
+ * than a hundredth of the time. */
 static ps_status
 back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
 {
@@ -133,7 +133,7 @@ back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
     return ps_mailbox_wait(mailbox, rest < end - now ? rest : end - now);
 }
 
-/* Of which slices are made. */
+/* A wait for one slice of time. */
 typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
 
 struct mailbox_wait {
@@ -208,11 +208,11 @@ ask(const struct notified_wait *wait)
     }
     ps_status status =
         work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
-    /* Of a later record the answer means nothing. */
+    /* If the event was recorded again, the answer means nothing. */
     return latest_record(work) == wait->record ? status : PS_ERROR_NOT_READY;
 }
 
-/* Ask all the time at first. */
+/* Query without a pause at first. */
 static ps_status
 notified_slice(const void *context, int64_t timeout_ns)
 {
@@ -235,7 +235,7 @@ notified_slice(const void *context, int64_t timeout_ns)
     return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
 }
 
-/* Wait in time although the backend cannot end a wait. */
+/* Wait with a limit although the backend cannot end a wait. */
 static ps_status
 wait_notified(const struct work *work, int64_t timeout_ns)
 {
@@ -267,7 +267,7 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         CALL_BACKEND(work->device->runtime, ps_mailbox_destroy(wait.mailbox));
     }
     if (status == PS_SUCCESS && work->event != NULL) {
-        /* So that it is known. */
+        /* Query once more, so that the event remembers its completion. */
         ps_event_query(work->event);
     }
     return status;

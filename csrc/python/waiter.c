@@ -101,7 +101,7 @@ work_of(struct module_state *state, PyObject *object, struct work *work)
     return 0;
 }
 
-/* Have the message sent when the work has completed. */
+/* Send the message when the work has completed. */
 static ps_status
 notify(const struct work *work, struct ps_message *message)
 {

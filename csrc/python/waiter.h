@@ -5,7 +5,7 @@
 #include "module.h"
 #include "wait.h"
 
-/* Have a message with the token put into the mailbox when the work has
+/* Put a message with the token into the mailbox when the work has
  * completed. */
 ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
                      uint64_t token);
