@@ -2,7 +2,7 @@
  * specification.  A backend includes this header and nothing else of
  * pystreams; pystreams calls a backend only through this table.
  *
- * What holds for every member, unless the member says otherwise:
+ * These rules hold for every member, unless the member says otherwise:
  *
  * - Caller.  pystreams, on any thread, several threads at once, with none of
  *   its locks held.  The Python thread state may be attached (the GIL
@@ -10,7 +10,7 @@
  *   marked "may block".  A backend never calls Python.
  * - Blocking.  "answers": bounded by about a microsecond, no waiting.
  *   "enqueues": appends to a stream and returns, never waits for work; see
- *   stream_wait_room.  "may block": anything goes.
+ *   stream_wait_room.  "may block": may take any time.
  * - backend is the table the member was called through, so that one
  *   implementation can serve several device types.
  * - device is an index in [0, device_count).  Core has checked it.  A member
@@ -590,9 +590,10 @@ struct ps_backend {
      * running until timeout_ns, end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left; one in progress, of
      * a thread that the program does not wait for, goes on.  May block.
-     * PS_ERROR_NOT_READY when something was still running.
-     * With PS_BACKEND_SHARED queued work is the driver's, which does not wait
-     * for it when the process ends: only the backend's threads count. */
+     * PS_ERROR_NOT_READY if something was still running.
+     * With PS_BACKEND_SHARED, queued work belongs to the driver, which does
+     * not wait for it when the process ends, so only the backend's threads
+     * count. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 };
