@@ -65,9 +65,9 @@ struct ps_device {
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
-    /* See notify.c, whose mutex guards them: a ring of notifications of all
-     * its work, the number of the latest, whether a thread waits, and the
-     * failure that it found and nobody was notified of. */
+    /* Notifications of all the device's work, guarded by the mutex of
+     * notify.c: a ring of them, the latest number, whether a thread waits, and
+     * a failure that was reported to nobody. */
     struct ps_notification *notifications;
     uint64_t notified;
     bool notifying;
