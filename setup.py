@@ -240,6 +240,7 @@ if __name__ == "__main__":
                 "pystreams._C",
                 sources=sorted(
                     glob("csrc/core/*.c")
+                    + glob("csrc/observe/*.c")
                     + glob("csrc/python/*.c")
                     + glob("csrc/backends/cpu/*.c")
                 ),

@@ -75,6 +75,7 @@ _VARIABLES = {
     "PYSTREAMS_CPU_DEVICES",
     "PYSTREAMS_EMULATE_CUDA",
     "PYSTREAMS_EMULATE_MEMORY",
+    "PYSTREAMS_RACES",
     "PYSTREAMS_CUDA",
     "PYSTREAMS_DEBUG",
     "PYSTREAMS_SANITIZE",
@@ -133,5 +134,19 @@ def _warn_of_unknown_variables() -> None:
             )
 
 
+def _look_for_races() -> None:
+    action = os.environ.get("PYSTREAMS_RACES")
+    if not action:
+        return
+    if action not in ("raise", "warn"):
+        raise ImportError(
+            f"PYSTREAMS_RACES must be 'raise' or 'warn', but is {action!r}"
+        )
+    from . import races
+
+    races._begin(action)
+
+
 atexit.register(_shutdown)
 _warn_of_unknown_variables()
+_look_for_races()

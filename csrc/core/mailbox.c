@@ -142,6 +142,15 @@ quiet_locked(struct ps_mailbox *mailbox)
     }
 }
 
+void
+ps_message_free(struct ps_message *message)
+{
+    if (message->release != NULL) {
+        message->release(message->attached);
+    }
+    free(message);
+}
+
 static void
 forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -149,7 +158,7 @@ forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
         remove_locked(mailbox, message);
     }
     mailbox->count--;
-    free(message);
+    ps_message_free(message);
 }
 
 /* Deliver a message that arrived and is not held. */

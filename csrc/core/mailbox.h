@@ -22,6 +22,9 @@ struct ps_message {
     uint64_t token;
     /* How the work ended. */
     ps_status status;
+    /* The receiver's, released by the function when the message is. */
+    void *attached;
+    void (*release)(void *attached);
     /* Somebody registers or cancels the notification, and so looks at the
      * message: it is not for the receiver yet. */
     bool held;
@@ -66,8 +69,9 @@ bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status);
 
 /* All that came since the last call, the oldest first; NULL for none.  Each is
- * the caller's to free(), or goes back with those behind it. */
+ * the caller's to ps_message_free, or goes back with those behind it. */
 struct ps_message *ps_mailbox_take(struct ps_mailbox *mailbox);
+void ps_message_free(struct ps_message *message);
 void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages);
 

@@ -513,8 +513,8 @@ wait_for_side(struct ps_stream *stream)
 {
     struct ps_runtime *runtime = stream->device->runtime;
     enum ps_capture_mode mode = ps_capture_relax(runtime);
-    ps_status status = runtime->backend->stream_synchronize(
-        runtime->backend, stream->device->index, stream->handle, NULL);
+    ps_status status = runtime->registered->stream_synchronize(
+        runtime->registered, stream->device->index, stream->handle, NULL);
     ps_capture_restore(runtime, mode);
     return status;
 }

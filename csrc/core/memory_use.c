@@ -35,7 +35,9 @@ says_over(ps_status status)
 static bool
 is_done(struct ps_block_use *use)
 {
+    bool own = ps_own_begin(use->stream->device->runtime);
     ps_status status = ps_event_query(use->done);
+    ps_own_end(own);
     /* One that was captured has to be recorded again. */
     use->recorded = status != PS_ERROR_CAPTURED_EVENT;
     return says_over(status);
@@ -50,15 +52,21 @@ record(struct ps_block_use *use)
         use->done->internal = true;
     }
     if (use->done != NULL && !use->recorded) {
+        bool own = ps_own_begin(use->stream->device->runtime);
         use->recorded = ps_event_record(use->done, use->stream) == PS_SUCCESS;
+        ps_own_end(own);
     }
 }
 
 static ps_status
 wait_for(struct ps_block_use *use, const struct ps_limit *limit)
 {
-    return use->recorded ? ps_event_synchronize(use->done, limit)
-                         : ps_stream_synchronize(use->stream, limit);
+    bool own = ps_own_begin(use->stream->device->runtime);
+    ps_status status = use->recorded
+                           ? ps_event_synchronize(use->done, limit)
+                           : ps_stream_synchronize(use->stream, limit);
+    ps_own_end(own);
+    return status;
 }
 
 bool

@@ -104,7 +104,7 @@ static void *
 notify_main(void *argument)
 {
     struct ps_device *device = argument;
-    const struct ps_backend *backend = device->runtime->backend;
+    const struct ps_backend *backend = device->runtime->registered;
     uint64_t number;
     ps_status status;
     do {

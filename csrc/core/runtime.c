@@ -41,7 +41,7 @@ register_locked(const struct ps_backend *backend,
     if (runtime == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    runtime->backend = backend;
+    runtime->registered = runtime->backend = backend;
     runtime->faults = faults;
     runtime->index = count;
     ps_memory_pool_init(&runtime->memory);
@@ -138,8 +138,8 @@ ps_runtime_devices(struct ps_runtime *runtime, int *count)
     int known =
         atomic_load_explicit(&runtime->device_count, memory_order_acquire);
     if (known == 0) {
-        ps_status status =
-            runtime->backend->device_count(runtime->backend, &known);
+        const struct ps_backend *backend = runtime->backend;
+        ps_status status = backend->device_count(backend, &known);
         if (status != PS_SUCCESS) {
             return status;
         }
@@ -192,9 +192,9 @@ ps_status
 ps_runtime_current_device(struct ps_runtime *runtime,
                           struct ps_device **device)
 {
+    const struct ps_backend *backend = runtime->backend;
     int index;
-    ps_status status =
-        runtime->backend->device_current(runtime->backend, &index);
+    ps_status status = backend->device_current(backend, &index);
     if (status != PS_SUCCESS) {
         return status;
     }

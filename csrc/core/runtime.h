@@ -16,6 +16,7 @@
 #include "status.h"
 #include "stream.h"
 #include "table.h"
+#include "thread.h"
 
 enum {
     PS_MAX_RUNTIMES = 8,
@@ -75,7 +76,10 @@ struct ps_device {
 };
 
 struct ps_runtime {
-    const struct ps_backend *backend;
+    /* The one that was registered, and the one that is called: another one
+     * while something observes. */
+    const struct ps_backend *registered;
+    const struct ps_backend *_Atomic backend;
     const struct ps_faults *faults;
     /* Position in the order of registration. */
     int index;
@@ -94,6 +98,25 @@ struct ps_runtime {
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
+
+/* While something observes, mark what this thread does as the library's own:
+ * it orders nothing that a program may rely on.  Returns whether to call
+ * ps_own_end. */
+static inline bool
+ps_own_begin(struct ps_runtime *runtime)
+{
+    return runtime->backend != runtime->registered &&
+           ps_thread_word(PS_THREAD_OWN) == NULL &&
+           ps_thread_set_word(PS_THREAD_OWN, runtime) == PS_SUCCESS;
+}
+
+static inline void
+ps_own_end(bool begun)
+{
+    if (begun) {
+        ps_thread_set_word(PS_THREAD_OWN, NULL);
+    }
+}
 
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);

@@ -466,8 +466,8 @@ ps_stream_query_quietly(struct ps_stream *stream)
         return PS_ERROR_NOT_READY;
     }
     enum ps_capture_mode mode = ps_capture_relax(runtime);
-    ps_status status = runtime->backend->stream_query(
-        runtime->backend, stream->device->index, stream->handle);
+    ps_status status = runtime->registered->stream_query(
+        runtime->registered, stream->device->index, stream->handle);
     ps_capture_restore(runtime, mode);
     return status;
 }
@@ -581,10 +581,12 @@ wait_stream(struct ps_stream *stream, struct ps_stream *other, bool internal)
         return status;
     }
     event->internal = internal;
+    bool own = internal && ps_own_begin(other->device->runtime);
     status = ps_event_record(event, other);
     if (status == PS_SUCCESS) {
         status = ps_stream_wait_event(stream, event);
     }
+    ps_own_end(own);
     return ps_first_failure(status, ps_event_unref(event));
 }
 

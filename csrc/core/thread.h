@@ -16,12 +16,13 @@
 
 #include <pthread.h>
 
-/* The first is core's, the others its caller's. */
+/* The first and the last are core's, the others its caller's. */
 enum ps_thread_word {
     PS_THREAD_MEMORY,
     PS_THREAD_CURRENTS,
     PS_THREAD_WORKER,
     PS_THREAD_TRACING,
+    PS_THREAD_OWN,
     PS_THREAD_WORDS,
 };
 

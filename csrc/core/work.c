@@ -82,8 +82,9 @@ ps_stream_fail(struct ps_stream *stream, ps_status failure)
     ps_status status = check(stream, faults != NULL);
     return status != PS_SUCCESS
                ? status
-               : faults->stream_fail(backend_of(stream), stream->device->index,
-                                     stream->handle, failure);
+               : faults->stream_fail(stream->device->runtime->registered,
+                                     stream->device->index, stream->handle,
+                                     failure);
 }
 
 ps_status

@@ -13,6 +13,7 @@
 
 #include "device.h"
 #include "errors.h"
+#include "races.h"
 
 /* Read a number of devices from the environment: 0 if the variable is not set,
  * -1 with ValueError if it is not a number from `least` up. */
@@ -198,11 +199,12 @@ forced_runtime(const char *name)
     }
     ps_status status = count_devices(runtime, &count);
     if (status != PS_SUCCESS) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "PYSTREAMS_ACCELERATOR is '%s', which is not "
-                     "available: %s",
-                     name,
-                     runtime->backend->status_text(runtime->backend, status));
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "PYSTREAMS_ACCELERATOR is '%s', which is not "
+            "available: %s",
+            name,
+            runtime->registered->status_text(runtime->registered, status));
         return NULL;
     }
     return runtime;
@@ -264,6 +266,7 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *args)
         register_table(table, faults) < 0) {
         return NULL;
     }
+    observe_backends();
     /* The tables may go with their capsules, so these never go. */
     Py_INCREF(capsule);
     Py_INCREF(second);

@@ -14,6 +14,7 @@
 #include "device.h"
 #include "dlpack.h"
 #include "errors.h"
+#include "races.h"
 #include "stream.h"
 #include "submit.h"
 #include "transfer.h"
@@ -479,9 +480,26 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Buffer_memoryview(PyObject *op, PyObject *Py_UNUSED(ignored))
+Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
 {
-    return PyMemoryView_FromObject(op);
+    static const char *const names[] = {"readonly", NULL};
+    static const struct signature signature = {"memoryview", 0, 0, names};
+    PyObject *readonly = NULL;
+    if (parse_arguments(&signature, args, nargs, kwnames, &readonly) < 0) {
+        return NULL;
+    }
+    int only = readonly != NULL ? PyObject_IsTrue(readonly) : 0;
+    if (only < 0) {
+        return NULL;
+    }
+    as_buffer(op)->reading = only;
+    PyObject *view = PyMemoryView_FromObject(op);
+    as_buffer(op)->reading = false;
+    if (view != NULL && only) {
+        Py_SETREF(view, PyObject_CallMethod(view, "toreadonly", NULL));
+    }
+    return view;
 }
 
 static PyObject *
@@ -576,6 +594,14 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
                      device_of(self)->index);
         return -1;
     }
+    /* memoryview() asks for no writable view, and gets one. */
+    if (ps_races_are_on() &&
+        host_access("a view", self->data, self->nbytes,
+                    !self->reading && !self->block->read_only &&
+                        ((flags & PyBUF_WRITABLE) ||
+                         (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO)) < 0) {
+        return -1;
+    }
     if (PyBuffer_FillInfo(view, op, self->data != NULL ? self->data : &empty,
                           self->nbytes, self->block->read_only, flags) < 0) {
         return -1;
@@ -666,8 +692,10 @@ static PyMethodDef buffer_methods[] = {
            "Return the bytes, after the work queued on the current stream of "
            "the Buffer's device.\n\n"
            "Blocks with the GIL released."),
-    METHOD("memoryview", Buffer_memoryview, METH_NOARGS, ", /",
-           "Return a writable memoryview of host memory, without waiting for "
+    METHOD("memoryview", Buffer_memoryview, METH_FASTCALL | METH_KEYWORDS,
+           ", /, *, readonly=False",
+           "Return a memoryview of host memory, writable unless readonly, "
+           "without waiting for "
            "any work.\n\n"
            "Raises BufferError for memory that the host cannot address."),
     METHOD("__dlpack__", Buffer_dlpack, METH_FASTCALL | METH_KEYWORDS,

@@ -321,8 +321,8 @@ device_switch(struct module_state *state, struct ps_device *device)
     struct ps_device *previous;
     ps_status status = ps_runtime_current_device(runtime, &previous);
     if (status == PS_SUCCESS && previous != device) {
-        WITHOUT_GIL(status = runtime->backend->device_set(runtime->backend,
-                                                          device->index));
+        const struct ps_backend *backend = runtime->backend;
+        WITHOUT_GIL(status = backend->device_set(backend, device->index));
     }
     if (status != PS_SUCCESS) {
         raise_status(state, runtime, "setting the device", status);

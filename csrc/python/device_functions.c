@@ -72,7 +72,7 @@ unavailable_reason(PyObject *Py_UNUSED(module), PyObject *args)
         Py_RETURN_NONE;
     }
     return PyUnicode_FromString(
-        runtime->backend->status_text(runtime->backend, status));
+        runtime->registered->status_text(runtime->registered, status));
 }
 
 static PyObject *
@@ -322,10 +322,12 @@ versions(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     struct ps_runtime *runtime = ps_runtime_find(type);
+    const struct ps_backend *backend =
+        runtime != NULL ? runtime->backend : NULL;
     ps_status status = PS_SUCCESS;
-    if (runtime != NULL && runtime->backend->versions != NULL) {
-        WITHOUT_GIL(status = runtime->backend->versions(
-                        runtime->backend, &runtime_version, &driver_version));
+    if (backend != NULL && backend->versions != NULL) {
+        WITHOUT_GIL(status = backend->versions(backend, &runtime_version,
+                                               &driver_version));
     }
     if (status != PS_SUCCESS) {
         return Py_BuildValue("(ii)", 0, 0);

@@ -46,6 +46,8 @@ typedef struct {
     bool published;
     PyObject *result;
     PyObject *exception;
+    /* Of the stream's work, with the callable; NULL if nothing observed. */
+    struct ps_moment *moment;
     /* Lists; NULL until they are asked for. */
     PyObject *callbacks;
     PyObject *waiters;
@@ -133,6 +135,7 @@ Future_dealloc(PyObject *op)
 {
     PyObject_GC_UnTrack(op);
     Future_clear(op);
+    ps_moment_unref(as_future(op)->moment);
     object_free(op);
 }
 
@@ -504,6 +507,18 @@ finish(FutureObject *self, enum future_state state)
     return call_callbacks(self);
 }
 
+void
+future_set_moment(PyObject *self, struct ps_moment *moment)
+{
+    as_future(self)->moment = moment;
+}
+
+struct ps_moment *
+future_moment(PyObject *self)
+{
+    return as_future(self)->moment;
+}
+
 bool
 future_start(PyObject *self)
 {
@@ -646,6 +661,7 @@ wait_with(PyObject *op, const char *method, PyObject *const *args,
         (!is_done(self) && wait_until_done(self, timeout_ns) < 0)) {
         return -1;
     }
+    ps_races_reached(self->moment);
     return state_of_future(self) == CANCELLED ? raise("CancelledError") : 0;
 }
 
@@ -701,7 +717,11 @@ Future_running(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyBool_FromLong(is_done(as_future(self)));
+    bool done = is_done(as_future(self));
+    if (done) {
+        ps_races_reached(as_future(self)->moment);
+    }
+    return PyBool_FromLong(done);
 }
 
 static PyObject *

@@ -2,6 +2,8 @@
 #ifndef PYSTREAMS_PYTHON_FUTURE_H
 #define PYSTREAMS_PYTHON_FUTURE_H
 
+#include "../observe/races.h"
+
 #include "module.h"
 
 PyObject *future_new(struct module_state *state);
@@ -9,6 +11,11 @@ PyObject *future_new(struct module_state *state);
 /* Mark a callable as running; false if its Future was cancelled and it must
  * not be called. */
 bool future_start(PyObject *future);
+
+/* The moment of the stream's work that the callable runs at, or NULL; the
+ * Future takes the reference over. */
+void future_set_moment(PyObject *future, struct ps_moment *moment);
+struct ps_moment *future_moment(PyObject *future);
 
 /* Give a running Future its result, or its exception if the callable failed,
  * and call the callbacks. */

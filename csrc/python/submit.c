@@ -23,6 +23,7 @@
 #include "enqueue.h"
 #include "errors.h"
 #include "future.h"
+#include "races.h"
 #include "stream.h"
 #include "threads.h"
 #include "wait.h"
@@ -527,6 +528,11 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
+    if (ps_races_are_on() &&
+        expect_callable(state, stream, job->args, job->future) < 0) {
+        job_destroy(job);
+        return NULL;
+    }
     PyObject *future = Py_NewRef(job->future);
     ps_status status = queue_job(job);
     if (status != PS_SUCCESS) {
@@ -546,6 +552,14 @@ own_stream(void)
     struct job *job = self != NULL ? self->current : NULL;
     return job != NULL && job->generation == ps_generation() ? job->stream
                                                              : NULL;
+}
+
+struct ps_moment *
+callable_moment(void)
+{
+    struct worker *self = worker_self();
+    struct job *job = self != NULL ? self->current : NULL;
+    return job != NULL ? future_moment(job->future) : NULL;
 }
 
 bool

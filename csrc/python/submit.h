@@ -2,6 +2,8 @@
 #ifndef PYSTREAMS_PYTHON_SUBMIT_H
 #define PYSTREAMS_PYTHON_SUBMIT_H
 
+#include "../observe/races.h"
+
 #include "module.h"
 #include "wait.h"
 
@@ -11,6 +13,10 @@ PyObject *Stream_submit(PyObject *self, PyObject *const *args,
 /* Whether the calling thread runs a callable that the stream is waiting
  * for. */
 bool is_own_stream(struct ps_stream *stream);
+
+/* The moment at which the callable runs that the calling thread runs; NULL if
+ * it runs none, or nothing observes. */
+struct ps_moment *callable_moment(void);
 
 /* Called before a wait.  After a callable has ended, a callback may wait here:
  * another thread then runs the callables queued behind it.  check_may_wait: -1

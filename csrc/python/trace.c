@@ -4,12 +4,14 @@
 #include "trace.h"
 
 #include "../core/thread.h"
+#include "../observe/races.h"
 
 #include "errors.h"
 
-/* The GIL guards both. */
+/* The GIL guards them. */
 static PyObject *dispatch;
 static int wanted[PS_TRACE_KINDS];
+static bool streams_traced;
 
 /* Report an event that the callbacks could not be called for. */
 static void
@@ -47,6 +49,14 @@ void
 trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
            uintptr_t second)
 {
+    if (kind == PS_TRACE_STREAM_CREATION) {
+        struct ps_actor_name name = {device->runtime->index, device->index,
+                                     first};
+        ps_races_forget_stream(&name);
+        if (wanted[kind] == 0) {
+            return;
+        }
+    }
     /* The calls of a callback itself are not traced. */
     if (ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
         return;
@@ -62,11 +72,28 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
     PyGILState_Release(gil);
 }
 
+static void
+set_kinds(void)
+{
+    unsigned all = streams_traced ? 1u << PS_TRACE_STREAM_CREATION : 0;
+    for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
+        all |= wanted[kind] > 0 ? 1u << kind : 0;
+    }
+    atomic_store(&ps_trace_kinds, all);
+}
+
+void
+trace_streams(bool on)
+{
+    streams_traced = on;
+    set_kinds();
+}
+
 static PyObject *
 set_trace(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *function;
-    unsigned kinds, all = 0;
+    unsigned kinds;
     int change;
     if (!PyArg_ParseTuple(args, "OIi:set_trace", &function, &kinds, &change)) {
         return NULL;
@@ -74,9 +101,8 @@ set_trace(PyObject *Py_UNUSED(module), PyObject *args)
     Py_XSETREF(dispatch, Py_NewRef(function));
     for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
         wanted[kind] += kinds >> kind & 1 ? change : 0;
-        all |= wanted[kind] > 0 ? 1u << kind : 0;
     }
-    atomic_store(&ps_trace_kinds, all);
+    set_kinds();
     Py_RETURN_NONE;
 }
 

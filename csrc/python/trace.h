@@ -10,4 +10,7 @@
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
 
+/* Whether streams that are made begin a life for the race detector. */
+void trace_streams(bool on);
+
 #endif

@@ -10,6 +10,7 @@
 
 #include "../core/mailbox.h"
 #include "../core/trace.h"
+#include "../observe/races.h"
 
 #include "args.h"
 #include "buffer.h"
@@ -225,7 +226,8 @@ notified_slice(const void *context, int64_t timeout_ns)
             back_off(wait->mailbox, wait->start, now, end) == PS_SUCCESS) {
             struct ps_message *message = ps_mailbox_take(wait->mailbox);
             status = message->status;
-            free(message);
+            ps_races_reached(message->attached);
+            ps_message_free(message);
         }
         else {
             status = ask(wait);

@@ -13,6 +13,7 @@
 #include "device.h"
 #include "errors.h"
 #include "event.h"
+#include "races.h"
 #include "stream.h"
 #include "submit.h"
 #include "wait.h"
@@ -113,6 +114,12 @@ notify(const struct work *work, struct ps_message *message)
                : ps_device_notify(work->device, &message->watch);
 }
 
+static void
+release_moment(void *moment)
+{
+    ps_moment_unref(moment);
+}
+
 ps_status
 watch_work(struct ps_mailbox *mailbox, const struct work *work, uint64_t token)
 {
@@ -121,6 +128,8 @@ watch_work(struct ps_mailbox *mailbox, const struct work *work, uint64_t token)
     if (status != PS_SUCCESS) {
         return status;
     }
+    message->attached = moment_of_work(work);
+    message->release = release_moment;
     WITHOUT_GIL(status = notify(work, message));
     if (status == PS_SUCCESS) {
         ps_message_expect(message);
@@ -254,7 +263,8 @@ take(PyObject *self)
     }
     for (; message != NULL; message = next) {
         next = message->next;
-        free(message);
+        ps_races_reached(message->attached);
+        ps_message_free(message);
     }
     return list;
 }

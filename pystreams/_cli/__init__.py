@@ -118,7 +118,39 @@ def parser() -> Parser:
         default=argparse.SUPPRESS,
         help="print JSON",
     )
+    races = commands.add_parser(
+        "races",
+        help="run a program, and stop at accesses that nothing orders",
+        description="Run a Python program unchanged, with "
+        "pystreams.races.detect() around it.",
+    )
+    races.add_argument(
+        "--warn",
+        action="store_true",
+        help="log each pair of places, and go on",
+    )
+    races.add_argument("script", metavar="SCRIPT.PY")
+    races.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT"
+    )
     return top
+
+
+def run_program(options: argparse.Namespace) -> int:
+    """Run a program in races.detect(), as the main module."""
+    import logging
+    import runpy
+
+    from .. import races
+
+    if not os.path.isfile(options.script):
+        return complain(f"{options.script} is not a file", 2)
+    logging.basicConfig(format="%(name)s: %(message)s")
+    sys.argv = [options.script, *options.arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+    with races.detect("warn" if options.warn else "raise"):
+        runpy.run_path(options.script, run_name="__main__")
+    return 0
 
 
 def show_report(options: argparse.Namespace) -> None:
@@ -262,6 +294,8 @@ def main(arguments: list[str] | None = None) -> int:
         # As stderr does, so that any path can be printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
+    if options.command == "races":
+        return run_program(options)
     try:
         if options.command == "demo":
             show_demo(options)

@@ -73,6 +73,7 @@ def test_there_is_something_to_read():
     assert {part(path) for path in SOURCES} == {
         "include",
         "core",
+        "observe",
         "python",
         "backends/backends.h",
         "backends/cpu",
@@ -95,9 +96,11 @@ def test_who_includes_what(path):
     allowed = {
         "include": [public],
         "core": [public, "csrc/core/"],
+        "observe": [public, "csrc/observe/"],
         "python": [
             public,
             "csrc/core/",
+            "csrc/observe/",
             "csrc/python/",
             "csrc/backends/backends.h",
         ],
@@ -149,7 +152,9 @@ def defined(path):
     )
 
 
-@each(p for p in SOURCES if part(p) == "core" and p.suffix == ".c")
+@each(
+    p for p in SOURCES if part(p) in {"core", "observe"} and p.suffix == ".c"
+)
 def test_core_prefixes_its_externals(path):
     names = defined(path)
     assert names
@@ -193,7 +198,8 @@ needs_compiler = pytest.mark.skipif(
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("folder", "top"), [("core", "device"), ("backends/cpu", "engine")]
+    ("folder", "top"),
+    [("core", "device"), ("observe", "table"), ("backends/cpu", "engine")],
 )
 def test_no_circles(tmp_path, folder, top):
     """A file needs those below it alone, down to the ground."""

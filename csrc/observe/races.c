@@ -1,0 +1,1132 @@
+/* One mutex guards all of it.  Hooks are called without it: a description that
+ * nothing refers to any more waits in a list until then. */
+#include "races.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool on;
+static const struct ps_races_hooks *_Atomic hooks;
+static unsigned starts; /* so far */
+static struct ps_description *forgotten;
+
+/* ---- Clocks ---- */
+
+/* By the actors' indices; not changed once it is shared. */
+struct clock {
+    atomic_uint refs;
+    int count;
+    uint64_t at[];
+};
+
+/* The clock, and this actor up to this number. */
+struct ps_moment {
+    atomic_uint refs;
+    int actor;
+    uint64_t number;
+    struct clock *clock;
+    unsigned capture; /* that it is of, or 0 */
+};
+
+static struct clock *
+clock_ref(struct clock *clock)
+{
+    if (clock != NULL) {
+        atomic_fetch_add(&clock->refs, 1);
+    }
+    return clock;
+}
+
+static void
+clock_unref(struct clock *clock)
+{
+    if (clock != NULL && atomic_fetch_sub(&clock->refs, 1) == 1) {
+        free(clock);
+    }
+}
+
+static uint64_t
+clock_at(const struct clock *clock, int actor)
+{
+    return clock != NULL && actor < clock->count ? clock->at[actor] : 0;
+}
+
+/* Make it one that may be changed, with so many entries; false if there is no
+ * memory. */
+static bool
+clock_own(struct clock **clock, int count)
+{
+    struct clock *old = *clock;
+    int had = old != NULL ? old->count : 0;
+    if (old != NULL && had >= count && atomic_load(&old->refs) == 1) {
+        return true;
+    }
+    count = had > count ? had : count;
+    struct clock *made =
+        malloc(sizeof(*made) + (size_t)count * sizeof(made->at[0]));
+    if (made == NULL) {
+        return false;
+    }
+    atomic_init(&made->refs, 1);
+    made->count = count;
+    memset(made->at, 0, (size_t)count * sizeof(made->at[0]));
+    if (old != NULL) {
+        memcpy(made->at, old->at, (size_t)had * sizeof(made->at[0]));
+    }
+    clock_unref(old);
+    *clock = made;
+    return true;
+}
+
+static bool
+clock_set(struct clock **clock, int actor, uint64_t number)
+{
+    if (clock_at(*clock, actor) >= number) {
+        return true;
+    }
+    if (!clock_own(clock, actor + 1)) {
+        return false;
+    }
+    (*clock)->at[actor] = number;
+    return true;
+}
+
+static bool
+clock_join(struct clock **clock, const struct clock *other)
+{
+    for (int i = 0; other != NULL && other != *clock && i < other->count;
+         i++) {
+        if (!clock_set(clock, i, other->at[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+struct ps_moment *
+ps_moment_ref(struct ps_moment *moment)
+{
+    if (moment != NULL) {
+        atomic_fetch_add(&moment->refs, 1);
+    }
+    return moment;
+}
+
+void
+ps_moment_unref(struct ps_moment *moment)
+{
+    if (moment != NULL && atomic_fetch_sub(&moment->refs, 1) == 1) {
+        clock_unref(moment->clock);
+        free(moment);
+    }
+}
+
+static bool
+clock_join_moment(struct clock **clock, const struct ps_moment *moment)
+{
+    return clock_join(clock, moment->clock) &&
+           clock_set(clock, moment->actor, moment->number);
+}
+
+/* ---- Actors ---- */
+
+enum { HOST, FIRST_STREAM };
+
+struct actor {
+    struct ps_actor_name name;
+    bool alive;
+    /* The number of its latest operation.  It goes on when another stream
+     * takes its place, so that no clock covers that one's by accident. */
+    uint64_t number;
+    struct clock *clock; /* of what its next operation comes after */
+    uint64_t learned;    /* how much of what the host knows is in it */
+    unsigned capture;    /* that it is part of, or 0 */
+};
+
+static struct actor *actors;
+static int actor_count, actor_room;
+
+static uint64_t
+hash_of(uint64_t first, uint64_t second)
+{
+    uint64_t hash = (first * 0x9e3779b97f4a7c15 ^ second) * 0x9e3779b97f4a7c15;
+    return hash ^ hash >> 32;
+}
+
+/* A table from pairs of numbers to values: open addressing, a power of two. */
+struct map {
+    struct slot {
+        uint64_t first, second;
+        void *value; /* NULL: empty */
+    } * slots;
+    size_t room, count;
+};
+
+static struct slot *
+map_slot(const struct map *map, uint64_t first, uint64_t second)
+{
+    size_t i = hash_of(first, second);
+    for (;; i++) {
+        struct slot *slot = &map->slots[i & (map->room - 1)];
+        if (slot->value == NULL ||
+            (slot->first == first && slot->second == second)) {
+            return slot;
+        }
+    }
+}
+
+static void *
+map_get(const struct map *map, uint64_t first, uint64_t second)
+{
+    return map->room != 0 ? map_slot(map, first, second)->value : NULL;
+}
+
+static bool
+map_grow(struct map *map)
+{
+    struct map grown = {.room = map->room != 0 ? 2 * map->room : 64,
+                        .count = map->count};
+    grown.slots = calloc(grown.room, sizeof(*grown.slots));
+    if (grown.slots == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < map->room; i++) {
+        struct slot *slot = &map->slots[i];
+        if (slot->value != NULL) {
+            *map_slot(&grown, slot->first, slot->second) = *slot;
+        }
+    }
+    free(map->slots);
+    *map = grown;
+    return true;
+}
+
+/* Set the value, which is not NULL; false if there is no memory. */
+static bool
+map_set(struct map *map, uint64_t first, uint64_t second, void *value)
+{
+    if (2 * (map->count + 1) > map->room && !map_grow(map)) {
+        return false;
+    }
+    struct slot *slot = map_slot(map, first, second);
+    map->count += slot->value == NULL;
+    *slot = (struct slot){first, second, value};
+    return true;
+}
+
+/* Take the value out; those behind it move up. */
+static void *
+map_take(struct map *map, uint64_t first, uint64_t second)
+{
+    struct slot *hole;
+    if (map->room == 0 ||
+        (hole = map_slot(map, first, second))->value == NULL) {
+        return NULL;
+    }
+    void *value = hole->value;
+    hole->value = NULL;
+    map->count--;
+    for (size_t i = (size_t)(hole - map->slots) + 1;; i++) {
+        struct slot *slot = &map->slots[i & (map->room - 1)];
+        struct slot moved = *slot;
+        if (moved.value == NULL) {
+            return value;
+        }
+        slot->value = NULL;
+        *map_slot(map, moved.first, moved.second) = moved;
+    }
+}
+
+/* Indices of actors, plus one, by their names; moments of events. */
+static struct map streams, events;
+
+static uint64_t
+place_of(const struct ps_actor_name *name)
+{
+    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
+}
+
+/* What the host knows, and how often that grew. */
+static struct clock *host;
+static uint64_t host_learned;
+
+/* A place that no clock or access can tell from a new one's. */
+static int
+free_place(void)
+{
+    for (int i = FIRST_STREAM; i < actor_count; i++) {
+        if (!actors[i].alive && clock_at(host, i) >= actors[i].number) {
+            return i;
+        }
+    }
+    if (actor_count == actor_room) {
+        int room = actor_room != 0 ? 2 * actor_room : 64;
+        struct actor *grown = realloc(actors, (size_t)room * sizeof(*actors));
+        if (grown == NULL) {
+            return -1;
+        }
+        actors = grown;
+        actor_room = room;
+    }
+    if (actor_count == 0) {
+        actors[actor_count++] = (struct actor){.alive = true};
+    }
+    actors[actor_count] = (struct actor){.number = 0};
+    return actor_count++;
+}
+
+/* The stream's actor, by its index; -1 if there is no memory. */
+static int
+actor_of(const struct ps_actor_name *name)
+{
+    uintptr_t known =
+        (uintptr_t)map_get(&streams, place_of(name), name->stream);
+    if (known != 0) {
+        return (int)known - 1;
+    }
+    int index = free_place();
+    if (index < 0 || !map_set(&streams, place_of(name), name->stream,
+                              (void *)((uintptr_t)index + 1))) {
+        return -1;
+    }
+    struct actor *actor = &actors[index];
+    *actor = (struct actor){
+        .name = *name,
+        .alive = true,
+        .number = actor->number,
+        .clock = NULL,
+    };
+    return index;
+}
+
+static struct ps_moment *
+moment_of(int index)
+{
+    struct ps_moment *moment = malloc(sizeof(*moment));
+    if (moment != NULL) {
+        struct actor *actor = &actors[index];
+        *moment = (struct ps_moment){
+            .refs = 1,
+            .actor = index,
+            .number = actor->number,
+            .clock = clock_ref(actor->clock),
+            .capture = actor->capture,
+        };
+    }
+    return moment;
+}
+
+/* ---- Accesses ---- */
+
+struct entry {
+    struct entry *next;
+    int actor;
+    bool writes;
+    uint64_t number;
+    struct ps_description *description;
+};
+
+/* Bytes that the same entries are of. */
+struct segment {
+    uintptr_t begin, end;
+    struct entry *entries;
+};
+
+/* In the order of their addresses, without overlap. */
+struct accesses {
+    struct segment *segments;
+    size_t count, room;
+};
+
+static struct accesses all;
+
+static void
+description_drop(struct ps_description *description)
+{
+    if (atomic_fetch_sub(&description->refs, 1) == 1) {
+        description->next = forgotten;
+        forgotten = description;
+    }
+}
+
+/* Free the entries that are chosen, and return the others. */
+static struct entry *
+entries_without(struct entry *entries, bool (*chosen)(const struct entry *))
+{
+    struct entry **link = &entries, *entry;
+    while ((entry = *link) != NULL) {
+        if (chosen(entry)) {
+            *link = entry->next;
+            description_drop(entry->description);
+            free(entry);
+        }
+        else {
+            link = &entry->next;
+        }
+    }
+    return entries;
+}
+
+static bool
+is_any(const struct entry *entry)
+{
+    (void)entry;
+    return true;
+}
+
+/* Whatever comes knows that it is over. */
+static bool
+is_known_to_host(const struct entry *entry)
+{
+    return entry->actor == HOST ||
+           clock_at(host, entry->actor) >= entry->number;
+}
+
+/* The first segment that ends behind the address. */
+static size_t
+segment_at(const struct accesses *in, uintptr_t address)
+{
+    size_t low = 0, high = in->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (in->segments[middle].end > address) {
+            high = middle;
+        }
+        else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+static bool
+segment_insert(struct accesses *in, size_t at, struct segment segment)
+{
+    if (in->count == in->room) {
+        size_t room = in->room != 0 ? 2 * in->room : 16;
+        struct segment *grown = realloc(in->segments, room * sizeof(*grown));
+        if (grown == NULL) {
+            return false;
+        }
+        in->segments = grown;
+        in->room = room;
+    }
+    memmove(&in->segments[at + 1], &in->segments[at],
+            (in->count - at) * sizeof(segment));
+    in->segments[at] = segment;
+    in->count++;
+    return true;
+}
+
+static bool
+entries_copy(const struct entry *entries, struct entry **copy)
+{
+    *copy = NULL;
+    for (; entries != NULL; entries = entries->next) {
+        struct entry *made = malloc(sizeof(*made));
+        if (made == NULL) {
+            *copy = entries_without(*copy, is_any);
+            return false;
+        }
+        *made = *entries;
+        made->next = *copy;
+        atomic_fetch_add(&made->description->refs, 1);
+        *copy = made;
+    }
+    return true;
+}
+
+/* Let no segment reach over the address. */
+static bool
+split(struct accesses *in, uintptr_t address)
+{
+    size_t at = segment_at(in, address);
+    if (at == in->count || in->segments[at].begin >= address) {
+        return true;
+    }
+    struct segment left = in->segments[at];
+    left.end = address;
+    if (!entries_copy(left.entries, &left.entries)) {
+        return false;
+    }
+    if (!segment_insert(in, at, left)) {
+        entries_without(left.entries, is_any);
+        return false;
+    }
+    in->segments[at + 1].begin = address;
+    return true;
+}
+
+/* Remove what is chosen of the bytes from begin to end, and the segments that
+ * nothing is left of. */
+static void
+sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
+      bool (*chosen)(const struct entry *))
+{
+    size_t first = segment_at(in, begin), kept = first, at = first;
+    for (; at < in->count && in->segments[at].begin < end; at++) {
+        struct segment segment = in->segments[at];
+        segment.entries = entries_without(segment.entries, chosen);
+        if (segment.entries != NULL) {
+            in->segments[kept++] = segment;
+        }
+    }
+    memmove(&in->segments[kept], &in->segments[at],
+            (in->count - at) * sizeof(*in->segments));
+    in->count -= at - kept;
+}
+
+struct graph;
+
+/* An access by an operation that knows so much. */
+struct actual {
+    const struct ps_access *access;
+    struct accesses *among;
+    struct graph *graph; /* whose accesses they are, or NULL */
+    int actor;
+    uint64_t number;
+    struct clock *clock;
+    struct ps_description *description;
+};
+
+static bool
+races(const struct entry *entry, const struct actual *actual)
+{
+    return (entry->writes || actual->access->writes) &&
+           entry->actor != actual->actor &&
+           clock_at(actual->clock, entry->actor) < entry->number;
+}
+
+/* The bytes and the entry of the first race; NULL if there is none. */
+static const struct entry *
+find_race(const struct accesses *in, const struct actual *actual,
+          uintptr_t *begin, uintptr_t *end)
+{
+    uintptr_t from = actual->access->begin;
+    uintptr_t to = from + actual->access->nbytes;
+    size_t at = segment_at(in, from);
+    const struct entry *found = NULL;
+    for (; at < in->count && in->segments[at].begin < to; at++) {
+        const struct segment *segment = &in->segments[at];
+        for (const struct entry *entry = segment->entries; entry != NULL;
+             entry = entry->next) {
+            if (found == NULL ? races(entry, actual)
+                              : entry->description == found->description &&
+                                    segment->begin == *end) {
+                if (found == NULL) {
+                    *begin = segment->begin > from ? segment->begin : from;
+                    found = entry;
+                }
+                *end = segment->end < to ? segment->end : to;
+                break;
+            }
+        }
+    }
+    return found;
+}
+
+static bool
+entry_note(struct segment *segment, const struct actual *actual)
+{
+    struct entry *entry = segment->entries;
+    while (entry != NULL && (entry->actor != actual->actor ||
+                             entry->writes != actual->access->writes)) {
+        entry = entry->next;
+    }
+    if (entry == NULL) {
+        entry = malloc(sizeof(*entry));
+        if (entry == NULL) {
+            return false;
+        }
+        entry->next = segment->entries;
+        entry->actor = actual->actor;
+        entry->writes = actual->access->writes;
+        segment->entries = entry;
+    }
+    else {
+        description_drop(entry->description);
+    }
+    entry->number = actual->number;
+    entry->description = actual->description;
+    atomic_fetch_add(&actual->description->refs, 1);
+    return true;
+}
+
+static bool
+note(struct accesses *in, const struct actual *actual)
+{
+    uintptr_t from = actual->access->begin;
+    uintptr_t to = from + actual->access->nbytes;
+    sweep(in, from, to, is_known_to_host);
+    if (!split(in, from) || !split(in, to)) {
+        return false;
+    }
+    for (size_t at = segment_at(in, from); from < to; at++) {
+        uintptr_t next = at < in->count && in->segments[at].begin < to
+                             ? in->segments[at].begin
+                             : to;
+        if (from < next) {
+            if (!segment_insert(in, at, (struct segment){from, next, NULL})) {
+                return false;
+            }
+        }
+        if (!entry_note(&in->segments[at], actual)) {
+            return false;
+        }
+        from = in->segments[at].end;
+    }
+    return true;
+}
+
+static void
+accesses_clear(struct accesses *in)
+{
+    sweep(in, 0, UINTPTR_MAX, is_any);
+    free(in->segments);
+    *in = (struct accesses){NULL};
+}
+
+/* ---- Captures and graphs ---- */
+
+/* The accesses of captured work, which race among each other only; each launch
+ * makes them all. */
+struct graph {
+    unsigned refs;
+    struct accesses among;
+    struct ps_access *list; /* once the capture has ended */
+    int count;
+};
+
+/* By the numbers of captures, and by handles. */
+static struct map captures, graphs, executables;
+static unsigned latest_capture;
+
+static void
+graph_unref(struct graph *graph)
+{
+    if (graph != NULL && --graph->refs == 0) {
+        accesses_clear(&graph->among);
+        free(graph->list);
+        free(graph);
+    }
+}
+
+/* List the accesses of the graph; without memory it makes none. */
+static void
+graph_finish(struct graph *graph)
+{
+    graph->list = calloc(2 * graph->among.count + 1, sizeof(*graph->list));
+    for (size_t i = 0; graph->list != NULL && i < graph->among.count; i++) {
+        const struct segment *segment = &graph->among.segments[i];
+        struct ps_access access = {segment->begin,
+                                   segment->end - segment->begin, false};
+        bool reads = false;
+        for (struct entry *e = segment->entries; e != NULL; e = e->next) {
+            access.writes = access.writes || e->writes;
+            reads = reads || !e->writes;
+        }
+        if (access.writes) {
+            graph->list[graph->count++] = access;
+        }
+        if (reads) {
+            access.writes = false;
+            graph->list[graph->count++] = access;
+        }
+    }
+    accesses_clear(&graph->among);
+}
+
+/* ---- The detector ---- */
+
+static void
+lock(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+/* Unlock, and forget what is to be forgotten. */
+static void
+unlock(void)
+{
+    struct ps_description *list = forgotten, *next;
+    forgotten = NULL;
+    pthread_mutex_unlock(&mutex);
+    for (; list != NULL; list = next) {
+        next = list->next;
+        hooks->forget(list);
+    }
+}
+
+static void
+release(struct ps_description *description)
+{
+    if (atomic_fetch_sub(&description->refs, 1) == 1) {
+        hooks->forget(description);
+    }
+}
+
+bool
+ps_races_are_on(void)
+{
+    return atomic_load_explicit(&on, memory_order_acquire);
+}
+
+/* Another thread may have held it. */
+static void
+renew_mutex(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+}
+
+static void
+prepare(void)
+{
+    pthread_atfork(NULL, NULL, renew_mutex);
+}
+
+void
+ps_races_start(const struct ps_races_hooks *wanted)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare);
+    lock();
+    atomic_store(&hooks, wanted);
+    starts++;
+    atomic_store(&on, true);
+    unlock();
+}
+
+static void
+map_clear(struct map *map)
+{
+    free(map->slots);
+    *map = (struct map){NULL};
+}
+
+static void
+graphs_clear(struct map *map)
+{
+    for (size_t i = 0; i < map->room; i++) {
+        graph_unref(map->slots[i].value);
+    }
+    map_clear(map);
+}
+
+void
+ps_races_stop(void)
+{
+    lock();
+    atomic_store(&on, false);
+    accesses_clear(&all);
+    for (size_t i = 0; i < events.room; i++) {
+        ps_moment_unref(events.slots[i].value);
+    }
+    map_clear(&events);
+    graphs_clear(&captures);
+    graphs_clear(&graphs);
+    graphs_clear(&executables);
+    map_clear(&streams);
+    for (int i = 0; i < actor_count; i++) {
+        clock_unref(actors[i].clock);
+    }
+    free(actors);
+    actors = NULL;
+    actor_count = actor_room = 0;
+    clock_unref(host);
+    host = NULL;
+    unlock();
+}
+
+/* Lock if the call is to be looked at. */
+static bool
+enter(void)
+{
+    if (!ps_races_are_on() || hooks->is_internal()) {
+        return false;
+    }
+    lock();
+    if (!ps_races_are_on()) {
+        unlock();
+        return false;
+    }
+    return true;
+}
+
+/* Number the stream's operation; -1 if there is no memory. */
+static int
+begin_operation(const struct ps_actor_name *stream,
+                const struct ps_moment *callable)
+{
+    int index = actor_of(stream);
+    if (index < 0) {
+        return -1;
+    }
+    struct actor *actor = &actors[index];
+    if ((actor->learned != host_learned && !clock_join(&actor->clock, host)) ||
+        (callable != NULL && !clock_join_moment(&actor->clock, callable))) {
+        return -1;
+    }
+    actor->learned = host_learned;
+    actor->number++;
+    return index;
+}
+
+/* Look for races of the accesses; what is found first stays alive until it is
+ * released. */
+static bool
+look(const struct actual *actual, struct ps_race *race,
+     struct ps_actor_name names[2])
+{
+    const struct entry *entry =
+        find_race(actual->among, actual, &race->begin, &race->nbytes);
+    if (entry == NULL) {
+        return false;
+    }
+    race->nbytes -= race->begin;
+    race->first = entry->description;
+    race->second = actual->description;
+    race->first_writes = entry->writes;
+    race->second_writes = actual->access->writes;
+    names[0] = actors[entry->actor].name;
+    race->first_stream = &names[0];
+    race->second_stream = NULL;
+    if (actual->actor != HOST) {
+        names[1] = actors[actual->actor].name;
+        race->second_stream = &names[1];
+    }
+    atomic_fetch_add(&race->first->refs, 1);
+    return true;
+}
+
+/* Say who makes the accesses, and what it knows; false if there is no memory.
+ * The caller releases the clock and the graph. */
+static bool
+identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
+         struct actual *actual)
+{
+    actual->actor = HOST;
+    actual->clock = host;
+    actual->among = &all;
+    if (stream != NULL) {
+        int index = begin_operation(stream, callable);
+        if (index < 0) {
+            actual->clock = NULL;
+            return false;
+        }
+        actual->actor = index;
+        actual->number = actors[index].number;
+        actual->clock = actors[index].clock;
+        actual->graph = map_get(&captures, actors[index].capture, 0);
+        if (actual->graph != NULL) {
+            actual->graph->refs++;
+            actual->among = &actual->graph->among;
+        }
+    }
+    else if (callable != NULL) {
+        actual->actor = callable->actor;
+        actual->number = callable->number;
+        actual->clock = callable->clock;
+    }
+    clock_ref(actual->clock);
+    return true;
+}
+
+/* Report the races of an access; the mutex is released meanwhile. */
+static ps_status
+check(const struct actual *actual)
+{
+    struct ps_actor_name names[2];
+    struct ps_race race;
+    if (!look(actual, &race, names)) {
+        return PS_SUCCESS;
+    }
+    unlock();
+    ps_status status = hooks->found(&race);
+    release(race.first);
+    lock();
+    return status;
+}
+
+ps_status
+ps_races_operation(const struct ps_actor_name *stream, const char *operation,
+                   const struct ps_access *accesses, int count)
+{
+    struct ps_description *description = NULL;
+    struct actual actual = {NULL};
+    if (!ps_races_are_on() || hooks->is_internal()) {
+        return PS_SUCCESS;
+    }
+    struct ps_moment *callable = hooks->callable();
+    if (count > 0 && (description = hooks->describe(operation)) == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = PS_SUCCESS;
+    if (enter()) {
+        unsigned start = starts;
+        status = identify(stream, callable, &actual) ? PS_SUCCESS
+                                                     : PS_ERROR_OUT_OF_MEMORY;
+        actual.description = description;
+        for (int i = 0; i < count; i++) {
+            actual.access = &accesses[i];
+            if (status == PS_SUCCESS && start == starts) {
+                status = check(&actual);
+            }
+        }
+        /* What the host accesses is over when the next operation comes. */
+        for (int i = 0; i < count && actual.actor != HOST; i++) {
+            actual.access = &accesses[i];
+            if (status == PS_SUCCESS && start == starts &&
+                !note(actual.among, &actual)) {
+                status = PS_ERROR_OUT_OF_MEMORY;
+            }
+        }
+        clock_unref(actual.clock);
+        graph_unref(actual.graph);
+        unlock();
+    }
+    if (description != NULL) {
+        release(description);
+    }
+    return status;
+}
+
+/* ---- Order ---- */
+
+void
+ps_races_wait(const struct ps_actor_name *stream,
+              const struct ps_moment *moment)
+{
+    if (moment == NULL || !enter()) {
+        return;
+    }
+    int index = actor_of(stream);
+    if (index >= 0) {
+        clock_join_moment(&actors[index].clock, moment);
+        if (moment->capture != 0) {
+            actors[index].capture = moment->capture;
+        }
+    }
+    unlock();
+}
+
+void
+ps_races_reached(const struct ps_moment *moment)
+{
+    if (moment != NULL && moment->capture == 0 && enter()) {
+        clock_join_moment(&host, moment);
+        host_learned++;
+        unlock();
+    }
+}
+
+struct ps_moment *
+ps_races_moment(const struct ps_actor_name *stream)
+{
+    struct ps_moment *moment = NULL;
+    if (enter()) {
+        int index = actor_of(stream);
+        moment = index >= 0 ? moment_of(index) : NULL;
+        unlock();
+    }
+    return moment;
+}
+
+struct ps_moment *
+ps_races_device_moment(int runtime, int device)
+{
+    struct ps_moment *moment = NULL;
+    if (!enter()) {
+        return NULL;
+    }
+    moment = calloc(1, sizeof(*moment));
+    if (moment != NULL) {
+        atomic_init(&moment->refs, 1);
+    }
+    for (int i = FIRST_STREAM; moment != NULL && i < actor_count; i++) {
+        const struct actor *actor = &actors[i];
+        if (actor->name.runtime == runtime && actor->name.device == device &&
+            actor->capture == 0) {
+            clock_join(&moment->clock, actor->clock);
+            clock_set(&moment->clock, i, actor->number);
+        }
+    }
+    unlock();
+    return moment;
+}
+
+void
+ps_races_record(int runtime, ps_handle event,
+                const struct ps_actor_name *stream)
+{
+    if (!enter()) {
+        return;
+    }
+    int index = actor_of(stream);
+    struct ps_moment *moment = index >= 0 ? moment_of(index) : NULL;
+    struct ps_moment *old = map_get(&events, (uint64_t)runtime, event);
+    if (moment == NULL ||
+        !map_set(&events, (uint64_t)runtime, event, moment)) {
+        ps_moment_unref(moment);
+        old = map_take(&events, (uint64_t)runtime, event);
+    }
+    unlock();
+    ps_moment_unref(old);
+}
+
+struct ps_moment *
+ps_races_recorded(int runtime, ps_handle event)
+{
+    struct ps_moment *moment = NULL;
+    if (enter()) {
+        moment = ps_moment_ref(map_get(&events, (uint64_t)runtime, event));
+        unlock();
+    }
+    return moment;
+}
+
+/* ---- Lives ---- */
+
+void
+ps_races_forget_event(int runtime, ps_handle event)
+{
+    if (ps_races_are_on()) {
+        lock();
+        struct ps_moment *old = map_take(&events, (uint64_t)runtime, event);
+        unlock();
+        ps_moment_unref(old);
+    }
+}
+
+void
+ps_races_forget_stream(const struct ps_actor_name *stream)
+{
+    if (ps_races_are_on()) {
+        lock();
+        uintptr_t known =
+            (uintptr_t)map_take(&streams, place_of(stream), stream->stream);
+        if (known != 0) {
+            actors[known - 1].alive = false;
+        }
+        unlock();
+    }
+}
+
+void
+ps_races_capture_begin(const struct ps_actor_name *stream)
+{
+    if (!enter()) {
+        return;
+    }
+    int index = actor_of(stream);
+    struct graph *graph = index >= 0 ? calloc(1, sizeof(*graph)) : NULL;
+    if (graph != NULL) {
+        graph->refs = 1;
+        latest_capture++;
+        if (map_set(&captures, latest_capture, 0, graph)) {
+            actors[index].capture = latest_capture;
+        }
+        else {
+            free(graph);
+        }
+    }
+    unlock();
+}
+
+/* Set what the handle means. */
+static void
+graph_name(struct map *map, int runtime, ps_handle handle, struct graph *graph)
+{
+    struct graph *old = map_take(map, (uint64_t)runtime, handle);
+    graph_unref(old);
+    if (graph != NULL && map_set(map, (uint64_t)runtime, handle, graph)) {
+        graph->refs++;
+    }
+}
+
+void
+ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph)
+{
+    if (!enter()) {
+        return;
+    }
+    int index = actor_of(stream);
+    unsigned capture = index >= 0 ? actors[index].capture : 0;
+    struct graph *captured = map_take(&captures, capture, 0);
+    for (int i = 0; captured != NULL && i < actor_count; i++) {
+        if (actors[i].capture == capture) {
+            actors[i].capture = 0;
+        }
+    }
+    if (captured != NULL) {
+        graph_finish(captured);
+        graph_name(&graphs, stream->runtime, graph, captured);
+        graph_unref(captured);
+    }
+    unlock();
+}
+
+void
+ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable)
+{
+    if (enter()) {
+        graph_name(&executables, runtime, executable,
+                   map_get(&graphs, (uint64_t)runtime, graph));
+        unlock();
+    }
+}
+
+void
+ps_races_forget_graph(int runtime, ps_handle graph)
+{
+    if (ps_races_are_on()) {
+        lock();
+        graph_name(&graphs, runtime, graph, NULL);
+        unlock();
+    }
+}
+
+void
+ps_races_forget_executable(int runtime, ps_handle executable)
+{
+    if (ps_races_are_on()) {
+        lock();
+        graph_name(&executables, runtime, executable, NULL);
+        unlock();
+    }
+}
+
+ps_status
+ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
+{
+    struct graph *graph = NULL;
+    if (enter()) {
+        graph = map_get(&executables, (uint64_t)stream->runtime, executable);
+        if (graph != NULL) {
+            graph->refs++;
+        }
+        unlock();
+    }
+    ps_status status = ps_races_operation(
+        stream, "graph launch", graph != NULL ? graph->list : NULL,
+        graph != NULL && graph->list != NULL ? graph->count : 0);
+    if (graph != NULL) {
+        lock();
+        graph_unref(graph);
+        unlock();
+    }
+    return status;
+}
+
+void
+ps_races_forget_memory(uintptr_t begin, size_t nbytes)
+{
+    if (ps_races_are_on()) {
+        lock();
+        if (split(&all, begin) && split(&all, begin + nbytes)) {
+            sweep(&all, begin, begin + nbytes, is_any);
+        }
+        unlock();
+    }
+}

@@ -1,0 +1,118 @@
+/* The race detector: what happened before what, and the accesses to memory
+ * that nothing orders.
+ *
+ * Streams are actors whose operations are numbered; so is the host, as calls
+ * of the library count as ordered in the order in which they are made.  A
+ * clock says for each actor up to which of its operations all have happened
+ * before a point.  Each operation knows what the host knows when it is queued,
+ * and what its stream was made to wait for.  For each range of bytes the
+ * latest read and the latest write of each actor are kept: an access races
+ * with one of those if the two conflict and its clock does not cover it. */
+#ifndef PYSTREAMS_OBSERVE_RACES_H
+#define PYSTREAMS_OBSERVE_RACES_H
+
+#include <pystreams/backend.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* A stream: the number of its runtime, its device and its handle. */
+struct ps_actor_name {
+    int runtime;
+    int device;
+    ps_handle stream;
+};
+
+/* What a person is told of an operation: made by the describe hook, which puts
+ * this at its beginning. */
+struct ps_description {
+    atomic_uint refs;
+    struct ps_description *next; /* of those to be forgotten */
+};
+
+/* A point of a stream's work, with all that happened before it. */
+struct ps_moment;
+
+struct ps_access {
+    uintptr_t begin;
+    size_t nbytes;
+    bool writes;
+};
+
+struct ps_race {
+    struct ps_description *first;
+    struct ps_description *second;
+    bool first_writes;
+    bool second_writes;
+    /* The streams; NULL for the host. */
+    const struct ps_actor_name *first_stream;
+    const struct ps_actor_name *second_stream;
+    uintptr_t begin; /* of the bytes that both access */
+    size_t nbytes;
+};
+
+/* Called with no lock of the detector's held. */
+struct ps_races_hooks {
+    /* A description of the caller's operation, with one reference; NULL if
+     * there is no memory. */
+    struct ps_description *(*describe)(const char *operation);
+    void (*forget)(struct ps_description *description);
+    /* Other than PS_SUCCESS: the second operation is not to be queued. */
+    ps_status (*found)(const struct ps_race *race);
+    /* Whether the library makes the call for its own sake, so that it orders
+     * nothing that a program may rely on. */
+    bool (*is_internal)(void);
+    /* The moment of the callable that the calling thread runs, or NULL. */
+    struct ps_moment *(*callable)(void);
+};
+
+/* Start with empty clocks; the hooks live as long as the process.  After
+ * ps_races_stop nothing is looked for, and memory is given back. */
+void ps_races_start(const struct ps_races_hooks *hooks);
+void ps_races_stop(void);
+bool ps_races_are_on(void);
+
+/* An operation of a stream is to be queued, or the host accesses memory if
+ * stream is NULL.  Statuses: that of found; PS_ERROR_OUT_OF_MEMORY. */
+ps_status
+ps_races_operation(const struct ps_actor_name *stream, const char *operation,
+                   const struct ps_access *accesses, int count);
+
+/* The stream waits for the moment; NULL is none. */
+void ps_races_wait(const struct ps_actor_name *stream,
+                   const struct ps_moment *moment);
+
+/* The host knows that the moment has been reached. */
+void ps_races_reached(const struct ps_moment *moment);
+
+/* The moment after what the stream, or each stream of the device, has now;
+ * NULL if there is none, or no memory. */
+struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
+struct ps_moment *ps_races_device_moment(int runtime, int device);
+struct ps_moment *ps_moment_ref(struct ps_moment *moment);
+void ps_moment_unref(struct ps_moment *moment);
+
+/* The event was recorded on the stream; the moment of its latest record. */
+void ps_races_record(int runtime, ps_handle event,
+                     const struct ps_actor_name *stream);
+struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
+void ps_races_forget_event(int runtime, ps_handle event);
+
+/* A stream begins or ends a life: its handle may have been another's. */
+void ps_races_forget_stream(const struct ps_actor_name *stream);
+
+/* Between the two, the work of the stream, and of those that come to wait for
+ * it, is captured into the graph, 0 if that failed.  Each launch of an
+ * executable of the graph makes its accesses. */
+void ps_races_capture_begin(const struct ps_actor_name *stream);
+void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
+void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);
+void ps_races_forget_graph(int runtime, ps_handle graph);
+void ps_races_forget_executable(int runtime, ps_handle executable);
+ps_status
+ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
+
+/* The memory begins a new life, ordered after what is known of its last. */
+void ps_races_forget_memory(uintptr_t begin, size_t nbytes);
+
+#endif

@@ -1,0 +1,348 @@
+/* What the race detector needs of Python: places in programs, and what is done
+ * about a race.  pystreams/races.py turns what is found into words.
+ *
+ * Core calls backends with or without the GIL, so each hook takes it. */
+#include "races.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "../core/notify.h"
+#include "../core/trace.h"
+#include "../observe/table.h"
+
+#include "buffer.h"
+#include "errors.h"
+#include "future.h"
+#include "stream.h"
+#include "submit.h"
+#include "trace.h"
+
+struct ps_actor_name
+actor_name(const struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    return (struct ps_actor_name){device->runtime->index, device->index,
+                                  stream->handle};
+}
+
+/* ---- Hooks ---- */
+
+/* The function of races.py that is told of races; the GIL guards it. */
+static PyObject *report;
+/* How the files of this package begin. */
+static PyObject *package;
+
+struct description {
+    struct ps_description base;
+    /* Of the program: NULL if no function of its runs. */
+    PyCodeObject *code;
+    int line;
+    unsigned long thread;
+    char operation[32];
+};
+
+static bool
+is_of_package(PyCodeObject *code)
+{
+    return package != NULL && PyUnicode_Tailmatch(code->co_filename, package,
+                                                  0, PY_SSIZE_T_MAX, -1) == 1;
+}
+
+/* The innermost function that is the program's own. */
+static void
+find_place(struct description *description)
+{
+    PyFrameObject *frame = PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame != NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        PyFrameObject *back = NULL;
+        if (!is_of_package(code)) {
+            description->code = code;
+            description->line = PyFrame_GetLineNumber(frame);
+        }
+        else {
+            Py_DECREF(code);
+            back = PyFrame_GetBack(frame);
+        }
+        Py_DECREF(frame);
+        frame = back;
+    }
+}
+
+static struct ps_description *
+describe(const char *operation)
+{
+    struct description *description = calloc(1, sizeof(*description));
+    if (description == NULL) {
+        return NULL;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    atomic_init(&description->base.refs, 1);
+    strncpy(description->operation, operation,
+            sizeof(description->operation) - 1);
+    description->thread = PyThread_get_thread_ident();
+    find_place(description);
+    PyGILState_Release(gil);
+    return &description->base;
+}
+
+static void
+forget(struct ps_description *base)
+{
+    struct description *description = (struct description *)base;
+    if (!is_finalizing()) {
+        PyGILState_STATE gil = PyGILState_Ensure();
+        Py_XDECREF(description->code);
+        PyGILState_Release(gil);
+    }
+    free(description);
+}
+
+/* What races.Operation is made of; NULL with an exception. */
+static PyObject *
+operation_of(const struct ps_description *base,
+             const struct ps_actor_name *stream, bool writes)
+{
+    const struct description *d = (const struct description *)base;
+    PyCodeObject *code = d->code;
+    PyObject *where = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
+                                                   d->line, code->co_name)
+                                   : Py_NewRef(Py_None);
+    PyObject *named = Py_NewRef(Py_None);
+    if (stream != NULL) {
+        const struct ps_backend *backend =
+            ps_runtime_at(stream->runtime)->registered;
+        Py_SETREF(named, Py_BuildValue("(siK)", backend->name, stream->device,
+                                       (unsigned long long)stream->stream));
+    }
+    return Py_BuildValue("(sNkiN)", d->operation, named, d->thread, writes,
+                         where);
+}
+
+static ps_status
+found(const struct ps_race *race)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    struct saved_exception saved = exception_save();
+    PyObject *function = Py_XNewRef(report);
+    PyObject *first =
+        operation_of(race->first, race->first_stream, race->first_writes);
+    PyObject *second =
+        operation_of(race->second, race->second_stream, race->second_writes);
+    PyObject *result = NULL;
+    if (first != NULL && second != NULL && function != NULL) {
+        result = PyObject_CallFunction(function, "OOKK", first, second,
+                                       (unsigned long long)race->begin,
+                                       (unsigned long long)race->nbytes);
+    }
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    Py_XDECREF(function);
+    ps_status status = result != NULL ? PS_SUCCESS : PS_RAISED;
+    Py_XDECREF(result);
+    if (status == PS_SUCCESS) {
+        exception_restore(saved);
+    }
+    PyGILState_Release(gil);
+    return status;
+}
+
+static bool
+is_internal(void)
+{
+    return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
+}
+
+static const struct ps_races_hooks hooks = {
+    .describe = describe,
+    .forget = forget,
+    .found = found,
+    .is_internal = is_internal,
+    .callable = callable_moment,
+};
+
+/* ---- What the table does not see ---- */
+
+struct ps_moment *
+moment_of_work(const struct work *work)
+{
+    if (!ps_races_are_on()) {
+        return NULL;
+    }
+    if (work->stream != NULL) {
+        struct ps_actor_name name = actor_name(work->stream);
+        return ps_races_moment(&name);
+    }
+    return work->event != NULL
+               ? ps_races_recorded(work->event->runtime->index,
+                                   atomic_load(&work->event->handle))
+               : ps_races_device_moment(work->device->runtime->index,
+                                        work->device->index);
+}
+
+static int
+zero_or_raised(ps_status status)
+{
+    if (status == PS_ERROR_OUT_OF_MEMORY) {
+        PyErr_NoMemory();
+    }
+    return status == PS_SUCCESS ? 0 : -1;
+}
+
+int
+host_access(const char *operation, const void *data, Py_ssize_t nbytes,
+            bool writes)
+{
+    struct ps_access access = {(uintptr_t)data, (size_t)nbytes, writes};
+    return nbytes == 0 ? 0
+                       : zero_or_raised(
+                             ps_races_operation(NULL, operation, &access, 1));
+}
+
+int
+expect_callable(struct module_state *state, struct ps_stream *stream,
+                PyObject *args, PyObject *future)
+{
+    struct ps_actor_name name = actor_name(stream);
+    Py_ssize_t count = PyTuple_GET_SIZE(args);
+    struct ps_access *accesses =
+        PyMem_Calloc((size_t)count + 1, sizeof(*accesses));
+    int used = 0;
+    if (accesses == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *arg = PyTuple_GET_ITEM(args, i);
+        BufferObject *buffer = (BufferObject *)arg;
+        if (PyObject_TypeCheck(arg, state->buffer_type) &&
+            buffer->nbytes > 0) {
+            accesses[used].begin = (uintptr_t)buffer->data;
+            accesses[used++].nbytes = (size_t)buffer->nbytes;
+        }
+    }
+    ps_status status = ps_races_operation(&name, "submit", accesses, used);
+    PyMem_Free(accesses);
+    if (status == PS_SUCCESS) {
+        future_set_moment(future, ps_races_moment(&name));
+    }
+    return zero_or_raised(status);
+}
+
+/* ---- Functions ---- */
+
+void
+observe_backends(void)
+{
+    bool on = ps_races_are_on();
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        runtime->backend =
+            on ? ps_observed_table(runtime->index, runtime->registered)
+               : runtime->registered;
+    }
+}
+
+static PyObject *
+races_start(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *function, *prefix;
+    if (!PyArg_ParseTuple(args, "OU:races_start", &function, &prefix)) {
+        return NULL;
+    }
+    Py_XSETREF(report, Py_NewRef(function));
+    Py_XSETREF(package, Py_NewRef(prefix));
+    if (!ps_races_are_on()) {
+        ps_races_start(&hooks);
+        observe_backends();
+        trace_streams(true);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    if (ps_races_are_on()) {
+        trace_streams(false);
+        ps_races_stop();
+        observe_backends();
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+parse_accesses(PyObject *list, struct ps_access **accesses, int *count)
+{
+    PyObject *items = PySequence_Fast(list, "expected a sequence");
+    if (items == NULL) {
+        return -1;
+    }
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
+    *count = (int)length;
+    *accesses = PyMem_Calloc((size_t)length + 1, sizeof(**accesses));
+    int result = *accesses != NULL ? 0 : -1;
+    if (result < 0) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; result == 0 && i < length; i++) {
+        unsigned long long begin;
+        Py_ssize_t nbytes;
+        int writes;
+        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, i), "Knp",
+                              &begin, &nbytes, &writes)) {
+            result = -1;
+            break;
+        }
+        (*accesses)[i] =
+            (struct ps_access){(uintptr_t)begin, (size_t)nbytes, writes};
+    }
+    Py_DECREF(items);
+    return result;
+}
+
+static PyObject *
+races_declare(PyObject *module, PyObject *args)
+{
+    PyObject *argument, *list;
+    const char *operation;
+    struct ps_access *accesses = NULL;
+    int count;
+    if (!PyArg_ParseTuple(args, "OsO:races_declare", &argument, &operation,
+                          &list)) {
+        return NULL;
+    }
+    struct ps_stream *stream = NULL;
+    struct ps_actor_name name;
+    if (argument != Py_None) {
+        stream = stream_named(state_of_module(module), "declare", argument);
+        if (stream == NULL) {
+            return NULL;
+        }
+        name = actor_name(stream);
+    }
+    int result = parse_accesses(list, &accesses, &count);
+    if (result == 0) {
+        result = zero_or_raised(ps_races_operation(
+            stream != NULL ? &name : NULL, operation, accesses, count));
+    }
+    PyMem_Free(accesses);
+    stream_release(state_of_module(module), stream);
+    return result == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+PyMethodDef races_functions[] = {
+    FUNCTION("races_start", races_start, METH_VARARGS, "report, package, /",
+             "Look for races, and call report(first, second, address, nbytes) "
+             "for each; files whose names\nbegin with package are no "
+             "program's."),
+    FUNCTION("races_stop", races_stop, METH_NOARGS, "/",
+             "Look for races no more."),
+    FUNCTION("races_declare", races_declare, METH_VARARGS,
+             "stream, operation, accesses, /",
+             "Take note of accesses, each (address, nbytes, writes), by work "
+             "that was queued on the stream,\nor by the host if it is None."),
+    {NULL},
+};

@@ -1,0 +1,284 @@
+"""Find missing edges: accesses to the same memory that nothing orders.
+
+with pystreams.races.detect():
+    ...
+
+Two accesses to the same bytes race if one of them writes and nothing makes the
+second wait for the first.  Whether they really overlap in time does not
+matter: a race is found whatever the timing of the run.
+
+Order comes from a stream, from events that are recorded and waited for, from
+synchronize() and wait() of any kind, from a query() that says that work is
+done, and from the result of a Future.  Calls of this package count as ordered
+in the order in which they are made, on whichever threads.
+
+Accesses are the copies and fills of Buffers, views of Buffers that the host
+can address, Buffers among the arguments of Stream.submit, and what declare()
+names.  The work of graphs and of other processes is not followed.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import math
+import os
+import sys
+import textwrap
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from . import _C
+from ._C import Buffer, Stream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Action = str | Callable[["Race"], object]
+
+__all__ = ["Operation", "Race", "RaceError", "declare", "detect"]
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_log = logging.getLogger("pystreams.races")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One of the two accesses of a race."""
+
+    #: "copy", "fill", "submit", "a view", or what declare() was given.
+    name: str
+    #: The device type, its index and the stream's handle; None: the host's.
+    stream: tuple[str, int, int] | None
+    #: The name of the thread that made the call.
+    thread: str
+    writes: bool
+    filename: str | None
+    line: int | None
+    function: str | None
+
+    def __str__(self) -> str:
+        """Two or three lines: what, where, and the line of the program."""
+        if self.stream is None:
+            where = "the host"
+        elif self.stream[2] == 0:
+            where = f"the default stream of {self.stream[0]}:{self.stream[1]}"
+        else:
+            kind, index, handle = self.stream
+            where = f"stream {handle:#x} of {kind}:{index}"
+        verb = "write" if self.writes else "read"
+        lines = [f"{verb} by {self.name}, on {where}, thread {self.thread}"]
+        if self.filename is not None and self.line is not None:
+            lines.append(
+                f'  File "{self.filename}", line {self.line}, in '
+                f"{self.function}"
+            )
+            text = linecache.getline(self.filename, self.line).strip()
+            if text:
+                lines.append(f"    {text}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two accesses to the same bytes that nothing orders."""
+
+    first: Operation
+    second: Operation
+    #: The bytes that both access.
+    address: int
+    nbytes: int
+    #: The edge that is missing, as a line of code before the second access.
+    missing: str
+
+    def __str__(self) -> str:
+        first = textwrap.indent(str(self.first), "    ")
+        second = textwrap.indent(str(self.second), "    ")
+        return (
+            f"nothing orders two accesses to {self.nbytes} bytes at "
+            f"{self.address:#x}:\n"
+            f"  first\n{first}\n"
+            f"  second\n{second}\n"
+            f"  missing, before the second\n    {self.missing}"
+        )
+
+
+class RaceError(RuntimeError):
+    """A race was found; the second access was not queued."""
+
+    def __init__(self, race: Race) -> None:
+        super().__init__(str(race))
+        self.race = race
+
+
+# Guards what follows.
+_lock = threading.Lock()
+_actions: list[Action] = []
+_reported: set[tuple[object, ...]] = set()
+
+
+def _expression_of(stream: tuple[str, int, int]) -> str:
+    """Return what the program calls a stream in its innermost function."""
+    kind, index, handle = stream
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    variables: dict[str, object] = {}
+    if frame is not None:
+        variables = {**frame.f_globals, **frame.f_locals}
+    for name, value in variables.items():
+        if (
+            isinstance(value, Stream)
+            and name.isidentifier()
+            and value.device.type == kind
+            and value.device.index == index
+            and value.native_handle == handle
+        ):
+            return name
+    return f'pystreams.ExternalStream({handle:#x}, "{kind}:{index}")'
+
+
+def _operation(
+    name: str,
+    stream: tuple[str, int, int] | None,
+    thread: int,
+    writes: int,
+    place: tuple[str, int, str] | None,
+) -> Operation:
+    names = {t.ident: t.name for t in threading.enumerate()}
+    return Operation(
+        name,
+        stream,
+        names.get(thread, str(thread)),
+        bool(writes),
+        *(place or (None, None, None)),
+    )
+
+
+def _report(first: Any, second: Any, address: int, nbytes: int) -> None:
+    one, two = _operation(*first), _operation(*second)
+    assert one.stream is not None
+    before = _expression_of(one.stream)
+    if two.stream is None:
+        missing = f"{before}.synchronize()"
+    else:
+        missing = f"{_expression_of(two.stream)}.wait_stream({before})"
+    race = Race(one, two, address, nbytes, missing)
+    key = tuple((o.name, o.filename, o.line, o.writes) for o in (one, two))
+    with _lock:
+        action = _actions[-1] if _actions else None
+        known = key in _reported
+        _reported.add(key)
+    if action == "raise":
+        raise RaceError(race)
+    if callable(action):
+        action(race)
+    elif action == "warn" and not known:
+        _log.warning("%s", race)
+
+
+def _begin(action: Action) -> None:
+    if not callable(action) and action not in ("raise", "warn"):
+        raise ValueError(
+            "detect() expects 'raise', 'warn' or a callable for action, but "
+            f"got {action!r}"
+        )
+    with _lock:
+        _actions.append(action)
+        if len(_actions) == 1:
+            _reported.clear()
+            _C.races_start(_report, _PACKAGE)
+
+
+def _end() -> None:
+    with _lock:
+        _actions.pop()
+        if not _actions:
+            _C.races_stop()
+
+
+@contextmanager
+def detect(action: Action = "raise") -> Iterator[None]:
+    """detect(action="raise")
+
+    Look for races in the whole process until the block ends.
+
+    action says what is done about a race.  "raise" raises RaceError from the
+    call that makes the second access, which is not queued then.  "warn" logs
+    each pair of places once, to the logger "pystreams.races".  A callable is
+    called with the Race, and the second access is queued if it returns.  Of
+    nested blocks the one that began last decides.  What was queued before the
+    outermost block began does not take part.
+
+    Raises ValueError for another action.
+    """
+    _begin(action)
+    try:
+        yield
+    finally:
+        _end()
+
+
+def _range_of(memory: Any) -> tuple[int, int]:
+    """Return the address and the number of bytes."""
+    if isinstance(memory, tuple):
+        address, nbytes = memory
+        return address, nbytes
+    if isinstance(memory, Buffer):
+        return memory.data_ptr(), memory.nbytes
+    for name in ("__cuda_array_interface__", "__array_interface__"):
+        interface = getattr(memory, name, None)
+        if interface is not None:
+            return _extent(interface)
+    if hasattr(memory, "__dlpack__"):
+        buffer = _C.from_dlpack(memory)
+        return buffer.data_ptr(), buffer.nbytes
+    raise TypeError(
+        "declare() expects Buffers, arrays and (address, nbytes) pairs for "
+        f"reads and writes, but got {type(memory).__name__}"
+    )
+
+
+def _extent(interface: object) -> tuple[int, int]:
+    """Return the bytes from the first to the last item of an array."""
+    from ._interchange import read_array_interface
+
+    address, _, item, shape, strides, _ = read_array_interface(interface)
+    if 0 in shape:
+        return address, 0
+    if not strides:
+        return address, item * math.prod(shape)
+    steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+    low = sum(step for step in steps if step < 0)
+    high = sum(step for step in steps if step > 0)
+    return address + low, high - low + item
+
+
+def declare(
+    stream: Stream | None,
+    *,
+    reads: Iterable[Any] = (),
+    writes: Iterable[Any] = (),
+    name: str = "declared work",
+) -> None:
+    """declare(stream, *, reads=(), writes=(), name="declared work")
+
+    Say which memory is touched by the work that another library is about to
+    queue, or has just queued, on the stream.
+
+    With stream=None it is the host's own access, through a view or a pointer
+    that it has kept.  reads and writes hold Buffers and their slices, arrays
+    with the CUDA array interface or DLPack, and (address, nbytes) pairs; of an
+    array with gaps, the gaps count too.  Does nothing, and costs little, while
+    nothing looks for races.
+
+    Raises what detect() says, and TypeError for another kind of memory.
+    """
+    if not _actions:
+        return
+    accesses = [(*_range_of(memory), False) for memory in reads]
+    accesses += [(*_range_of(memory), True) for memory in writes]
+    _C.races_declare(stream, name, [a for a in accesses if a[1] > 0])

@@ -1,0 +1,626 @@
+"""pystreams.races: each way to order two accesses, with and without it; and
+what is done about a race."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+from captures import Capture, replay
+from deadlines import LONG
+
+import pystreams
+from pystreams import races
+from pystreams.cuda._graphs import Graph
+from pystreams.races import Race, RaceError
+
+SIZE = 64
+
+
+class Two:
+    """Two streams of a device, and memory that both use."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.a, self.b = backend.stream(), backend.stream()
+        self.x, self.y = backend.empty(SIZE), backend.empty(SIZE)
+        # Which the host can address.
+        self.host = pystreams.Buffer(
+            SIZE,
+            device=backend.device(),
+            pin_memory=backend.name == "cuda",
+        )
+        backend.synchronize()
+
+    def write(self, stream=None):
+        self.x.fill_(1, stream=stream or self.a)
+
+    def read(self, stream=None):
+        self.y.copy_(self.x, True, stream or self.b)
+
+
+@pytest.fixture
+def two(backend):
+    return Two(backend)
+
+
+@pytest.fixture
+def found():
+    """The races that are found while the test runs."""
+    found = []
+    with races.detect(lambda race: found.append(race)):
+        yield found
+
+
+def until(query):
+    end = time.monotonic() + LONG
+    while not query():
+        assert time.monotonic() < end
+
+
+def awaited(work):
+    async def main():
+        await work
+
+    asyncio.run(main())
+
+
+def by_event(two):
+    two.b.wait_event(two.a.record_event())
+
+
+def by_event_before_a_later_record(two):
+    event = two.a.record_event()
+    two.b.wait_event(event)
+    event.record(two.b)
+
+
+def by_a_third_stream(two):
+    third = two.backend.stream()
+    third.wait_stream(two.a)
+    two.b.wait_event(third.record_event())
+
+
+def by_a_callable(two):
+    two.a.submit(int)
+    two.a.submit(int).result(LONG)
+
+
+def by_a_future_that_is_done(two):
+    future = two.a.submit(int)
+    until(future.done)
+
+
+def by_completion(two):
+    for _ in pystreams.as_completed([two.a.record_event()]):
+        pass
+
+
+def by_tobytes(two):
+    with two.a:
+        two.x.tobytes()
+
+
+def by_an_external_view(two):
+    handle = two.a.native_handle
+    view = pystreams.ExternalStream(handle, device=two.a.device)
+    two.b.wait_stream(view)
+
+
+def by_wait_of_a_callable(two):
+    pystreams.wait([two.a.submit(int)])
+
+
+ORDER = {
+    "event": by_event,
+    "stream": lambda two: two.b.wait_stream(two.a),
+    "later-record": by_event_before_a_later_record,
+    "third-stream": by_a_third_stream,
+    "stream-synchronize": lambda two: two.a.synchronize(),
+    "stream-timeout": lambda two: two.a.synchronize(LONG),
+    "event-synchronize": lambda two: two.a.record_event().synchronize(),
+    "device-synchronize": lambda two: two.backend.synchronize(),
+    "stream-query": lambda two: until(two.a.query),
+    "event-query": lambda two: until(two.a.record_event().query),
+    "wait-stream": lambda two: pystreams.wait([two.a]),
+    "wait-event": lambda two: pystreams.wait([two.a.record_event()]),
+    "wait-callable": by_wait_of_a_callable,
+    "as-completed": by_completion,
+    "await-event": lambda two: awaited(two.a.record_event()),
+    "await-stream": lambda two: awaited(two.a),
+    "callable": by_a_callable,
+    "future-done": by_a_future_that_is_done,
+    "tobytes": by_tobytes,
+    "external-view": by_an_external_view,
+}
+
+
+def early_event(two):
+    two.b.wait_event(two.early)
+
+
+def wait_before_the_record(two):
+    event = two.backend.event()
+    two.b.wait_event(event)
+    event.record(two.a)
+
+
+def record_that_was_replaced(two):
+    event = two.a.record_event()
+    event.record(two.backend.stream())
+    two.b.wait_event(event)
+
+
+def a_query_that_says_no(two):
+    with two.backend.hold(two.a):
+        assert not two.a.query()
+
+
+def a_wait_that_gives_up(two):
+    with two.backend.hold(two.a):
+        with pytest.raises(TimeoutError):
+            two.a.synchronize(0.001)
+        pystreams.wait([two.a], timeout=0)
+
+
+def the_library_itself(two):
+    """It looks which work is done when blocks and streams come and go."""
+    for _ in range(40):
+        other = two.backend.stream()
+        two.backend.empty(SIZE).fill_(1, stream=two.a)
+        two.backend.empty(SIZE).fill_(1, stream=other)
+        two.backend.event().record(other)
+
+
+NO_ORDER = {
+    "nothing": lambda two: None,
+    "early-event": early_event,
+    "wait-before-record": wait_before_the_record,
+    "replaced-record": record_that_was_replaced,
+    "query-says-no": a_query_that_says_no,
+    "wait-gives-up": a_wait_that_gives_up,
+    "other-way-round": lambda two: two.a.wait_stream(two.b),
+    "another-stream": lambda two: two.backend.stream().synchronize(),
+    "library": the_library_itself,
+}
+
+
+@pytest.mark.parametrize("order", ORDER.values(), ids=ORDER)
+def test_what_orders(two, found, order):
+    two.write()
+    order(two)
+    two.read()
+    assert list(map(str, found)) == []
+
+
+@pytest.mark.parametrize("order", NO_ORDER.values(), ids=NO_ORDER)
+def test_what_does_not_order(two, found, order):
+    two.early = two.a.record_event()
+    two.write()
+    order(two)
+    two.read()
+    (race,) = found
+    assert (race.first.name, race.second.name) == ("fill", "copy")
+    assert (race.first.writes, race.second.writes) == (True, False)
+    assert (race.address, race.nbytes) == (two.x.data_ptr(), SIZE)
+
+
+def test_the_line_that_is_missing(two, found):
+    a, b = two.a, two.b
+    two.write(a)
+    two.x.fill_(2, stream=b)
+    (race,) = found
+    assert race.missing == "b.wait_stream(a)"
+    a.synchronize(), b.synchronize()
+    two.write(a)
+    exec(race.missing)
+    two.x.fill_(2, stream=b)
+    assert len(found) == 1
+
+
+def test_a_stream_that_is_made_again(backend, two, found):
+    """It has the old one's native stream, which is idle; the program does not
+    know that."""
+    races.declare(two.a, writes=[two.x])
+    handle = two.a.native_handle
+    del two.a
+    again = backend.stream()
+    assert again.native_handle == handle
+    two.read(again)
+    assert [race.first.name for race in found] == ["declared work"]
+
+
+PAIRS = {
+    "read-read": (lambda two: two.read(two.a), lambda two: two.read2(), 0),
+    "halves": (
+        lambda two: two.x[: SIZE // 2].fill_(1, stream=two.a),
+        lambda two: two.x[SIZE // 2 :].fill_(1, stream=two.b),
+        0,
+    ),
+    "one-byte": (
+        lambda two: two.x[: SIZE // 2 + 1].fill_(1, stream=two.a),
+        lambda two: two.x[SIZE // 2 :].fill_(1, stream=two.b),
+        1,
+    ),
+    "write-write": (
+        lambda two: two.write(),
+        lambda two: two.write(two.b),
+        SIZE,
+    ),
+    "read-write": (
+        lambda two: two.read(two.a),
+        lambda two: two.write(two.b),
+        SIZE,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "nbytes"), PAIRS.values(), ids=PAIRS
+)
+def test_pairs(two, found, first, second, nbytes):
+    z = two.backend.empty(SIZE)
+    two.backend.synchronize()
+    two.read2 = lambda: z.copy_(two.x, True, two.b)
+    first(two)
+    second(two)
+    assert [race.nbytes for race in found] == ([nbytes] if nbytes else [])
+
+
+def test_the_host(two, found):
+    two.host.fill_(1, stream=two.a)
+    two.host.memoryview(readonly=True)
+    assert [race.second.name for race in found] == ["a view"]
+    assert found[0].missing.endswith(".synchronize()")
+    found.clear()
+    two.a.synchronize()
+    two.host.memoryview(readonly=True)
+    two.host.memoryview()[:] = bytes(SIZE)
+    two.host.fill_(1, stream=two.b)
+    assert found == []
+
+
+def test_a_view_that_is_only_read(two, found):
+    two.x.copy_(two.host, True, two.a)
+    assert bytes(two.host.memoryview(readonly=True)[:0]) == b""
+    assert found == []
+    two.host.memoryview()
+    assert len(found) == 1
+    assert two.host.memoryview(readonly=True).readonly
+
+
+def test_callables(two, found):
+    """Their accesses are in the order of their streams."""
+    host = two.host
+    host.fill_(1, stream=two.a)
+    two.a.submit(host.memoryview)
+    host.fill_(2, stream=two.a)
+    two.a.synchronize()
+    assert found == []
+    done = two.a.submit(host.memoryview)
+    done.exception(LONG)
+    found.clear()
+    two.a.submit(host.memoryview)
+    until(lambda: two.a.query())
+    two.a.submit(len, host)
+    host.fill_(3, stream=two.b)
+    assert [race.first.name for race in found] == ["submit"]
+
+
+def test_declared_work(two, found):
+    races.declare(two.a, writes=[two.x], name="kernel")
+    races.declare(two.b, reads=[(two.x.data_ptr() + 8, 4)], name="other")
+    (race,) = found
+    assert (race.first.name, race.second.name) == ("kernel", "other")
+    assert (race.address, race.nbytes) == (two.x.data_ptr() + 8, 4)
+
+
+def test_declared_arrays(two, found, numpy):
+    array = numpy.zeros((8, 8), "f4")
+    races.declare(two.a, writes=[array])
+    races.declare(two.b, reads=[array[2:4, ::-1]])
+    races.declare(None, reads=[array[7:]])
+    assert [race.nbytes for race in found] == [64, 32]
+
+
+def test_declared_nonsense(two, found):
+    with pytest.raises(TypeError, match=r"declare\(\) expects Buffers"):
+        races.declare(two.a, reads=[object()])
+    with pytest.raises(TypeError):
+        races.declare(3.5, reads=[two.x])
+
+
+def test_a_race_raises_and_is_not_queued(two):
+    two.x.fill_(1, stream=two.a)
+    two.a.synchronize()
+    with races.detect():
+        two.y.copy_(two.x, True, two.a)
+        with pytest.raises(RaceError, match="nothing orders") as raised:
+            two.x.fill_(2, stream=two.b)
+        two.a.synchronize()
+        two.x.fill_(3, stream=two.b)
+        two.b.synchronize()
+    assert isinstance(raised.value.race, Race)
+    two.backend.synchronize()
+    assert set(two.x.tobytes()) == {3}
+
+
+def test_each_call_that_raises(two, cuda):
+    host = pystreams.Buffer(SIZE, device=cuda.device(), pin_memory=True)
+    a, b = cuda.stream(), cuda.stream()
+    for second in (
+        lambda: host.fill_(1, stream=b),
+        lambda: host.memoryview(),
+        lambda: b.submit(len, host),
+        lambda: races.declare(b, writes=[host]),
+    ):
+        with races.detect():
+            host.fill_(0, stream=a)
+            with pytest.raises(RaceError):
+                second()
+        cuda.synchronize()
+
+
+def test_warnings_come_once(two, caplog):
+    with caplog.at_level(logging.WARNING), races.detect("warn"):
+        for _ in range(3):
+            two.write()
+            two.read()
+            two.backend.synchronize()
+    assert [r.name for r in caplog.records] == ["pystreams.races"]
+    assert "two.read()" not in caplog.text
+    assert "self.y.copy_(self.x" in caplog.text
+
+
+def test_nested(two):
+    outer, inner = [], []
+    with races.detect(outer.append):
+        two.write()
+        with races.detect(inner.append):
+            two.read()
+        two.write()
+    assert (len(outer), len(inner)) == (1, 1)
+
+
+@pytest.mark.parametrize("action", ["stop", None, 3])
+def test_wrong_actions(action):
+    with (
+        pytest.raises(ValueError, match="for action, but got"),
+        races.detect(action),
+    ):
+        pass
+
+
+def test_off_again(two):
+    with races.detect():
+        two.write()
+    two.read()
+    with races.detect():
+        two.write()
+    two.backend.synchronize()
+
+
+def test_what_was_queued_before(two):
+    two.write()
+    with races.detect():
+        two.read()
+
+
+def test_graphs(cuda):
+    two, graph = Two(cuda), Graph(cuda.type)
+    found = []
+    with races.detect(found.append):
+        with Capture(graph, two.a):
+            two.write(two.a)
+            two.b.wait_stream(two.a)
+            two.read(two.b)
+            two.y.fill_(2, stream=two.a)
+            two.a.wait_stream(two.b)
+        assert [race.second.name for race in found] == ["fill"]
+        found.clear()
+        replay(graph, two.a)
+        replay(graph, two.a)
+        assert found == []
+        two.x.fill_(1, stream=two.b)
+        assert {race.first.name for race in found} == {"graph launch"}
+        found.clear()
+        cuda.synchronize()
+        replay(graph, two.a)
+        two.b.wait_stream(two.a)
+        two.x.fill_(1, stream=two.b)
+        assert found == []
+
+
+def test_switched_while_threads_work(backend):
+    """On and off at any time; no thread sees a half of it."""
+    stop, errors = threading.Event(), []
+
+    def work():
+        try:
+            stream = backend.stream()
+            block = backend.empty(SIZE)
+            while not stop.is_set():
+                block.fill_(1, stream=stream)
+                stream.record_event().synchronize()
+                backend.stream().wait_stream(stream)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        with races.detect():
+            time.sleep(0.002)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_another_thread_is_in_order(two, found):
+    """Calls count as ordered in the order in which they are made."""
+    thread = threading.Thread(target=two.a.synchronize)
+    two.write()
+    thread.start()
+    thread.join()
+    two.read()
+    assert found == []
+
+
+PROGRAM = """
+import pystreams
+a, b = pystreams.Stream("cpu"), pystreams.Stream("cpu")
+x = pystreams.Buffer(64, device="cpu")
+x.fill_(1, stream=a)
+x.fill_(2, stream=b)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "out"),
+    [("raise", 1, ""), ("warn", 0, "went on\n"), ("", 0, "went on\n")],
+    ids=["raise", "warn", "off"],
+)
+def test_from_the_environment(run_python, action, status, out):
+    done = run_python(PROGRAM, env={"PYSTREAMS_RACES": action})
+    assert (done.returncode, done.stdout) == (status, out)
+    assert ("nothing orders two accesses" in done.stderr) == (action != "")
+
+
+def test_a_wrong_environment(run_python):
+    done = run_python("import pystreams", env={"PYSTREAMS_RACES": "no"})
+    assert "PYSTREAMS_RACES must be 'raise' or 'warn'" in done.stderr
+
+
+MEMORY = """
+import resource, pystreams
+from pystreams import races
+a, b = pystreams.Stream("cpu"), pystreams.Stream("cpu")
+x = [pystreams.Buffer(64, device="cpu") for _ in range(8)]
+event = pystreams.Event("cpu")
+
+def work(count):
+    for i in range(count):
+        x[i % 8].fill_(1, stream=a)
+        event.record(a)
+        b.wait_event(event)
+        x[i % 8].fill_(2, stream=b)
+        a.wait_stream(b)
+        if i % 100 == 0:
+            pystreams.Stream("cpu").wait_stream(a)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+with races.detect():
+    before = work(5000)
+    print(work(40000) - before)
+"""
+
+
+def test_memory_stays_flat(run_python, sanitized):
+    if sanitized:
+        pytest.skip("a sanitizer keeps what is freed")
+    done = run_python(MEMORY)
+    assert done.stderr == ""
+    assert int(done.stdout) < 1024
+
+
+def test_a_child(run_python):
+    done = run_python(
+        PROGRAM.partition("x.fill")[0]
+        + """
+import os, pystreams.races as races
+with races.detect():
+    x.fill_(1, stream=a)
+    if os.fork() == 0:
+        c, d = pystreams.Stream("cpu"), pystreams.Stream("cpu")
+        y = pystreams.Buffer(64, device="cpu")
+        y.fill_(1, stream=c)
+        try:
+            y.fill_(2, stream=d)
+        except races.RaceError:
+            print("found", flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    )
+    assert (done.stderr, done.stdout) == ("", "found\n")
+
+
+REGISTERED_LATER = """
+import pystreams
+from pystreams import races
+with races.detect():
+    import fake_device
+    a, b = pystreams.Stream("mtia"), pystreams.Stream("mtia")
+    races.declare(a, writes=[(4096, 8)])
+    a.synchronize()
+    races.declare(b, writes=[(4096, 8)])
+    try:
+        races.declare(a, writes=[(4096, 8)])
+    except races.RaceError:
+        print("found")
+"""
+
+
+def test_a_backend_that_is_registered_later(run_with_device):
+    done = run_with_device(REGISTERED_LATER)
+    assert (done.stderr, done.stdout) == ("", "found\n")
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(PROGRAM + "import sys; print(sys.argv[1:])")
+    return path
+
+
+@pytest.mark.parametrize("warn", [[], ["--warn"]], ids=["raise", "warn"])
+def test_the_command(run_python, script, warn):
+    program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
+    done = run_python(program, "races", *warn, script, "-x", "y")
+    assert done.returncode == (0 if warn else 1)
+    assert done.stdout == ("went on\n['-x', 'y']\n" if warn else "")
+    assert "x.fill_(2, stream=b)" in done.stderr
+
+
+def test_the_command_without_a_program(run_python, tmp_path):
+    program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
+    done = run_python(program, "races", tmp_path / "none.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("none.py is not a file\n")
+
+
+MODULE = f"""
+import pytest
+def racing():
+    {PROGRAM.strip().replace(chr(10), chr(10) + "    ")}
+
+def test_plain():
+    racing()
+
+@pytest.mark.races
+def test_marked():
+    racing()
+
+def test_fixture(no_races):
+    racing()
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "failed"),
+    [([], ["marked", "fixture"]), (["--pystreams-races"], ["plain"])],
+    ids=["marked", "all"],
+)
+def test_under_pytest(run_python, tmp_path, option, failed):
+    path = tmp_path / "test_module.py"
+    path.write_text(MODULE)
+    program = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    options = ["-q", "-p", "no:cacheprovider", "-rf", "--strict-markers"]
+    done = run_python(program, *options, *option, path)
+    for name in failed:
+        assert f"test_{name} - pystreams.races.RaceError" in done.stdout
+    assert f"{3 if option else 2} failed" in done.stdout
