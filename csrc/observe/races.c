@@ -473,9 +473,11 @@ sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
             in->segments[kept++] = segment;
         }
     }
-    memmove(&in->segments[kept], &in->segments[at],
-            (in->count - at) * sizeof(*in->segments));
-    in->count -= at - kept;
+    if (kept < at) {
+        memmove(&in->segments[kept], &in->segments[at],
+                (in->count - at) * sizeof(*in->segments));
+        in->count -= at - kept;
+    }
 }
 
 struct graph;
