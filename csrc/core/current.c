@@ -76,12 +76,11 @@ free_currents(struct ps_currents *currents)
 
 void
 ps_currents_destroy(struct ps_currents *currents,
-                    void (*drop)(struct ps_stream *stream, void *context),
-                    void *context)
+                    void (*drop)(struct ps_stream *stream))
 {
     struct ps_stream *stream;
     while ((stream = take_any(currents)) != NULL) {
-        drop(stream, context);
+        drop(stream);
     }
     free_currents(currents);
 }

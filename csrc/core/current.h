@@ -19,8 +19,7 @@ struct ps_currents *ps_currents_create(struct ps_currents *others);
 /* Free it, with each stream that it held given to drop.  Any thread may call
  * it. */
 void ps_currents_destroy(struct ps_currents *currents,
-                         void (*drop)(struct ps_stream *stream, void *context),
-                         void *context);
+                         void (*drop)(struct ps_stream *stream));
 
 /* Borrowed: valid until another is set; currents: may be NULL. */
 struct ps_stream *

@@ -34,19 +34,18 @@ device_of_address(struct ps_device *device, const void *address)
 
 /* Make our stream wait for the producer's. */
 static int
-wait_for_producer(struct module_state *state, struct ps_device *device,
-                  struct ps_stream *stream, PyObject *number)
+wait_for_producer(struct ps_device *device, struct ps_stream *stream,
+                  PyObject *number)
 {
-    struct ps_stream *theirs =
-        protocol_stream(state, device, "copy_",
-                        "'stream' of __cuda_array_interface__", number);
+    struct ps_stream *theirs = protocol_stream(
+        device, "copy_", "'stream' of __cuda_array_interface__", number);
     if (theirs == NULL) {
         return -1;
     }
     struct ps_stream *ours = handshake_stream(device, stream);
-    int result = stream_wait_stream(state, ours, theirs);
-    stream_release(state, ours);
-    stream_release(state, theirs);
+    int result = stream_wait_stream(ours, theirs);
+    stream_release(ours);
+    stream_release(theirs);
     return result;
 }
 
@@ -64,9 +63,8 @@ read_extents(PyObject *tuple, int64_t extents[MOST_DIMENSIONS])
 
 /* entries: what _interchange.read_array_interface returned. */
 static int
-entries_hold(struct module_state *state, PyObject *object, PyObject *entries,
-             struct ps_device *device, struct ps_stream *stream,
-             struct span *span)
+entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
+             struct ps_stream *stream, struct span *span)
 {
     PyObject *address, *sizes, *steps, *theirs;
     int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
@@ -92,14 +90,14 @@ entries_hold(struct module_state *state, PyObject *object, PyObject *entries,
         .strides = PyTuple_GET_SIZE(steps) > 0 ? strides : NULL,
         .stride_unit = item_size,
     };
-    if (claim_hold(state, &claim, NULL, object, (void (*)(void *))Py_DecRef,
-                   span) < 0) {
+    if (claim_hold(&claim, NULL, object, (void (*)(void *))Py_DecRef, span) <
+        0) {
         return -1;
     }
     Py_INCREF(object);
     if (theirs != Py_None &&
-        wait_for_producer(state, claim.device, stream, theirs) < 0) {
-        span_release(state, span);
+        wait_for_producer(claim.device, stream, theirs) < 0) {
+        span_release(span);
         return -1;
     }
     return 0;
@@ -107,41 +105,41 @@ entries_hold(struct module_state *state, PyObject *object, PyObject *entries,
 
 /* The checked entries of an interface; NULL with an exception. */
 static PyObject *
-read_interface(struct module_state *state, PyObject *interface)
+read_interface(PyObject *interface)
 {
-    if (state->read_array_interface == NULL) {
+    if (module_state.read_array_interface == NULL) {
         PyObject *module = PyImport_ImportModule("pystreams._interchange");
         if (module != NULL) {
-            state->read_array_interface =
+            module_state.read_array_interface =
                 PyObject_GetAttrString(module, "read_array_interface");
             Py_DECREF(module);
         }
     }
-    return state->read_array_interface != NULL
-               ? PyObject_CallOneArg(state->read_array_interface, interface)
+    return module_state.read_array_interface != NULL
+               ? PyObject_CallOneArg(module_state.read_array_interface,
+                                     interface)
                : NULL;
 }
 
 int
-array_interface_hold(struct module_state *state, PyObject *object,
-                     struct ps_device *device, struct ps_stream *stream,
-                     struct span *span)
+array_interface_hold(PyObject *object, struct ps_device *device,
+                     struct ps_stream *stream, struct span *span)
 {
     PyObject *interface;
-    int found =
-        optional_attribute(object, state->str_array_interface, &interface);
+    int found = optional_attribute(object, module_state.str_array_interface,
+                                   &interface);
     if (found != 1) {
         return found;
     }
-    PyObject *entries = read_interface(state, interface);
+    PyObject *entries = read_interface(interface);
     Py_DECREF(interface);
     if (entries != NULL &&
         device->runtime->backend->device_type != PS_DEVICE_CUDA) {
-        device = device_argument(state, "copy_", PS_DEVICE_CUDA, NULL);
+        device = device_argument("copy_", PS_DEVICE_CUDA, NULL);
     }
     int result = -1;
     if (entries != NULL && device != NULL) {
-        result = entries_hold(state, object, entries, device, stream, span);
+        result = entries_hold(object, entries, device, stream, span);
     }
     Py_XDECREF(entries);
     return result < 0 ? -1 : 1;
@@ -150,7 +148,6 @@ array_interface_hold(struct module_state *state, PyObject *object,
 PyObject *
 Buffer_get_array_interface(PyObject *self, void *Py_UNUSED(closure))
 {
-    struct module_state *state = state_of(self);
     struct span span;
     if (buffer_hold(self, &span) < 0) {
         return NULL;
@@ -164,7 +161,7 @@ Buffer_get_array_interface(PyObject *self, void *Py_UNUSED(closure))
                         "__cuda_array_interface__ is of CUDA device memory "
                         "alone");
     }
-    else if (span_settle(state, &span, stream) == 0) {
+    else if (span_settle(&span, stream) == 0) {
         interface = Py_BuildValue("{s:(n),s:s,s:(KO),s:i,s:O,s:K}", "shape",
                                   span.nbytes, "typestr", "|u1", "data",
                                   (unsigned long long)(uintptr_t)span.data,
@@ -172,7 +169,7 @@ Buffer_get_array_interface(PyObject *self, void *Py_UNUSED(closure))
                                   "version", 3, "strides", Py_None, "stream",
                                   (unsigned long long)protocol_number(stream));
     }
-    stream_release(state, stream);
-    span_release(state, &span);
+    stream_release(stream);
+    span_release(&span);
     return interface;
 }

@@ -146,7 +146,7 @@ count_devices(struct ps_runtime *runtime, int *count)
 }
 
 struct ps_runtime *
-use_runtime(struct module_state *state, int type)
+use_runtime(int type)
 {
     struct ps_runtime *runtime = find_runtime(type);
     ps_status status;
@@ -159,7 +159,7 @@ use_runtime(struct module_state *state, int type)
         return runtime;
     case PS_ERROR_FOREIGN:
     case PS_ERROR_OUT_OF_MEMORY:
-        raise_status(state, runtime, "initialization", status);
+        raise_status(runtime, "initialization", status);
         return NULL;
     default:
         raise_unavailable(runtime, status);
@@ -223,9 +223,9 @@ preferred_runtime(void)
 }
 
 struct ps_runtime *
-default_runtime(struct module_state *state)
+default_runtime(void)
 {
-    if (state->default_type < 0) {
+    if (module_state.default_type < 0) {
         const char *forced = getenv("PYSTREAMS_ACCELERATOR");
         struct ps_runtime *runtime = forced != NULL && *forced != '\0'
                                          ? forced_runtime(forced)
@@ -233,9 +233,9 @@ default_runtime(struct module_state *state)
         if (runtime == NULL) {
             return NULL;
         }
-        state->default_type = runtime->backend->device_type;
+        module_state.default_type = runtime->backend->device_type;
     }
-    return find_runtime(state->default_type);
+    return find_runtime(module_state.default_type);
 }
 
 /* The pointer of a capsule with the name; NULL with an exception. */
@@ -302,9 +302,9 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
 /* Which of the members that wait take a limit, according to calls with nothing
  * to wait for. */
 static PyObject *
-takes_limits(PyObject *module, PyObject *args)
+takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct ps_device *device = parse_device(module, args, "i|O:takes_limits");
+    struct ps_device *device = parse_device(args, "i|O:takes_limits");
     if (device == NULL) {
         return NULL;
     }

@@ -20,9 +20,9 @@ ps_status count_devices(struct ps_runtime *runtime, int *count);
 
 /* As find_runtime, for a runtime that shows devices and may be used; NULL with
  * an exception that says why it may not. */
-struct ps_runtime *use_runtime(struct module_state *state, int type);
+struct ps_runtime *use_runtime(int type);
 
 /* The runtime used when no device is given; NULL with an exception. */
-struct ps_runtime *default_runtime(struct module_state *state);
+struct ps_runtime *default_runtime(void);
 
 #endif

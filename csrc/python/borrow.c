@@ -66,8 +66,7 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
 /* -1 with an exception if the backend knows that the address is not memory of
  * the device. */
 static int
-check_place(struct module_state *state, const struct claim *claim,
-            const char *address)
+check_place(const struct claim *claim, const char *address)
 {
     struct ps_device *device = claim->device;
     const struct ps_backend *backend = device->runtime->backend;
@@ -87,7 +86,7 @@ check_place(struct module_state *state, const struct claim *claim,
         return -1;
     }
     if (status != PS_SUCCESS) {
-        raise_status(state, device->runtime, "asking for an address's device",
+        raise_status(device->runtime, "asking for an address's device",
                      status);
         return -1;
     }
@@ -102,8 +101,7 @@ check_place(struct module_state *state, const struct claim *claim,
 }
 
 static int
-check_address(struct module_state *state, const struct claim *claim,
-              Py_ssize_t nbytes)
+check_address(const struct claim *claim, Py_ssize_t nbytes)
 {
     char *first = claim->data;
     if (nbytes == 0) {
@@ -121,9 +119,9 @@ check_address(struct module_state *state, const struct claim *claim,
     if (claim->device == NULL) {
         return 0;
     }
-    return check_place(state, claim, first) < 0
+    return check_place(claim, first) < 0
                ? -1
-               : check_place(state, claim, first + nbytes - 1);
+               : check_place(claim, first + nbytes - 1);
 }
 
 /* How to give memory back to its owner. */
@@ -151,14 +149,13 @@ release_debt(void *memory)
 }
 
 int
-claim_hold(struct module_state *state, const struct claim *claim,
-           struct ps_device *host_device, void *owner,
-           void (*release)(void *owner), struct span *span)
+claim_hold(const struct claim *claim, struct ps_device *host_device,
+           void *owner, void (*release)(void *owner), struct span *span)
 {
     Py_ssize_t nbytes;
     if (claim_nbytes(claim, &nbytes) < 0 ||
         check_contiguous(claim, nbytes) < 0 ||
-        check_address(state, claim, nbytes) < 0) {
+        check_address(claim, nbytes) < 0) {
         return -1;
     }
     struct debt *debt = PyMem_Malloc(sizeof(*debt));
@@ -181,7 +178,7 @@ claim_hold(struct module_state *state, const struct claim *claim,
     ps_status status = ps_block_borrow(device, &loan, &span->block);
     if (status != PS_SUCCESS) {
         PyMem_Free(debt);
-        raise_status(state, device->runtime, "borrowing memory", status);
+        raise_status(device->runtime, "borrowing memory", status);
         return -1;
     }
     span->data = claim->data;
@@ -199,8 +196,8 @@ handshake_stream(struct ps_device *device, struct ps_stream *stream)
 }
 
 struct ps_stream *
-protocol_stream(struct module_state *state, struct ps_device *device,
-                const char *function, const char *name, PyObject *number)
+protocol_stream(struct ps_device *device, const char *function,
+                const char *name, PyObject *number)
 {
     ps_handle handle;
     if (PyBool_Check(number)) {
@@ -222,7 +219,7 @@ protocol_stream(struct module_state *state, struct ps_device *device,
         device->runtime->backend->device_type != PS_DEVICE_CUDA) {
         handle = 0;
     }
-    return stream_from_handle(state, device, false, handle, NULL);
+    return stream_from_handle(device, false, handle, NULL);
 }
 
 static void
@@ -248,14 +245,14 @@ has_objects(const char *format)
  * should be tried, else -1.  The arrays of CuPy and JAX, for example, have the
  * buffer protocol, but use it only for host memory. */
 static int
-try_dlpack_instead(struct module_state *state, PyObject *object)
+try_dlpack_instead(PyObject *object)
 {
     if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
         !PyErr_ExceptionMatches(PyExc_BufferError)) {
         return -1;
     }
     struct saved_exception saved = exception_save();
-    int found = has_attribute(object, state->str_dlpack);
+    int found = has_attribute(object, module_state.str_dlpack);
     if (found == 0) {
         exception_restore(saved);
         return -1;
@@ -269,8 +266,7 @@ try_dlpack_instead(struct module_state *state, PyObject *object)
 /* Hold the memory of an object with the buffer protocol: 1; 0 if it has none;
  * -1 with an exception. */
 static int
-view_hold(struct module_state *state, PyObject *object,
-          struct ps_device *device, struct span *span)
+view_hold(PyObject *object, struct ps_device *device, struct span *span)
 {
     if (!PyObject_CheckBuffer(object)) {
         return 0;
@@ -282,7 +278,7 @@ view_hold(struct module_state *state, PyObject *object,
     }
     if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) < 0) {
         PyMem_Free(view);
-        return try_dlpack_instead(state, object);
+        return try_dlpack_instead(object);
     }
     int64_t extent = view->len;
     struct claim claim = {
@@ -300,7 +296,7 @@ view_hold(struct module_state *state, PyObject *object,
                      claim.what);
     }
     else {
-        result = claim_hold(state, &claim, device, view, release_view, span);
+        result = claim_hold(&claim, device, view, release_view, span);
     }
     if (result < 0) {
         release_view(view);
@@ -311,16 +307,15 @@ view_hold(struct module_state *state, PyObject *object,
 
 /* As view_hold, for any object except a Buffer. */
 static int
-object_hold(struct module_state *state, PyObject *object,
-            struct ps_device *device, struct ps_stream *stream,
-            struct span *span)
+object_hold(PyObject *object, struct ps_device *device,
+            struct ps_stream *stream, struct span *span)
 {
-    int found = view_hold(state, object, device, span);
+    int found = view_hold(object, device, span);
     if (found == 0) {
-        found = dlpack_hold(state, object, device, stream, span);
+        found = dlpack_hold(object, device, stream, span);
     }
     if (found == 0) {
-        found = array_interface_hold(state, object, device, stream, span);
+        found = array_interface_hold(object, device, stream, span);
     }
     return found;
 }
@@ -329,7 +324,7 @@ object_hold(struct module_state *state, PyObject *object,
  * If the copy runs on a stream of another device, have that stream wait for
  * it. */
 static int
-follow(struct module_state *state, struct span *span, struct ps_stream *stream)
+follow(struct span *span, struct ps_stream *stream)
 {
     struct ps_device *device = span->block->device;
     if (span->block->host || stream == NULL || stream->device == device ||
@@ -337,21 +332,20 @@ follow(struct module_state *state, struct span *span, struct ps_stream *stream)
         return 0;
     }
     struct ps_stream *current = ps_stream_ref(current_stream_of(device));
-    int result = stream_wait_stream(state, stream, current);
-    stream_release(state, current);
+    int result = stream_wait_stream(stream, current);
+    stream_release(current);
     return result;
 }
 
 int
-operand_hold(struct module_state *state, const struct signature *method,
-             PyObject *object, struct span *partner, struct ps_stream *stream,
-             bool write, struct span *span)
+operand_hold(const struct signature *method, PyObject *object,
+             struct span *partner, struct ps_stream *stream, bool write,
+             struct span *span)
 {
-    if (PyObject_TypeCheck(object, state->buffer_type)) {
+    if (PyObject_TypeCheck(object, module_state.buffer_type)) {
         return buffer_hold(object, span);
     }
-    int found =
-        object_hold(state, object, partner->block->device, stream, span);
+    int found = object_hold(object, partner->block->device, stream, span);
     if (found == 0) {
         raise_expected(method->function,
                        "a Buffer or an object with the buffer protocol, "
@@ -365,11 +359,11 @@ operand_hold(struct module_state *state, const struct signature *method,
         PyErr_Format(PyExc_ValueError,
                      "the destination of the copy is read-only: %s",
                      Py_TYPE(object)->tp_name);
-        span_release(state, span);
+        span_release(span);
         return -1;
     }
-    if (follow(state, span, stream) < 0) {
-        span_release(state, span);
+    if (follow(span, stream) < 0) {
+        span_release(span);
         return -1;
     }
     return 0;

@@ -30,17 +30,16 @@ struct claim {
 /* Check a claim and hold the memory, host memory on behalf of host_device.
  * After success release(owner) is called, with the GIL held, when nothing uses
  * the memory any more.  -1 with an exception. */
-int claim_hold(struct module_state *state, const struct claim *claim,
-               struct ps_device *host_device, void *owner,
-               void (*release)(void *owner), struct span *span);
+int claim_hold(const struct claim *claim, struct ps_device *host_device,
+               void *owner, void (*release)(void *owner), struct span *span);
 
 /* Hold the memory of the method's first argument, a Buffer or any other
  * object, as the other side of a copy, ready for work on the stream (NULL: the
  * current one of the memory's device).  write: read-only memory is refused. -1
  * with an exception. */
-int operand_hold(struct module_state *state, const struct signature *method,
-                 PyObject *object, struct span *partner,
-                 struct ps_stream *stream, bool write, struct span *span);
+int operand_hold(const struct signature *method, PyObject *object,
+                 struct span *partner, struct ps_stream *stream, bool write,
+                 struct span *span);
 
 /* A new reference to the stream that work on memory of the device will run on:
  * `stream` if it is of that device, else the current one.  The reference is
@@ -61,7 +60,7 @@ protocol_number(struct ps_stream *stream)
  * stream, 2 the calling thread's, else a handle.  NULL with an exception that
  * names the function and the parameter. */
 struct ps_stream *
-protocol_stream(struct module_state *state, struct ps_device *device,
-                const char *function, const char *name, PyObject *number);
+protocol_stream(struct ps_device *device, const char *function,
+                const char *name, PyObject *number);
 
 #endif

@@ -50,8 +50,8 @@ buffer_check_usable(PyObject *op)
         return -1;
     }
     if (self->block->generation != ps_generation()) {
-        raise_status(state_of(op), self->block->device->runtime,
-                     "using a Buffer", PS_ERROR_FOREIGN);
+        raise_status(self->block->device->runtime, "using a Buffer",
+                     PS_ERROR_FOREIGN);
         return -1;
     }
     return 0;
@@ -74,14 +74,14 @@ buffer_hold(PyObject *op, struct span *span)
 
 /* Report a deferred free that failed, as it belongs to no call. */
 static void
-memory_report(struct module_state *state, struct ps_runtime *runtime)
+memory_report(struct ps_runtime *runtime)
 {
-    report_cleanup(state, runtime, "freeing memory",
+    report_cleanup(runtime, "freeing memory",
                    ps_memory_take_failure(&runtime->memory));
 }
 
 void
-block_release(struct module_state *state, struct ps_block *block)
+block_release(struct ps_block *block)
 {
     struct ps_device *device = block->device;
     ps_status status;
@@ -89,26 +89,26 @@ block_release(struct module_state *state, struct ps_block *block)
         return;
     }
     WITHOUT_GIL(status = ps_block_unref(block));
-    report_cleanup_on(state, device, "freeing memory", status);
-    memory_report(state, device->runtime);
+    report_cleanup_on(device, "freeing memory", status);
+    memory_report(device->runtime);
 }
 
 void
-memory_settle(struct module_state *state, struct ps_runtime *runtime)
+memory_settle(struct ps_runtime *runtime)
 {
     if (ps_memory_has_retired(&runtime->memory)) {
         WITHOUT_GIL(ps_memory_sweep(runtime));
     }
-    memory_report(state, runtime);
+    memory_report(runtime);
 }
 
 PyObject *
-buffer_wrap(struct module_state *state, struct span *span)
+buffer_wrap(struct span *span)
 {
-    PyTypeObject *type = state->buffer_type;
+    PyTypeObject *type = module_state.buffer_type;
     BufferObject *self = (BufferObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
-        block_release(state, span->block);
+        block_release(span->block);
         return NULL;
     }
     self->block = span->block;
@@ -118,8 +118,8 @@ buffer_wrap(struct module_state *state, struct span *span)
 }
 
 static void
-raise_not_allocated(struct module_state *state, struct ps_device *device,
-                    Py_ssize_t nbytes, bool pinned, ps_status status)
+raise_not_allocated(struct ps_device *device, Py_ssize_t nbytes, bool pinned,
+                    ps_status status)
 {
     const struct ps_backend *backend = device->runtime->backend;
     char operation[160];
@@ -138,12 +138,12 @@ raise_not_allocated(struct module_state *state, struct ps_device *device,
                      backend->name, device->index, free, total);
         }
     }
-    raise_status(state, device->runtime, operation, status);
+    raise_status(device->runtime, operation, status);
 }
 
 int
-span_create(struct module_state *state, struct ps_device *device,
-            struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
+span_create(struct ps_device *device, struct ps_stream *stream,
+            Py_ssize_t nbytes, struct span *span)
 {
     struct ps_runtime *runtime = device->runtime;
     struct ps_block *block = NULL;
@@ -157,13 +157,13 @@ span_create(struct module_state *state, struct ps_device *device,
                  : ps_block_create_pinned(device, (size_t)nbytes, &wait.limit,
                                           &block);
     status = wait_end(&wait, status);
-    memory_report(state, runtime);
+    memory_report(runtime);
     if (status != PS_SUCCESS && block != NULL) {
         /* The handler raised when there was memory at last. */
-        block_release(state, block);
+        block_release(block);
     }
     if (status != PS_SUCCESS) {
-        raise_not_allocated(state, device, nbytes, stream == NULL, status);
+        raise_not_allocated(device, nbytes, stream == NULL, status);
         return -1;
     }
     *span = (struct span){block, block->data, nbytes, false};
@@ -173,19 +173,18 @@ span_create(struct module_state *state, struct ps_device *device,
 /* The stream to allocate in the order of: the one given, which must be of the
  * device, or the device's current stream.  A new reference. */
 static struct ps_stream *
-allocation_stream(struct module_state *state, struct ps_device *device,
-                  PyObject *argument)
+allocation_stream(struct ps_device *device, PyObject *argument)
 {
     if (argument == NULL) {
         return ps_stream_ref(current_stream_of(device));
     }
-    struct ps_stream *stream = stream_named(state, "Buffer", argument);
+    struct ps_stream *stream = stream_named("Buffer", argument);
     if (stream != NULL && stream->device != device) {
         PyErr_Format(PyExc_ValueError,
                      "Buffer() expects a stream of %s:%d for stream, but got "
                      "%R",
                      device->runtime->backend->name, device->index, argument);
-        stream_release(state, stream);
+        stream_release(stream);
         return NULL;
     }
     return stream;
@@ -194,10 +193,10 @@ allocation_stream(struct module_state *state, struct ps_device *device,
 /* The device whose backend pins the memory.  A CPU needs no pinned memory, so
  * "cpu" means the accelerator. */
 static struct ps_device *
-pinning_device(struct module_state *state, struct ps_device *device)
+pinning_device(struct ps_device *device)
 {
     bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    return cpu ? device_argument(state, "Buffer", -1, NULL) : device;
+    return cpu ? device_argument("Buffer", -1, NULL) : device;
 }
 
 static int
@@ -217,12 +216,11 @@ nbytes_argument(PyObject *argument, Py_ssize_t *nbytes)
 }
 
 static PyObject *
-Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
 {
     static const char *const names[] = {"nbytes", "device", "stream",
                                         "pin_memory", NULL};
     static const struct signature signature = {"Buffer", 1, 1, names};
-    struct module_state *state = state_of_type(type);
     PyObject *values[4];
     Py_ssize_t nbytes;
     bool pinned;
@@ -240,9 +238,9 @@ Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                         "stream order");
         return NULL;
     }
-    struct ps_device *device = device_argument(state, "Buffer", -1, values[1]);
+    struct ps_device *device = device_argument("Buffer", -1, values[1]);
     if (device != NULL && pinned) {
-        device = pinning_device(state, device);
+        device = pinning_device(device);
     }
     if (device == NULL) {
         return NULL;
@@ -253,15 +251,15 @@ Buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     struct ps_stream *stream = NULL;
     if (!pinned) {
-        stream = allocation_stream(state, device, order);
+        stream = allocation_stream(device, order);
         if (stream == NULL) {
             return NULL;
         }
     }
     struct span span;
-    int result = span_create(state, device, stream, nbytes, &span);
-    stream_release(state, stream);
-    return result == 0 ? buffer_wrap(state, &span) : NULL;
+    int result = span_create(device, stream, nbytes, &span);
+    stream_release(stream);
+    return result == 0 ? buffer_wrap(&span) : NULL;
 }
 
 static void
@@ -272,7 +270,7 @@ Buffer_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     if (self->block != NULL && !is_finalizing()) {
-        block_release(state_of(op), self->block);
+        block_release(self->block);
     }
     object_free(op);
 }
@@ -299,14 +297,14 @@ Buffer_repr(PyObject *op)
 /* The stream that a method's argument names, NULL if it is None or was not
  * given; -1 with an exception. */
 static int
-optional_stream(struct module_state *state, const char *method,
-                PyObject *argument, struct ps_stream **stream)
+optional_stream(const char *method, PyObject *argument,
+                struct ps_stream **stream)
 {
     *stream = NULL;
     if (argument == NULL || argument == Py_None) {
         return 0;
     }
-    *stream = stream_named(state, method, argument);
+    *stream = stream_named(method, argument);
     return *stream != NULL ? 0 : -1;
 }
 
@@ -317,7 +315,6 @@ copy_with(PyObject *op, const struct signature *signature,
           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
           bool here)
 {
-    struct module_state *state = state_of(op);
     struct span self, other;
     struct ps_stream *stream;
     PyObject *values[3];
@@ -328,19 +325,19 @@ copy_with(PyObject *op, const struct signature *signature,
         buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    if (optional_stream(state, signature->function, values[2], &stream) == 0) {
+    if (optional_stream(signature->function, values[2], &stream) == 0) {
         if (values[0] == op) {
             result = span_check_stream(&self, stream);
         }
-        else if (operand_hold(state, signature, values[0], &self, stream,
-                              !here, &other) == 0) {
-            result = span_copy(state, here ? &self : &other,
-                               here ? &other : &self, stream, non_blocking);
-            span_release(state, &other);
+        else if (operand_hold(signature, values[0], &self, stream, !here,
+                              &other) == 0) {
+            result = span_copy(here ? &self : &other, here ? &other : &self,
+                               stream, non_blocking);
+            span_release(&other);
         }
-        stream_release(state, stream);
+        stream_release(stream);
     }
-    span_release(state, &self);
+    span_release(&self);
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
@@ -365,18 +362,17 @@ Buffer_copy_to(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 fill_with(PyObject *op, const char *method, uint8_t value, PyObject *argument)
 {
-    struct module_state *state = state_of(op);
     struct ps_stream *stream;
     struct span self;
     int result = -1;
     if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    if (optional_stream(state, method, argument, &stream) == 0) {
-        result = span_fill(state, &self, value, stream);
-        stream_release(state, stream);
+    if (optional_stream(method, argument, &stream) == 0) {
+        result = span_fill(&self, value, stream);
+        stream_release(stream);
     }
-    span_release(state, &self);
+    span_release(&self);
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
@@ -415,20 +411,19 @@ Buffer_zero(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Buffer_record_stream(PyObject *op, PyObject *argument)
 {
-    struct module_state *state = state_of(op);
     struct span self;
     if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
     struct ps_runtime *runtime = self.block->device->runtime;
-    struct ps_stream *stream = stream_named(state, "record_stream", argument);
+    struct ps_stream *stream = stream_named("record_stream", argument);
     ps_status status = PS_SUCCESS;
     if (stream != NULL && span_check_stream(&self, stream) == 0) {
         WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
-        raise_status(state, runtime, "Buffer.record_stream", status);
+        raise_status(runtime, "Buffer.record_stream", status);
     }
-    stream_release(state, stream);
-    span_release(state, &self);
+    stream_release(stream);
+    span_release(&self);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -444,7 +439,6 @@ release_reference(void *owner)
 static PyObject *
 Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(op);
     struct span self, other;
     if (buffer_hold(op, &self) < 0) {
         return NULL;
@@ -462,17 +456,17 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
             .ndim = 1,
             .shape = &extent,
         };
-        result = claim_hold(state, &claim, self.block->device,
-                            Py_NewRef(bytes), release_reference, &other);
+        result = claim_hold(&claim, self.block->device, Py_NewRef(bytes),
+                            release_reference, &other);
         if (result < 0) {
             Py_DECREF(bytes);
         }
     }
     if (result == 0) {
-        result = span_copy(state, &other, &self, NULL, false);
-        span_release(state, &other);
+        result = span_copy(&other, &self, NULL, false);
+        span_release(&other);
     }
-    span_release(state, &self);
+    span_release(&self);
     if (result < 0) {
         Py_CLEAR(bytes);
     }
@@ -539,7 +533,7 @@ Buffer_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     self->block = NULL;
     self->data = NULL;
     WITHOUT_GIL(status = ps_block_unref(block));
-    return none_or_raise(state_of(op), runtime, "Buffer.close", status);
+    return none_or_raise(runtime, "Buffer.close", status);
 }
 
 static Py_ssize_t
@@ -574,7 +568,7 @@ Buffer_subscript(PyObject *op, PyObject *key)
         .data = self->data + start,
         .nbytes = length,
     };
-    return buffer_wrap(state_of(op), &part);
+    return buffer_wrap(&part);
 }
 
 static int
@@ -630,10 +624,9 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
     }
     BufferObject *self = as_buffer(op);
     if (self->block->pinned) {
-        return device_new(state_of(op), PS_DEVICE_CPU, -1);
+        return device_new(PS_DEVICE_CPU, -1);
     }
-    return device_new(state_of(op),
-                      device_of(self)->runtime->backend->device_type,
+    return device_new(device_of(self)->runtime->backend->device_type,
                       device_of(self)->index);
 }
 

@@ -36,12 +36,12 @@ struct span {
 int buffer_hold(PyObject *buffer, struct span *span);
 
 /* Drop a reference from Python code, reporting a failure. */
-void block_release(struct module_state *state, struct ps_block *block);
+void block_release(struct ps_block *block);
 
 static inline void
-span_release(struct module_state *state, struct span *span)
+span_release(struct span *span)
 {
-    block_release(state, span->block);
+    block_release(span->block);
 }
 
 /* -1 with ValueError if the Buffer is closed. */
@@ -51,16 +51,15 @@ int buffer_check_open(PyObject *buffer);
 int buffer_check_usable(PyObject *buffer);
 
 /* A new Buffer for the span, which is released on failure. */
-PyObject *buffer_wrap(struct module_state *state, struct span *span);
+PyObject *buffer_wrap(struct span *span);
 
 /* Allocate memory of the device in the order of the stream, or pinned memory
  * if stream is NULL; -1 with an exception. */
-int
-span_create(struct module_state *state, struct ps_device *device,
-            struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
+int span_create(struct ps_device *device, struct ps_stream *stream,
+                Py_ssize_t nbytes, struct span *span);
 
 /* Free the blocks whose work has completed, after a wait.  Keeps a pending
  * exception. */
-void memory_settle(struct module_state *state, struct ps_runtime *runtime);
+void memory_settle(struct ps_runtime *runtime);
 
 #endif

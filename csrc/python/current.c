@@ -36,18 +36,12 @@ struct choice {
 static PyObject *variable;
 
 static void
-release(struct ps_stream *stream, void *state)
-{
-    stream_release(state, stream);
-}
-
-static void
-choice_destroy(struct choice *choice, struct module_state *state)
+choice_destroy(struct choice *choice)
 {
     if (choice == ps_thread_word(PS_THREAD_CURRENTS)) {
         ps_thread_set_word(PS_THREAD_CURRENTS, NULL);
     }
-    ps_currents_destroy(choice->currents, release, state);
+    ps_currents_destroy(choice->currents, stream_release);
     Py_XDECREF(choice->home);
     PyMem_Free(choice);
 }
@@ -72,28 +66,24 @@ static void
 destroy_capsule(PyObject *capsule)
 {
     if (!is_finalizing()) {
-        choice_destroy(PyCapsule_GetPointer(capsule, CHOICE),
-                       PyCapsule_GetContext(capsule));
+        choice_destroy(PyCapsule_GetPointer(capsule, CHOICE));
     }
 }
 
 /* A capsule that owns the choice.  On failure the choice is destroyed. */
 static PyObject *
-capsule_of(struct choice *choice, struct module_state *state)
+capsule_of(struct choice *choice)
 {
     PyObject *capsule = PyCapsule_New(choice, CHOICE, destroy_capsule);
     if (capsule == NULL) {
-        choice_destroy(choice, state);
-        return NULL;
+        choice_destroy(choice);
     }
-    /* The module is not unloaded while its threads' dictionaries live. */
-    PyCapsule_SetContext(capsule, state);
     return capsule;
 }
 
 /* The calling thread's choice; NULL with an exception. */
 static struct choice *
-thread_choice(struct module_state *state)
+thread_choice(void)
 {
     static uint64_t threads;
     struct choice *choice = ps_thread_word(PS_THREAD_CURRENTS);
@@ -110,10 +100,10 @@ thread_choice(struct module_state *state)
     /* Set first, because the calls below may run the garbage collector, which
      * may call this function. */
     if (ps_thread_set_word(PS_THREAD_CURRENTS, choice) != PS_SUCCESS) {
-        choice_destroy(choice, state);
+        choice_destroy(choice);
         return (struct choice *)PyErr_NoMemory();
     }
-    PyObject *capsule = capsule_of(choice, state);
+    PyObject *capsule = capsule_of(choice);
     if (capsule != NULL &&
         PyDict_SetItemString(dictionary, CHOICE, capsule) < 0) {
         Py_CLEAR(capsule);
@@ -169,10 +159,10 @@ current_stream_of(struct ps_device *device)
 }
 
 struct ps_stream *
-current_stream_at(struct module_state *state, int type)
+current_stream_at(int type)
 {
     struct device_name name = {type, -1};
-    struct ps_device *device = device_at(state, name);
+    struct ps_device *device = device_at(name);
     return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
 }
 
@@ -237,7 +227,7 @@ find_home(struct choice *thread)
 
 /* Give the running context its own copy of the current streams. */
 static struct choice *
-renew_context_choice(struct module_state *state, struct choice *thread)
+renew_context_choice(struct choice *thread)
 {
     PyObject *token = NULL;
     if (variable == NULL &&
@@ -245,7 +235,7 @@ renew_context_choice(struct module_state *state, struct choice *thread)
         return NULL;
     }
     struct choice *choice = choice_create(currents_in_use(), thread->thread);
-    PyObject *capsule = choice != NULL ? capsule_of(choice, state) : NULL;
+    PyObject *capsule = choice != NULL ? capsule_of(choice) : NULL;
     if (capsule != NULL) {
         token = PyContextVar_Set(variable, capsule);
         Py_DECREF(capsule);
@@ -257,9 +247,9 @@ renew_context_choice(struct module_state *state, struct choice *thread)
 /* The choice that a change in the running context modifies; NULL with an
  * exception. */
 static struct choice *
-choice_to_change(struct module_state *state)
+choice_to_change(void)
 {
-    struct choice *thread = thread_choice(state);
+    struct choice *thread = thread_choice();
     if (thread == NULL) {
         return NULL;
     }
@@ -271,14 +261,14 @@ choice_to_change(struct module_state *state)
     }
     return thread->home != NULL && PyThreadState_Get()->context == thread->home
                ? thread
-               : renew_context_choice(state, thread);
+               : renew_context_choice(thread);
 }
 
 /* Call ps_current_set or ps_current_enter for a stream that the caller holds;
  * with the GIL released if that has to switch the device, which may take
  * long. */
 static ps_status
-make_current(struct module_state *state, struct ps_stream *stream,
+make_current(struct ps_stream *stream,
              ps_status (*operation)(struct ps_currents *currents,
                                     struct ps_stream *stream,
                                     struct ps_device *left,
@@ -286,7 +276,7 @@ make_current(struct module_state *state, struct ps_stream *stream,
 {
     struct ps_stream *replaced = NULL;
     struct ps_device *left;
-    struct choice *choice = choice_to_change(state);
+    struct choice *choice = choice_to_change();
     if (choice == NULL) {
         return PS_RAISED;
     }
@@ -299,23 +289,22 @@ make_current(struct module_state *state, struct ps_stream *stream,
         WITHOUT_GIL(status =
                         operation(choice->currents, stream, left, &replaced));
     }
-    stream_release(state, replaced);
+    stream_release(replaced);
     return status;
 }
 
 PyObject *
 Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(self);
     struct ps_runtime *runtime = ((StreamObject *)self)->device->runtime;
     struct stream_use use;
     if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    ps_status status = make_current(state, use.stream, ps_current_enter);
-    stream_use_end(self, &use);
+    ps_status status = make_current(use.stream, ps_current_enter);
+    stream_use_end(&use);
     if (status != PS_SUCCESS) {
-        return raise_status(state, runtime, "entering a stream", status);
+        return raise_status(runtime, "entering a stream", status);
     }
     return Py_NewRef(self);
 }
@@ -323,13 +312,13 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 /* As choice_to_change, for a change that must not fail: NULL without an
  * exception if this thread and context have entered no stream. */
 static struct choice *
-choice_to_leave(struct module_state *state)
+choice_to_leave(void)
 {
     struct choice *thread = ps_thread_word(PS_THREAD_CURRENTS);
     if (thread == NULL) {
         return NULL;
     }
-    struct choice *choice = choice_to_change(state);
+    struct choice *choice = choice_to_change();
     if (choice == NULL) {
         /* There is no memory for a copy: change the context's choice in place.
          * Contexts copied from this one see the change, too. */
@@ -349,32 +338,30 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
          * restore. */
         Py_RETURN_NONE;
     }
-    struct module_state *state = state_of(self);
     struct ps_stream *dropped[PS_EXIT_DROPS] = {NULL};
-    struct choice *choice = choice_to_leave(state);
+    struct choice *choice = choice_to_leave();
     ps_status status =
         ps_current_exit(choice != NULL ? choice->currents : NULL,
                         ((StreamObject *)self)->device,
                         ((StreamObject *)self)->handle, dropped);
     for (int i = 0; i < PS_EXIT_DROPS; i++) {
-        stream_release(state, dropped[i]);
+        stream_release(dropped[i]);
     }
     if (status == PS_ERROR_INVALID_VALUE) {
         return PyErr_Format(PyExc_RuntimeError,
                             "%R was not entered by this thread or task", self);
     }
-    return none_or_raise(state, ((StreamObject *)self)->device->runtime,
+    return none_or_raise(((StreamObject *)self)->device->runtime,
                          "leaving a stream", status);
 }
 
 /* Parse a device type, a device and a class for the stream, Stream or
  * cuda.Stream; -1 with an exception. */
 static int
-parse_stream_query(PyObject *module, const char *function,
-                   PyObject *const *args, Py_ssize_t nargs,
-                   struct ps_device **device, PyTypeObject **class)
+parse_stream_query(const char *function, PyObject *const *args,
+                   Py_ssize_t nargs, struct ps_device **device,
+                   PyTypeObject **class)
 {
-    struct module_state *state = state_of_module(module);
     if (nargs < 1 || nargs > 3 || !PyLong_Check(args[0])) {
         PyErr_Format(PyExc_TypeError,
                      "%s() expects an int for type, and device and cls at "
@@ -383,8 +370,9 @@ parse_stream_query(PyObject *module, const char *function,
         return -1;
     }
     *class = nargs > 2 && args[2] != Py_None ? (PyTypeObject *)args[2]
-                                             : state->stream_type;
-    if (*class != state->stream_type && *class != state->cuda_stream_type) {
+                                             : module_state.stream_type;
+    if (*class != module_state.stream_type &&
+        *class != module_state.cuda_stream_type) {
         PyErr_Format(PyExc_TypeError,
                      "%s() expects Stream or cuda.Stream for cls, but got %R",
                      function, args[2]);
@@ -394,88 +382,84 @@ parse_stream_query(PyObject *module, const char *function,
     if ((type == -1 && PyErr_Occurred()) || find_runtime(type) == NULL) {
         return -1;
     }
-    *device = device_argument(state, function, (int)type,
-                              nargs > 1 ? args[1] : NULL);
+    *device = device_argument(function, (int)type, nargs > 1 ? args[1] : NULL);
     return *device != NULL ? 0 : -1;
 }
 
 static PyObject *
-current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+current_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
+               Py_ssize_t nargs)
 {
     struct ps_device *device;
     PyTypeObject *class;
-    if (parse_stream_query(module, "current_stream", args, nargs, &device,
-                           &class) < 0) {
+    if (parse_stream_query("current_stream", args, nargs, &device, &class) <
+        0) {
         return NULL;
     }
-    return stream_wrap(state_of_module(module), class,
-                       ps_stream_ref(current_stream_of(device)));
+    return stream_wrap(class, ps_stream_ref(current_stream_of(device)));
 }
 
 /* cuda.current_stream, which programs call before every launch. */
 static PyObject *
-cuda_current_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-                    PyObject *kwnames)
+cuda_current_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
+                    Py_ssize_t nargs, PyObject *kwnames)
 {
-    struct module_state *state = state_of_module(module);
     PyObject *argument;
     if (parse_optional("current_stream", "device", args, nargs, kwnames,
                        &argument) < 0) {
         return NULL;
     }
     struct ps_device *device =
-        device_argument(state, "current_stream", PS_DEVICE_CUDA, argument);
+        device_argument("current_stream", PS_DEVICE_CUDA, argument);
     return device != NULL
-               ? stream_wrap(state, state->cuda_stream_type,
+               ? stream_wrap(module_state.cuda_stream_type,
                              ps_stream_ref(current_stream_of(device)))
                : NULL;
 }
 
 static PyObject *
-default_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+default_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
+               Py_ssize_t nargs)
 {
     struct ps_device *device;
     PyTypeObject *class;
-    if (parse_stream_query(module, "default_stream", args, nargs, &device,
-                           &class) < 0) {
+    if (parse_stream_query("default_stream", args, nargs, &device, &class) <
+        0) {
         return NULL;
     }
-    return stream_wrap(state_of_module(module), class,
-                       ps_stream_ref(&device->default_stream));
+    return stream_wrap(class, ps_stream_ref(&device->default_stream));
 }
 
 static PyObject *
-set_stream(PyObject *module, PyObject *argument)
+set_stream(PyObject *Py_UNUSED(module), PyObject *argument)
 {
-    struct module_state *state = state_of_module(module);
-    struct ps_stream *stream = stream_named(state, "set_stream", argument);
+    struct ps_stream *stream = stream_named("set_stream", argument);
     if (stream == NULL) {
         return NULL;
     }
     struct ps_runtime *runtime = stream->device->runtime;
-    ps_status status = make_current(state, stream, ps_current_set);
-    stream_release(state, stream);
-    return none_or_raise(state, runtime, "setting the current stream", status);
+    ps_status status = make_current(stream, ps_current_set);
+    stream_release(stream);
+    return none_or_raise(runtime, "setting the current stream", status);
 }
 
 PyObject *
-as_stream_object(struct module_state *state, const char *function,
-                 PyObject *argument)
+as_stream_object(const char *function, PyObject *argument)
 {
     if (is_stream(argument)) {
         return Py_NewRef(argument);
     }
-    struct ps_stream *stream = foreign_stream(state, function, argument);
-    return stream != NULL ? stream_wrap(state, NULL, stream) : NULL;
+    struct ps_stream *stream = foreign_stream(function, argument);
+    return stream != NULL ? stream_wrap(NULL, stream) : NULL;
 }
 
 static PyObject *
-as_stream(PyObject *module, PyObject *args)
+as_stream(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *function;
     PyObject *argument;
     return PyArg_ParseTuple(args, "sO:as_stream", &function, &argument)
-               ? as_stream_object(state_of_module(module), function, argument)
+               ? as_stream_object(function, argument)
                : NULL;
 }
 

@@ -18,11 +18,10 @@ PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* A new reference to the current stream of a device type's current device;
  * NULL with an exception. */
-struct ps_stream *current_stream_at(struct module_state *state, int type);
+struct ps_stream *current_stream_at(int type);
 
 /* The argument if it is a Stream, else a new one for what stream_named
  * gives. */
-PyObject *as_stream_object(struct module_state *state, const char *function,
-                           PyObject *argument);
+PyObject *as_stream_object(const char *function, PyObject *argument);
 
 #endif

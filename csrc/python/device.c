@@ -141,9 +141,9 @@ device_name_parse(PyObject *object, struct device_name *name)
 }
 
 PyObject *
-device_new(struct module_state *state, int type, int index)
+device_new(int type, int index)
 {
-    PyTypeObject *device_type = state->device_type;
+    PyTypeObject *device_type = module_state.device_type;
     DeviceObject *self = (DeviceObject *)device_type->tp_alloc(device_type, 0);
     if (self != NULL) {
         self->name.type = type;
@@ -161,10 +161,10 @@ device_name_of(PyObject *device)
 /* The index of an object such as cuda.device: 1; 0 if it has none; -1 with an
  * exception. */
 static int
-indexed_object(struct module_state *state, PyObject *object, int *index)
+indexed_object(PyObject *object, int *index)
 {
     PyObject *idx;
-    int found = optional_attribute(object, state->str_idx, &idx);
+    int found = optional_attribute(object, module_state.str_idx, &idx);
     if (found != 1) {
         return found;
     }
@@ -204,18 +204,17 @@ index_argument(const char *function, const char *name, PyObject *argument,
 }
 
 int
-device_name_argument(struct module_state *state, const char *function,
-                     const char *parameter, int type, PyObject *argument,
-                     struct device_name *name)
+device_name_argument(const char *function, const char *parameter, int type,
+                     PyObject *argument, struct device_name *name)
 {
     int expected = type;
     if (type < 0) {
         struct ps_runtime *runtime =
             argument != NULL &&
-                    (PyObject_TypeCheck(argument, state->device_type) ||
+                    (PyObject_TypeCheck(argument, module_state.device_type) ||
                      PyUnicode_Check(argument))
                 ? NULL
-                : default_runtime(state);
+                : default_runtime();
         if (PyErr_Occurred()) {
             return -1;
         }
@@ -232,7 +231,7 @@ device_name_argument(struct module_state *state, const char *function,
         }
         return index_argument(function, parameter, argument, &name->index);
     }
-    if (PyObject_TypeCheck(argument, state->device_type)) {
+    if (PyObject_TypeCheck(argument, module_state.device_type)) {
         *name = device_name_of(argument);
     }
     else if (PyUnicode_Check(argument)) {
@@ -241,7 +240,7 @@ device_name_argument(struct module_state *state, const char *function,
         }
     }
     else {
-        int indexed = indexed_object(state, argument, &name->index);
+        int indexed = indexed_object(argument, &name->index);
         if (indexed == 0) {
             raise_expected(function, "a device (int, str, device or None)",
                            parameter, argument);
@@ -257,8 +256,7 @@ device_name_argument(struct module_state *state, const char *function,
 }
 
 __attribute__((cold)) static struct ps_device *
-raise_choice(struct module_state *state, struct ps_runtime *runtime, int index,
-             ps_status status)
+raise_choice(struct ps_runtime *runtime, int index, ps_status status)
 {
     int count = atomic_load(&runtime->device_count);
     char operation[96];
@@ -266,43 +264,40 @@ raise_choice(struct module_state *state, struct ps_runtime *runtime, int index,
              "choosing %s:%d, where there %s %d device%s,",
              runtime->backend->name, index, count == 1 ? "is" : "are", count,
              count == 1 ? "" : "s");
-    raise_status(state, runtime,
+    raise_status(runtime,
                  index < 0 ? "asking for the current device" : operation,
                  status);
     return NULL;
 }
 
 struct ps_device *
-device_at(struct module_state *state, struct device_name name)
+device_at(struct device_name name)
 {
     struct ps_device *device;
-    struct ps_runtime *runtime = use_runtime(state, name.type);
+    struct ps_runtime *runtime = use_runtime(name.type);
     if (runtime == NULL) {
         return NULL;
     }
     ps_status status = name.index < 0
                            ? ps_runtime_current_device(runtime, &device)
                            : ps_runtime_device(runtime, name.index, &device);
-    return status == PS_SUCCESS
-               ? device
-               : raise_choice(state, runtime, name.index, status);
+    return status == PS_SUCCESS ? device
+                                : raise_choice(runtime, name.index, status);
 }
 
 struct ps_device *
-device_argument(struct module_state *state, const char *function, int type,
-                PyObject *argument)
+device_argument(const char *function, int type, PyObject *argument)
 {
     struct device_name name = {type, -1};
     if ((type < 0 || argument != NULL) &&
-        device_name_argument(state, function, "device", type, argument,
-                             &name) < 0) {
+        device_name_argument(function, "device", type, argument, &name) < 0) {
         return NULL;
     }
-    return device_at(state, name);
+    return device_at(name);
 }
 
 struct ps_device *
-parse_device(PyObject *module, PyObject *args, const char *format)
+parse_device(PyObject *args, const char *format)
 {
     int type;
     PyObject *argument = NULL;
@@ -310,12 +305,11 @@ parse_device(PyObject *module, PyObject *args, const char *format)
         find_runtime(type) == NULL) {
         return NULL;
     }
-    return device_argument(state_of_module(module), strchr(format, ':') + 1,
-                           type, argument);
+    return device_argument(strchr(format, ':') + 1, type, argument);
 }
 
 int
-device_switch(struct module_state *state, struct ps_device *device)
+device_switch(struct ps_device *device)
 {
     struct ps_runtime *runtime = device->runtime;
     struct ps_device *previous;
@@ -325,7 +319,7 @@ device_switch(struct module_state *state, struct ps_device *device)
         WITHOUT_GIL(status = backend->device_set(backend, device->index));
     }
     if (status != PS_SUCCESS) {
-        raise_status(state, runtime, "setting the device", status);
+        raise_status(runtime, "setting the device", status);
         return -1;
     }
     return previous->index;
@@ -347,8 +341,7 @@ Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return raise_expected("device", "a device (int, str or device)",
                               "type", named);
     }
-    if (device_name_argument(state_of_type(type), "device", "type", -1, named,
-                             &name) < 0) {
+    if (device_name_argument("device", "type", -1, named, &name) < 0) {
         return NULL;
     }
     if (index != NULL && index != Py_None) {
@@ -406,9 +399,8 @@ Device_repr(PyObject *self)
 static PyObject *
 Device_richcompare(PyObject *self, PyObject *other, int operation)
 {
-    struct module_state *state = state_of(self);
     if ((operation != Py_EQ && operation != Py_NE) ||
-        !PyObject_TypeCheck(other, state->device_type)) {
+        !PyObject_TypeCheck(other, module_state.device_type)) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     struct device_name a = device_name_of(self), b = device_name_of(other);

@@ -10,7 +10,7 @@ struct device_name {
     int index;
 };
 
-PyObject *device_new(struct module_state *state, int type, int index);
+PyObject *device_new(int type, int index);
 struct device_name device_name_of(PyObject *device);
 
 /* The name of a device type, or "unknown". */
@@ -23,19 +23,16 @@ int device_name_parse(PyObject *text, struct device_name *name);
  * type: the device type that an integer and None mean, and the only one
  * allowed; -1 for the default and any.  NULL with an exception. */
 struct ps_device *
-device_argument(struct module_state *state, const char *function, int type,
-                PyObject *argument);
+device_argument(const char *function, int type, PyObject *argument);
 
 /* As device_argument, for a parameter of another name and without using the
  * device: type and index, -1 for the current one.  -1 with an exception. */
-int device_name_argument(struct module_state *state, const char *function,
-                         const char *parameter, int type, PyObject *argument,
-                         struct device_name *name);
+int device_name_argument(const char *function, const char *parameter, int type,
+                         PyObject *argument, struct device_name *name);
 
 /* The device of a type and an index, -1 for the current one; NULL with an
  * exception. */
-struct ps_device *
-device_at(struct module_state *state, struct device_name name);
+struct ps_device *device_at(struct device_name name);
 
 /* The index of a device; -1 with an exception. */
 int index_argument(const char *function, const char *name, PyObject *argument,
@@ -43,10 +40,9 @@ int index_argument(const char *function, const char *name, PyObject *argument,
 
 /* The device of arguments that are a type and optionally a device, for a
  * function that the format names; NULL with an exception. */
-struct ps_device *
-parse_device(PyObject *module, PyObject *args, const char *format);
+struct ps_device *parse_device(PyObject *args, const char *format);
 
 /* Make the device current; its index before, or -1 with an exception. */
-int device_switch(struct module_state *state, struct ps_device *device);
+int device_switch(struct ps_device *device);
 
 #endif

@@ -40,34 +40,33 @@ as_context(PyObject *self)
 /* As device_switch, for a device by its name; a negative index changes nothing
  * and gives -1 as the previous one.  -1 with an exception. */
 static int
-exchange(struct module_state *state, struct device_name name, int *previous)
+exchange(struct device_name name, int *previous)
 {
     *previous = -1;
     if (name.index < 0) {
         return 0;
     }
-    struct ps_device *device = device_at(state, name);
+    struct ps_device *device = device_at(name);
     if (device == NULL) {
         return -1;
     }
-    *previous = device_switch(state, device);
+    *previous = device_switch(device);
     return *previous < 0 ? -1 : 0;
 }
 
 /* Undo exchange: None, or NULL with an exception. */
 static PyObject *
-restore(struct module_state *state, struct device_name name)
+restore(struct device_name name)
 {
     if (name.index < 0) {
         Py_RETURN_NONE;
     }
-    struct ps_device *device = device_at(state, name);
+    struct ps_device *device = device_at(name);
     if (device == NULL) {
         return NULL;
     }
     ps_status status = ps_runtime_restore_device(device->runtime, name.index);
-    return none_or_raise(state, device->runtime, "restoring the device",
-                         status);
+    return none_or_raise(device->runtime, "restoring the device", status);
 }
 
 /* Takes over the reference to idx, also on failure. */
@@ -112,13 +111,13 @@ DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
 
 /* The index of a device argument that is not an int. */
 static PyObject *
-index_of(struct module_state *state, PyObject *argument)
+index_of(PyObject *argument)
 {
     if (find_runtime(PS_DEVICE_CUDA) == NULL) {
         return NULL;
     }
     struct ps_device *device =
-        device_argument(state, "device", PS_DEVICE_CUDA, argument);
+        device_argument("device", PS_DEVICE_CUDA, argument);
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
@@ -130,8 +129,7 @@ fill_cuda(PyObject *self, PyObject *argument)
 {
     bool is_index = PyLong_Check(argument) && !PyBool_Check(argument);
     return fill(self, PS_DEVICE_CUDA,
-                is_index ? Py_NewRef(argument)
-                         : index_of(state_of(self), argument));
+                is_index ? Py_NewRef(argument) : index_of(argument));
 }
 
 static int
@@ -191,7 +189,7 @@ DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
         return PyErr_NoMemory();
     }
     entry->thread = PyThread_get_thread_ident();
-    if (exchange(state_of(op), name, &entry->previous) < 0) {
+    if (exchange(name, &entry->previous) < 0) {
         PyMem_Free(entry);
         return NULL;
     }
@@ -219,7 +217,7 @@ DeviceContext_exit(PyObject *op, PyObject *const *Py_UNUSED(args),
     struct device_name name = {as_context(op)->type, entry->previous};
     *place = entry->earlier;
     PyMem_Free(entry);
-    return restore(state_of(op), name);
+    return restore(name);
 }
 
 static PyMethodDef context_methods[] = {

@@ -31,9 +31,9 @@ backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-default_type(PyObject *module, PyObject *Py_UNUSED(ignored))
+default_type(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    struct ps_runtime *runtime = default_runtime(state_of_module(module));
+    struct ps_runtime *runtime = default_runtime();
     return runtime != NULL ? PyLong_FromLong(runtime->backend->device_type)
                            : NULL;
 }
@@ -99,35 +99,34 @@ is_initialized(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
-initialize(PyObject *module, PyObject *args)
+initialize(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int type;
     if (!PyArg_ParseTuple(args, "i:initialize", &type) ||
-        use_runtime(state_of_module(module), type) == NULL) {
+        use_runtime(type) == NULL) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *
-current_device(PyObject *module, PyObject *args)
+current_device(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct ps_device *device = parse_device(module, args, "i:current_device");
+    struct ps_device *device = parse_device(args, "i:current_device");
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
 static PyObject *
-device_index(PyObject *module, PyObject *args)
+device_index(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     int type, require_index = 0;
     PyObject *argument = Py_None;
     struct device_name name;
     if (!PyArg_ParseTuple(args, "i|Op:device_index", &type, &argument,
                           &require_index) ||
         find_runtime(type) == NULL ||
-        device_name_argument(state, "set_device", "device", type, argument,
-                             &name) < 0) {
+        device_name_argument("set_device", "device", type, argument, &name) <
+            0) {
         return NULL;
     }
     if (require_index && name.index < 0) {
@@ -136,24 +135,23 @@ device_index(PyObject *module, PyObject *args)
                             "index or an integer, but got:%S",
                             argument);
     }
-    struct ps_device *device = device_at(state, name);
+    struct ps_device *device = device_at(name);
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
 static PyObject *
-set_device(PyObject *module, PyObject *args)
+set_device(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct ps_device *device = parse_device(module, args, "iO:set_device");
-    if (device == NULL || device_switch(state_of_module(module), device) < 0) {
+    struct ps_device *device = parse_device(args, "iO:set_device");
+    if (device == NULL || device_switch(device) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *
-synchronize(PyObject *module, PyObject *args)
+synchronize(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     int type;
     PyObject *argument = Py_None, *timeout = Py_None;
     if (!PyArg_ParseTuple(args, "i|OO:synchronize", &type, &argument,
@@ -163,21 +161,20 @@ synchronize(PyObject *module, PyObject *args)
     }
     struct work work = {
         .operation = "synchronize",
-        .device = device_argument(state, "synchronize", type, argument),
+        .device = device_argument("synchronize", type, argument),
     };
     int64_t timeout_ns;
     return work.device != NULL &&
                    timeout_argument("synchronize", timeout, &timeout_ns) == 0
-               ? waited(state, &work, timeout, timeout_ns)
+               ? waited(&work, timeout, timeout_ns)
                : NULL;
 }
 
 static PyObject *
-device_properties(PyObject *module, PyObject *args)
+device_properties(PyObject *Py_UNUSED(module), PyObject *args)
 {
     struct ps_device_properties p;
-    struct ps_device *device =
-        parse_device(module, args, "i|O:device_properties");
+    struct ps_device *device = parse_device(args, "i|O:device_properties");
     ps_status status;
     if (device == NULL) {
         return NULL;
@@ -186,8 +183,7 @@ device_properties(PyObject *module, PyObject *args)
     WITHOUT_GIL(status =
                     backend->device_properties(backend, device->index, &p));
     if (status != PS_SUCCESS) {
-        return raise_status(state_of_module(module), device->runtime,
-                            "device_properties", status);
+        return raise_status(device->runtime, "device_properties", status);
     }
     return Py_BuildValue(
         "{s:s,s:K,s:i,s:i,s:i,s:i,s:K,s:y#}", "name", p.name, "total_memory",
@@ -198,9 +194,8 @@ device_properties(PyObject *module, PyObject *args)
 }
 
 static PyObject *
-can_device_access_peer(PyObject *module, PyObject *args)
+can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     int type, accessible;
     PyObject *first, *second;
     ps_status status;
@@ -210,10 +205,10 @@ can_device_access_peer(PyObject *module, PyObject *args)
         return NULL;
     }
     struct ps_device *device =
-        device_argument(state, "can_device_access_peer", type, first);
+        device_argument("can_device_access_peer", type, first);
     struct ps_device *peer =
         device != NULL
-            ? device_argument(state, "can_device_access_peer", type, second)
+            ? device_argument("can_device_access_peer", type, second)
             : NULL;
     if (peer == NULL) {
         return NULL;
@@ -225,17 +220,16 @@ can_device_access_peer(PyObject *module, PyObject *args)
     WITHOUT_GIL(status = backend->peer_accessible(backend, device->index,
                                                   peer->index, &accessible));
     if (status != PS_SUCCESS) {
-        return raise_status(state, device->runtime, "can_device_access_peer",
-                            status);
+        return raise_status(device->runtime, "can_device_access_peer", status);
     }
     return PyBool_FromLong(accessible);
 }
 
 static PyObject *
-mem_get_info(PyObject *module, PyObject *args)
+mem_get_info(PyObject *Py_UNUSED(module), PyObject *args)
 {
     uint64_t free, total;
-    struct ps_device *device = parse_device(module, args, "i|O:mem_get_info");
+    struct ps_device *device = parse_device(args, "i|O:mem_get_info");
     ps_status status;
     if (device == NULL) {
         return NULL;
@@ -244,12 +238,11 @@ mem_get_info(PyObject *module, PyObject *args)
     if (backend->memory_info == NULL) {
         return raise_absent(device->runtime, "memory");
     }
-    memory_settle(state_of_module(module), device->runtime);
+    memory_settle(device->runtime);
     WITHOUT_GIL(
         status = backend->memory_info(backend, device->index, &free, &total));
     if (status != PS_SUCCESS) {
-        return raise_status(state_of_module(module), device->runtime,
-                            "mem_get_info", status);
+        return raise_status(device->runtime, "mem_get_info", status);
     }
     return Py_BuildValue("(KK)", (unsigned long long)free,
                          (unsigned long long)total);
@@ -285,10 +278,10 @@ add_counter(PyObject *dictionary, const char *name,
 }
 
 static PyObject *
-memory_stats(PyObject *module, PyObject *args)
+memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
 {
     struct ps_memory_stats stats;
-    struct ps_device *device = parse_device(module, args, "i|O:memory_stats");
+    struct ps_device *device = parse_device(args, "i|O:memory_stats");
     if (device == NULL) {
         return NULL;
     }
@@ -303,10 +296,10 @@ memory_stats(PyObject *module, PyObject *args)
 }
 
 static PyObject *
-reset_peak_memory_stats(PyObject *module, PyObject *args)
+reset_peak_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
 {
     struct ps_device *device =
-        parse_device(module, args, "i|O:reset_peak_memory_stats");
+        parse_device(args, "i|O:reset_peak_memory_stats");
     if (device == NULL) {
         return NULL;
     }

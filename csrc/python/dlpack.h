@@ -69,9 +69,8 @@ int has_attribute(PyObject *object, PyObject *name);
 /* Hold the tensor of a producer or a capsule: 1; 0 if the object is neither;
  * -1 with an exception.  host_device as in claim_hold, NULL for the memory's
  * own. */
-int dlpack_hold(struct module_state *state, PyObject *object,
-                struct ps_device *host_device, struct ps_stream *stream,
-                struct span *span);
+int dlpack_hold(PyObject *object, struct ps_device *host_device,
+                struct ps_stream *stream, struct span *span);
 
 PyObject *Buffer_dlpack(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);

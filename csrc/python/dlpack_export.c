@@ -23,7 +23,6 @@ struct export
     };
     int64_t shape;
     int64_t stride;
-    struct module_state *state;
     struct span span;
 };
 
@@ -35,7 +34,7 @@ delete_export(struct export *export)
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
-    span_release(export->state, &export->span);
+    span_release(&export->span);
     PyMem_Free(export);
     PyGILState_Release(gil);
 }
@@ -104,13 +103,12 @@ struct request {
 
 /* A capsule for the span, which it takes over, also on failure. */
 static PyObject *
-export_span(struct module_state *state, struct span *span,
-            const struct request *request)
+export_span(struct span *span, const struct request *request)
 {
     struct export *export = PyMem_Calloc(1, sizeof(*export));
     if (export == NULL) {
         PyErr_NoMemory();
-        span_release(state, span);
+        span_release(span);
         return NULL;
     }
     struct dlpack_tensor tensor = {
@@ -126,7 +124,6 @@ export_span(struct module_state *state, struct span *span,
     };
     uint64_t flags = (span->block->read_only ? DLPACK_READ_ONLY : 0) |
                      (request->copy ? DLPACK_IS_COPIED : 0);
-    export->state = state;
     export->span = *span;
     export->shape = span->nbytes;
     export->stride = 1;
@@ -151,7 +148,7 @@ export_span(struct module_state *state, struct span *span,
 /* Make the memory ready for the consumer's stream, which has a number by the
  * protocol. */
 static int
-make_ready(struct module_state *state, struct span *span, PyObject *number)
+make_ready(struct span *span, PyObject *number)
 {
     struct ps_device *device = span->block->device;
     struct ps_stream *stream;
@@ -165,38 +162,37 @@ make_ready(struct module_state *state, struct span *span, PyObject *number)
                 number);
             return -1;
         }
-        return span_settle(state, span, NULL);
+        return span_settle(span, NULL);
     }
     if (PyLong_Check(number) &&
         PyLong_AsLongAndOverflow(number, &overflow) == -1 && overflow == 0) {
         return 0;
     }
-    stream = number == Py_None ? ps_stream_ref(&device->default_stream)
-                               : protocol_stream(state, device, "__dlpack__",
-                                                 "stream", number);
+    stream = number == Py_None
+                 ? ps_stream_ref(&device->default_stream)
+                 : protocol_stream(device, "__dlpack__", "stream", number);
     if (stream == NULL) {
         return -1;
     }
-    int result = span_settle(state, span, stream);
+    int result = span_settle(span, stream);
     /* An external stream may be destroyed before the block forgets that it was
      * used there. */
     if (result == 0 && stream->kind != PS_STREAM_EXTERNAL) {
         ps_status status;
         WITHOUT_GIL(status = ps_block_use(span->block, stream, true));
-        raise_status(state, device->runtime, "Buffer.__dlpack__", status);
+        raise_status(device->runtime, "Buffer.__dlpack__", status);
         result = status == PS_SUCCESS ? 0 : -1;
     }
-    stream_release(state, stream);
+    stream_release(stream);
     return result;
 }
 
 /* Replace the span by a copy: on the host, or in memory of the same kind. */
 static int
-copy_span(struct module_state *state, struct span *span, bool to_host)
+copy_span(struct span *span, bool to_host)
 {
     struct device_name cpu = {.type = PS_DEVICE_CPU, .index = -1};
-    struct ps_device *device =
-        to_host ? device_at(state, cpu) : span->block->device;
+    struct ps_device *device = to_host ? device_at(cpu) : span->block->device;
     if (device == NULL) {
         return -1;
     }
@@ -206,20 +202,20 @@ copy_span(struct module_state *state, struct span *span, bool to_host)
                                   ? NULL
                                   : ps_stream_ref(current_stream_of(device));
     struct span copied;
-    int result = span_settle(state, span, current);
+    int result = span_settle(span, current);
     if (result == 0) {
-        result = span_create(state, device, order, span->nbytes, &copied);
+        result = span_create(device, order, span->nbytes, &copied);
     }
-    stream_release(state, order);
-    stream_release(state, current);
+    stream_release(order);
+    stream_release(current);
     if (result < 0) {
         return -1;
     }
-    if (span_copy(state, &copied, span, NULL, false) < 0) {
-        span_release(state, &copied);
+    if (span_copy(&copied, span, NULL, false) < 0) {
+        span_release(&copied);
         return -1;
     }
-    span_release(state, span);
+    span_release(span);
     *span = copied;
     return 0;
 }
@@ -315,7 +311,6 @@ Buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     static const char *const names[] = {"stream", "max_version", "dl_device",
                                         "copy", NULL};
     static const struct signature signature = {"__dlpack__", 0, 0, names};
-    struct module_state *state = state_of(self);
     PyObject *values[4];
     struct request request;
     struct span span;
@@ -325,25 +320,23 @@ Buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (parse_request(&span, values, &request) < 0 ||
-        (request.copy && copy_span(state, &span, request.to_host) < 0) ||
-        make_ready(state, &span, request.to_host ? Py_None : request.stream) <
-            0) {
-        span_release(state, &span);
+        (request.copy && copy_span(&span, request.to_host) < 0) ||
+        make_ready(&span, request.to_host ? Py_None : request.stream) < 0) {
+        span_release(&span);
         return NULL;
     }
-    return export_span(state, &span, &request);
+    return export_span(&span, &request);
 }
 
 PyObject *
 Buffer_dlpack_device(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(self);
     struct span span;
     int32_t type, id;
     if (buffer_hold(self, &span) < 0) {
         return NULL;
     }
     int result = place_of(&span, &type, &id);
-    span_release(state, &span);
+    span_release(&span);
     return result == 0 ? Py_BuildValue("(ii)", (int)type, (int)id) : NULL;
 }

@@ -139,8 +139,7 @@ check_tensor(const struct tensor *tensor)
 /* The device that a DLPack device means, NULL for host memory; -1 with an
  * exception. */
 static int
-find_place(struct module_state *state, long type, long id,
-           struct ps_device **device)
+find_place(long type, long id, struct ps_device **device)
 {
     struct device_name name = {.index = (int)id};
     *device = NULL;
@@ -167,14 +166,14 @@ find_place(struct module_state *state, long type, long id,
                      type);
         return -1;
     }
-    *device = device_at(state, name);
+    *device = device_at(name);
     return *device != NULL ? 0 : -1;
 }
 
 /* The device that holds host memory if the caller names none: a CUDA device
  * for memory that CUDA pinned, if one is usable, else the CPU. */
 static struct ps_device *
-home_of(struct module_state *state, const struct dlpack_tensor *tensor)
+home_of(const struct dlpack_tensor *tensor)
 {
     struct ps_runtime *cuda = ps_runtime_find(PS_DEVICE_CUDA);
     struct device_name name = {PS_DEVICE_CPU, tensor->device_id};
@@ -185,7 +184,7 @@ home_of(struct module_state *state, const struct dlpack_tensor *tensor)
         name.type = usable ? PS_DEVICE_CUDA : PS_DEVICE_CPU;
         name.index = -1;
     }
-    return device_at(state, name);
+    return device_at(name);
 }
 
 /* -1 with an exception unless the tensor is on the device that its producer
@@ -208,17 +207,17 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
 
 /* Hold the tensor of a capsule that was renamed. */
 static int
-tensor_hold(struct module_state *state, const struct tensor *tensor,
-            struct ps_device *host_device, struct span *span)
+tensor_hold(const struct tensor *tensor, struct ps_device *host_device,
+            struct span *span)
 {
     struct claim claim = {.what = "the DLPack tensor"};
     const struct dlpack_tensor *dl = tensor->dl;
     if (check_tensor(tensor) < 0 ||
-        find_place(state, dl->device_type, dl->device_id, &claim.device) < 0) {
+        find_place(dl->device_type, dl->device_id, &claim.device) < 0) {
         return -1;
     }
     if (claim.device == NULL && host_device == NULL) {
-        host_device = home_of(state, dl);
+        host_device = home_of(dl);
         if (host_device == NULL) {
             return -1;
         }
@@ -236,15 +235,14 @@ tensor_hold(struct module_state *state, const struct tensor *tensor,
     claim.shape = dl->shape;
     claim.strides = dl->strides;
     claim.stride_unit = 1;
-    return claim_hold(state, &claim, host_device, tensor->owner,
-                      tensor->release, span);
+    return claim_hold(&claim, host_device, tensor->owner, tensor->release,
+                      span);
 }
 
 /* Consume a capsule.  promise: the device that its producer named, or NULL. */
 static int
-capsule_hold(struct module_state *state, PyObject *capsule,
-             const struct place *promise, struct ps_device *host_device,
-             struct span *span)
+capsule_hold(PyObject *capsule, const struct place *promise,
+             struct ps_device *host_device, struct span *span)
 {
     struct tensor tensor;
     if (read_capsule(capsule, &tensor) < 0 ||
@@ -252,7 +250,7 @@ capsule_hold(struct module_state *state, PyObject *capsule,
         return -1;
     }
     if ((promise != NULL && check_promise(tensor.dl, promise) < 0) ||
-        tensor_hold(state, &tensor, host_device, span) < 0) {
+        tensor_hold(&tensor, host_device, span) < 0) {
         PyCapsule_SetName(capsule, tensor.name);
         return -1;
     }
@@ -261,10 +259,10 @@ capsule_hold(struct module_state *state, PyObject *capsule,
 
 /* The device that __dlpack_device__ names: -1 with an exception. */
 static int
-ask_device(struct module_state *state, PyObject *object, struct place *place)
+ask_device(PyObject *object, struct place *place)
 {
     PyObject *pair =
-        PyObject_CallMethodNoArgs(object, state->str_dlpack_device);
+        PyObject_CallMethodNoArgs(object, module_state.str_dlpack_device);
     if (pair == NULL) {
         return -1;
     }
@@ -282,11 +280,11 @@ ask_device(struct module_state *state, PyObject *object, struct place *place)
 
 /* Call __dlpack__, without max_version if the producer does not know it. */
 static PyObject *
-ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
+ask_capsule(PyObject *object, PyObject *stream)
 {
     PyObject *keywords =
         Py_BuildValue("{s:(ii)}", "max_version", DLPACK_MAJOR, DLPACK_MINOR);
-    PyObject *method = PyObject_GetAttr(object, state->str_dlpack);
+    PyObject *method = PyObject_GetAttr(object, module_state.str_dlpack);
     PyObject *none = PyTuple_New(0), *capsule = NULL;
     if (keywords != NULL && method != NULL && none != NULL &&
         (stream == NULL ||
@@ -306,25 +304,23 @@ ask_capsule(struct module_state *state, PyObject *object, PyObject *stream)
 }
 
 static int
-producer_hold(struct module_state *state, PyObject *object,
-              struct ps_device *host_device, struct ps_stream *stream,
-              struct span *span)
+producer_hold(PyObject *object, struct ps_device *host_device,
+              struct ps_stream *stream, struct span *span)
 {
     struct place place;
     struct ps_device *device;
     struct ps_stream *ours = NULL;
     PyObject *number = NULL;
-    if (ask_device(state, object, &place) < 0 ||
-        find_place(state, place.type, place.id, &device) < 0) {
+    if (ask_device(object, &place) < 0 ||
+        find_place(place.type, place.id, &device) < 0) {
         return -1;
     }
     if (device != NULL) {
         ours = handshake_stream(device, stream);
         number = PyLong_FromSize_t(protocol_number(ours));
     }
-    PyObject *capsule = device == NULL || number != NULL
-                            ? ask_capsule(state, object, number)
-                            : NULL;
+    PyObject *capsule =
+        device == NULL || number != NULL ? ask_capsule(object, number) : NULL;
     int result = -1;
     if (capsule != NULL && !PyCapsule_CheckExact(capsule)) {
         PyErr_Format(PyExc_TypeError,
@@ -332,11 +328,11 @@ producer_hold(struct module_state *state, PyObject *object,
                      Py_TYPE(capsule)->tp_name);
     }
     else if (capsule != NULL) {
-        result = capsule_hold(state, capsule, &place, host_device, span);
+        result = capsule_hold(capsule, &place, host_device, span);
     }
     Py_XDECREF(capsule);
     Py_XDECREF(number);
-    stream_release(state, ours);
+    stream_release(ours);
     return result;
 }
 
@@ -350,38 +346,34 @@ has_attribute(PyObject *object, PyObject *name)
 }
 
 int
-dlpack_hold(struct module_state *state, PyObject *object,
-            struct ps_device *host_device, struct ps_stream *stream,
-            struct span *span)
+dlpack_hold(PyObject *object, struct ps_device *host_device,
+            struct ps_stream *stream, struct span *span)
 {
     if (PyCapsule_CheckExact(object)) {
-        return capsule_hold(state, object, NULL, host_device, span) < 0 ? -1
-                                                                        : 1;
+        return capsule_hold(object, NULL, host_device, span) < 0 ? -1 : 1;
     }
-    int found = has_attribute(object, state->str_dlpack);
+    int found = has_attribute(object, module_state.str_dlpack);
     if (found == 1) {
-        found = has_attribute(object, state->str_dlpack_device);
+        found = has_attribute(object, module_state.str_dlpack_device);
     }
     if (found != 1) {
         return found;
     }
-    return producer_hold(state, object, host_device, stream, span) < 0 ? -1
-                                                                       : 1;
+    return producer_hold(object, host_device, stream, span) < 0 ? -1 : 1;
 }
 
 static PyObject *
-from_dlpack(PyObject *module, PyObject *object)
+from_dlpack(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    struct module_state *state = state_of_module(module);
     struct span span;
-    int found = dlpack_hold(state, object, NULL, NULL, &span);
+    int found = dlpack_hold(object, NULL, NULL, &span);
     if (found == 0) {
         raise_expected("from_dlpack",
                        "an object with __dlpack__ and __dlpack_device__, or a "
                        "DLPack capsule",
                        "obj", object);
     }
-    return found == 1 ? buffer_wrap(state, &span) : NULL;
+    return found == 1 ? buffer_wrap(&span) : NULL;
 }
 
 PyMethodDef dlpack_functions[] = {

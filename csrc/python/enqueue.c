@@ -31,8 +31,7 @@ wait_for_room(struct ps_stream *stream)
 }
 
 int
-stream_wait_stream(struct module_state *state, struct ps_stream *stream,
-                   struct ps_stream *other)
+stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
 {
     struct ps_runtime *runtime = stream->device->runtime;
     ps_status status;
@@ -49,5 +48,5 @@ stream_wait_stream(struct module_state *state, struct ps_stream *stream,
     } while (status == PS_ERROR_QUEUE_FULL &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
-    return zero_or_raise(state, runtime, "Stream.wait_stream", status);
+    return zero_or_raise(runtime, "Stream.wait_stream", status);
 }

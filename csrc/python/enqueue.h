@@ -8,8 +8,7 @@
 
 /* Stream.wait_stream, for streams that the caller holds; -1 with an
  * exception. */
-int stream_wait_stream(struct module_state *state, struct ps_stream *stream,
-                       struct ps_stream *other);
+int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
 /* Wait, with the GIL released, until a full queue has room or a signal handler
  * raises.  PS_SUCCESS: try again; otherwise a status to raise. */

@@ -120,8 +120,8 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
 
 /* Cold, so that its code is not inlined into callers. */
 __attribute__((cold)) PyObject *
-raise_status(struct module_state *state, struct ps_runtime *runtime,
-             const char *operation, ps_status status)
+raise_status(struct ps_runtime *runtime, const char *operation,
+             ps_status status)
 {
     switch (status) {
     case PS_SUCCESS:
@@ -134,35 +134,35 @@ raise_status(struct module_state *state, struct ps_runtime *runtime,
         raise_absent(runtime, operation);
         break;
     case PS_ERROR_OUT_OF_MEMORY:
-        raise_device_error(state->out_of_memory_error, runtime, operation,
-                           status);
+        raise_device_error(module_state.out_of_memory_error, runtime,
+                           operation, status);
         break;
     default:
-        raise_device_error(state->accelerator_error, runtime, operation,
+        raise_device_error(module_state.accelerator_error, runtime, operation,
                            status);
     }
     return NULL;
 }
 
 PyObject *
-none_or_raise(struct module_state *state, struct ps_runtime *runtime,
-              const char *operation, ps_status status)
+none_or_raise(struct ps_runtime *runtime, const char *operation,
+              ps_status status)
 {
     if (status != PS_SUCCESS) {
-        return raise_status(state, runtime, operation, status);
+        return raise_status(runtime, operation, status);
     }
     Py_RETURN_NONE;
 }
 
 PyObject *
-bool_or_raise(PyObject *self, struct ps_runtime *runtime,
-              const char *operation, ps_status status)
+bool_or_raise(struct ps_runtime *runtime, const char *operation,
+              ps_status status)
 {
     if (status == PS_SUCCESS) {
         Py_RETURN_TRUE;
     }
     if (status != PS_ERROR_NOT_READY) {
-        return raise_status(state_of(self), runtime, operation, status);
+        return raise_status(runtime, operation, status);
     }
     WITHOUT_GIL();
     Py_RETURN_FALSE;
@@ -189,8 +189,8 @@ report_ignored(const char *doing)
 }
 
 static void
-report_status(struct module_state *state, struct ps_runtime *runtime,
-              int index, const char *operation, ps_status status)
+report_status(struct ps_runtime *runtime, int index, const char *operation,
+              ps_status status)
 {
     /* After a fault every clean-up fails; one report is enough. */
     if (status == PS_SUCCESS ||
@@ -204,21 +204,21 @@ report_status(struct module_state *state, struct ps_runtime *runtime,
     }
     snprintf(doing, sizeof(doing), "%s of %.32s%s", operation,
              runtime->backend->name, device);
-    raise_status(state, runtime, operation, status);
+    raise_status(runtime, operation, status);
     report_ignored(doing);
     exception_restore(saved);
 }
 
 void
-report_cleanup(struct module_state *state, struct ps_runtime *runtime,
-               const char *operation, ps_status status)
+report_cleanup(struct ps_runtime *runtime, const char *operation,
+               ps_status status)
 {
-    report_status(state, runtime, -1, operation, status);
+    report_status(runtime, -1, operation, status);
 }
 
 void
-report_cleanup_on(struct module_state *state, struct ps_device *device,
-                  const char *operation, ps_status status)
+report_cleanup_on(struct ps_device *device, const char *operation,
+                  ps_status status)
 {
-    report_status(state, device->runtime, device->index, operation, status);
+    report_status(device->runtime, device->index, operation, status);
 }

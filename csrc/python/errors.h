@@ -15,27 +15,27 @@ struct shouted_name shout(struct ps_runtime *runtime);
 
 /* Raise the exception that the status of the operation means, none for
  * PS_SUCCESS; always returns NULL. */
-PyObject *raise_status(struct module_state *state, struct ps_runtime *runtime,
-                       const char *operation, ps_status status);
+PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
+                       ps_status status);
 
 /* The result of a query.  Before False, other threads may take the GIL: a
  * caller that polls may be waiting for them. */
-PyObject *bool_or_raise(PyObject *self, struct ps_runtime *runtime,
-                        const char *operation, ps_status status);
+PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
+                        ps_status status);
 
 /* None for PS_SUCCESS, otherwise as raise_status. */
-PyObject *none_or_raise(struct module_state *state, struct ps_runtime *runtime,
-                        const char *operation, ps_status status);
+PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
+                        ps_status status);
 
 /* 0 for PS_SUCCESS, otherwise -1 as raise_status. */
 static inline int
-zero_or_raise(struct module_state *state, struct ps_runtime *runtime,
-              const char *operation, ps_status status)
+zero_or_raise(struct ps_runtime *runtime, const char *operation,
+              ps_status status)
 {
     if (status == PS_SUCCESS) {
         return 0;
     }
-    raise_status(state, runtime, operation, status);
+    raise_status(runtime, operation, status);
     return -1;
 }
 
@@ -48,10 +48,10 @@ PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 /* Report a clean-up that failed, such as "dropping an event", keeping the
  * pending exception.  A fault of the device that an exception has reported is
  * not reported again. */
-void report_cleanup(struct module_state *state, struct ps_runtime *runtime,
-                    const char *operation, ps_status status);
-void report_cleanup_on(struct module_state *state, struct ps_device *device,
-                       const char *operation, ps_status status);
+void report_cleanup(struct ps_runtime *runtime, const char *operation,
+                    ps_status status);
+void report_cleanup_on(struct ps_device *device, const char *operation,
+                       ps_status status);
 /* Pass the pending exception to sys.unraisablehook, with what was being
  * done. */
 void report_ignored(const char *doing);

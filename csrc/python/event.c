@@ -36,7 +36,7 @@ recorded_on(PyObject *self)
 }
 
 static void
-release(struct module_state *state, struct ps_event *event)
+release(struct ps_event *event)
 {
     struct ps_runtime *runtime = event->runtime;
     ps_status status;
@@ -44,7 +44,7 @@ release(struct module_state *state, struct ps_event *event)
      * kept. */
     if (!ps_event_let_go(event)) {
         WITHOUT_GIL(status = ps_event_finish(event));
-        report_cleanup(state, runtime, "dropping an event", status);
+        report_cleanup(runtime, "dropping an event", status);
     }
 }
 
@@ -53,7 +53,7 @@ event_wrap(PyTypeObject *type, struct ps_event *event)
 {
     EventObject *self = (EventObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
-        release(state_of_type(type), event);
+        release(event);
         return NULL;
     }
     self->event = event;
@@ -77,8 +77,7 @@ check_flags(struct ps_runtime *runtime, unsigned flags)
 }
 
 PyObject *
-event_new(struct module_state *state, PyTypeObject *type,
-          struct ps_runtime *runtime, unsigned flags)
+event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
 {
     struct ps_event *event;
     if (check_flags(runtime, flags) < 0) {
@@ -86,7 +85,7 @@ event_new(struct module_state *state, PyTypeObject *type,
     }
     ps_status status = ps_event_create(runtime, flags, &event);
     if (status != PS_SUCCESS) {
-        return raise_status(state, runtime, "creating an event", status);
+        return raise_status(runtime, "creating an event", status);
     }
     return event_wrap(type, event);
 }
@@ -117,7 +116,6 @@ static const char *const parameters[] = {
 static PyObject *
 construct(PyTypeObject *type, PyObject **values)
 {
-    struct module_state *state = state_of_type(type);
     struct device_name name;
     unsigned flags;
 
@@ -126,21 +124,20 @@ construct(PyTypeObject *type, PyObject **values)
         values[1] = NULL;
     }
     if (event_flags(parameters + 1, values + 1, &flags) < 0 ||
-        device_name_argument(state, "Event", "device", -1, values[0], &name) <
-            0) {
+        device_name_argument("Event", "device", -1, values[0], &name) < 0) {
         return NULL;
     }
-    struct ps_runtime *runtime = use_runtime(state, name.type);
+    struct ps_runtime *runtime = use_runtime(name.type);
     struct ps_device *home = NULL;
     if (runtime == NULL ||
-        (name.index >= 0 && (home = device_at(state, name)) == NULL)) {
+        (name.index >= 0 && (home = device_at(name)) == NULL)) {
         return NULL;
     }
     if (decide && runtime->backend->event_elapsed != NULL &&
         !(flags & PS_EVENT_INTERPROCESS)) {
         flags |= PS_EVENT_TIMING;
     }
-    PyObject *self = event_new(state, type, runtime, flags);
+    PyObject *self = event_new(type, runtime, flags);
     if (self != NULL) {
         ((EventObject *)self)->event->home = home;
     }
@@ -180,7 +177,7 @@ Event_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     if (self->event != NULL && !is_finalizing()) {
-        release(state_of(op), self->event);
+        release(self->event);
     }
     object_free(op);
 }
@@ -227,7 +224,7 @@ operation_on(struct ps_event *event, const char *operation)
 }
 
 __attribute__((cold)) static int
-raise_record(PyObject *self, struct ps_event *event, struct ps_stream *stream,
+raise_record(struct ps_event *event, struct ps_stream *stream,
              ps_status status)
 {
     struct ps_device *device =
@@ -241,7 +238,7 @@ raise_record(PyObject *self, struct ps_event *event, struct ps_stream *stream,
     }
     else {
         raise_status(
-            state_of(self), event->runtime,
+            event->runtime,
             operation_on(event, event->flags & PS_EVENT_INTERPROCESS
                                     ? "recording an interprocess event"
                                     : "Event.record"),
@@ -251,8 +248,7 @@ raise_record(PyObject *self, struct ps_event *event, struct ps_stream *stream,
 }
 
 int
-event_record_on(PyObject *self, struct ps_event *event,
-                struct ps_stream *stream)
+event_record_on(struct ps_event *event, struct ps_stream *stream)
 {
     ps_status status;
     if (event->runtime != stream->device->runtime) {
@@ -266,12 +262,11 @@ event_record_on(PyObject *self, struct ps_event *event,
     else {
         ENQUEUE(status, stream, ps_event_record(event, stream));
     }
-    return status == PS_SUCCESS ? 0
-                                : raise_record(self, event, stream, status);
+    return status == PS_SUCCESS ? 0 : raise_record(event, stream, status);
 }
 
 int
-event_wait_on(PyObject *self, struct ps_event *event, struct ps_stream *stream)
+event_wait_on(struct ps_event *event, struct ps_stream *stream)
 {
     ps_status status;
     if (event->runtime != stream->device->runtime) {
@@ -288,8 +283,8 @@ event_wait_on(PyObject *self, struct ps_event *event, struct ps_stream *stream)
         ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
     }
     if (status != PS_SUCCESS) {
-        raise_status(state_of(self), event->runtime,
-                     operation_on(event, "Event.wait"), status);
+        raise_status(event->runtime, operation_on(event, "Event.wait"),
+                     status);
         return -1;
     }
     return 0;
@@ -300,20 +295,19 @@ event_wait_on(PyObject *self, struct ps_event *event, struct ps_stream *stream)
 static PyObject *
 with_stream(PyObject *self, const char *name, PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames,
-            int (*operation)(PyObject *self, struct ps_event *event,
-                             struct ps_stream *stream))
+            int (*operation)(struct ps_event *event, struct ps_stream *stream))
 {
     PyObject *argument;
     if (parse_optional(name, "stream", args, nargs, kwnames, &argument) < 0) {
         return NULL;
     }
     struct stream_use use;
-    if (stream_use_or_current(self, name, backend_of(self)->device_type,
-                              argument, &use) < 0) {
+    if (stream_use_or_current(name, backend_of(self)->device_type, argument,
+                              &use) < 0) {
         return NULL;
     }
-    int result = operation(self, event_of(self), use.stream);
-    stream_use_end(self, &use);
+    int result = operation(event_of(self), use.stream);
+    stream_use_end(&use);
     if (result < 0) {
         return NULL;
     }
@@ -337,7 +331,7 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return bool_or_raise(self, event_of(self)->runtime, "Event.query",
+    return bool_or_raise(event_of(self)->runtime, "Event.query",
                          ps_event_query(event_of(self)));
 }
 
@@ -355,15 +349,14 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     ps_status status = ps_event_synchronize_known(event);
     if (status != PS_ERROR_NOT_READY) {
-        return none_or_raise(state_of(self), event->runtime,
-                             "Event.synchronize", status);
+        return none_or_raise(event->runtime, "Event.synchronize", status);
     }
     struct work work = {
         .operation = "Event.synchronize",
         .device = atomic_load(&event->device),
         .event = event,
     };
-    return waited(state_of(self), &work, timeout, timeout_ns);
+    return waited(&work, timeout, timeout_ns);
 }
 
 /* Check everything about two events that elapsed_time requires, except that
@@ -419,7 +412,6 @@ static PyObject *
 Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    struct module_state *state = state_of(self);
     PyObject *other;
     if (parse_required("elapsed_time", "end_event", args, nargs, kwnames,
                        &other) < 0) {
@@ -444,8 +436,7 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (status != PS_SUCCESS) {
-        return raise_status(state, start->runtime, "Event.elapsed_time",
-                            status);
+        return raise_status(start->runtime, "Event.elapsed_time", status);
     }
     return PyFloat_FromDouble((double)milliseconds);
 }
@@ -457,7 +448,7 @@ Event_get_device(PyObject *self, void *Py_UNUSED(closure))
     if (device == NULL) {
         device = event_of(self)->home;
     }
-    return device_new(state_of(self), backend_of(self)->device_type,
+    return device_new(backend_of(self)->device_type,
                       device != NULL ? device->index : -1);
 }
 
@@ -606,9 +597,7 @@ construct_cuda(PyTypeObject *type, PyObject **values)
     }
     /* As torch's, it may be made on a machine without a GPU. */
     struct ps_runtime *runtime = find_runtime(PS_DEVICE_CUDA);
-    return runtime != NULL
-               ? event_new(state_of_type(type), type, runtime, flags)
-               : NULL;
+    return runtime != NULL ? event_new(type, runtime, flags) : NULL;
 }
 
 static const struct signature cuda_event_signature = {"Event", 0, 4,
@@ -646,7 +635,7 @@ CudaEvent_get_device(PyObject *self, void *Py_UNUSED(closure))
     if (device == NULL) {
         Py_RETURN_NONE;
     }
-    return device_new(state_of(self), PS_DEVICE_CUDA, device->index);
+    return device_new(PS_DEVICE_CUDA, device->index);
 }
 
 static PyObject *

@@ -16,18 +16,16 @@ typedef struct {
 } EventObject;
 
 /* An event of the type for the runtime that was never recorded. */
-PyObject *event_new(struct module_state *state, PyTypeObject *type,
-                    struct ps_runtime *runtime, unsigned flags);
+PyObject *
+event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 
 /* An object of the type for an event whose reference it takes over, also on
  * failure. */
 PyObject *event_wrap(PyTypeObject *type, struct ps_event *event);
 
-/* Event.record and Event.wait, for a stream that the caller holds and a method
- * of self; -1 with an exception. */
-int event_record_on(PyObject *self, struct ps_event *event,
-                    struct ps_stream *stream);
-int event_wait_on(PyObject *self, struct ps_event *event,
-                  struct ps_stream *stream);
+/* Event.record and Event.wait, for a stream that the caller holds; -1 with an
+ * exception. */
+int event_record_on(struct ps_event *event, struct ps_stream *stream);
+int event_wait_on(struct ps_event *event, struct ps_stream *stream);
 
 #endif

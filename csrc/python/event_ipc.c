@@ -13,7 +13,6 @@ static const unsigned char *
 export_handle(PyObject *self)
 {
     struct ps_event *event = ((EventObject *)self)->event;
-    struct module_state *state = state_of(self);
     const unsigned char *handle;
     if (event->runtime->backend->event_export == NULL) {
         raise_absent(event->runtime, "interprocess events");
@@ -25,7 +24,7 @@ export_handle(PyObject *self)
     }
     if (device == NULL) {
         struct device_name name = {event->runtime->backend->device_type, -1};
-        device = device_at(state, name);
+        device = device_at(name);
     }
     if (device == NULL) {
         return NULL;
@@ -33,7 +32,7 @@ export_handle(PyObject *self)
     ps_status status;
     WITHOUT_GIL(status = ps_event_export(event, device, &handle));
     if (status != PS_SUCCESS) {
-        raise_status(state, event->runtime, "Event.ipc_handle", status);
+        raise_status(event->runtime, "Event.ipc_handle", status);
         return NULL;
     }
     return handle;
@@ -56,8 +55,7 @@ Event_ipc_handle(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-raise_not_opened(struct module_state *state, struct ps_device *device,
-                 ps_status status)
+raise_not_opened(struct ps_device *device, ps_status status)
 {
     const char *name = device->runtime->backend->name;
     switch (status) {
@@ -87,8 +85,7 @@ raise_not_opened(struct module_state *state, struct ps_device *device,
     case PS_ERROR_NOT_SUPPORTED:
         return raise_absent(device->runtime, "interprocess events");
     default:
-        return raise_status(state, device->runtime, "Event.from_ipc_handle",
-                            status);
+        return raise_status(device->runtime, "Event.from_ipc_handle", status);
     }
 }
 
@@ -96,7 +93,6 @@ static PyObject *
 open_handle(PyTypeObject *type, struct ps_device *device,
             const Py_buffer *handle)
 {
-    struct module_state *state = state_of_type(type);
     struct ps_event *event;
     ps_status status;
     if (handle->len != PS_IPC_HANDLE_BYTES) {
@@ -107,7 +103,7 @@ open_handle(PyTypeObject *type, struct ps_device *device,
     }
     WITHOUT_GIL(status = ps_event_open(device, handle->buf, &event));
     if (status != PS_SUCCESS) {
-        return raise_not_opened(state, device, status);
+        return raise_not_opened(device, status);
     }
     return event_wrap(type, event);
 }
@@ -119,7 +115,6 @@ Event_from_ipc_handle(PyObject *cls, PyObject *const *args, Py_ssize_t nargs,
     static const char *const names[] = {"device", "handle", NULL};
     static const struct signature signature = {"from_ipc_handle", 2, 2, names};
     PyTypeObject *type = (PyTypeObject *)cls;
-    struct module_state *state = state_of_type(type);
     PyObject *values[2], *result = NULL;
     Py_buffer handle;
     if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
@@ -132,10 +127,11 @@ Event_from_ipc_handle(PyObject *cls, PyObject *const *args, Py_ssize_t nargs,
     if (PyObject_GetBuffer(values[1], &handle, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    int only =
-        PyType_IsSubtype(type, state->cuda_event_type) ? PS_DEVICE_CUDA : -1;
+    int only = PyType_IsSubtype(type, module_state.cuda_event_type)
+                   ? PS_DEVICE_CUDA
+                   : -1;
     struct ps_device *device =
-        device_argument(state, "from_ipc_handle", only, values[0]);
+        device_argument("from_ipc_handle", only, values[0]);
     if (device != NULL) {
         result = open_handle(type, device, &handle);
     }
@@ -160,9 +156,8 @@ Event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     PyObject *open =
         PyObject_GetAttrString((PyObject *)Py_TYPE(self), "from_ipc_handle");
-    PyObject *device =
-        device_new(state_of(self), event->runtime->backend->device_type,
-                   atomic_load(&event->device)->index);
+    PyObject *device = device_new(event->runtime->backend->device_type,
+                                  atomic_load(&event->device)->index);
     if (open == NULL || device == NULL) {
         Py_XDECREF(open);
         Py_XDECREF(device);

@@ -66,8 +66,8 @@ check_device(struct ps_device *actual, ps_handle handle,
 }
 
 struct ps_stream *
-stream_from_handle(struct module_state *state, struct ps_device *device,
-                   bool strict, ps_handle handle, PyObject *owner)
+stream_from_handle(struct ps_device *device, bool strict, ps_handle handle,
+                   PyObject *owner)
 {
     struct ps_device *actual = device;
     struct ps_stream *stream;
@@ -89,8 +89,7 @@ stream_from_handle(struct module_state *state, struct ps_device *device,
                                 owner != NULL ? release_owner : NULL, &stream);
     }
     if (status != PS_SUCCESS) {
-        raise_status(state, device->runtime, "wrapping a stream handle",
-                     status);
+        raise_status(device->runtime, "wrapping a stream handle", status);
         return NULL;
     }
     Py_XINCREF(owner);
@@ -133,11 +132,11 @@ parse_protocol(const char *function, PyObject *object, PyObject *result,
 /* The handle that __cuda_stream__ of an object gives: 1; 0 if it has none; -1
  * with an exception. */
 static int
-cuda_stream_protocol(struct module_state *state, const char *function,
-                     PyObject *object, ps_handle *handle)
+cuda_stream_protocol(const char *function, PyObject *object, ps_handle *handle)
 {
     PyObject *result;
-    int found = optional_attribute(object, state->str_cuda_stream, &result);
+    int found =
+        optional_attribute(object, module_state.str_cuda_stream, &result);
     if (found != 1) {
         return found;
     }
@@ -154,26 +153,24 @@ cuda_stream_protocol(struct module_state *state, const char *function,
 }
 
 struct ps_stream *
-foreign_stream(struct module_state *state, const char *function,
-               PyObject *object)
+foreign_stream(const char *function, PyObject *object)
 {
     ps_handle handle;
-    int found = cuda_stream_protocol(state, function, object, &handle);
+    int found = cuda_stream_protocol(function, object, &handle);
     if (found == 0) {
         raise_expected(function, "a Stream or an object with __cuda_stream__",
                        "stream", object);
     }
     struct device_name cuda = {PS_DEVICE_CUDA, -1};
-    struct ps_device *device = found > 0 ? device_at(state, cuda) : NULL;
-    return device != NULL
-               ? stream_from_handle(state, device, false, handle, object)
-               : NULL;
+    struct ps_device *device = found > 0 ? device_at(cuda) : NULL;
+    return device != NULL ? stream_from_handle(device, false, handle, object)
+                          : NULL;
 }
 
 /* A new reference to the stream of a Stream of this package, which must be on
  * the device that the argument names. */
 static struct ps_stream *
-share(struct module_state *state, PyObject *source, PyObject *argument)
+share(PyObject *source, PyObject *argument)
 {
     struct ps_stream *stream = stream_of(source);
     if (stream == NULL) {
@@ -182,13 +179,12 @@ share(struct module_state *state, PyObject *source, PyObject *argument)
     ps_stream_ref(stream);
     struct ps_device *device = stream->device;
     if (argument != NULL && argument != Py_None) {
-        device =
-            device_argument(state, "ExternalStream",
-                            device->runtime->backend->device_type, argument);
+        device = device_argument(
+            "ExternalStream", device->runtime->backend->device_type, argument);
     }
     if (device == NULL ||
         check_device(stream->device, stream->handle, device) < 0) {
-        stream_release(state, stream);
+        stream_release(stream);
         return NULL;
     }
     return stream;
@@ -197,13 +193,12 @@ share(struct module_state *state, PyObject *source, PyObject *argument)
 /* The handle that an ExternalStream is given, by itself or by an object that
  * owns the stream; -1 with an exception. */
 static int
-external_handle(struct module_state *state, const char *name, PyObject *source,
-                ps_handle *handle)
+external_handle(const char *name, PyObject *source, ps_handle *handle)
 {
     if (PyLong_Check(source)) {
         return handle_argument("ExternalStream", name, source, handle);
     }
-    int found = cuda_stream_protocol(state, "ExternalStream", source, handle);
+    int found = cuda_stream_protocol("ExternalStream", source, handle);
     if (found == 0) {
         raise_expected("ExternalStream",
                        "an int or an object with __cuda_stream__", name,
@@ -214,21 +209,19 @@ external_handle(struct module_state *state, const char *name, PyObject *source,
 
 /* A stream for a handle or for another library's object. */
 static struct ps_stream *
-adopt(struct module_state *state, const char *name, PyObject *source,
-      PyObject *argument, int device_type)
+adopt(const char *name, PyObject *source, PyObject *argument, int device_type)
 {
     PyObject *owner = PyLong_Check(source) ? NULL : source;
     bool strict = argument != NULL && argument != Py_None;
     ps_handle handle;
-    if (external_handle(state, name, source, &handle) < 0) {
+    if (external_handle(name, source, &handle) < 0) {
         return NULL;
     }
     struct ps_device *device = device_argument(
-        state, "ExternalStream", owner != NULL ? PS_DEVICE_CUDA : device_type,
+        "ExternalStream", owner != NULL ? PS_DEVICE_CUDA : device_type,
         argument);
-    return device != NULL
-               ? stream_from_handle(state, device, strict, handle, owner)
-               : NULL;
+    return device != NULL ? stream_from_handle(device, strict, handle, owner)
+                          : NULL;
 }
 
 /* A constructor whose first parameter has the name; device_type as in
@@ -239,7 +232,6 @@ construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
 {
     const char *const names[] = {name, "device", "priority", NULL};
     const struct signature signature = {"ExternalStream", 1, 2, names};
-    struct module_state *state = state_of_type(type);
     PyObject *values[3];
     if (parse_tuple(&signature, args, kwargs, values) < 0) {
         return NULL;
@@ -257,9 +249,9 @@ construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
          ((StreamObject *)source)->device->runtime->backend->device_type ==
              device_type);
     struct ps_stream *stream =
-        ours ? share(state, source, values[1])
-             : adopt(state, name, source, values[1], device_type);
-    return stream != NULL ? stream_wrap(state, type, stream) : NULL;
+        ours ? share(source, values[1])
+             : adopt(name, source, values[1], device_type);
+    return stream != NULL ? stream_wrap(type, stream) : NULL;
 }
 
 static PyObject *
@@ -304,7 +296,7 @@ ExternalStream_clear(PyObject *op)
     struct ps_stream *stream = self->stream;
     if (stream != NULL) {
         self->stream = NULL;
-        stream_release(state_of(op), stream);
+        stream_release(stream);
     }
     return 0;
 }

@@ -92,18 +92,18 @@ Future_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
 }
 
 PyObject *
-future_new(struct module_state *state)
+future_new(void)
 {
-    if (state->future_type == NULL) {
+    if (module_state.future_type == NULL) {
         PyObject *module = PyImport_ImportModule("pystreams._futures");
         if (module != NULL) {
-            state->future_type =
+            module_state.future_type =
                 PyObject_GetAttrString(module, "StreamFuture");
             Py_DECREF(module);
         }
     }
-    return state->future_type != NULL
-               ? alloc((PyTypeObject *)state->future_type)
+    return module_state.future_type != NULL
+               ? alloc((PyTypeObject *)module_state.future_type)
                : NULL;
 }
 
@@ -296,7 +296,7 @@ get_state(PyObject *op, void *Py_UNUSED(closure))
     if (state >= CANCELLED && !self->published) {
         state = state == CANCELLED ? PENDING : RUNNING;
     }
-    return Py_NewRef(PyTuple_GET_ITEM(state_of(op)->future_states, state));
+    return Py_NewRef(PyTuple_GET_ITEM(module_state.future_states, state));
 }
 
 static PyObject *
@@ -328,7 +328,7 @@ get_waiters(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *
 get_condition(PyObject *self, void *Py_UNUSED(closure))
 {
-    PyTypeObject *type = state_of(self)->future_lock_type;
+    PyTypeObject *type = module_state.future_lock_type;
     LockObject *lock = (LockObject *)type->tp_alloc(type, 0);
     if (lock != NULL) {
         lock->future = as_future(Py_NewRef(self));

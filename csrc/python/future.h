@@ -6,7 +6,7 @@
 
 #include "module.h"
 
-PyObject *future_new(struct module_state *state);
+PyObject *future_new(void);
 
 /* Mark a callable as running; false if its Future was cancelled and it must
  * not be called. */

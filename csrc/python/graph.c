@@ -45,8 +45,7 @@ Graph_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                      &device_type, &keep)) {
         return NULL;
     }
-    struct module_state *state = state_of_type(type);
-    struct ps_runtime *runtime = use_runtime(state, device_type);
+    struct ps_runtime *runtime = use_runtime(device_type);
     if (runtime == NULL) {
         return NULL;
     }
@@ -61,7 +60,7 @@ Graph_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     ps_status status = ps_graph_create(keep, &self->graph);
     if (status != PS_SUCCESS) {
         Py_DECREF(self);
-        return raise_status(state, runtime, "creating a graph", status);
+        return raise_status(runtime, "creating a graph", status);
     }
     return (PyObject *)self;
 }
@@ -78,12 +77,10 @@ Graph_dealloc(PyObject *op)
         struct ps_device *device = self->graph->device;
         WITHOUT_GIL(status = ps_graph_destroy(self->graph));
         if (device != NULL) {
-            report_cleanup_on(state_of(op), device, "dropping a graph",
-                              status);
+            report_cleanup_on(device, "dropping a graph", status);
         }
         else {
-            report_cleanup(state_of(op), self->runtime, "dropping a graph",
-                           status);
+            report_cleanup(self->runtime, "dropping a graph", status);
         }
     }
     Py_XDECREF(self->pool);
@@ -125,8 +122,7 @@ finish(PyObject *self, const char *operation, const char *empty,
         fault = empty;
         break;
     default:
-        return none_or_raise(state_of(self), runtime_of(self), operation,
-                             status);
+        return none_or_raise(runtime_of(self), operation, status);
     }
     PyErr_SetString(PyExc_RuntimeError, fault);
     return NULL;
@@ -135,7 +131,6 @@ finish(PyObject *self, const char *operation, const char *empty,
 static PyObject *
 Graph_begin(PyObject *self, PyObject *args)
 {
-    struct module_state *state = state_of(self);
     PyObject *pool;
     int mode;
     ps_status status;
@@ -143,13 +138,13 @@ Graph_begin(PyObject *self, PyObject *args)
         return NULL;
     }
     struct ps_stream *stream =
-        current_stream_at(state, runtime_of(self)->backend->device_type);
+        current_stream_at(runtime_of(self)->backend->device_type);
     if (stream == NULL) {
         return NULL;
     }
     WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
                                                 (enum ps_capture_mode)mode));
-    stream_release(state, stream);
+    stream_release(stream);
     if (status == PS_SUCCESS) {
         Py_XSETREF(((GraphObject *)self)->pool, Py_NewRef(pool));
     }
@@ -159,9 +154,8 @@ Graph_begin(PyObject *self, PyObject *args)
 static PyObject *
 Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(self);
     struct ps_stream *stream =
-        current_stream_at(state, runtime_of(self)->backend->device_type);
+        current_stream_at(runtime_of(self)->backend->device_type);
     size_t operations = 0;
     ps_status status;
     if (stream == NULL) {
@@ -170,7 +164,7 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     WITHOUT_GIL(status = ps_graph_capture_end(graph_of(self), stream,
                                               atomic_load(&debugging),
                                               &operations));
-    stream_release(state, stream);
+    stream_release(stream);
     if (status == PS_SUCCESS && operations == 0 &&
         PyErr_WarnEx(PyExc_UserWarning,
                      "The CUDA Graph is empty. This usually means that the "
@@ -203,7 +197,7 @@ Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
     do {
         WITHOUT_GIL(status = ps_graph_launch(graph_of(self), currents, &full));
         again = full != NULL && has_room_again(full, &status);
-        stream_release(state_of(self), full);
+        stream_release(full);
     } while (again);
     return finish(self, "CUDAGraph.replay",
                   "Called CUDAGraph::replay without a preceding successful "

@@ -5,22 +5,13 @@
 #include "backends.h"
 #include "trace.h"
 
-/* name: NULL for a type that is not an attribute of the module. */
-static PyTypeObject *
-add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
-         const char *name)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
-    if (type != NULL && name != NULL &&
-        PyModule_AddObjectRef(module, name, type) < 0) {
-        Py_CLEAR(type);
-    }
-    return (PyTypeObject *)type;
-}
+struct module_state module_state = {.default_type = -1};
 
 static int
-add_types(PyObject *module, struct module_state *state)
+add_types(PyObject *module)
 {
+    struct module_state *state = &module_state;
+    /* name: NULL for a type that is not an attribute of the module. */
     const struct {
         PyTypeObject **type;
         PyType_Spec *spec;
@@ -53,10 +44,15 @@ add_types(PyObject *module, struct module_state *state)
          &state->device_context_type, "CudaDevice"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
-        *types[i].type =
-            add_type(module, types[i].spec,
-                     types[i].base ? *types[i].base : NULL, types[i].name);
-        if (*types[i].type == NULL) {
+        PyTypeObject **type = types[i].type, **base = types[i].base;
+        if (*type == NULL) {
+            *type = (PyTypeObject *)PyType_FromModuleAndSpec(
+                module, types[i].spec,
+                base != NULL ? (PyObject *)*base : NULL);
+        }
+        if (*type == NULL || (types[i].name != NULL &&
+                              PyModule_AddObjectRef(module, types[i].name,
+                                                    (PyObject *)*type) < 0)) {
             return -1;
         }
     }
@@ -67,43 +63,51 @@ add_types(PyObject *module, struct module_state *state)
     return 0;
 }
 
+/* Add an exception of the package, made if it does not exist yet; -1 with an
+ * exception. */
 static int
-add_exceptions(PyObject *module, struct module_state *state)
+add_exception(PyObject *module, const char *name, const char *doc,
+              PyObject *bases, PyObject **type)
 {
-    state->accelerator_error = PyErr_NewExceptionWithDoc(
-        "pystreams.AcceleratorError",
-        "A device operation failed; error_code is its status (cudaError_t), "
-        "or None for an\nexception that no operation raised.",
-        PyExc_RuntimeError, NULL);
-    if (state->accelerator_error == NULL ||
+    char full_name[64];
+    snprintf(full_name, sizeof(full_name), "pystreams.%s", name);
+    if (*type == NULL) {
+        *type = PyErr_NewExceptionWithDoc(full_name, doc, bases, NULL);
+    }
+    return *type != NULL ? PyModule_AddObjectRef(module, name, *type) : -1;
+}
+
+static int
+add_exceptions(PyObject *module)
+{
+    struct module_state *state = &module_state;
+    if (add_exception(module, "AcceleratorError",
+                      "A device operation failed; error_code is its status "
+                      "(cudaError_t), or None for an\nexception that no "
+                      "operation raised.",
+                      PyExc_RuntimeError, &state->accelerator_error) < 0 ||
         PyObject_SetAttrString(state->accelerator_error, "error_code",
                                Py_None) < 0) {
         return -1;
     }
     PyObject *bases =
         PyTuple_Pack(2, state->accelerator_error, PyExc_MemoryError);
-    if (bases == NULL) {
-        return -1;
-    }
-    state->out_of_memory_error = PyErr_NewExceptionWithDoc(
-        "pystreams.OutOfMemoryError",
-        "A device or the host does not have enough memory.", bases, NULL);
-    Py_DECREF(bases);
-    if (state->out_of_memory_error == NULL) {
-        return -1;
-    }
-    if (PyModule_AddObjectRef(module, "AcceleratorError",
-                              state->accelerator_error) < 0) {
-        return -1;
-    }
-    return PyModule_AddObjectRef(module, "OutOfMemoryError",
-                                 state->out_of_memory_error);
+    int result =
+        bases != NULL
+            ? add_exception(module, "OutOfMemoryError",
+                            "A device or the host does not have enough "
+                            "memory.",
+                            bases, &state->out_of_memory_error)
+            : -1;
+    Py_XDECREF(bases);
+    return result;
 }
 
-/* The names of attributes that Python objects may have. */
+/* Make the constants; -1 with an exception. */
 static int
-intern_names(struct module_state *state)
+make_constants(void)
 {
+    struct module_state *state = &module_state;
     const struct {
         PyObject **name;
         const char *text;
@@ -116,12 +120,16 @@ intern_names(struct module_state *state)
         {&state->str_array_interface, "__cuda_array_interface__"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        *names[i].name = PyUnicode_InternFromString(names[i].text);
+        Py_XSETREF(*names[i].name, PyUnicode_InternFromString(names[i].text));
         if (*names[i].name == NULL) {
             return -1;
         }
     }
-    return 0;
+    Py_XSETREF(state->empty_tuple, PyTuple_New(0));
+    Py_XSETREF(state->future_states,
+               Py_BuildValue("(ssss)", "PENDING", "RUNNING",
+                             "CANCELLED_AND_NOTIFIED", "FINISHED"));
+    return state->empty_tuple != NULL && state->future_states != NULL ? 0 : -1;
 }
 
 /* Add a function of the package's cuda module, under another name. */
@@ -156,17 +164,8 @@ check_interpreter(void)
 static int
 module_exec(PyObject *module)
 {
-    struct module_state *state = PyModule_GetState(module);
-    if (check_interpreter() < 0) {
-        return -1;
-    }
-    state->default_type = -1;
-    state->empty_tuple = PyTuple_New(0);
-    state->future_states = Py_BuildValue("(ssss)", "PENDING", "RUNNING",
-                                         "CANCELLED_AND_NOTIFIED", "FINISHED");
-    if (state->empty_tuple == NULL || state->future_states == NULL ||
-        intern_names(state) < 0 || add_types(module, state) < 0 ||
-        add_exceptions(module, state) < 0 ||
+    if (check_interpreter() < 0 || make_constants() < 0 ||
+        add_types(module) < 0 || add_exceptions(module) < 0 ||
         PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
         add_cuda_function(module, &cuda_current_stream_function,
@@ -180,34 +179,6 @@ module_exec(PyObject *module)
     }
     ps_trace_set_hook(trace_hook);
     return register_backends();
-}
-
-static int
-module_traverse(PyObject *module, visitproc visit, void *arg)
-{
-    struct module_state *state = PyModule_GetState(module);
-#define VISIT(name) Py_VISIT(state->name);
-    MODULE_TYPES(VISIT)
-    MODULE_OBJECTS(VISIT)
-#undef VISIT
-    return 0;
-}
-
-static int
-module_clear(PyObject *module)
-{
-    struct module_state *state = PyModule_GetState(module);
-#define CLEAR(name) Py_CLEAR(state->name);
-    MODULE_TYPES(CLEAR)
-    MODULE_OBJECTS(CLEAR)
-#undef CLEAR
-    return 0;
-}
-
-static void
-module_free(void *module)
-{
-    module_clear(module);
 }
 
 static PyModuleDef_Slot module_slots[] = {
@@ -228,16 +199,14 @@ static PyModuleDef_Slot module_slots[] = {
 PyDoc_STRVAR(module_doc,
              "The C types and functions that the package is built on.");
 
-struct PyModuleDef pystreams_module = {
-    PyModuleDef_HEAD_INIT,         .m_name = "pystreams._C",
-    .m_doc = module_doc,           .m_size = sizeof(struct module_state),
-    .m_methods = device_functions, .m_slots = module_slots,
-    .m_traverse = module_traverse, .m_clear = module_clear,
-    .m_free = module_free,
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,   .m_name = "pystreams._C",
+    .m_doc = module_doc,     .m_methods = device_functions,
+    .m_slots = module_slots,
 };
 
 PyMODINIT_FUNC
 PyInit__C(void)
 {
-    return PyModuleDef_Init(&pystreams_module);
+    return PyModuleDef_Init(&module_definition);
 }

@@ -15,53 +15,44 @@
 #include "../core/device.h"
 #include "../core/runtime.h"
 
-/* The types of the module. */
-#define MODULE_TYPES(X)          \
-    X(device_type)               \
-    X(stream_type)               \
-    X(stream_context_type)       \
-    X(external_stream_type)      \
-    X(cuda_stream_type)          \
-    X(cuda_external_stream_type) \
-    X(event_type)                \
-    X(cuda_event_type)           \
-    X(buffer_type)               \
-    X(waiter_type)               \
-    X(future_base_type)          \
-    X(future_lock_type)          \
-    X(graph_type)                \
-    X(graph_context_type)        \
-    X(device_context_type)       \
-    X(cuda_device_type)
-
-/* The other objects that it owns.  future_type and read_array_interface: the
- * package's StreamFuture and its function of that name, NULL until they are
- * needed; future_states: the values of a Future's _state, in the order of enum
- * future_state. */
-#define MODULE_OBJECTS(X)   \
-    X(future_type)          \
-    X(read_array_interface) \
-    X(future_states)        \
-    X(empty_tuple)          \
-    X(accelerator_error)    \
-    X(out_of_memory_error)  \
-    X(str_cuda_stream)      \
-    X(str_end)              \
-    X(str_idx)              \
-    X(str_dlpack)           \
-    X(str_dlpack_device)    \
-    X(str_array_interface)
-
-struct module_state {
-#define TYPE(name)   PyTypeObject *name;
-#define OBJECT(name) PyObject *name;
-    MODULE_TYPES(TYPE)
-    MODULE_OBJECTS(OBJECT)
-#undef TYPE
-#undef OBJECT
+/* The objects of the module.  They belong to the process, as backends do, and
+ * are never dropped: a second import of the module finds the same types. */
+extern struct module_state {
+    PyTypeObject *device_type;
+    PyTypeObject *stream_type;
+    PyTypeObject *stream_context_type;
+    PyTypeObject *external_stream_type;
+    PyTypeObject *cuda_stream_type;
+    PyTypeObject *cuda_external_stream_type;
+    PyTypeObject *event_type;
+    PyTypeObject *cuda_event_type;
+    PyTypeObject *buffer_type;
+    PyTypeObject *waiter_type;
+    PyTypeObject *future_base_type;
+    PyTypeObject *future_lock_type;
+    PyTypeObject *graph_type;
+    PyTypeObject *graph_context_type;
+    PyTypeObject *device_context_type;
+    PyTypeObject *cuda_device_type;
+    /* The package's StreamFuture, and its function read_array_interface; NULL
+     * until they are needed. */
+    PyObject *future_type;
+    PyObject *read_array_interface;
+    /* The values of a Future's _state, in the order of enum future_state. */
+    PyObject *future_states;
+    PyObject *empty_tuple;
+    PyObject *accelerator_error;
+    PyObject *out_of_memory_error;
+    /* Names of attributes. */
+    PyObject *str_cuda_stream;
+    PyObject *str_end;
+    PyObject *str_idx;
+    PyObject *str_dlpack;
+    PyObject *str_dlpack_device;
+    PyObject *str_array_interface;
     /* The device type chosen when none is given; -1 until first asked. */
     int default_type;
-};
+} module_state;
 
 /* Run a statement with the GIL released. */
 #define WITHOUT_GIL(statement) \
@@ -85,33 +76,6 @@ struct module_state {
 
 #define CALL_BACKEND(runtime, statement) \
     CALL_WITH(((runtime)->backend->flags & PS_BACKEND_SHARED), statement)
-
-extern struct PyModuleDef pystreams_module;
-
-static inline struct module_state *
-state_of_module(PyObject *module)
-{
-    return PyModule_GetState(module);
-}
-
-/* The state for a type of the module or a subclass.  Found by tp_base, because
- * tp_mro is gone when a subclass and an instance die in one cycle. */
-static inline struct module_state *
-state_of_type(PyTypeObject *type)
-{
-    for (;; type = type->tp_base) {
-        PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
-        if (module != NULL && PyModule_GetDef(module) == &pystreams_module) {
-            return PyModule_GetState(module);
-        }
-    }
-}
-
-static inline struct module_state *
-state_of(PyObject *self)
-{
-    return state_of_type(Py_TYPE(self));
-}
 
 /* Whether the object is an instance of the type with these methods. */
 static inline bool

@@ -202,8 +202,7 @@ host_access(const char *operation, const void *data, Py_ssize_t nbytes,
 }
 
 int
-expect_callable(struct module_state *state, struct ps_stream *stream,
-                PyObject *args, PyObject *future)
+expect_callable(struct ps_stream *stream, PyObject *args, PyObject *future)
 {
     struct ps_actor_name name = actor_name(stream);
     Py_ssize_t count = PyTuple_GET_SIZE(args);
@@ -217,7 +216,7 @@ expect_callable(struct module_state *state, struct ps_stream *stream,
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *arg = PyTuple_GET_ITEM(args, i);
         BufferObject *buffer = (BufferObject *)arg;
-        if (PyObject_TypeCheck(arg, state->buffer_type) &&
+        if (PyObject_TypeCheck(arg, module_state.buffer_type) &&
             buffer->nbytes > 0) {
             accesses[used].begin = (uintptr_t)buffer->data;
             accesses[used++].nbytes = (size_t)buffer->nbytes;
@@ -304,7 +303,7 @@ parse_accesses(PyObject *list, struct ps_access **accesses, int *count)
 }
 
 static PyObject *
-races_declare(PyObject *module, PyObject *args)
+races_declare(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *argument, *list;
     const char *operation;
@@ -317,7 +316,7 @@ races_declare(PyObject *module, PyObject *args)
     struct ps_stream *stream = NULL;
     struct ps_actor_name name;
     if (argument != Py_None) {
-        stream = stream_named(state_of_module(module), "declare", argument);
+        stream = stream_named("declare", argument);
         if (stream == NULL) {
             return NULL;
         }
@@ -329,7 +328,7 @@ races_declare(PyObject *module, PyObject *args)
             stream != NULL ? &name : NULL, operation, accesses, count));
     }
     PyMem_Free(accesses);
-    stream_release(state_of_module(module), stream);
+    stream_release(stream);
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 

@@ -54,7 +54,7 @@ stream_of(PyObject *self)
 }
 
 void
-stream_release(struct module_state *state, struct ps_stream *stream)
+stream_release(struct ps_stream *stream)
 {
     ps_status status;
     if (stream == NULL || ps_stream_drop_shared(stream)) {
@@ -62,7 +62,7 @@ stream_release(struct module_state *state, struct ps_stream *stream)
     }
     struct ps_device *device = stream->device;
     WITHOUT_GIL(status = ps_stream_unref(stream));
-    report_cleanup_on(state, device, "dropping a stream", status);
+    report_cleanup_on(device, "dropping a stream", status);
 }
 
 int
@@ -78,27 +78,26 @@ stream_use(PyObject *stream, struct stream_use *use)
 }
 
 void
-stream_use_end(PyObject *self, struct stream_use *use)
+stream_use_end(struct stream_use *use)
 {
     StreamObject *object = use->object;
     /* The last use of a closed object releases the stream. */
     if (object == NULL || (--object->uses == 0 && object->stream == NULL)) {
-        stream_release(state_of(self), use->stream);
+        stream_release(use->stream);
     }
 }
 
 PyObject *
-stream_wrap(struct module_state *state, PyTypeObject *type,
-            struct ps_stream *stream)
+stream_wrap(PyTypeObject *type, struct ps_stream *stream)
 {
     if (type == NULL) {
         int device_type = stream->device->runtime->backend->device_type;
-        type = device_type == PS_DEVICE_CUDA ? state->cuda_stream_type
-                                             : state->stream_type;
+        type = device_type == PS_DEVICE_CUDA ? module_state.cuda_stream_type
+                                             : module_state.stream_type;
     }
     StreamObject *self = (StreamObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
-        stream_release(state, stream);
+        stream_release(stream);
         return NULL;
     }
     self->stream = stream;
@@ -108,46 +107,44 @@ stream_wrap(struct module_state *state, PyTypeObject *type,
 }
 
 struct ps_stream *
-stream_named(struct module_state *state, const char *function,
-             PyObject *argument)
+stream_named(const char *function, PyObject *argument)
 {
     if (!is_stream(argument)) {
-        return foreign_stream(state, function, argument);
+        return foreign_stream(function, argument);
     }
     struct ps_stream *stream = stream_of(argument);
     return stream != NULL ? ps_stream_ref(stream) : NULL;
 }
 
 struct ps_stream *
-stream_or_current(struct module_state *state, const char *function, int type,
-                  PyObject *argument)
+stream_or_current(const char *function, int type, PyObject *argument)
 {
     return argument == NULL || argument == Py_None
-               ? current_stream_at(state, type)
-               : stream_named(state, function, argument);
+               ? current_stream_at(type)
+               : stream_named(function, argument);
 }
 
 int
-stream_use_named(PyObject *self, const char *function, PyObject *argument,
+stream_use_named(const char *function, PyObject *argument,
                  struct stream_use *use)
 {
     if (is_stream(argument)) {
         return stream_use(argument, use);
     }
     use->object = NULL;
-    use->stream = foreign_stream(state_of(self), function, argument);
+    use->stream = foreign_stream(function, argument);
     return use->stream != NULL ? 0 : -1;
 }
 
 int
-stream_use_or_current(PyObject *self, const char *function, int type,
-                      PyObject *argument, struct stream_use *use)
+stream_use_or_current(const char *function, int type, PyObject *argument,
+                      struct stream_use *use)
 {
     if (argument != NULL && argument != Py_None) {
-        return stream_use_named(self, function, argument, use);
+        return stream_use_named(function, argument, use);
     }
     use->object = NULL;
-    use->stream = current_stream_at(state_of(self), type);
+    use->stream = current_stream_at(type);
     return use->stream != NULL ? 0 : -1;
 }
 
@@ -157,8 +154,7 @@ enum { DEVICE, PRIORITY, STREAM_ID, DEVICE_INDEX, DEVICE_TYPE, PARAMETERS };
 /* Stream(stream_id=, device_index=, device_type=): another object for a
  * stream that exists. */
 static PyObject *
-stream_from_ids(struct module_state *state, PyTypeObject *type,
-                PyObject **values)
+stream_from_ids(PyTypeObject *type, PyObject **values)
 {
     struct device_name name;
     ps_handle handle;
@@ -176,7 +172,7 @@ stream_from_ids(struct module_state *state, PyTypeObject *type,
         find_runtime(name.type) == NULL) {
         return NULL;
     }
-    if (PyType_IsSubtype(type, state->cuda_stream_type) &&
+    if (PyType_IsSubtype(type, module_state.cuda_stream_type) &&
         name.type != PS_DEVICE_CUDA) {
         PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %s",
                      device_type_name(name.type));
@@ -185,28 +181,25 @@ stream_from_ids(struct module_state *state, PyTypeObject *type,
     struct ps_device *device =
         index_argument("Stream", "device_index", values[DEVICE_INDEX],
                        &name.index) == 0
-            ? device_at(state, name)
+            ? device_at(name)
             : NULL;
     if (device == NULL) {
         return NULL;
     }
-    struct ps_stream *stream =
-        stream_from_handle(state, device, true, handle, NULL);
-    return stream != NULL ? stream_wrap(state, type, stream) : NULL;
+    struct ps_stream *stream = stream_from_handle(device, true, handle, NULL);
+    return stream != NULL ? stream_wrap(type, stream) : NULL;
 }
 
 static PyObject *
-stream_create(struct module_state *state, PyTypeObject *type,
-              struct ps_device *device, int priority)
+stream_create(PyTypeObject *type, struct ps_device *device, int priority)
 {
     struct ps_stream *stream;
     ps_status status;
     WITHOUT_GIL(status = ps_stream_create(device, priority, &stream));
     if (status != PS_SUCCESS) {
-        return raise_status(state, device->runtime, "creating a stream",
-                            status);
+        return raise_status(device->runtime, "creating a stream", status);
     }
-    return stream_wrap(state, type, stream);
+    return stream_wrap(type, stream);
 }
 
 /* positional: the number of parameters that may be given by position;
@@ -219,7 +212,6 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                                         "stream_id",   "device_index",
                                         "device_type", NULL};
     const struct signature signature = {"Stream", 0, positional, names};
-    struct module_state *state = state_of_type(type);
     PyObject *values[PARAMETERS];
     int priority = 0;
 
@@ -232,9 +224,8 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
     if (values[STREAM_ID] == NULL && values[DEVICE_INDEX] == NULL &&
         values[DEVICE_TYPE] == NULL) {
         struct ps_device *device =
-            device_argument(state, "Stream", device_type, values[DEVICE]);
-        return device != NULL ? stream_create(state, type, device, priority)
-                              : NULL;
+            device_argument("Stream", device_type, values[DEVICE]);
+        return device != NULL ? stream_create(type, device, priority) : NULL;
     }
     if (values[DEVICE] != NULL || values[PRIORITY] != NULL) {
         PyErr_SetString(PyExc_TypeError,
@@ -242,7 +233,7 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                         "stream_id, device_index and device_type");
         return NULL;
     }
-    return stream_from_ids(state, type, values);
+    return stream_from_ids(type, values);
 }
 
 static PyObject *
@@ -262,7 +253,7 @@ Stream_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     if (self->stream != NULL && !is_finalizing()) {
-        stream_release(state_of(op), self->stream);
+        stream_release(self->stream);
     }
     object_free(op);
 }
@@ -325,9 +316,9 @@ Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     ps_status status = stream_query(use.stream);
-    stream_use_end(self, &use);
-    return bool_or_raise(self, as_stream(self)->device->runtime,
-                         "Stream.query", status);
+    stream_use_end(&use);
+    return bool_or_raise(as_stream(self)->device->runtime, "Stream.query",
+                         status);
 }
 
 static PyObject *
@@ -348,7 +339,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream_query(use.stream) == PS_SUCCESS) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
                  0);
-        memory_settle(state_of(self), device->runtime);
+        memory_settle(device->runtime);
         result = Py_NewRef(Py_None);
     }
     else {
@@ -357,9 +348,9 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             .device = device,
             .stream = use.stream,
         };
-        result = waited(state_of(self), &work, timeout, timeout_ns);
+        result = waited(&work, timeout, timeout_ns);
     }
-    stream_use_end(self, &use);
+    stream_use_end(&use);
     return result;
 }
 
@@ -379,9 +370,8 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    int result =
-        event_wait_on(self, ((EventObject *)event)->event, use.stream);
-    stream_use_end(self, &use);
+    int result = event_wait_on(((EventObject *)event)->event, use.stream);
+    stream_use_end(&use);
     if (result < 0) {
         return NULL;
     }
@@ -392,7 +382,6 @@ static PyObject *
 Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    struct module_state *state = state_of(self);
     PyObject *argument;
     if (parse_required("wait_stream", "stream", args, nargs, kwnames,
                        &argument) < 0) {
@@ -400,14 +389,14 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     struct stream_use other, use;
     int result = -1;
-    if (stream_use_named(self, "wait_stream", argument, &other) < 0) {
+    if (stream_use_named("wait_stream", argument, &other) < 0) {
         return NULL;
     }
     if (stream_use(self, &use) == 0) {
-        result = stream_wait_stream(state, use.stream, other.stream);
-        stream_use_end(self, &use);
+        result = stream_wait_stream(use.stream, other.stream);
+        stream_use_end(&use);
     }
-    stream_use_end(self, &other);
+    stream_use_end(&other);
     if (result < 0) {
         return NULL;
     }
@@ -418,13 +407,12 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 event_for(PyObject *self)
 {
-    struct module_state *state = state_of(self);
     struct ps_runtime *runtime = as_stream(self)->device->runtime;
-    if (PyObject_TypeCheck(self, state->cuda_stream_type)) {
-        return event_new(state, state->cuda_event_type, runtime, 0);
+    if (PyObject_TypeCheck(self, module_state.cuda_stream_type)) {
+        return event_new(module_state.cuda_event_type, runtime, 0);
     }
     bool timed = runtime->backend->event_elapsed != NULL;
-    return event_new(state, state->event_type, runtime,
+    return event_new(module_state.event_type, runtime,
                      timed ? PS_EVENT_TIMING : 0);
 }
 
@@ -446,17 +434,16 @@ Stream_record_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     event = event != NULL ? Py_NewRef(event) : event_for(self);
     if (event != NULL &&
-        event_record_on(self, ((EventObject *)event)->event, use.stream) < 0) {
+        event_record_on(((EventObject *)event)->event, use.stream) < 0) {
         Py_CLEAR(event);
     }
-    stream_use_end(self, &use);
+    stream_use_end(&use);
     return event;
 }
 
 static PyObject *
 Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct module_state *state = state_of(self);
     struct ps_runtime *runtime = as_stream(self)->device->runtime;
     struct stream_use use;
     ps_status status;
@@ -466,9 +453,9 @@ Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     CALL_BACKEND(runtime,
                  status = ps_stream_capturing(use.stream, &capturing));
-    stream_use_end(self, &use);
+    stream_use_end(&use);
     if (status != PS_SUCCESS) {
-        return raise_status(state, runtime, "Stream.is_capturing", status);
+        return raise_status(runtime, "Stream.is_capturing", status);
     }
     return PyBool_FromLong(capturing);
 }
@@ -478,7 +465,6 @@ Stream_priority_range(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                       PyObject *kwnames)
 {
     PyTypeObject *type = (PyTypeObject *)op;
-    struct module_state *state = state_of_type(type);
     PyObject *argument;
     int least, greatest;
     ps_status status;
@@ -487,9 +473,9 @@ Stream_priority_range(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                        &argument) < 0) {
         return NULL;
     }
-    bool cuda = PyType_IsSubtype(type, state->cuda_stream_type);
+    bool cuda = PyType_IsSubtype(type, module_state.cuda_stream_type);
     struct ps_device *device = device_argument(
-        state, "priority_range", cuda ? PS_DEVICE_CUDA : -1, argument);
+        "priority_range", cuda ? PS_DEVICE_CUDA : -1, argument);
     if (device == NULL) {
         return NULL;
     }
@@ -497,8 +483,7 @@ Stream_priority_range(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     WITHOUT_GIL(status = backend->stream_priority_range(backend, device->index,
                                                         &least, &greatest));
     if (status != PS_SUCCESS) {
-        return raise_status(state, device->runtime, "Stream.priority_range",
-                            status);
+        return raise_status(device->runtime, "Stream.priority_range", status);
     }
     return Py_BuildValue("(ii)", least, greatest);
 }
@@ -514,8 +499,7 @@ Stream_close(PyObject *op, PyObject *Py_UNUSED(ignored))
         Py_RETURN_NONE;
     }
     WITHOUT_GIL(status = ps_stream_unref(stream));
-    return none_or_raise(state_of(op), self->device->runtime, "Stream.close",
-                         status);
+    return none_or_raise(self->device->runtime, "Stream.close", status);
 }
 
 static PyObject *
@@ -556,7 +540,7 @@ Stream_get_device_type(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *
 Stream_get_device(PyObject *self, void *Py_UNUSED(closure))
 {
-    return device_new(state_of(self), backend_of(self)->device_type,
+    return device_new(backend_of(self)->device_type,
                       as_stream(self)->device->index);
 }
 

@@ -23,8 +23,7 @@ typedef struct {
 
 /* A new object of the type (NULL: the type for the device) for a stream.
  * Takes over the caller's reference, also on failure. */
-PyObject *stream_wrap(struct module_state *state, PyTypeObject *type,
-                      struct ps_stream *stream);
+PyObject *stream_wrap(PyTypeObject *type, struct ps_stream *stream);
 
 /* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
 struct ps_stream *stream_of(PyObject *self);
@@ -38,33 +37,31 @@ struct stream_use {
 };
 
 /* Begin to use an open Stream that the caller keeps alive; -1 with ValueError
- * if it is closed.  End the use, in a method of self. */
+ * if it is closed. */
 int stream_use(PyObject *stream, struct stream_use *use);
-void stream_use_end(PyObject *self, struct stream_use *use);
+void stream_use_end(struct stream_use *use);
 
 /* The query of Stream.query. */
 ps_status stream_query(struct ps_stream *stream);
 
 /* Drop a reference, or none, from Python code, reporting a failure. */
-void stream_release(struct module_state *state, struct ps_stream *stream);
+void stream_release(struct ps_stream *stream);
 
 /* A new reference to the stream that a function's argument names: that of a
  * Stream, or of another library's object with __cuda_stream__.  NULL with an
  * exception. */
-struct ps_stream *stream_named(struct module_state *state,
-                               const char *function, PyObject *argument);
+struct ps_stream *stream_named(const char *function, PyObject *argument);
 
-/* As a use of the stream, for a method of self; -1 with an exception. */
-int stream_use_named(PyObject *self, const char *function, PyObject *argument,
+/* Likewise, as a use of the stream; -1 with an exception. */
+int stream_use_named(const char *function, PyObject *argument,
                      struct stream_use *use);
 
 /* Likewise, an optional argument, without which they give the current stream
  * of the type's current device. */
 struct ps_stream *
-stream_or_current(struct module_state *state, const char *function, int type,
-                  PyObject *argument);
-int stream_use_or_current(PyObject *self, const char *function, int type,
-                          PyObject *argument, struct stream_use *use);
+stream_or_current(const char *function, int type, PyObject *argument);
+int stream_use_or_current(const char *function, int type, PyObject *argument,
+                          struct stream_use *use);
 
 /* Also set in the derived types: Python's default for a subtype is slower. */
 void Stream_dealloc(PyObject *self);

@@ -87,9 +87,9 @@ StreamContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyObject *
-cuda_stream_argument(struct module_state *state, PyObject *argument)
+cuda_stream_argument(PyObject *argument)
 {
-    PyObject *stream = as_stream_object(state, "stream", argument);
+    PyObject *stream = as_stream_object("stream", argument);
     if (stream == NULL) {
         return NULL;
     }
@@ -105,16 +105,15 @@ cuda_stream_argument(struct module_state *state, PyObject *argument)
 }
 
 static PyObject *
-cuda_stream(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-            PyObject *kwnames)
+cuda_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
+            Py_ssize_t nargs, PyObject *kwnames)
 {
-    struct module_state *state = state_of_module(module);
-    PyTypeObject *type = state->stream_context_type;
+    PyTypeObject *type = module_state.stream_context_type;
     PyObject *argument, *stream = NULL;
     if (parse_required("stream", "stream", args, nargs, kwnames, &argument) <
             0 ||
         (argument != Py_None &&
-         (stream = cuda_stream_argument(state, argument)) == NULL)) {
+         (stream = cuda_stream_argument(argument)) == NULL)) {
         return NULL;
     }
     ContextObject *self = (ContextObject *)type->tp_alloc(type, 0);
@@ -178,21 +177,20 @@ check(PyObject *result)
 }
 
 static int
-synchronize(struct module_state *state)
+synchronize(void)
 {
     struct work work = {
         .operation = "synchronize",
-        .device = device_argument(state, "graph", PS_DEVICE_CUDA, NULL),
+        .device = device_argument("graph", PS_DEVICE_CUDA, NULL),
     };
-    return work.device != NULL ? check(waited(state, &work, NULL, NO_TIMEOUT))
-                               : -1;
+    return work.device != NULL ? check(waited(&work, NULL, NO_TIMEOUT)) : -1;
 }
 
 static PyObject *
 GraphContext_enter(PyObject *self, PyObject *ignored)
 {
     PyObject *entered = NULL;
-    if (synchronize(state_of(self)) == 0) {
+    if (synchronize() == 0) {
         entered = StreamContext_enter(self, ignored);
     }
     if (entered != NULL &&
@@ -216,7 +214,7 @@ static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     /* Neither this nor its call needs memory. */
-    PyObject *end = PyObject_GetAttr(self, state_of(self)->str_end);
+    PyObject *end = PyObject_GetAttr(self, module_state.str_end);
     bool raised = end == NULL || (nargs > 0 && args[0] != Py_None);
     if ((end == NULL || check(PyObject_CallNoArgs(end)) < 0) && raised &&
         PyErr_ExceptionMatches(PyExc_Exception)) {

@@ -41,7 +41,6 @@ struct job {
     struct job *later, **earlier;
     /* The fork generation of the process that runs it. */
     unsigned generation;
-    struct module_state *state;
     struct ps_stream *stream;
     ps_handle gate;
     /* The status of the work queued before it. */
@@ -201,7 +200,7 @@ job_destroy(struct job *job)
     Py_XDECREF(job->function);
     Py_XDECREF(job->args);
     Py_XDECREF(job->kwargs);
-    stream_release(job->state, job->stream);
+    stream_release(job->stream);
     PyMem_Free(job);
 }
 
@@ -210,7 +209,7 @@ static PyObject *
 call(struct job *job)
 {
     if (job->status != PS_SUCCESS) {
-        return raise_status(job->state, job->stream->device->runtime,
+        return raise_status(job->stream->device->runtime,
                             "the work before a callable", job->status);
     }
     if (PyContext_Enter(job->context) < 0) {
@@ -296,7 +295,7 @@ open_gate(struct worker *self, struct job *job)
         pthread_cond_broadcast(&queue.ended);
     }
     pthread_mutex_unlock(&queue.mutex);
-    report_cleanup_on(job->state, device, "opening a gate", status);
+    report_cleanup_on(device, "opening a gate", status);
 }
 
 /* Add to the callables that have not started, or remove from them. */
@@ -483,8 +482,8 @@ dict_of(PyObject *names, PyObject *const *values)
 
 /* A job for the arguments of submit; NULL with an exception. */
 static struct job *
-job_create(struct module_state *state, struct ps_stream *stream,
-           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+job_create(struct ps_stream *stream, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
 {
     struct job *job = PyMem_Calloc(1, sizeof(*job));
     if (job == NULL) {
@@ -492,14 +491,13 @@ job_create(struct module_state *state, struct ps_stream *stream,
         return NULL;
     }
     job->generation = ps_generation();
-    job->state = state;
     job->stream = ps_stream_ref(stream);
     job->function = Py_NewRef(args[0]);
     if ((job->args = tuple_of(args + 1, nargs - 1)) == NULL ||
         (kwnames != NULL &&
          (job->kwargs = dict_of(kwnames, args + nargs)) == NULL) ||
         (job->context = PyContext_CopyCurrent()) == NULL ||
-        (job->future = future_new(state)) == NULL) {
+        (job->future = future_new()) == NULL) {
         job_destroy(job);
         return NULL;
     }
@@ -510,7 +508,6 @@ PyObject *
 Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
-    struct module_state *state = state_of(self);
     if (nargs < 1) {
         PyErr_SetString(PyExc_TypeError,
                         "submit() missing required argument 'fn'");
@@ -524,19 +521,19 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     ensure_queue();
-    struct job *job = job_create(state, stream, args, nargs, kwnames);
+    struct job *job = job_create(stream, args, nargs, kwnames);
     if (job == NULL) {
         return NULL;
     }
     if (ps_races_are_on() &&
-        expect_callable(state, stream, job->args, job->future) < 0) {
+        expect_callable(stream, job->args, job->future) < 0) {
         job_destroy(job);
         return NULL;
     }
     PyObject *future = Py_NewRef(job->future);
     ps_status status = queue_job(job);
     if (status != PS_SUCCESS) {
-        raise_status(state, stream->device->runtime, "Stream.submit", status);
+        raise_status(stream->device->runtime, "Stream.submit", status);
         job_destroy(job);
         Py_CLEAR(future);
     }

@@ -90,7 +90,7 @@ fill(struct transfer *transfer, void *destination, uint8_t value,
 
 /* -1 with an exception if a copy on the stream cannot be waited for. */
 static int
-check_may_wait_for_copy(struct module_state *state, const struct work *work)
+check_may_wait_for_copy(const struct work *work)
 {
     struct ps_runtime *runtime = work->device->runtime;
     ps_status status;
@@ -99,15 +99,15 @@ check_may_wait_for_copy(struct module_state *state, const struct work *work)
     }
     CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
     return zero_or_raise(
-        state, runtime,
+        runtime,
         "a copy that is waited for (non_blocking=True and pinned "
         "memory need no wait)",
         status);
 }
 
 static int
-run_copy(struct module_state *state, struct transfer *transfer,
-         struct span *to, struct span *from, bool wait)
+run_copy(struct transfer *transfer, struct span *to, struct span *from,
+         bool wait)
 {
     struct work work = {
         .operation = "a copy",
@@ -115,14 +115,14 @@ run_copy(struct module_state *state, struct transfer *transfer,
         .stream = transfer->stream,
     };
     ps_status status;
-    if (wait && check_may_wait_for_copy(state, &work) < 0) {
+    if (wait && check_may_wait_for_copy(&work) < 0) {
         return -1;
     }
     ENQUEUE_WITHOUT_GIL(
         status, transfer->stream,
         copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));
     if (status == PS_SUCCESS && wait) {
-        status = wait_for_work(state, &work, NO_TIMEOUT);
+        status = wait_for_work(&work, NO_TIMEOUT);
         if (status == PS_RAISED) {
             /* A signal ended the wait; the copy is still running. */
             if (begin_use(transfer) == PS_SUCCESS) {
@@ -133,8 +133,7 @@ run_copy(struct module_state *state, struct transfer *transfer,
             }
         }
     }
-    return zero_or_raise(state, transfer->stream->device->runtime, "a copy",
-                         status);
+    return zero_or_raise(transfer->stream->device->runtime, "a copy", status);
 }
 
 int
@@ -165,24 +164,23 @@ work_stream(struct span *span, struct ps_stream *given)
 /* Run a copy on the stream given, or on the leader's current one.  The
  * transfer names the blocks that it uses. */
 static int
-copy_on(struct module_state *state, struct span *leader,
-        struct ps_stream *given, struct transfer transfer, struct span *to,
-        struct span *from, bool wait)
+copy_on(struct span *leader, struct ps_stream *given, struct transfer transfer,
+        struct span *to, struct span *from, bool wait)
 {
     transfer.stream = work_stream(leader, given);
     if (transfer.stream == NULL) {
         return -1;
     }
-    int result = run_copy(state, &transfer, to, from, wait);
-    stream_release(state, transfer.stream);
+    int result = run_copy(&transfer, to, from, wait);
+    stream_release(transfer.stream);
     return result;
 }
 
 /* To the backend of one side, the other side is plain host memory whose
  * streams it does not know.  Wait for those streams, and for the copy. */
 static int
-copy_between_backends(struct module_state *state, struct span *to,
-                      struct span *from, struct ps_stream *given)
+copy_between_backends(struct span *to, struct span *from,
+                      struct ps_stream *given)
 {
     struct span *host = from->block->host ? from : to;
     struct span *other = host == from ? to : from;
@@ -193,31 +191,30 @@ copy_between_backends(struct module_state *state, struct span *to,
                      device_of(to)->runtime->backend->name);
         return -1;
     }
-    if (span_settle(state, host, NULL) < 0) {
+    if (span_settle(host, NULL) < 0) {
         return -1;
     }
     struct transfer transfer = {NULL};
-    return copy_on(state, other, given, transfer, to, from, true);
+    return copy_on(other, given, transfer, to, from, true);
 }
 
 /* Copy between devices, on the source's current stream and in the order of the
  * destination's, as torch does. */
 static int
-copy_between_devices(struct module_state *state, struct span *to,
-                     struct span *from, bool wait)
+copy_between_devices(struct span *to, struct span *from, bool wait)
 {
     struct ps_stream *theirs = work_stream(from, NULL);
     struct ps_stream *ours = work_stream(to, NULL);
     struct transfer transfer = {theirs, to->block, from->block};
-    int result = stream_wait_stream(state, theirs, ours);
+    int result = stream_wait_stream(theirs, ours);
     if (result == 0) {
-        result = run_copy(state, &transfer, to, from, wait);
+        result = run_copy(&transfer, to, from, wait);
     }
     if (result == 0) {
-        result = stream_wait_stream(state, ours, theirs);
+        result = stream_wait_stream(ours, theirs);
     }
-    stream_release(state, ours);
-    stream_release(state, theirs);
+    stream_release(ours);
+    stream_release(theirs);
     return result;
 }
 
@@ -255,31 +252,30 @@ is_pageable(struct span *span)
 }
 
 int
-span_copy(struct module_state *state, struct span *to, struct span *from,
-          struct ps_stream *stream, bool non_blocking)
+span_copy(struct span *to, struct span *from, struct ps_stream *stream,
+          bool non_blocking)
 {
     if (check(to, from) < 0) {
         return -1;
     }
     if (device_of(to)->runtime != device_of(from)->runtime) {
-        return copy_between_backends(state, to, from, stream);
+        return copy_between_backends(to, from, stream);
     }
     bool host = to->block->host || from->block->host;
     bool wait = is_pageable(to) || is_pageable(from) ||
                 (!non_blocking && (host || to->foreign));
     bool pinned = to->block->pinned || from->block->pinned;
     if (device_of(from) != device_of(to) && !pinned && stream == NULL) {
-        return copy_between_devices(state, to, from, wait);
+        return copy_between_devices(to, from, wait);
     }
     /* Pinned memory belongs to every device, so the other side leads. */
     struct span *leader = from->block->pinned ? to : from;
     struct transfer transfer = {NULL, to->block, from->block};
-    return copy_on(state, leader, stream, transfer, to, from, wait);
+    return copy_on(leader, stream, transfer, to, from, wait);
 }
 
 int
-span_fill(struct module_state *state, struct span *span, uint8_t value,
-          struct ps_stream *given)
+span_fill(struct span *span, uint8_t value, struct ps_stream *given)
 {
     if (span->block->read_only) {
         PyErr_SetString(PyExc_ValueError, "the Buffer is read-only");
@@ -294,20 +290,19 @@ span_fill(struct module_state *state, struct span *span, uint8_t value,
     ENQUEUE_WITHOUT_GIL(
         status, stream,
         fill(&transfer, span->data, value, (size_t)span->nbytes));
-    stream_release(state, stream);
-    return zero_or_raise(state, device_of(span)->runtime, "a fill", status);
+    stream_release(stream);
+    return zero_or_raise(device_of(span)->runtime, "a fill", status);
 }
 
 static int
-wait_for(struct module_state *state, struct ps_stream *user,
-         struct ps_stream *stream)
+wait_for(struct ps_stream *user, struct ps_stream *stream)
 {
     ps_status status;
     if (stream == user) {
         return 0;
     }
     if (stream != NULL) {
-        return stream_wait_stream(state, stream, user);
+        return stream_wait_stream(stream, user);
     }
     if (is_own_stream(user)) {
         /* The work queued before the callable has completed. */
@@ -318,31 +313,30 @@ wait_for(struct module_state *state, struct ps_stream *user,
         .device = user->device,
         .stream = user,
     };
-    status = wait_for_work(state, &work, NO_TIMEOUT);
-    return zero_or_raise(state, user->device->runtime, work.operation, status);
+    status = wait_for_work(&work, NO_TIMEOUT);
+    return zero_or_raise(user->device->runtime, work.operation, status);
 }
 
 int
-span_settle(struct module_state *state, struct span *span,
-            struct ps_stream *stream)
+span_settle(struct span *span, struct ps_stream *stream)
 {
     struct ps_stream *current = work_stream(span, NULL);
     struct ps_stream **users;
     size_t count;
     ps_status status = ps_block_streams(span->block, &users, &count);
     if (status != PS_SUCCESS) {
-        stream_release(state, current);
-        raise_status(state, device_of(span)->runtime,
-                     "finding a Buffer's work", status);
+        stream_release(current);
+        raise_status(device_of(span)->runtime, "finding a Buffer's work",
+                     status);
         return -1;
     }
-    int result = wait_for(state, current, stream);
-    stream_release(state, current);
+    int result = wait_for(current, stream);
+    stream_release(current);
     for (size_t i = 0; i < count; i++) {
         if (result == 0) {
-            result = wait_for(state, users[i], stream);
+            result = wait_for(users[i], stream);
         }
-        stream_release(state, users[i]);
+        stream_release(users[i]);
     }
     free(users);
     return result;

@@ -11,14 +11,12 @@ int span_check_stream(struct span *span, struct ps_stream *stream);
 
 /* Buffer.copy_ and Buffer.fill_; stream NULL: the current one of the device
  * memory.  -1 with an exception. */
-int span_copy(struct module_state *state, struct span *to, struct span *from,
-              struct ps_stream *stream, bool non_blocking);
-int span_fill(struct module_state *state, struct span *span, uint8_t value,
-              struct ps_stream *stream);
+int span_copy(struct span *to, struct span *from, struct ps_stream *stream,
+              bool non_blocking);
+int span_fill(struct span *span, uint8_t value, struct ps_stream *stream);
 
 /* Make the stream (NULL: the caller, with the GIL released) wait for all work
  * known to use the memory; -1 with an exception. */
-int span_settle(struct module_state *state, struct span *span,
-                struct ps_stream *stream);
+int span_settle(struct span *span, struct ps_stream *stream);
 
 #endif

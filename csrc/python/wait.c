@@ -292,8 +292,7 @@ trace(const struct work *work)
 }
 
 ps_status
-wait_for_work(struct module_state *state, const struct work *work,
-              int64_t timeout_ns)
+wait_for_work(const struct work *work, int64_t timeout_ns)
 {
     ps_status status;
     if (check_may_wait(work) < 0) {
@@ -304,20 +303,18 @@ wait_for_work(struct module_state *state, const struct work *work,
     if (status == PS_ERROR_NOT_SUPPORTED) {
         status = wait_notified(work, timeout_ns);
     }
-    memory_settle(state, work->device->runtime);
+    memory_settle(work->device->runtime);
     return status;
 }
 
 PyObject *
-waited(struct module_state *state, const struct work *work, PyObject *timeout,
-       int64_t timeout_ns)
+waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
 {
-    ps_status status = wait_for_work(state, work, timeout_ns);
+    ps_status status = wait_for_work(work, timeout_ns);
     if (status == PS_ERROR_TIMED_OUT) {
         return PyErr_Format(PyExc_TimeoutError,
                             "%s: the work was not done after %S s; it goes on",
                             work->operation, timeout);
     }
-    return none_or_raise(state, work->device->runtime, work->operation,
-                         status);
+    return none_or_raise(work->device->runtime, work->operation, status);
 }

@@ -54,13 +54,12 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
 /* Wait with the GIL released.  Signal handlers run meanwhile if the backend
  * can end a wait or there is a timeout.  PS_ERROR_NOT_READY: the time is
  * up. */
-ps_status wait_for_work(struct module_state *state, const struct work *work,
-                        int64_t timeout_ns);
+ps_status wait_for_work(const struct work *work, int64_t timeout_ns);
 
 /* Likewise, for a method or a function: None; NULL with an exception,
  * TimeoutError after `timeout`, which is timeout_ns. */
-PyObject *waited(struct module_state *state, const struct work *work,
-                 PyObject *timeout, int64_t timeout_ns);
+PyObject *
+waited(const struct work *work, PyObject *timeout, int64_t timeout_ns);
 
 struct ps_mailbox;
 /* ps_mailbox_wait with the GIL released; signal handlers run meanwhile. */

@@ -82,7 +82,7 @@ check_generation(PyObject *self)
 /* The work of an object that the caller holds: an Event's, a device's or a
  * stream's.  The caller releases the stream. */
 static int
-work_of(struct module_state *state, PyObject *object, struct work *work)
+work_of(PyObject *object, struct work *work)
 {
     *work = (struct work){.operation = "waiting for an object"};
     if (is_event(object)) {
@@ -90,11 +90,11 @@ work_of(struct module_state *state, PyObject *object, struct work *work)
         work->device = atomic_load(&work->event->device);
         return 0;
     }
-    if (PyObject_TypeCheck(object, state->device_type)) {
-        work->device = device_argument(state, "watch", -1, object);
+    if (PyObject_TypeCheck(object, module_state.device_type)) {
+        work->device = device_argument("watch", -1, object);
         return work->device != NULL ? 0 : -1;
     }
-    work->stream = stream_named(state, "watch", object);
+    work->stream = stream_named("watch", object);
     if (work->stream == NULL) {
         return -1;
     }
@@ -143,16 +143,15 @@ watch_work(struct ps_mailbox *mailbox, const struct work *work, uint64_t token)
 static PyObject *
 Waiter_watch(PyObject *self, PyObject *args)
 {
-    struct module_state *state = state_of(self);
     PyObject *object;
     unsigned long long token;
     struct work work;
     if (!PyArg_ParseTuple(args, "OK:watch", &object, &token) ||
-        check_generation(self) < 0 || work_of(state, object, &work) < 0) {
+        check_generation(self) < 0 || work_of(object, &work) < 0) {
         return NULL;
     }
     if (check_may_wait(&work) < 0) {
-        stream_release(state, work.stream);
+        stream_release(work.stream);
         return NULL;
     }
     struct ps_runtime *runtime =
@@ -161,8 +160,8 @@ Waiter_watch(PyObject *self, PyObject *args)
         as_waiter(self)->shared = true;
     }
     ps_status status = watch_work(as_waiter(self)->mailbox, &work, token);
-    stream_release(state, work.stream);
-    return none_or_raise(state, runtime, "waiting for an object", status);
+    stream_release(work.stream);
+    return none_or_raise(runtime, "waiting for an object", status);
 }
 
 static int
@@ -306,9 +305,8 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyObject *
-Waiter_check(PyObject *self, PyObject *args)
+Waiter_check(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    struct module_state *state = state_of(self);
     PyObject *object;
     int status;
     if (!PyArg_ParseTuple(args, "Oi:check", &object, &status)) {
@@ -324,7 +322,7 @@ Waiter_check(PyObject *self, PyObject *args)
     else {
         return raise_expected("check", "a Stream or an Event", "obj", object);
     }
-    return none_or_raise(state, runtime, "await", status);
+    return none_or_raise(runtime, "await", status);
 }
 
 static PyObject *
@@ -391,14 +389,13 @@ PyType_Spec waiter_spec =
 /* The iterator of an await: an empty one if the work has completed, else one
  * that suspends the running task. */
 static PyObject *
-await(struct module_state *state, PyObject *self, struct ps_runtime *runtime,
-      ps_status status)
+await(PyObject *self, struct ps_runtime *runtime, ps_status status)
 {
     if (status == PS_SUCCESS) {
-        return PyObject_GetIter(state->empty_tuple);
+        return PyObject_GetIter(module_state.empty_tuple);
     }
     if (status != PS_ERROR_NOT_READY) {
-        return raise_status(state, runtime, "await", status);
+        return raise_status(runtime, "await", status);
     }
     PyObject *module = PyImport_ImportModule("pystreams._asyncio");
     PyObject *iterator =
@@ -412,7 +409,7 @@ PyObject *
 Event_await(PyObject *self)
 {
     struct ps_event *event = ((EventObject *)self)->event;
-    return await(state_of(self), self, event->runtime, ps_event_query(event));
+    return await(self, event->runtime, ps_event_query(event));
 }
 
 PyObject *
@@ -423,7 +420,6 @@ Stream_await(PyObject *self)
         return NULL;
     }
     ps_status status = stream_query(use.stream);
-    stream_use_end(self, &use);
-    return await(state_of(self), self, ((StreamObject *)self)->device->runtime,
-                 status);
+    stream_use_end(&use);
+    return await(self, ((StreamObject *)self)->device->runtime, status);
 }

@@ -13,18 +13,16 @@
 
 /* Release the stream and return None, or raise what queueing failed with. */
 static PyObject *
-queued(struct module_state *state, struct ps_stream *stream,
-       const char *operation, ps_status status)
+queued(struct ps_stream *stream, const char *operation, ps_status status)
 {
     struct ps_runtime *runtime = stream->device->runtime;
-    stream_release(state, stream);
-    return none_or_raise(state, runtime, operation, status);
+    stream_release(stream);
+    return none_or_raise(runtime, operation, status);
 }
 
 static PyObject *
-sleep_cycles(PyObject *module, PyObject *args)
+sleep_cycles(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     int type;
     PyObject *cycles, *argument = NULL;
     ps_status status;
@@ -36,19 +34,17 @@ sleep_cycles(PyObject *module, PyObject *args)
         find_runtime(type) == NULL) {
         return NULL;
     }
-    struct ps_stream *stream =
-        stream_or_current(state, "_sleep", type, argument);
+    struct ps_stream *stream = stream_or_current("_sleep", type, argument);
     if (stream == NULL) {
         return NULL;
     }
     ENQUEUE_WITHOUT_GIL(status, stream, ps_stream_sleep(stream, count));
-    return queued(state, stream, "sleep", status);
+    return queued(stream, "sleep", status);
 }
 
 static PyObject *
-launch_host_function(PyObject *module, PyObject *args)
+launch_host_function(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     PyObject *argument, *function, *data = NULL;
     ps_handle address, data_address = 0;
     ps_status status;
@@ -65,41 +61,38 @@ launch_host_function(PyObject *module, PyObject *args)
                             "launch_host_function() expects the address of a "
                             "C function for function, but got 0");
     }
-    struct ps_stream *stream =
-        stream_named(state, "launch_host_function", argument);
+    struct ps_stream *stream = stream_named("launch_host_function", argument);
     if (stream == NULL) {
         return NULL;
     }
     ENQUEUE(status, stream,
             ps_stream_host_function(stream, (ps_host_function)address,
                                     (void *)data_address));
-    return queued(state, stream, "host functions", status);
+    return queued(stream, "host functions", status);
 }
 
 static PyObject *
-fail(PyObject *module, PyObject *args)
+fail(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     PyObject *argument;
     int failure;
     ps_status status;
     if (!PyArg_ParseTuple(args, "Oi:fail", &argument, &failure)) {
         return NULL;
     }
-    struct ps_stream *stream = stream_named(state, "fail", argument);
+    struct ps_stream *stream = stream_named("fail", argument);
     if (stream == NULL) {
         return NULL;
     }
     ENQUEUE(status, stream, ps_stream_fail(stream, failure));
-    return queued(state, stream, "fault injection", status);
+    return queued(stream, "fault injection", status);
 }
 
 static PyObject *
-raw_stream_create(PyObject *module, PyObject *args)
+raw_stream_create(PyObject *Py_UNUSED(module), PyObject *args)
 {
     ps_handle handle = 0;
-    struct ps_device *device =
-        parse_device(module, args, "i|O:raw_stream_create");
+    struct ps_device *device = parse_device(args, "i|O:raw_stream_create");
     ps_status status;
     if (device == NULL) {
         return NULL;
@@ -112,16 +105,14 @@ raw_stream_create(PyObject *module, PyObject *args)
     if (result == NULL && status == PS_SUCCESS) {
         WITHOUT_GIL(
             status = backend->stream_destroy(backend, device->index, handle));
-        report_cleanup_on(state_of_module(module), device,
-                          "destroying a stream", status);
+        report_cleanup_on(device, "destroying a stream", status);
     }
     return result;
 }
 
 static PyObject *
-raw_stream_destroy(PyObject *module, PyObject *args)
+raw_stream_destroy(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct module_state *state = state_of_module(module);
     int type, index;
     PyObject *argument;
     ps_handle handle;
@@ -136,7 +127,7 @@ raw_stream_destroy(PyObject *module, PyObject *args)
         return PyLong_FromLong(PS_ERROR_INVALID_HANDLE);
     }
     struct ps_device *device =
-        device_argument(state, "raw_stream_destroy", type, NULL);
+        device_argument("raw_stream_destroy", type, NULL);
     if (device == NULL) {
         return NULL;
     }

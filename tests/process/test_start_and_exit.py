@@ -228,6 +228,24 @@ print(sorted((set(sys.modules) - before) & heavy))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_a_second_import_finds_the_same_types(run_python):
+    """As it finds the same devices, which both modules' streams are of."""
+    code = """
+import sys
+import pystreams
+first, stream = pystreams, pystreams.Stream("cpu")
+for name in [name for name in sys.modules if name.startswith("pystreams")]:
+    del sys.modules[name]
+import pystreams
+assert pystreams is not first and pystreams._C is not first._C
+assert pystreams.Stream is first.Stream
+assert pystreams.AcceleratorError is first.AcceleratorError
+pystreams.Event("cpu").record(stream)
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_counting_devices_leaves_the_process_fit_to_fork(run_python):
     """cuInit before a fork would make CUDA unusable in the child."""
     code = """
