@@ -29,16 +29,14 @@ set_keyword(const struct signature *signature, PyObject *name, PyObject *value,
         i++;
     }
     if (signature->names[i] == NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() got an unexpected keyword argument '%U'",
-                     signature->function, name);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "%s() got an unexpected keyword argument '%U'",
+                      signature->function, name);
     }
     if (values[i] != NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() got multiple values for argument '%U'",
-                     signature->function, name);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "%s() got multiple values for argument '%U'",
+                      signature->function, name);
     }
     values[i] = value;
     return 0;
@@ -50,11 +48,11 @@ set_positional(const struct signature *signature, PyObject *const *args,
                Py_ssize_t nargs, PyObject **values)
 {
     if (nargs > signature->positional) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() takes at most %d positional argument%s (%zd given)",
-                     signature->function, signature->positional,
-                     signature->positional == 1 ? "" : "s", nargs);
-        return -1;
+        return refuse(
+            PyExc_TypeError,
+            "%s() takes at most %d positional argument%s (%zd given)",
+            signature->function, signature->positional,
+            signature->positional == 1 ? "" : "s", nargs);
     }
     for (int i = 0; signature->names[i] != NULL; i++) {
         values[i] = i < nargs ? args[i] : NULL;
@@ -67,10 +65,9 @@ check_required(const struct signature *signature, PyObject *const *values)
 {
     for (int i = 0; i < signature->required; i++) {
         if (values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "%s() missing required argument '%s'",
-                         signature->function, signature->names[i]);
-            return -1;
+            return refuse(PyExc_TypeError,
+                          "%s() missing required argument '%s'",
+                          signature->function, signature->names[i]);
         }
     }
     return 0;
@@ -152,22 +149,29 @@ raise_expected(const char *function, const char *expected, const char *name,
 }
 
 int
+refuse_type(const char *function, const char *expected, const char *name,
+            PyObject *argument)
+{
+    raise_expected(function, expected, name, argument);
+    return -1;
+}
+
+int
 int_argument(const char *function, const char *name, PyObject *argument,
              Py_ssize_t *value)
 {
     if (!PyIndex_Check(argument)) {
-        raise_expected(function, "an int", name, argument);
-        return -1;
+        return refuse_type(function, "an int", name, argument);
     }
     *value = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
     if (*value != -1 || !PyErr_Occurred()) {
         return 0;
     }
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-        PyErr_Format(PyExc_OverflowError,
-                     "%s() expects an int of at most 64 bits for %s, but got "
-                     "%S",
-                     function, name, argument);
+        PyErr_Format(
+            PyExc_OverflowError,
+            "%s() expects an int of at most 64 bits for %s, but got %S",
+            function, name, argument);
     }
     return -1;
 }
@@ -177,8 +181,7 @@ clamped_argument(const char *function, const char *name, PyObject *argument,
                  int *value)
 {
     if (!PyIndex_Check(argument)) {
-        raise_expected(function, "an int", name, argument);
-        return -1;
+        return refuse_type(function, "an int", name, argument);
     }
     Py_ssize_t wide = PyNumber_AsSsize_t(argument, NULL);
     *value = (int)Py_MAX(INT_MIN, Py_MIN(wide, INT_MAX));
@@ -198,17 +201,15 @@ handle_argument(const char *function, const char *name, PyObject *argument,
                 ps_handle *handle)
 {
     if (!PyLong_Check(argument)) {
-        raise_expected(function, "an int", name, argument);
-        return -1;
+        return refuse_type(function, "an int", name, argument);
     }
     unsigned long long value = PyLong_AsUnsignedLongLong(argument);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s() expects an int from 0 to %llu for %s, but got "
-                         "%S",
-                         function, (unsigned long long)UINTPTR_MAX, name,
-                         argument);
+            PyErr_Format(
+                PyExc_ValueError,
+                "%s() expects an int from 0 to %llu for %s, but got %S",
+                function, (unsigned long long)UINTPTR_MAX, name, argument);
         }
         return -1;
     }

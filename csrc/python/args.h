@@ -4,6 +4,7 @@
 #ifndef PYSTREAMS_PYTHON_ARGS_H
 #define PYSTREAMS_PYTHON_ARGS_H
 
+#include "errors.h"
 #include "module.h"
 
 /* A function's parameters: the first `positional` may be given by position,
@@ -70,9 +71,12 @@ parse_optional(const char *function, const char *name, PyObject *const *args,
     return 0;
 }
 
-/* Raise TypeError for an argument of the wrong type; always returns NULL. */
+/* Raise TypeError for an argument of the wrong type; always returns NULL, and
+ * -1. */
 PyObject *raise_expected(const char *function, const char *expected,
                          const char *name, PyObject *argument);
+int refuse_type(const char *function, const char *expected, const char *name,
+                PyObject *argument);
 
 /* The value of an int; if it does not fit, OverflowError, or the nearest that
  * does.  -1 with an exception. */

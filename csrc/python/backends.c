@@ -29,10 +29,9 @@ devices_from_environment(const char *variable, int least)
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno != 0 || *end != '\0' || value < least || value > MOST) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s must be a number of devices from %d to %d, got '%s'",
-                     variable, least, MOST, text);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "%s must be a number of devices from %d to %d, got '%s'",
+                      variable, least, MOST, text);
     }
     return (int)value;
 }
@@ -58,11 +57,10 @@ memory_from_environment(const char *variable, uint64_t *nbytes)
     }
     if (errno != 0 || !isdigit((unsigned char)*text) || unit == UNITS ||
         count == 0 || count > (uint64_t)PTRDIFF_MAX >> 10 * unit) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s must be a number of bytes, KiB, MiB, GiB or TiB "
-                     "above 0, such as '4GiB' or '65536', got '%s'",
-                     variable, text);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "%s must be a number of bytes, KiB, MiB, GiB or TiB "
+                      "above 0, such as '4GiB' or '65536', got '%s'",
+                      variable, text);
     }
     *nbytes = (uint64_t)count << 10 * unit;
     return 0;
@@ -191,19 +189,16 @@ forced_runtime(const char *name)
         return NULL;
     }
     if (runtime == NULL) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "PYSTREAMS_ACCELERATOR names an unknown device type: "
-                     "'%s'",
-                     name);
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "PYSTREAMS_ACCELERATOR names an unknown device type: '%s'", name);
         return NULL;
     }
     ps_status status = count_devices(runtime, &count);
     if (status != PS_SUCCESS) {
         PyErr_Format(
             PyExc_RuntimeError,
-            "PYSTREAMS_ACCELERATOR is '%s', which is not "
-            "available: %s",
-            name,
+            "PYSTREAMS_ACCELERATOR is '%s', which is not available: %s", name,
             runtime->registered->status_text(runtime->registered, status));
         return NULL;
     }
@@ -243,10 +238,10 @@ static void *
 capsule_pointer(PyObject *capsule, const char *name)
 {
     if (!PyCapsule_IsValid(capsule, name)) {
-        return PyErr_Format(PyExc_TypeError,
-                            "register_backend() expects a capsule named "
-                            "\"%s\", but got %R",
-                            name, capsule);
+        return PyErr_Format(
+            PyExc_TypeError,
+            "register_backend() expects a capsule named \"%s\", but got %R",
+            name, capsule);
     }
     return PyCapsule_GetPointer(capsule, name);
 }

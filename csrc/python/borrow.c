@@ -20,10 +20,9 @@ claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
     bool overflow = false, empty = false;
     for (int i = 0; i < claim->ndim; i++) {
         if (claim->shape[i] < 0) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s has a negative extent: shape[%d] is %lld",
-                         claim->what, i, (long long)claim->shape[i]);
-            return -1;
+            return refuse(PyExc_ValueError,
+                          "%s has a negative extent: shape[%d] is %lld",
+                          claim->what, i, (long long)claim->shape[i]);
         }
         empty = empty || claim->shape[i] == 0;
         overflow =
@@ -33,10 +32,9 @@ claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
     if (!empty &&
         (overflow || __builtin_mul_overflow(count, claim->item_bits, &bits) ||
          bits > INT64_MAX - 7)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s has extents whose size in bytes overflows",
-                     claim->what);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "%s has extents whose size in bytes overflows",
+                      claim->what);
     }
     *nbytes = (Py_ssize_t)((bits + 7) / 8);
     return 0;
@@ -51,12 +49,11 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
     }
     for (int i = claim->ndim; i-- > 0;) {
         if (claim->shape[i] != 1 && claim->strides[i] != expected) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s is not C-contiguous: strides[%d] is %lld, where "
-                         "%lld is expected; make a contiguous copy of it",
-                         claim->what, i, (long long)claim->strides[i],
-                         (long long)expected);
-            return -1;
+            return refuse(PyExc_ValueError,
+                          "%s is not C-contiguous: strides[%d] is %lld, where "
+                          "%lld is expected; make a contiguous copy of it",
+                          claim->what, i, (long long)claim->strides[i],
+                          (long long)expected);
         }
         expected *= claim->shape[i];
     }
@@ -80,22 +77,19 @@ check_place(const struct claim *claim, const char *address)
                                                  address, &owner));
     struct handle_text text = handle_text((ps_handle)address);
     if (status == PS_ERROR_INVALID_VALUE) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s claims memory of %s:%d at %s, where there is none",
-                     claim->what, backend->name, device->index, text.chars);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "%s claims memory of %s:%d at %s, where there is none",
+                      claim->what, backend->name, device->index, text.chars);
     }
     if (status != PS_SUCCESS) {
-        raise_status(device->runtime, "asking for an address's device",
-                     status);
-        return -1;
+        return zero_or_raise(device->runtime, "asking for an address's device",
+                             status);
     }
     if (owner != device->index) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s claims memory of %s:%d at %s, which is of %s:%d",
-                     claim->what, backend->name, device->index, text.chars,
-                     backend->name, owner);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "%s claims memory of %s:%d at %s, which is of %s:%d",
+                      claim->what, backend->name, device->index, text.chars,
+                      backend->name, owner);
     }
     return 0;
 }
@@ -110,11 +104,10 @@ check_address(const struct claim *claim, Py_ssize_t nbytes)
     if (first == NULL ||
         (uintptr_t)first > UINTPTR_MAX - (uintptr_t)(nbytes - 1)) {
         struct handle_text text = handle_text((ps_handle)first);
-        PyErr_Format(PyExc_ValueError,
-                     "%s claims %zd bytes at the address %s, where they "
-                     "cannot be",
-                     claim->what, nbytes, text.chars);
-        return -1;
+        return refuse(
+            PyExc_ValueError,
+            "%s claims %zd bytes at the address %s, where they cannot be",
+            claim->what, nbytes, text.chars);
     }
     if (claim->device == NULL) {
         return 0;
@@ -178,8 +171,7 @@ claim_hold(const struct claim *claim, struct ps_device *host_device,
     ps_status status = ps_block_borrow(device, &loan, &span->block);
     if (status != PS_SUCCESS) {
         PyMem_Free(debt);
-        raise_status(device->runtime, "borrowing memory", status);
-        return -1;
+        return zero_or_raise(device->runtime, "borrowing memory", status);
     }
     span->data = claim->data;
     span->nbytes = nbytes;
@@ -208,11 +200,10 @@ protocol_stream(struct ps_device *device, const char *function,
         return NULL;
     }
     if (handle == 0) {
-        PyErr_Format(
-            PyExc_ValueError,
-            "%s() expects a stream's number other than 0 for %s, as 0 "
-            "is ambiguous: 1 is the default stream, 2 the thread's",
-            function, name);
+        PyErr_Format(PyExc_ValueError,
+                     "%s() expects a stream's number other than 0 for %s, as "
+                     "0 is ambiguous: 1 is the default stream, 2 the thread's",
+                     function, name);
         return NULL;
     }
     if (handle <= 2 &&

@@ -36,8 +36,7 @@ int
 buffer_check_open(PyObject *self)
 {
     if (((BufferObject *)self)->block == NULL) {
-        PyErr_SetString(PyExc_ValueError, "the Buffer is closed");
-        return -1;
+        return refuse(PyExc_ValueError, "the Buffer is closed");
     }
     return 0;
 }
@@ -50,9 +49,8 @@ buffer_check_usable(PyObject *op)
         return -1;
     }
     if (self->block->generation != ps_generation()) {
-        raise_status(self->block->device->runtime, "using a Buffer",
-                     PS_ERROR_FOREIGN);
-        return -1;
+        return zero_or_raise(self->block->device->runtime, "using a Buffer",
+                             PS_ERROR_FOREIGN);
     }
     return 0;
 }
@@ -180,10 +178,10 @@ allocation_stream(struct ps_device *device, PyObject *argument)
     }
     struct ps_stream *stream = stream_named("Buffer", argument);
     if (stream != NULL && stream->device != device) {
-        PyErr_Format(PyExc_ValueError,
-                     "Buffer() expects a stream of %s:%d for stream, but got "
-                     "%R",
-                     device->runtime->backend->name, device->index, argument);
+        PyErr_Format(
+            PyExc_ValueError,
+            "Buffer() expects a stream of %s:%d for stream, but got %R",
+            device->runtime->backend->name, device->index, argument);
         stream_release(stream);
         return NULL;
     }
@@ -206,11 +204,10 @@ nbytes_argument(PyObject *argument, Py_ssize_t *nbytes)
         return -1;
     }
     if (*nbytes < 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "Buffer() expects an int of at least 0 for nbytes, but "
-                     "got %zd",
-                     *nbytes);
-        return -1;
+        return refuse(
+            PyExc_ValueError,
+            "Buffer() expects an int of at least 0 for nbytes, but got %zd",
+            *nbytes);
     }
     return 0;
 }
@@ -232,11 +229,10 @@ Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
     }
     PyObject *order = values[2] != Py_None ? values[2] : NULL;
     if (pinned && order != NULL) {
-        PyErr_SetString(PyExc_ValueError,
-                        "Buffer() expects None for stream with "
-                        "pin_memory=True: pinned memory is not allocated in "
-                        "stream order");
-        return NULL;
+        return PyErr_Format(
+            PyExc_ValueError,
+            "Buffer() expects None for stream with pin_memory=True: pinned "
+            "memory is not allocated in stream order");
     }
     struct ps_device *device = device_argument("Buffer", -1, values[1]);
     if (device != NULL && pinned) {
@@ -389,10 +385,10 @@ Buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (value < 0 || value > 255) {
-        return PyErr_Format(PyExc_ValueError,
-                            "fill_() expects an int from 0 to 255 for byte, "
-                            "but got %zd",
-                            value);
+        return PyErr_Format(
+            PyExc_ValueError,
+            "fill_() expects an int from 0 to 255 for byte, but got %zd",
+            value);
     }
     return fill_with(self, "fill_", (uint8_t)value, values[1]);
 }
@@ -581,12 +577,11 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
         return -1;
     }
     if (!self->block->host) {
-        PyErr_Format(PyExc_BufferError,
-                     "the host cannot address memory of %s:%d; copy it to a "
-                     "pinned Buffer, or use tobytes()",
-                     device_of(self)->runtime->backend->name,
-                     device_of(self)->index);
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "the host cannot address memory of %s:%d; copy it to a "
+                      "pinned Buffer, or use tobytes()",
+                      device_of(self)->runtime->backend->name,
+                      device_of(self)->index);
     }
     /* memoryview() asks for no writable view, and gets one. */
     if (ps_races_are_on() &&

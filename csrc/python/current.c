@@ -363,20 +363,18 @@ parse_stream_query(const char *function, PyObject *const *args,
                    PyTypeObject **class)
 {
     if (nargs < 1 || nargs > 3 || !PyLong_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() expects an int for type, and device and cls at "
-                     "most after it",
-                     function);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "%s() expects an int for type, and device and cls at "
+                      "most after it",
+                      function);
     }
     *class = nargs > 2 && args[2] != Py_None ? (PyTypeObject *)args[2]
                                              : module_state.stream_type;
     if (*class != module_state.stream_type &&
         *class != module_state.cuda_stream_type) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() expects Stream or cuda.Stream for cls, but got %R",
-                     function, args[2]);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "%s() expects Stream or cuda.Stream for cls, but got %R",
+                      function, args[2]);
     }
     long type = PyLong_AsLong(args[0]);
     if ((type == -1 && PyErr_Occurred()) || find_runtime(type) == NULL) {

@@ -100,10 +100,10 @@ raise_unknown_type(const char *text, size_t length)
     }
     PyObject *name = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
     if (name != NULL) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "Expected one of %s device type at start of device "
-                     "string: %U",
-                     names, name);
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "Expected one of %s device type at start of device string: %U",
+            names, name);
         Py_DECREF(name);
     }
 }
@@ -114,12 +114,10 @@ device_name_parse(PyObject *object, struct device_name *name)
     Py_ssize_t size;
     const char *text = PyUnicode_AsUTF8AndSize(object, &size);
     if (text == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "Invalid device string: %R", object);
-        return -1;
+        return refuse(PyExc_RuntimeError, "Invalid device string: %R", object);
     }
     if (size == 0) {
-        PyErr_SetString(PyExc_RuntimeError, "Device string must not be empty");
-        return -1;
+        return refuse(PyExc_RuntimeError, "Device string must not be empty");
     }
     const char *colon = strchr(text, ':');
     size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
@@ -128,8 +126,7 @@ device_name_parse(PyObject *object, struct device_name *name)
     bool named = type >= 0 || (length > 0 && strspn(text, letters) == length);
     if (strlen(text) != (size_t)size || !named ||
         (colon != NULL && index < 0)) {
-        PyErr_Format(PyExc_RuntimeError, "Invalid device string: %R", object);
-        return -1;
+        return refuse(PyExc_RuntimeError, "Invalid device string: %R", object);
     }
     if (type < 0) {
         raise_unknown_type(text, length);
@@ -189,15 +186,12 @@ index_argument(const char *function, const char *name, PyObject *argument,
         return -1;
     }
     if (value < 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "Device index must not be negative");
-        return -1;
+        return refuse(PyExc_RuntimeError, "Device index must not be negative");
     }
     if (value > INT_MAX) {
-        PyErr_Format(PyExc_OverflowError,
-                     "Device index must be at most %d, got %zd", INT_MAX,
-                     value);
-        return -1;
+        return refuse(PyExc_OverflowError,
+                      "Device index must be at most %d, got %zd", INT_MAX,
+                      value);
     }
     *index = (int)value;
     return 0;
@@ -248,9 +242,8 @@ device_name_argument(const char *function, const char *parameter, int type,
         return indexed == 1 ? 0 : -1;
     }
     if (expected >= 0 && name->type != expected) {
-        PyErr_Format(PyExc_ValueError, "Expected a %s device, but got: %S",
-                     device_type_name(expected), argument);
-        return -1;
+        return refuse(PyExc_ValueError, "Expected a %s device, but got: %S",
+                      device_type_name(expected), argument);
     }
     return 0;
 }
@@ -319,8 +312,7 @@ device_switch(struct ps_device *device)
         WITHOUT_GIL(status = backend->device_set(backend, device->index));
     }
     if (status != PS_SUCCESS) {
-        raise_status(runtime, "setting the device", status);
-        return -1;
+        return zero_or_raise(runtime, "setting the device", status);
     }
     return previous->index;
 }
@@ -350,11 +342,10 @@ Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                   named);
         }
         if (name.index >= 0) {
-            PyErr_Format(PyExc_RuntimeError,
-                         "type (string) must not include an index because "
-                         "index was passed explicitly: %S",
-                         named);
-            return NULL;
+            return PyErr_Format(PyExc_RuntimeError,
+                                "type (string) must not include an index "
+                                "because index was passed explicitly: %S",
+                                named);
         }
         if (index_argument("device", "index", index, &name.index) < 0) {
             return NULL;

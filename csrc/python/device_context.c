@@ -210,9 +210,8 @@ DeviceContext_exit(PyObject *op, PyObject *const *Py_UNUSED(args),
     }
     struct entry *entry = *place;
     if (entry == NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "This thread did not enter the device context");
-        return NULL;
+        return PyErr_Format(PyExc_RuntimeError,
+                            "This thread did not enter the device context");
     }
     struct device_name name = {as_context(op)->type, entry->previous};
     *place = entry->earlier;

@@ -365,10 +365,9 @@ shut_down(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (!(timeout >= 0 && timeout < 1e9)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "shutdown() expects a number of seconds from 0 to 1e9 "
-                        "for timeout");
-        return NULL;
+        return PyErr_Format(PyExc_ValueError,
+                            "shutdown() expects a number of seconds from 0 to "
+                            "1e9 for timeout");
     }
     int64_t deadline = monotonic_ns() + (int64_t)(timeout * 1e9);
     finished = stop_jobs((int64_t)(timeout * 1e9));

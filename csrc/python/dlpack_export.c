@@ -82,10 +82,9 @@ place_of(struct span *span, int32_t *type, int32_t *id)
         *type = DLPACK_EXTENSION;
     }
     else {
-        PyErr_Format(PyExc_BufferError,
-                     "DLPack has no device type for memory of %s",
-                     backend->name);
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "DLPack has no device type for memory of %s",
+                      backend->name);
     }
     return 0;
 }
@@ -155,12 +154,10 @@ make_ready(struct span *span, PyObject *number)
     int overflow;
     if (span->block->host) {
         if (number != Py_None) {
-            PyErr_Format(
-                PyExc_ValueError,
-                "__dlpack__() expects None for stream of host memory, "
-                "but got %R",
-                number);
-            return -1;
+            return refuse(PyExc_ValueError,
+                          "__dlpack__() expects None for stream of host "
+                          "memory, but got %R",
+                          number);
         }
         return span_settle(span, NULL);
     }
@@ -227,11 +224,10 @@ parse_version(PyObject *version, bool *versioned)
     if (version != Py_None &&
         !(PyTuple_Check(version) &&
           PyArg_ParseTuple(version, "ii", &major, &minor))) {
-        PyErr_Format(PyExc_TypeError,
-                     "__dlpack__() expects None or a tuple (major, minor) for "
-                     "max_version, but got %R",
-                     version);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "__dlpack__() expects None or a tuple (major, minor) "
+                      "for max_version, but got %R",
+                      version);
     }
     *versioned = major >= DLPACK_MAJOR;
     return 0;
@@ -250,21 +246,19 @@ parse_place(struct span *span, PyObject *place, struct request *request)
         return 0;
     }
     if (!PyTuple_Check(place) || !PyArg_ParseTuple(place, "ii", &type, &id)) {
-        PyErr_Format(PyExc_TypeError,
-                     "__dlpack__() expects None or a tuple (device type, "
-                     "device id) for dl_device, but got %R",
-                     place);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "__dlpack__() expects None or a tuple (device type, "
+                      "device id) for dl_device, but got %R",
+                      place);
     }
     if (type == request->type && id == request->id) {
         return 0;
     }
     if (type != DLPACK_CPU) {
-        PyErr_Format(PyExc_BufferError,
-                     "memory of DLPack device (%d, %d) cannot be given as "
-                     "that of (%d, %d); copy it to a Buffer there",
-                     request->type, request->id, type, id);
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "memory of DLPack device (%d, %d) cannot be given as "
+                      "that of (%d, %d); copy it to a Buffer there",
+                      request->type, request->id, type, id);
     }
     request->to_host = !span->block->host;
     request->type = type;
@@ -290,16 +284,14 @@ parse_request(struct span *span, PyObject *const *values,
     }
     request->copy = wanted || request->to_host;
     if (request->to_host && copy != Py_None && !wanted) {
-        PyErr_SetString(PyExc_BufferError,
-                        "device memory cannot be given to the host without a "
-                        "copy, which copy=False forbids");
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "device memory cannot be given to the host without a "
+                      "copy, which copy=False forbids");
     }
     if (span->block->read_only && !request->versioned && !request->copy) {
-        PyErr_SetString(PyExc_BufferError,
-                        "read-only memory needs DLPack 1.0: ask with "
-                        "max_version=(1, 0), or with copy=True");
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "read-only memory needs DLPack 1.0: ask with "
+                      "max_version=(1, 0), or with copy=True");
     }
     return 0;
 }

@@ -45,11 +45,10 @@ read_versioned(PyObject *capsule, struct tensor *tensor)
     struct dlpack_versioned *versioned =
         PyCapsule_GetPointer(capsule, DLPACK_VERSIONED_NAME);
     if (versioned->major != DLPACK_MAJOR) {
-        PyErr_Format(PyExc_BufferError,
-                     "the DLPack capsule has version %u.%u, but only versions "
-                     "%d.x are understood",
-                     versioned->major, versioned->minor, DLPACK_MAJOR);
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "the DLPack capsule has version %u.%u, but only "
+                      "versions %d.x are understood",
+                      versioned->major, versioned->minor, DLPACK_MAJOR);
     }
     *tensor = (struct tensor){
         .dl = &versioned->tensor,
@@ -82,16 +81,14 @@ read_capsule(PyObject *capsule, struct tensor *tensor)
     }
     if (PyCapsule_IsValid(capsule, DLPACK_USED_NAME) ||
         PyCapsule_IsValid(capsule, DLPACK_VERSIONED_USED_NAME)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the DLPack capsule was consumed already; ask the "
-                        "producer for another one");
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "the DLPack capsule was consumed already; ask the "
+                      "producer for another one");
     }
-    PyErr_Format(PyExc_TypeError,
-                 "expected a DLPack capsule, named '" DLPACK_NAME
-                 "' or '" DLPACK_VERSIONED_NAME "', but got %R",
-                 capsule);
-    return -1;
+    return refuse(PyExc_TypeError,
+                  "expected a DLPack capsule, named '" DLPACK_NAME
+                  "' or '" DLPACK_VERSIONED_NAME "', but got %R",
+                  capsule);
 }
 
 /* A DLPack device. */
@@ -113,25 +110,22 @@ check_tensor(const struct tensor *tensor)
     const struct dlpack_tensor *dl = tensor->dl;
     if (dl->ndim < 0 || dl->ndim > MOST_DIMENSIONS ||
         (dl->ndim > 0 && dl->shape == NULL)) {
-        PyErr_Format(PyExc_ValueError,
-                     "the DLPack tensor has %d dimensions and %s shape, "
-                     "where 0 to %d and a shape are expected",
-                     dl->ndim, dl->shape != NULL ? "a" : "no",
-                     MOST_DIMENSIONS);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "the DLPack tensor has %d dimensions and %s shape, "
+                      "where 0 to %d and a shape are expected",
+                      dl->ndim, dl->shape != NULL ? "a" : "no",
+                      MOST_DIMENSIONS);
     }
     if (dl->type_bits == 0 || dl->type_lanes == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "the DLPack tensor has items of %d bits in %d lanes",
-                     dl->type_bits, dl->type_lanes);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "the DLPack tensor has items of %d bits in %d lanes",
+                      dl->type_bits, dl->type_lanes);
     }
     if (dl->byte_offset > UINTPTR_MAX - (uintptr_t)dl->data) {
-        PyErr_Format(PyExc_ValueError,
-                     "the DLPack tensor has a byte_offset that overflows: "
-                     "%llu",
-                     (unsigned long long)dl->byte_offset);
-        return -1;
+        return refuse(
+            PyExc_ValueError,
+            "the DLPack tensor has a byte_offset that overflows: %llu",
+            (unsigned long long)dl->byte_offset);
     }
     return 0;
 }
@@ -144,10 +138,9 @@ find_place(long type, long id, struct ps_device **device)
     struct device_name name = {.index = (int)id};
     *device = NULL;
     if (id < 0 || id > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError,
-                     "the DLPack device id %ld is not from 0 to %d", id,
-                     INT32_MAX);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "the DLPack device id %ld is not from 0 to %d", id,
+                      INT32_MAX);
     }
     switch (type) {
     case DLPACK_CPU:
@@ -161,10 +154,9 @@ find_place(long type, long id, struct ps_device **device)
         name.type = PS_DEVICE_PRIVATEUSEONE;
         break;
     default:
-        PyErr_Format(PyExc_BufferError,
-                     "memory of DLPack device type %ld is not supported",
-                     type);
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "memory of DLPack device type %ld is not supported",
+                      type);
     }
     *device = device_at(name);
     return *device != NULL ? 0 : -1;
@@ -195,12 +187,11 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
 {
     if ((dl->device_type != promise->type || dl->device_id != promise->id) &&
         !(is_host(dl->device_type) && is_host(promise->type))) {
-        PyErr_Format(PyExc_BufferError,
-                     "the DLPack tensor is on device (%d, %d), but its "
-                     "producer's __dlpack_device__ said (%ld, %ld)",
-                     dl->device_type, dl->device_id, promise->type,
-                     promise->id);
-        return -1;
+        return refuse(PyExc_BufferError,
+                      "the DLPack tensor is on device (%d, %d), but its "
+                      "producer's __dlpack_device__ said (%ld, %ld)",
+                      dl->device_type, dl->device_id, promise->type,
+                      promise->id);
     }
     return 0;
 }

@@ -36,10 +36,9 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     struct ps_runtime *runtime = stream->device->runtime;
     ps_status status;
     if (other->device->runtime != runtime) {
-        PyErr_Format(
+        return refuse(
             PyExc_RuntimeError, "a %s stream cannot wait for a %s stream",
             runtime->backend->name, other->device->runtime->backend->name);
-        return -1;
     }
     /* The call queues an operation on both streams: wait for the one that is
      * full. */

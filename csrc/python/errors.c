@@ -4,6 +4,16 @@
 
 #include <ctype.h>
 
+__attribute__((cold)) int
+refuse(PyObject *type, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    PyErr_FormatV(type, format, values);
+    va_end(values);
+    return -1;
+}
+
 struct shouted_name
 shout(struct ps_runtime *runtime)
 {
@@ -22,18 +32,18 @@ raise_forked(struct ps_runtime *runtime)
 {
     struct shouted_name name = shout(runtime);
     if (runtime->backend->flags & PS_BACKEND_FORKABLE) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "a %s object made before a fork cannot be used in the "
-                     "child; make a new one there, or use the 'spawn' start "
-                     "method",
-                     name.chars);
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "a %s object made before a fork cannot be used in the child; make "
+            "a new one there, or use the 'spawn' start method",
+            name.chars);
     }
     else {
-        PyErr_Format(PyExc_RuntimeError,
-                     "Cannot re-initialize %s in forked subprocess. To use "
-                     "%s with multiprocessing, you must use the 'spawn' "
-                     "start method",
-                     name.chars, name.chars);
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "Cannot re-initialize %s in forked subprocess. To use %s with "
+            "multiprocessing, you must use the 'spawn' start method",
+            name.chars, name.chars);
     }
 }
 

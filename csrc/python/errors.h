@@ -39,6 +39,17 @@ zero_or_raise(struct ps_runtime *runtime, const char *operation,
     return -1;
 }
 
+/* None; NULL for the result of a function that returns -1 with an
+ * exception. */
+static inline PyObject *
+none_unless_raised(int result)
+{
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* Raise an exception as PyErr_Format does; always returns -1. */
+int refuse(PyObject *type, const char *format, ...);
+
 /* Raise RuntimeError for a runtime that shows no devices, with the reason. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 

@@ -64,14 +64,12 @@ static int
 check_flags(struct ps_runtime *runtime, unsigned flags)
 {
     if ((flags & PS_EVENT_TIMING) && (flags & PS_EVENT_INTERPROCESS)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "an interprocess event cannot be timed: expected "
-                        "enable_timing=False with interprocess=True");
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "an interprocess event cannot be timed: expected "
+                      "enable_timing=False with interprocess=True");
     }
     if ((flags & PS_EVENT_TIMING) && runtime->backend->event_elapsed == NULL) {
-        raise_absent(runtime, "timing");
-        return -1;
+        return zero_or_raise(runtime, "timing", PS_ERROR_NOT_SUPPORTED);
     }
     return 0;
 }
@@ -101,8 +99,7 @@ event_flags(const char *const *names, PyObject *const *switches,
     *flags = 0;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(meant); i++) {
         if (switches[i] != NULL && !PyBool_Check(switches[i])) {
-            raise_expected("Event", "a bool", names[i], switches[i]);
-            return -1;
+            return refuse_type("Event", "a bool", names[i], switches[i]);
         }
         *flags |= switches[i] == Py_True ? meant[i] : 0;
     }
@@ -206,12 +203,11 @@ __attribute__((cold)) static int
 raise_types(struct ps_event *event, struct ps_stream *stream,
             const char *stream_role)
 {
-    PyErr_Format(PyExc_RuntimeError,
-                 "Event device type %s does not match %s stream's device "
-                 "type %s.",
-                 shout(event->runtime).chars, stream_role,
-                 shout(stream->device->runtime).chars);
-    return -1;
+    return refuse(
+        PyExc_RuntimeError,
+        "Event device type %s does not match %s stream's device type %s.",
+        shout(event->runtime).chars, stream_role,
+        shout(stream->device->runtime).chars);
 }
 
 /* The name of the operation for an error. */
@@ -232,8 +228,8 @@ raise_record(struct ps_event *event, struct ps_stream *stream,
     if (status == PS_ERROR_INVALID_DEVICE && device != NULL &&
         device != stream->device) {
         PyErr_Format(PyExc_RuntimeError,
-                     "Event device index %d does not match recording "
-                     "stream's device index %d.",
+                     "Event device index %d does not match recording stream's "
+                     "device index %d.",
                      device->index, stream->device->index);
     }
     else {
@@ -283,9 +279,8 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
         ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
     }
     if (status != PS_SUCCESS) {
-        raise_status(event->runtime, operation_on(event, "Event.wait"),
-                     status);
-        return -1;
+        return zero_or_raise(event->runtime, operation_on(event, "Event.wait"),
+                             status);
     }
     return 0;
 }
@@ -308,10 +303,7 @@ with_stream(PyObject *self, const char *name, PyObject *const *args,
     }
     int result = operation(event_of(self), use.stream);
     stream_use_end(&use);
-    if (result < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_unless_raised(result);
 }
 
 static PyObject *
@@ -366,35 +358,30 @@ check_timed(PyObject *self, PyObject *other)
 {
     struct ps_event *start = event_of(self), *end = event_of(other);
     if (start->runtime != end->runtime) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "Event device type %s does not match other's device "
-                     "type %s.",
-                     shout(start->runtime).chars, shout(end->runtime).chars);
-        return -1;
+        return refuse(
+            PyExc_RuntimeError,
+            "Event device type %s does not match other's device type %s.",
+            shout(start->runtime).chars, shout(end->runtime).chars);
     }
     if (start->runtime->backend->event_elapsed == NULL) {
-        raise_absent(start->runtime, "timing");
-        return -1;
+        return zero_or_raise(start->runtime, "timing", PS_ERROR_NOT_SUPPORTED);
     }
     if (!(start->flags & end->flags & PS_EVENT_TIMING)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "Both events must be created with argument "
-                        "'enable_timing=True'.");
-        return -1;
+        return refuse(
+            PyExc_ValueError,
+            "Both events must be created with argument 'enable_timing=True'.");
     }
     struct ps_device *a = recorded_on(self), *b = recorded_on(other);
     if (a == NULL || b == NULL) {
-        PyErr_SetString(PyExc_ValueError,
-                        "Both events must be recorded before calculating "
-                        "elapsed time.");
-        return -1;
+        return refuse(
+            PyExc_ValueError,
+            "Both events must be recorded before calculating elapsed time.");
     }
     if (a != b) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "Event device index %d does not match other's device "
-                     "index %d.",
-                     a->index, b->index);
-        return -1;
+        return refuse(
+            PyExc_RuntimeError,
+            "Event device index %d does not match other's device index %d.",
+            a->index, b->index);
     }
     return 0;
 }
@@ -430,10 +417,9 @@ Event_elapsed_time(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         status = ps_event_elapsed(start, end, &milliseconds);
     }
     if (status == PS_ERROR_NOT_READY) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "Both events must be completed before calculating "
-                        "elapsed time.");
-        return NULL;
+        return PyErr_Format(
+            PyExc_RuntimeError,
+            "Both events must be completed before calculating elapsed time.");
     }
     if (status != PS_SUCCESS) {
         return raise_status(start->runtime, "Event.elapsed_time", status);

@@ -42,11 +42,10 @@ PyObject *
 Event_ipc_handle(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     if (!(((EventObject *)self)->event->flags & PS_EVENT_INTERPROCESS)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "ipc_handle() needs an interprocess event: expected "
-                        "one made with interprocess=True and "
-                        "enable_timing=False");
-        return NULL;
+        return PyErr_Format(
+            PyExc_RuntimeError,
+            "ipc_handle() needs an interprocess event: expected one made with "
+            "interprocess=True and enable_timing=False");
     }
     const unsigned char *handle = export_handle(self);
     return handle != NULL ? PyBytes_FromStringAndSize((const char *)handle,
@@ -65,11 +64,11 @@ raise_not_opened(struct ps_device *device, ps_status status)
                             "made in this process, and only another one can "
                             "open it; use the Event itself here");
     case PS_ERROR_INVALID_VALUE:
-        return PyErr_Format(PyExc_ValueError,
-                            "from_ipc_handle: expected the handle of a %s "
-                            "event that lives, whole and as ipc_handle() "
-                            "gave it; got %d bytes that name none",
-                            name, PS_IPC_HANDLE_BYTES);
+        return PyErr_Format(
+            PyExc_ValueError,
+            "from_ipc_handle: expected the handle of a %s event that lives, "
+            "whole and as ipc_handle() gave it; got %d bytes that name none",
+            name, PS_IPC_HANDLE_BYTES);
     case PS_ERROR_INVALID_DEVICE:
         return PyErr_Format(PyExc_ValueError,
                             "from_ipc_handle: expected the handle of an event "
@@ -77,11 +76,11 @@ raise_not_opened(struct ps_device *device, ps_status status)
                             "device of the event that was exported",
                             name, device->index);
     case PS_ERROR_INVALID_HANDLE:
-        return PyErr_Format(PyExc_RuntimeError,
-                            "from_ipc_handle: the event of this handle is "
-                            "gone or out of reach; expected its process to "
-                            "live, to be the same user's, and to keep the "
-                            "Event until others have opened it");
+        return PyErr_Format(
+            PyExc_RuntimeError,
+            "from_ipc_handle: the event of this handle is gone or out of "
+            "reach; expected its process to live, to be the same user's, and "
+            "to keep the Event until others have opened it");
     case PS_ERROR_NOT_SUPPORTED:
         return raise_absent(device->runtime, "interprocess events");
     default:

@@ -59,10 +59,9 @@ check_device(struct ps_device *actual, ps_handle handle,
     if (actual == device) {
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "stream %s is of device %s:%d, not %s:%d",
-                 text.chars, actual->runtime->backend->name, actual->index,
-                 name, device->index);
-    return -1;
+    return refuse(PyExc_ValueError, "stream %s is of device %s:%d, not %s:%d",
+                  text.chars, actual->runtime->backend->name, actual->index,
+                  name, device->index);
 }
 
 struct ps_stream *
@@ -103,27 +102,24 @@ parse_protocol(const char *function, PyObject *object, PyObject *result,
 {
     const char *type = Py_TYPE(object)->tp_name;
     if (!PyTuple_Check(result) || PyTuple_GET_SIZE(result) != 2) {
-        PyErr_Format(PyExc_TypeError,
-                     "__cuda_stream__ of %s must give a tuple "
-                     "(version, address), but gave %R",
-                     type, result);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "__cuda_stream__ of %s must give a tuple (version, "
+                      "address), but gave %R",
+                      type, result);
     }
     PyObject *version = PyTuple_GET_ITEM(result, 0);
     if (!PyLong_Check(version)) {
-        PyErr_Format(PyExc_TypeError,
-                     "__cuda_stream__ of %s must give its version as an int, "
-                     "but gave %R",
-                     type, version);
-        return -1;
+        return refuse(PyExc_TypeError,
+                      "__cuda_stream__ of %s must give its version as an int, "
+                      "but gave %R",
+                      type, version);
     }
     if (PyLong_AsLong(version) != 0) {
         PyErr_Clear();
-        PyErr_Format(PyExc_ValueError,
-                     "__cuda_stream__ of %s has version %R; only version 0 "
-                     "is supported",
-                     type, version);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "__cuda_stream__ of %s has version %R; only version 0 "
+                      "is supported",
+                      type, version);
     }
     return handle_argument(function, "the address in __cuda_stream__",
                            PyTuple_GET_ITEM(result, 1), handle);
@@ -237,10 +233,9 @@ construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
         return NULL;
     }
     if (values[2] != NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "an external stream has the priority that its owner "
-                        "gave it; priority is not accepted");
-        return NULL;
+        return PyErr_Format(PyExc_RuntimeError,
+                            "an external stream has the priority that its "
+                            "owner gave it; priority is not accepted");
     }
     PyObject *source = values[0];
     bool ours =

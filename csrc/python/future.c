@@ -374,9 +374,8 @@ static PyObject *
 Lock_release(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     if (*holders_of(self) == 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "release() of a _condition that nothing holds");
-        return NULL;
+        return PyErr_Format(PyExc_RuntimeError,
+                            "release() of a _condition that nothing holds");
     }
     --*holders_of(self);
     Py_RETURN_NONE;
@@ -609,11 +608,10 @@ static int
 check_generation(FutureObject *self)
 {
     if (self->generation != ps_generation()) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "a callable submitted before a fork does not run in "
-                        "the child, where its Future never ends; submit it "
-                        "there, or use the 'spawn' start method");
-        return -1;
+        return refuse(PyExc_RuntimeError,
+                      "a callable submitted before a fork does not run in the "
+                      "child, where its Future never ends; submit it there, "
+                      "or use the 'spawn' start method");
     }
     return 0;
 }
@@ -738,30 +736,27 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
     /* Once it is published, the list is not read any more. */
     int result = self->published ? call_callback(callback, op)
                                  : PyList_Append(list, callback);
-    if (result < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_unless_raised(result);
 }
 
 static PyObject *
 refuse_to_set(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyErr_Format(PyExc_RuntimeError,
-                        "%s: only its callable settles the Future that "
-                        "Stream.submit returned; make a "
-                        "concurrent.futures.Future to settle it yourself",
-                        Py_TYPE(self)->tp_name);
+    return PyErr_Format(
+        PyExc_RuntimeError,
+        "%s: only its callable settles the Future that Stream.submit "
+        "returned; make a concurrent.futures.Future to settle it yourself",
+        Py_TYPE(self)->tp_name);
 }
 
 static PyObject *
 refuse_to_pickle(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyErr_Format(PyExc_TypeError,
-                        "cannot copy or pickle a %s: its callable settles the "
-                        "original alone; pass on the Future itself within "
-                        "this process, or its result()",
-                        Py_TYPE(self)->tp_name);
+    return PyErr_Format(
+        PyExc_TypeError,
+        "cannot copy or pickle a %s: its callable settles the original alone; "
+        "pass on the Future itself within this process, or its result()",
+        Py_TYPE(self)->tp_name);
 }
 
 static PyMethodDef future_methods[] = {

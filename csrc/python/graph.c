@@ -124,8 +124,7 @@ finish(PyObject *self, const char *operation, const char *empty,
     default:
         return none_or_raise(runtime_of(self), operation, status);
     }
-    PyErr_SetString(PyExc_RuntimeError, fault);
-    return NULL;
+    return PyErr_Format(PyExc_RuntimeError, fault);
 }
 
 static PyObject *

@@ -3,6 +3,7 @@
 #include "module.h"
 
 #include "backends.h"
+#include "errors.h"
 #include "trace.h"
 
 struct module_state module_state = {.default_type = -1};
@@ -153,12 +154,11 @@ check_interpreter(void)
     if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
         return 0;
     }
-    PyErr_SetString(PyExc_ImportError,
-                    "pystreams can be imported in the main interpreter only: "
-                    "its streams, its memory and the threads that run "
-                    "callables belong to the process; use it there, or in a "
-                    "process of its own");
-    return -1;
+    return refuse(
+        PyExc_ImportError,
+        "pystreams can be imported in the main interpreter only: its streams, "
+        "its memory and the threads that run callables belong to the process; "
+        "use it there, or in a process of its own");
 }
 
 static int

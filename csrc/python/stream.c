@@ -160,10 +160,9 @@ stream_from_ids(PyTypeObject *type, PyObject **values)
     ps_handle handle;
     if (values[STREAM_ID] == NULL || values[DEVICE_INDEX] == NULL ||
         values[DEVICE_TYPE] == NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "Stream() expects stream_id, device_index and "
-                        "device_type together");
-        return NULL;
+        return PyErr_Format(PyExc_TypeError,
+                            "Stream() expects stream_id, device_index and "
+                            "device_type together");
     }
     if (handle_argument("Stream", "stream_id", values[STREAM_ID], &handle) <
             0 ||
@@ -174,9 +173,9 @@ stream_from_ids(PyTypeObject *type, PyObject **values)
     }
     if (PyType_IsSubtype(type, module_state.cuda_stream_type) &&
         name.type != PS_DEVICE_CUDA) {
-        PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %s",
-                     device_type_name(name.type));
-        return NULL;
+        return PyErr_Format(PyExc_ValueError,
+                            "Expected a cuda device, but got: %s",
+                            device_type_name(name.type));
     }
     struct ps_device *device =
         index_argument("Stream", "device_index", values[DEVICE_INDEX],
@@ -228,10 +227,9 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
         return device != NULL ? stream_create(type, device, priority) : NULL;
     }
     if (values[DEVICE] != NULL || values[PRIORITY] != NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "Stream() expects either device and priority, or "
-                        "stream_id, device_index and device_type");
-        return NULL;
+        return PyErr_Format(PyExc_TypeError,
+                            "Stream() expects either device and priority, or "
+                            "stream_id, device_index and device_type");
     }
     return stream_from_ids(type, values);
 }
@@ -372,10 +370,7 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     int result = event_wait_on(((EventObject *)event)->event, use.stream);
     stream_use_end(&use);
-    if (result < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_unless_raised(result);
 }
 
 static PyObject *
@@ -397,10 +392,7 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         stream_use_end(&use);
     }
     stream_use_end(&other);
-    if (result < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_unless_raised(result);
 }
 
 /* The event that record_event creates if it is given none. */

@@ -25,8 +25,8 @@ StreamContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     if (stream != Py_None && !is_stream(stream)) {
-        raise_expected("StreamContext", "a Stream or None", "stream", stream);
-        return -1;
+        return refuse_type("StreamContext", "a Stream or None", "stream",
+                           stream);
     }
     Py_XSETREF(((ContextObject *)self)->stream,
                stream != Py_None ? Py_NewRef(stream) : NULL);

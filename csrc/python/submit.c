@@ -400,9 +400,8 @@ expect_job(struct ps_stream *stream)
     }
     pthread_mutex_unlock(&queue.mutex);
     if (closed) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "cannot submit a callable after the program ended");
-        return -1;
+        return refuse(PyExc_RuntimeError,
+                      "cannot submit a callable after the program ended");
     }
     if (hire() < 0) {
         pthread_mutex_lock(&queue.mutex);
@@ -509,9 +508,8 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
     if (nargs < 1) {
-        PyErr_SetString(PyExc_TypeError,
-                        "submit() missing required argument 'fn'");
-        return NULL;
+        return PyErr_Format(PyExc_TypeError,
+                            "submit() missing required argument 'fn'");
     }
     if (!PyCallable_Check(args[0])) {
         return raise_expected("submit", "a callable", "fn", args[0]);
@@ -584,11 +582,10 @@ check_may_wait(const struct work *work)
                  ps_event_query(work->event) == PS_ERROR_NOT_READY;
     }
     if (cyclic) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "%s: a callable cannot wait for the stream that it runs "
-                     "on, whose work waits for the callable",
-                     work->operation);
-        return -1;
+        return refuse(PyExc_RuntimeError,
+                      "%s: a callable cannot wait for the stream that it runs "
+                      "on, whose work waits for the callable",
+                      work->operation);
     }
     return 0;
 }

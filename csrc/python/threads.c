@@ -119,10 +119,9 @@ start_thread(bool (*prepare)(void), void (*serve)(void))
     }
     sem_destroy(&start.begun);
     if (error != 0) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "cannot start one more thread for callables: %s",
-                     strerror(error));
-        return -1;
+        return refuse(PyExc_RuntimeError,
+                      "cannot start one more thread for callables: %s",
+                      strerror(error));
     }
     if (start.failed) {
         PyErr_NoMemory();

@@ -143,10 +143,9 @@ span_check_stream(struct span *span, struct ps_stream *stream)
     if (stream == NULL || stream->device->runtime == runtime) {
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "expected a %s stream, but got a %s stream",
-                 runtime->backend->name,
-                 stream->device->runtime->backend->name);
-    return -1;
+    return refuse(
+        PyExc_ValueError, "expected a %s stream, but got a %s stream",
+        runtime->backend->name, stream->device->runtime->backend->name);
 }
 
 /* The stream for work on a span: the one given, which must be of the same
@@ -185,11 +184,10 @@ copy_between_backends(struct span *to, struct span *from,
     struct span *host = from->block->host ? from : to;
     struct span *other = host == from ? to : from;
     if (!host->block->host) {
-        PyErr_Format(PyExc_NotImplementedError,
-                     "no copy from %s to %s device memory",
-                     device_of(from)->runtime->backend->name,
-                     device_of(to)->runtime->backend->name);
-        return -1;
+        return refuse(PyExc_NotImplementedError,
+                      "no copy from %s to %s device memory",
+                      device_of(from)->runtime->backend->name,
+                      device_of(to)->runtime->backend->name);
     }
     if (span_settle(host, NULL) < 0) {
         return -1;
@@ -223,24 +221,21 @@ static int
 check(struct span *to, struct span *from)
 {
     if (to->block->read_only) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the destination of the copy is read-only");
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "the destination of the copy is read-only");
     }
     if (to->nbytes != from->nbytes) {
-        PyErr_Format(PyExc_ValueError,
-                     "a copy needs two sides of one size, but the source has "
-                     "%zd bytes and the destination %zd",
-                     from->nbytes, to->nbytes);
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "a copy needs two sides of one size, but the source has "
+                      "%zd bytes and the destination %zd",
+                      from->nbytes, to->nbytes);
     }
     bool comparable = device_of(to)->runtime == device_of(from)->runtime ||
                       (to->block->host && from->block->host);
     if (comparable && to->data < from->data + from->nbytes &&
         from->data < to->data + to->nbytes) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the source and the destination of the copy overlap");
-        return -1;
+        return refuse(PyExc_ValueError,
+                      "the source and the destination of the copy overlap");
     }
     return 0;
 }
@@ -278,8 +273,7 @@ int
 span_fill(struct span *span, uint8_t value, struct ps_stream *given)
 {
     if (span->block->read_only) {
-        PyErr_SetString(PyExc_ValueError, "the Buffer is read-only");
-        return -1;
+        return refuse(PyExc_ValueError, "the Buffer is read-only");
     }
     struct ps_stream *stream = work_stream(span, given);
     ps_status status;
@@ -326,9 +320,8 @@ span_settle(struct span *span, struct ps_stream *stream)
     ps_status status = ps_block_streams(span->block, &users, &count);
     if (status != PS_SUCCESS) {
         stream_release(current);
-        raise_status(device_of(span)->runtime, "finding a Buffer's work",
-                     status);
-        return -1;
+        return zero_or_raise(device_of(span)->runtime,
+                             "finding a Buffer's work", status);
     }
     int result = wait_for(current, stream);
     stream_release(current);

@@ -46,11 +46,10 @@ parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns)
         return -1;
     }
     if (seconds != seconds) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s() expects a number of seconds for timeout, but got "
-                     "nan",
-                     function);
-        return -1;
+        return refuse(
+            PyExc_ValueError,
+            "%s() expects a number of seconds for timeout, but got nan",
+            function);
     }
     *timeout_ns = seconds >= LONGEST ? NO_TIMEOUT
                   : seconds > 0      ? (int64_t)(seconds * 1e9)

@@ -71,10 +71,9 @@ static int
 check_generation(PyObject *self)
 {
     if (as_waiter(self)->generation != ps_generation()) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "a Waiter made before a fork cannot be used in the "
-                        "child");
-        return -1;
+        return refuse(
+            PyExc_RuntimeError,
+            "a Waiter made before a fork cannot be used in the child");
     }
     return 0;
 }
