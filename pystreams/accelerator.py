@@ -59,12 +59,16 @@ def _check(found: str, type: int) -> None:
         )
 
 
-def _index(type: int, device: _Device, require_index: bool = False) -> int:
+def _place(
+    function: str, device: _Device, require_index: bool = False
+) -> tuple[int, int]:
+    """Return the accelerator's type and the index that the argument names."""
+    type = _default_type()
     if isinstance(device, str):
         device = _C.device(device)
     if isinstance(device, _C.device):
         _check(device.type, type)
-    return _C.device_index(type, device, require_index)
+    return type, _C.device_index(type, device, require_index, function)
 
 
 def device_count() -> int:
@@ -110,9 +114,10 @@ def set_device_index(device: _Device, /) -> None:
     of another type or without an index, AcceleratorError for an index out of
     range.
     """
-    type = _default_type()
-    if not (isinstance(device, int) and device < 0):
-        _C.set_device(type, _index(type, device, True))
+    if isinstance(device, int) and device < 0:
+        _default_type()
+    else:
+        _C.set_device(*_place("set_device_index", device, True))
 
 
 class device_index(_DeviceContext):
@@ -126,10 +131,10 @@ class device_index(_DeviceContext):
     __slots__ = ()
 
     def __init__(self, device: _Device, /) -> None:
-        type = _default_type()
-        if device is not None and not (isinstance(device, int) and device < 0):
-            device = _index(type, device, True)
-        super().__init__(type, device)
+        if device is None or (isinstance(device, int) and device < 0):
+            super().__init__(_default_type(), device)
+        else:
+            super().__init__(*_place("device_index", device, True))
 
 
 def current_stream(device: _Device = None, /) -> Stream:
@@ -137,16 +142,14 @@ def current_stream(device: _Device = None, /) -> Stream:
 
     It is the calling thread's, or its asyncio task's.
     """
-    type = _default_type()
-    if device is not None:
-        device = _index(type, device)
-    return _C.current_stream(type, device)
+    if device is None:
+        return _C.current_stream(_default_type())
+    return _C.current_stream(*_place("current_stream", device))
 
 
 def default_stream(device: _Device = None, /) -> Stream:
     """Return the default stream of a device, which has handle 0."""
-    type = _default_type()
-    return _C.default_stream(type, _index(type, device))
+    return _C.default_stream(*_place("default_stream", device))
 
 
 def set_stream(stream: _StreamLike) -> None:
@@ -186,8 +189,7 @@ def synchronize(
     timeout seconds at most: then it raises TimeoutError, and the work goes
     on.  Raises AcceleratorError if any of the work failed.
     """
-    type = _default_type()
-    _C.synchronize(type, _index(type, device), timeout)
+    _C.synchronize(*_place("synchronize", device), timeout)
 
 
 def get_memory_info(device: _Device = None, /) -> tuple[int, int]:
@@ -197,8 +199,7 @@ def get_memory_info(device: _Device = None, /) -> tuple[int, int]:
     are the system's: free memory falls when allocated memory is first written
     to, and other programs change it.
     """
-    type = _default_type()
-    return _C.mem_get_info(type, _index(type, device))
+    return _C.mem_get_info(*_place("get_memory_info", device))
 
 
 def memory_stats(device: _Device = None, /) -> dict[str, int]:
@@ -207,13 +208,13 @@ def memory_stats(device: _Device = None, /) -> dict[str, int]:
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
     """
-    type = _default_type()
-    return _C.memory_stats(type, _index(type, device))
+    return _C.memory_stats(*_place("memory_stats", device))
 
 
 def memory_allocated(device: _Device = None, /) -> int:
     """Return the bytes that buffers hold on a device."""
-    return memory_stats(device)["allocated_bytes.all.current"]
+    stats = _C.memory_stats(*_place("memory_allocated", device))
+    return stats["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: _Device = None, /) -> int:
@@ -221,7 +222,8 @@ def max_memory_allocated(device: _Device = None, /) -> int:
 
     Counted from the start, or from reset_peak_memory_stats().
     """
-    return memory_stats(device)["allocated_bytes.all.peak"]
+    stats = _C.memory_stats(*_place("max_memory_allocated", device))
+    return stats["allocated_bytes.all.peak"]
 
 
 # Free memory that a pool keeps for reuse is not counted.
@@ -231,8 +233,7 @@ max_memory_reserved = max_memory_allocated
 
 def reset_peak_memory_stats(device: _Device = None, /) -> None:
     """Reset the peaks of memory_stats() to the present values."""
-    type = _default_type()
-    _C.reset_peak_memory_stats(type, _index(type, device))
+    _C.reset_peak_memory_stats(*_place("reset_peak_memory_stats", device))
 
 
 current_device_idx = current_device_index

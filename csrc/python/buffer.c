@@ -323,12 +323,12 @@ copy_with(PyObject *op, const struct signature *signature,
     }
     if (optional_stream(signature->function, values[2], &stream) == 0) {
         if (values[0] == op) {
-            result = span_check_stream(&self, stream);
+            result = span_check_stream(signature->function, &self, stream);
         }
         else if (operand_hold(signature, values[0], &self, stream, !here,
                               &other) == 0) {
-            result = span_copy(here ? &self : &other, here ? &other : &self,
-                               stream, non_blocking);
+            result = span_copy(signature->function, here ? &self : &other,
+                               here ? &other : &self, stream, non_blocking);
             span_release(&other);
         }
         stream_release(stream);
@@ -365,7 +365,7 @@ fill_with(PyObject *op, const char *method, uint8_t value, PyObject *argument)
         return NULL;
     }
     if (optional_stream(method, argument, &stream) == 0) {
-        result = span_fill(&self, value, stream);
+        result = span_fill(method, &self, value, stream);
         stream_release(stream);
     }
     span_release(&self);
@@ -414,7 +414,8 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
     struct ps_runtime *runtime = self.block->device->runtime;
     struct ps_stream *stream = stream_named("record_stream", argument);
     ps_status status = PS_SUCCESS;
-    if (stream != NULL && span_check_stream(&self, stream) == 0) {
+    if (stream != NULL &&
+        span_check_stream("record_stream", &self, stream) == 0) {
         WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
         raise_status(runtime, "Buffer.record_stream", status);
     }
@@ -459,7 +460,7 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
         }
     }
     if (result == 0) {
-        result = span_copy(&other, &self, NULL, false);
+        result = span_copy("tobytes", &other, &self, NULL, false);
         span_release(&other);
     }
     span_release(&self);

@@ -442,13 +442,24 @@ set_stream(PyObject *Py_UNUSED(module), PyObject *argument)
 }
 
 PyObject *
-as_stream_object(const char *function, PyObject *argument)
+as_stream_object(const char *function, int type, PyObject *argument)
 {
-    if (is_stream(argument)) {
-        return Py_NewRef(argument);
+    PyObject *stream = Py_NewRef(argument);
+    if (!is_stream(argument)) {
+        struct ps_stream *foreign = foreign_stream(function, argument);
+        Py_SETREF(stream, foreign != NULL ? stream_wrap(NULL, foreign) : NULL);
     }
-    struct ps_stream *stream = foreign_stream(function, argument);
-    return stream != NULL ? stream_wrap(NULL, stream) : NULL;
+    if (stream == NULL || type < 0) {
+        return stream;
+    }
+    struct ps_device *device = ((StreamObject *)stream)->device;
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->device_type != type) {
+        PyErr_Format(PyExc_ValueError, "Expected a %s device, but got: %s:%d",
+                     device_type_name(type), backend->name, device->index);
+        Py_CLEAR(stream);
+    }
+    return stream;
 }
 
 static PyObject *
@@ -456,8 +467,10 @@ as_stream(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *function;
     PyObject *argument;
-    return PyArg_ParseTuple(args, "sO:as_stream", &function, &argument)
-               ? as_stream_object(function, argument)
+    int type = -1;
+    return PyArg_ParseTuple(args, "sO|i:as_stream", &function, &argument,
+                            &type)
+               ? as_stream_object(function, type, argument)
                : NULL;
 }
 
@@ -481,8 +494,11 @@ PyMethodDef current_functions[] = {
     FUNCTION("set_stream", set_stream, METH_O, "stream, /",
              "Make the stream current on its device, for this thread or its "
              "asyncio task,\nand its device current, for the thread."),
-    FUNCTION("as_stream", as_stream, METH_VARARGS, "function, stream, /",
-             "Return a Stream as it is, and any object with __cuda_stream__ "
-             "as a Stream;\nTypeError names the function."),
+    FUNCTION(
+        "as_stream", as_stream, METH_VARARGS, "function, stream, type=-1, /",
+        "Return a Stream as it is, and any object with __cuda_stream__ "
+        "as a Stream.\n\n"
+        "TypeError names the function.  Raises ValueError for a stream of "
+        "another device type than\nthe one given."),
     {NULL},
 };

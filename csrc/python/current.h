@@ -20,8 +20,8 @@ PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
  * NULL with an exception. */
 struct ps_stream *current_stream_at(int type);
 
-/* The argument if it is a Stream, else a new one for what stream_named
- * gives. */
-PyObject *as_stream_object(const char *function, PyObject *argument);
+/* The argument if it is a Stream, else a new one for what stream_named gives.
+ * type: the only device type that it may have; -1 for any. */
+PyObject *as_stream_object(const char *function, int type, PyObject *argument);
 
 #endif

@@ -292,13 +292,13 @@ device_argument(const char *function, int type, PyObject *argument)
 struct ps_device *
 parse_device(PyObject *args, const char *format)
 {
+    const char *function = strchr(format, ':') + 1;
     int type;
     PyObject *argument = NULL;
-    if (!PyArg_ParseTuple(args, format, &type, &argument) ||
-        find_runtime(type) == NULL) {
-        return NULL;
-    }
-    return device_argument(strchr(format, ':') + 1, type, argument);
+    return PyArg_ParseTuple(args, format, &type, &argument, &function) &&
+                   find_runtime(type) != NULL
+               ? device_argument(function, type, argument)
+               : NULL;
 }
 
 int

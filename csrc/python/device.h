@@ -39,7 +39,8 @@ int index_argument(const char *function, const char *name, PyObject *argument,
                    int *index);
 
 /* The device of arguments that are a type and optionally a device, for a
- * function that the format names; NULL with an exception. */
+ * function that the format names, or a third argument if the format has one;
+ * NULL with an exception. */
 struct ps_device *parse_device(PyObject *args, const char *format);
 
 /* Make the device current; its index before, or -1 with an exception. */

@@ -119,14 +119,14 @@ current_device(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 device_index(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    const char *function = "device_index";
     int type, require_index = 0;
     PyObject *argument = Py_None;
     struct device_name name;
-    if (!PyArg_ParseTuple(args, "i|Op:device_index", &type, &argument,
-                          &require_index) ||
+    if (!PyArg_ParseTuple(args, "i|Ops:device_index", &type, &argument,
+                          &require_index, &function) ||
         find_runtime(type) == NULL ||
-        device_name_argument("set_device", "device", type, argument, &name) <
-            0) {
+        device_name_argument(function, "device", type, argument, &name) < 0) {
         return NULL;
     }
     if (require_index && name.index < 0) {
@@ -174,7 +174,7 @@ static PyObject *
 device_properties(PyObject *Py_UNUSED(module), PyObject *args)
 {
     struct ps_device_properties p;
-    struct ps_device *device = parse_device(args, "i|O:device_properties");
+    struct ps_device *device = parse_device(args, "i|Os:device_properties");
     ps_status status;
     if (device == NULL) {
         return NULL;
@@ -206,9 +206,12 @@ can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
     }
     struct ps_device *device =
         device_argument("can_device_access_peer", type, first);
+    struct device_name name;
     struct ps_device *peer =
-        device != NULL
-            ? device_argument("can_device_access_peer", type, second)
+        device != NULL &&
+                device_name_argument("can_device_access_peer", "peer_device",
+                                     type, second, &name) == 0
+            ? device_at(name)
             : NULL;
     if (peer == NULL) {
         return NULL;
@@ -248,51 +251,27 @@ mem_get_info(PyObject *Py_UNUSED(module), PyObject *args)
                          (unsigned long long)total);
 }
 
-/* Add a counter's four values under torch's names. */
-static int
-add_counter(PyObject *dictionary, const char *name,
-            const struct ps_memory_counter *counter)
-{
-    const struct {
-        const char *suffix;
-        uint64_t value;
-    } entries[] = {
-        {"current", counter->current},
-        {"peak", counter->peak},
-        {"allocated", counter->allocated},
-        {"freed", counter->freed},
-    };
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(entries); i++) {
-        PyObject *key =
-            PyUnicode_FromFormat("%s.all.%s", name, entries[i].suffix);
-        PyObject *value = PyLong_FromUnsignedLongLong(entries[i].value);
-        int failed = key == NULL || value == NULL ||
-                     PyDict_SetItem(dictionary, key, value) < 0;
-        Py_XDECREF(key);
-        Py_XDECREF(value);
-        if (failed) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 static PyObject *
 memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
 {
     struct ps_memory_stats stats;
-    struct ps_device *device = parse_device(args, "i|O:memory_stats");
+    struct ps_device *device = parse_device(args, "i|Os:memory_stats");
     if (device == NULL) {
         return NULL;
     }
     ps_memory_stats_read(device, &stats);
-    PyObject *dictionary = PyDict_New();
-    if (dictionary != NULL &&
-        (add_counter(dictionary, "allocated_bytes", &stats.bytes) < 0 ||
-         add_counter(dictionary, "allocation", &stats.blocks) < 0)) {
-        Py_CLEAR(dictionary);
-    }
-    return dictionary;
+#define COUNT(number) ((unsigned long long)(number))
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "allocated_bytes.all.current",
+        COUNT(stats.bytes.current), "allocated_bytes.all.peak",
+        COUNT(stats.bytes.peak), "allocated_bytes.all.allocated",
+        COUNT(stats.bytes.allocated), "allocated_bytes.all.freed",
+        COUNT(stats.bytes.freed), "allocation.all.current",
+        COUNT(stats.blocks.current), "allocation.all.peak",
+        COUNT(stats.blocks.peak), "allocation.all.allocated",
+        COUNT(stats.blocks.allocated), "allocation.all.freed",
+        COUNT(stats.blocks.freed));
+#undef COUNT
 }
 
 static PyObject *
@@ -408,9 +387,11 @@ PyMethodDef device_functions[] = {
     FUNCTION("current_device", current_device, METH_VARARGS, "type, /",
              "Return the index of this thread's current device."),
     FUNCTION("device_index", device_index, METH_VARARGS,
-             "type, device=None, require_index=False, /",
+             "type, device=None, require_index=False, "
+             "function='device_index', /",
              "Return the index that a device argument names, by default the "
-             "current device's."),
+             "current device's.\n\n"
+             "TypeError names the function."),
     FUNCTION("set_device", set_device, METH_VARARGS, "type, device, /",
              "Make the device current in this thread.  May block."),
     FUNCTION(
@@ -419,7 +400,7 @@ PyMethodDef device_functions[] = {
         "Wait until all work queued on the device before the call is done, "
         "for timeout seconds\nat most.  Blocks with the GIL released."),
     FUNCTION("device_properties", device_properties, METH_VARARGS,
-             "type, device=None, /",
+             "type, device=None, function='device_properties', /",
              "Return a dict of the device's name, memory in bytes and "
              "layout."),
     FUNCTION("can_device_access_peer", can_device_access_peer, METH_VARARGS,
@@ -432,7 +413,7 @@ PyMethodDef device_functions[] = {
              "still get, also from the\nlibrary's own pool, and all of the "
              "device's.  For a CPU, the system's memory."),
     FUNCTION("memory_stats", memory_stats, METH_VARARGS,
-             "type, device=None, /",
+             "type, device=None, function='memory_stats', /",
              "Return counters of the bytes and blocks that live Buffers of "
              "the device hold."),
     FUNCTION("reset_peak_memory_stats", reset_peak_memory_stats, METH_VARARGS,

@@ -208,7 +208,7 @@ copy_span(struct span *span, bool to_host)
     if (result < 0) {
         return -1;
     }
-    if (span_copy(&copied, span, NULL, false) < 0) {
+    if (span_copy("__dlpack__", &copied, span, NULL, false) < 0) {
         span_release(&copied);
         return -1;
     }

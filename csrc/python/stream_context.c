@@ -87,24 +87,6 @@ StreamContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyObject *
-cuda_stream_argument(PyObject *argument)
-{
-    PyObject *stream = as_stream_object("stream", argument);
-    if (stream == NULL) {
-        return NULL;
-    }
-    struct ps_device *device = ((StreamObject *)stream)->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->device_type == PS_DEVICE_CUDA) {
-        return stream;
-    }
-    Py_DECREF(stream);
-    return PyErr_Format(PyExc_ValueError,
-                        "Expected a cuda device, but got: %s:%d",
-                        backend->name, device->index);
-}
-
-static PyObject *
 cuda_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -113,7 +95,8 @@ cuda_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
     if (parse_required("stream", "stream", args, nargs, kwnames, &argument) <
             0 ||
         (argument != Py_None &&
-         (stream = cuda_stream_argument(argument)) == NULL)) {
+         (stream = as_stream_object("stream", PS_DEVICE_CUDA, argument)) ==
+             NULL)) {
         return NULL;
     }
     ContextObject *self = (ContextObject *)type->tp_alloc(type, 0);

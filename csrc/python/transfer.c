@@ -137,25 +137,24 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
 }
 
 int
-span_check_stream(struct span *span, struct ps_stream *stream)
+span_check_stream(const char *method, struct span *span,
+                  struct ps_stream *stream)
 {
     struct ps_runtime *runtime = device_of(span)->runtime;
     if (stream == NULL || stream->device->runtime == runtime) {
         return 0;
     }
-    return refuse(
-        PyExc_ValueError, "expected a %s stream, but got a %s stream",
-        runtime->backend->name, stream->device->runtime->backend->name);
+    return refuse(PyExc_ValueError,
+                  "%s() expects a stream of %s for stream, but got one of %s",
+                  method, runtime->backend->name,
+                  stream->device->runtime->backend->name);
 }
 
-/* The stream for work on a span: the one given, which must be of the same
- * backend, or the current stream of its device.  A new reference. */
+/* A new reference to the stream for work on a span: the one given, or the
+ * current stream of the span's device. */
 static struct ps_stream *
 work_stream(struct span *span, struct ps_stream *given)
 {
-    if (span_check_stream(span, given) < 0) {
-        return NULL;
-    }
     return ps_stream_ref(given != NULL ? given
                                        : current_stream_of(device_of(span)));
 }
@@ -163,13 +162,14 @@ work_stream(struct span *span, struct ps_stream *given)
 /* Run a copy on the stream given, or on the leader's current one.  The
  * transfer names the blocks that it uses. */
 static int
-copy_on(struct span *leader, struct ps_stream *given, struct transfer transfer,
-        struct span *to, struct span *from, bool wait)
+copy_on(const char *method, struct span *leader, struct ps_stream *given,
+        struct transfer transfer, struct span *to, struct span *from,
+        bool wait)
 {
-    transfer.stream = work_stream(leader, given);
-    if (transfer.stream == NULL) {
+    if (span_check_stream(method, leader, given) < 0) {
         return -1;
     }
+    transfer.stream = work_stream(leader, given);
     int result = run_copy(&transfer, to, from, wait);
     stream_release(transfer.stream);
     return result;
@@ -178,7 +178,7 @@ copy_on(struct span *leader, struct ps_stream *given, struct transfer transfer,
 /* To the backend of one side, the other side is plain host memory whose
  * streams it does not know.  Wait for those streams, and for the copy. */
 static int
-copy_between_backends(struct span *to, struct span *from,
+copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)
 {
     struct span *host = from->block->host ? from : to;
@@ -193,7 +193,7 @@ copy_between_backends(struct span *to, struct span *from,
         return -1;
     }
     struct transfer transfer = {NULL};
-    return copy_on(other, given, transfer, to, from, true);
+    return copy_on(method, other, given, transfer, to, from, true);
 }
 
 /* Copy between devices, on the source's current stream and in the order of the
@@ -247,14 +247,14 @@ is_pageable(struct span *span)
 }
 
 int
-span_copy(struct span *to, struct span *from, struct ps_stream *stream,
-          bool non_blocking)
+span_copy(const char *method, struct span *to, struct span *from,
+          struct ps_stream *stream, bool non_blocking)
 {
     if (check(to, from) < 0) {
         return -1;
     }
     if (device_of(to)->runtime != device_of(from)->runtime) {
-        return copy_between_backends(to, from, stream);
+        return copy_between_backends(method, to, from, stream);
     }
     bool host = to->block->host || from->block->host;
     bool wait = is_pageable(to) || is_pageable(from) ||
@@ -266,20 +266,21 @@ span_copy(struct span *to, struct span *from, struct ps_stream *stream,
     /* Pinned memory belongs to every device, so the other side leads. */
     struct span *leader = from->block->pinned ? to : from;
     struct transfer transfer = {NULL, to->block, from->block};
-    return copy_on(leader, stream, transfer, to, from, wait);
+    return copy_on(method, leader, stream, transfer, to, from, wait);
 }
 
 int
-span_fill(struct span *span, uint8_t value, struct ps_stream *given)
+span_fill(const char *method, struct span *span, uint8_t value,
+          struct ps_stream *given)
 {
     if (span->block->read_only) {
         return refuse(PyExc_ValueError, "the Buffer is read-only");
     }
-    struct ps_stream *stream = work_stream(span, given);
-    ps_status status;
-    if (stream == NULL) {
+    if (span_check_stream(method, span, given) < 0) {
         return -1;
     }
+    struct ps_stream *stream = work_stream(span, given);
+    ps_status status;
     struct transfer transfer = {stream, span->block, NULL};
     ENQUEUE_WITHOUT_GIL(
         status, stream,

@@ -6,14 +6,17 @@
 
 #include "buffer.h"
 
-/* -1 with ValueError unless the stream, or NULL, is of the span's backend. */
-int span_check_stream(struct span *span, struct ps_stream *stream);
+/* -1 with ValueError that names the method unless the stream, or NULL, is of
+ * the span's backend. */
+int span_check_stream(const char *method, struct span *span,
+                      struct ps_stream *stream);
 
-/* Buffer.copy_ and Buffer.fill_; stream NULL: the current one of the device
- * memory.  -1 with an exception. */
-int span_copy(struct span *to, struct span *from, struct ps_stream *stream,
-              bool non_blocking);
-int span_fill(struct span *span, uint8_t value, struct ps_stream *stream);
+/* Buffer.copy_ and Buffer.fill_, for a method; stream NULL: the current one of
+ * the device memory.  -1 with an exception. */
+int span_copy(const char *method, struct span *to, struct span *from,
+              struct ps_stream *stream, bool non_blocking);
+int span_fill(const char *method, struct span *span, uint8_t value,
+              struct ps_stream *stream);
 
 /* Make the stream (NULL: the caller, with the GIL released) wait for all work
  * known to use the memory; -1 with an exception. */

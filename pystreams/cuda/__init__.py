@@ -121,7 +121,9 @@ def set_device(device: _Device) -> None:
     argument names no index, AcceleratorError if it is out of range.
     """
     if not (isinstance(device, int) and device < 0):
-        _C.set_device(_CUDA, _C.device_index(_CUDA, device, True))
+        _C.set_device(
+            _CUDA, _C.device_index(_CUDA, device, True, "set_device")
+        )
 
 
 def synchronize(device: _Device = None, timeout: float | None = None) -> None:
@@ -170,9 +172,8 @@ def set_stream(stream: _StreamLike | None) -> None:
     Applies to the calling thread, and within an asyncio task to that task
     only.  None does nothing.
     """
-    chosen = _C.cuda_stream(stream).stream
-    if chosen is not None:
-        _set_stream(chosen)
+    if stream is not None:
+        _set_stream(_C.as_stream("set_stream", stream, _CUDA))
 
 
 def get_stream_from_external(
@@ -250,17 +251,19 @@ class _CudaDeviceProperties:
 
 def get_device_properties(device: _Device = None) -> _CudaDeviceProperties:
     """Return a device's name, capability, memory and other properties."""
-    return _CudaDeviceProperties(_C.device_properties(_CUDA, device))
+    return _CudaDeviceProperties(
+        _C.device_properties(_CUDA, device, "get_device_properties")
+    )
 
 
 def get_device_name(device: _Device = None) -> str:
     """Return a device's name."""
-    return _C.device_properties(_CUDA, device)["name"]
+    return _C.device_properties(_CUDA, device, "get_device_name")["name"]
 
 
 def get_device_capability(device: _Device = None) -> tuple[int, int]:
     """Return a device's compute capability, (major, minor)."""
-    properties = _C.device_properties(_CUDA, device)
+    properties = _C.device_properties(_CUDA, device, "get_device_capability")
     return properties["major"], properties["minor"]
 
 
@@ -287,7 +290,13 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
     .current now, .peak at most, .allocated and .freed since the start.
     Empty if no device has been used yet; initializes nothing.
     """
-    return _C.memory_stats(_CUDA, device) if is_initialized() else {}
+    return _stats("memory_stats", device)
+
+
+def _stats(function: str, device: _Device) -> dict[str, int]:
+    if not is_initialized():
+        return {}
+    return _C.memory_stats(_CUDA, device, function)
 
 
 def memory_allocated(device: _Device = None) -> int:
@@ -295,7 +304,8 @@ def memory_allocated(device: _Device = None) -> int:
 
     Initializes nothing.
     """
-    return memory_stats(device).get("allocated_bytes.all.current", 0)
+    stats = _stats("memory_allocated", device)
+    return stats.get("allocated_bytes.all.current", 0)
 
 
 def max_memory_allocated(device: _Device = None) -> int:
@@ -304,7 +314,8 @@ def max_memory_allocated(device: _Device = None) -> int:
     Counted from the start, or from reset_peak_memory_stats().  Initializes
     nothing.
     """
-    return memory_stats(device).get("allocated_bytes.all.peak", 0)
+    stats = _stats("max_memory_allocated", device)
+    return stats.get("allocated_bytes.all.peak", 0)
 
 
 # Free memory that a pool keeps for reuse is not counted.

@@ -37,6 +37,63 @@ def test_device_arguments(wrong):
             use()
 
 
+OF_CUDA = (
+    "can_device_access_peer",
+    "current_stream",
+    "default_stream",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "max_memory_allocated",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "set_device",
+    "synchronize",
+)
+OF_THE_ACCELERATOR = (
+    "current_stream",
+    "default_stream",
+    "device_index",
+    "get_memory_info",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "set_device_index",
+    "synchronize",
+)
+
+
+def test_an_error_names_the_function_that_was_called(cuda):
+    """And the parameter, whichever functions it is built on."""
+    cuda.current_stream()
+    for module, names in (
+        (pystreams.cuda, OF_CUDA),
+        (pystreams.accelerator, OF_THE_ACCELERATOR),
+    ):
+        for name in names:
+            arguments = [1.5, 0][: 2 if name.startswith("can_") else 1]
+            with pytest.raises(TypeError) as caught:
+                getattr(module, name)(*arguments)
+            assert str(caught.value) == (
+                f"{name}() expects a device (int, str, device or None) for "
+                "device, but got float"
+            )
+        for name in ("set_stream", "stream"):
+            with pytest.raises(TypeError) as caught:
+                getattr(module, name)(1)
+            assert str(caught.value) == (
+                f"{name}() expects a Stream or an object with __cuda_stream__ "
+                "for stream, but got int"
+            )
+    with pytest.raises(TypeError, match="for peer_device, but got float"):
+        pystreams.cuda.can_device_access_peer(0, 1.5)
+    with pytest.raises(ValueError, match="Expected a cuda device"):
+        pystreams.cuda.set_stream(Stream("cpu"))
+
+
 @pytest.mark.usefixtures("unchanged")
 def test_calls(backend):
     device, stream, event = backend.device(), backend.stream(), backend.event()

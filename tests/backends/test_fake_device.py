@@ -126,8 +126,8 @@ raises(NotImplementedError, absent + "peer access",
        _C.can_device_access_peer, MTIA, 0, 1)
 assert set(_C.memory_stats(MTIA).values()) == {0}
 host = pystreams.empty(8, device="cpu")
-raises(ValueError, "expected a cpu stream", host.fill_, 1, Stream("mtia"))
-raises(ValueError, "expected a cpu stream", host.copy_, bytes(8), False,
+raises(ValueError, "expects a stream of cpu", host.fill_, 1, Stream("mtia"))
+raises(ValueError, "expects a stream of cpu", host.copy_, bytes(8), False,
        Stream("mtia"))
 """,
     "no timing": """
