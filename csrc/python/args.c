@@ -110,6 +110,16 @@ parse_tuple(const struct signature *signature, PyObject *args,
 }
 
 PyObject *
+construct_from_tuple(const struct constructor *constructor, PyTypeObject *type,
+                     PyObject *args, PyObject *kwargs)
+{
+    PyObject *values[8];
+    return parse_tuple(constructor->signature, args, kwargs, values) == 0
+               ? constructor->construct(type, values)
+               : NULL;
+}
+
+PyObject *
 call_constructor(const struct constructor *constructor, PyObject *op,
                  PyObject *const *args, size_t nargs, PyObject *kwnames)
 {

@@ -24,15 +24,19 @@ int parse_arguments(const struct signature *signature, PyObject *const *args,
 int parse_tuple(const struct signature *signature, PyObject *args,
                 PyObject *kwargs, PyObject **values);
 
-/* A type's call that makes no tuple and no dict of the arguments, unless a
- * program has replaced the type's __new__ or __init__; init: NULL for
- * object's. */
+/* How objects of a type are made: tp_new (tp_init for a type that has one)
+ * parses a tuple and a dict, and tp_vectorcall needs neither. */
 struct constructor {
-    newfunc own;
-    initproc init;
     const struct signature *signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
+    /* The type's own tp_new and tp_init (NULL: object's); tp_vectorcall calls
+     * them if a program has replaced one. */
+    newfunc own;
+    initproc init;
 };
+PyObject *
+construct_from_tuple(const struct constructor *constructor, PyTypeObject *type,
+                     PyObject *args, PyObject *kwargs);
 PyObject *
 call_constructor(const struct constructor *constructor, PyObject *type,
                  PyObject *const *args, size_t nargs, PyObject *kwnames);

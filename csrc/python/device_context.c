@@ -121,24 +121,12 @@ index_of(PyObject *argument)
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
-static const char *const parameters[] = {"device", NULL};
-static const struct signature cuda_signature = {"device", 1, 1, parameters};
-
 static int
 fill_cuda(PyObject *self, PyObject *argument)
 {
     bool is_index = PyLong_Check(argument) && !PyBool_Check(argument);
     return fill(self, PS_DEVICE_CUDA,
                 is_index ? Py_NewRef(argument) : index_of(argument));
-}
-
-static int
-CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    PyObject *argument;
-    return parse_tuple(&cuda_signature, args, kwargs, &argument) == 0
-               ? fill_cuda(self, argument)
-               : -1;
 }
 
 static PyObject *
@@ -151,16 +139,30 @@ construct(PyTypeObject *type, PyObject **values)
     return self;
 }
 
+static int CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs);
+
+static const char *const parameters[] = {"device", NULL};
+static const struct constructor cuda_constructor = {
+    .signature = &(const struct signature){"device", 1, 1, parameters},
+    .construct = construct,
+    .own = PyType_GenericNew,
+    .init = CudaDevice_init,
+};
+
+static int
+CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *argument;
+    return parse_tuple(cuda_constructor.signature, args, kwargs, &argument) ==
+                   0
+               ? fill_cuda(self, argument)
+               : -1;
+}
+
 static PyObject *
 call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
-    static const struct constructor constructor = {
-        PyType_GenericNew,
-        CudaDevice_init,
-        &cuda_signature,
-        construct,
-    };
-    return call_constructor(&constructor, type, args, nargs, kwnames);
+    return call_constructor(&cuda_constructor, type, args, nargs, kwnames);
 }
 
 const vectorcallfunc cuda_device_call = call;

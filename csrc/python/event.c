@@ -141,27 +141,25 @@ construct(PyTypeObject *type, PyObject **values)
     return self;
 }
 
-static const struct signature event_signature = {"Event", 0, 1, parameters};
+static PyObject *
+Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+static const struct constructor event_constructor = {
+    .signature = &(const struct signature){"Event", 0, 1, parameters},
+    .construct = construct,
+    .own = Event_new,
+};
 
 static PyObject *
 Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *values[Py_ARRAY_LENGTH(parameters)];
-    return parse_tuple(&event_signature, args, kwargs, values) == 0
-               ? construct(type, values)
-               : NULL;
+    return construct_from_tuple(&event_constructor, type, args, kwargs);
 }
 
 static PyObject *
 call(PyObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
-    static const struct constructor constructor = {
-        Event_new,
-        NULL,
-        &event_signature,
-        construct,
-    };
-    return call_constructor(&constructor, type, args, nargs, kwnames);
+    return call_constructor(&event_constructor, type, args, nargs, kwnames);
 }
 
 const vectorcallfunc event_call = call;
@@ -586,29 +584,27 @@ construct_cuda(PyTypeObject *type, PyObject **values)
     return runtime != NULL ? event_new(type, runtime, flags) : NULL;
 }
 
-static const struct signature cuda_event_signature = {"Event", 0, 4,
-                                                      parameters + 1};
+static PyObject *
+CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+static const struct constructor cuda_event_constructor = {
+    .signature = &(const struct signature){"Event", 0, 4, parameters + 1},
+    .construct = construct_cuda,
+    .own = CudaEvent_new,
+};
 
 static PyObject *
 CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *values[Py_ARRAY_LENGTH(parameters)];
-    return parse_tuple(&cuda_event_signature, args, kwargs, values) == 0
-               ? construct_cuda(type, values)
-               : NULL;
+    return construct_from_tuple(&cuda_event_constructor, type, args, kwargs);
 }
 
 static PyObject *
 call_cuda(PyObject *type, PyObject *const *args, size_t nargs,
           PyObject *kwnames)
 {
-    static const struct constructor constructor = {
-        CudaEvent_new,
-        NULL,
-        &cuda_event_signature,
-        construct_cuda,
-    };
-    return call_constructor(&constructor, type, args, nargs, kwnames);
+    return call_constructor(&cuda_event_constructor, type, args, nargs,
+                            kwnames);
 }
 
 const vectorcallfunc cuda_event_call = call_cuda;
