@@ -238,12 +238,6 @@ handle_text(ps_handle handle)
 PyObject *
 ctypes_pointer(ps_handle handle)
 {
-    PyObject *ctypes = PyImport_ImportModule("ctypes");
-    if (ctypes == NULL) {
-        return NULL;
-    }
-    PyObject *pointer = PyObject_CallMethod(ctypes, "c_void_p", "K",
-                                            (unsigned long long)handle);
-    Py_DECREF(ctypes);
-    return pointer;
+    return import_call("ctypes", "c_void_p", "(K)",
+                       (unsigned long long)handle);
 }

@@ -108,12 +108,8 @@ static PyObject *
 read_interface(PyObject *interface)
 {
     if (module_state.read_array_interface == NULL) {
-        PyObject *module = PyImport_ImportModule("pystreams._interchange");
-        if (module != NULL) {
-            module_state.read_array_interface =
-                PyObject_GetAttrString(module, "read_array_interface");
-            Py_DECREF(module);
-        }
+        module_state.read_array_interface =
+            import_attribute("pystreams._interchange", "read_array_interface");
     }
     return module_state.read_array_interface != NULL
                ? PyObject_CallOneArg(module_state.read_array_interface,

@@ -174,11 +174,7 @@ is_threads_own(PyObject *context)
 {
     int own = 0;
 #if PY_VERSION_HEX >= 0x030E0000
-    PyObject *threading = PyImport_ImportModule("threading");
-    PyObject *thread =
-        threading != NULL
-            ? PyObject_CallMethod(threading, "current_thread", NULL)
-            : NULL;
+    PyObject *thread = import_call("threading", "current_thread", "()");
     PyObject *entered = NULL;
     own = thread != NULL
               ? PyObject_GetOptionalAttrString(thread, "_context", &entered)
@@ -186,7 +182,6 @@ is_threads_own(PyObject *context)
     own = own > 0 ? entered == context : own;
     Py_XDECREF(entered);
     Py_XDECREF(thread);
-    Py_XDECREF(threading);
 #else
     (void)context;
 #endif

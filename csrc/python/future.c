@@ -95,12 +95,8 @@ PyObject *
 future_new(void)
 {
     if (module_state.future_type == NULL) {
-        PyObject *module = PyImport_ImportModule("pystreams._futures");
-        if (module != NULL) {
-            module_state.future_type =
-                PyObject_GetAttrString(module, "StreamFuture");
-            Py_DECREF(module);
-        }
+        module_state.future_type =
+            import_attribute("pystreams._futures", "StreamFuture");
     }
     return module_state.future_type != NULL
                ? alloc((PyTypeObject *)module_state.future_type)
@@ -451,15 +447,12 @@ call_callback(PyObject *callback, PyObject *future)
         return -1;
     }
     PyObject *exception = take_exception();
-    PyObject *module = PyImport_ImportModule("pystreams._futures");
-    none = module != NULL ? PyObject_CallMethod(module, "log_callback", "(OO)",
-                                                future, exception)
-                          : NULL;
+    none = import_call("pystreams._futures", "log_callback", "(OO)", future,
+                       exception);
     if (none == NULL) {
         PyErr_WriteUnraisable(callback);
     }
     Py_XDECREF(none);
-    Py_XDECREF(module);
     Py_DECREF(exception);
     return 0;
 }
@@ -564,14 +557,11 @@ future_mark_settled(void)
 static int
 raise(const char *name)
 {
-    PyObject *module = PyImport_ImportModule("concurrent.futures");
-    PyObject *type =
-        module != NULL ? PyObject_GetAttrString(module, name) : NULL;
+    PyObject *type = import_attribute("concurrent.futures", name);
     if (type != NULL) {
         PyErr_SetNone(type);
     }
     Py_XDECREF(type);
-    Py_XDECREF(module);
     return -1;
 }
 

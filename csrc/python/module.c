@@ -8,6 +8,32 @@
 
 struct module_state module_state = {.default_type = -1};
 
+PyObject *
+import_attribute(const char *module_name, const char *name)
+{
+    PyObject *module = PyImport_ImportModule(module_name);
+    PyObject *attribute =
+        module != NULL ? PyObject_GetAttrString(module, name) : NULL;
+    Py_XDECREF(module);
+    return attribute;
+}
+
+PyObject *
+import_call(const char *module, const char *name, const char *format, ...)
+{
+    PyObject *function = import_attribute(module, name), *result = NULL;
+    va_list values;
+    va_start(values, format);
+    PyObject *args = function != NULL ? Py_VaBuildValue(format, values) : NULL;
+    va_end(values);
+    if (args != NULL) {
+        result = PyObject_CallObject(function, args);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(function);
+    return result;
+}
+
 static int
 add_types(PyObject *module)
 {

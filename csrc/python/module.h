@@ -88,6 +88,12 @@ has_methods(PyObject *object, const PyMethodDef *methods)
     return type != NULL;
 }
 
+/* An attribute of a Python module, and what it returns when called; the format
+ * is Py_BuildValue's for a tuple.  New references, NULL with an exception. */
+PyObject *import_attribute(const char *module, const char *name);
+PyObject *
+import_call(const char *module, const char *name, const char *format, ...);
+
 /* What every tp_dealloc does last. */
 static inline void
 object_free(PyObject *self)

@@ -19,19 +19,14 @@ struct start {
     bool failed;
 };
 
-/* Add the thread to the threading module, or remove it. */
+/* Report a failure to add the thread to the threading module or remove it. */
 static void
-call_module(const char *function, const char *format, const char *name)
+check_shown(PyObject *none)
 {
-    PyObject *module = PyImport_ImportModule("pystreams._futures");
-    PyObject *none = module != NULL
-                         ? PyObject_CallMethod(module, function, format, name)
-                         : NULL;
     if (none == NULL) {
         report_ignored("showing a thread to threading");
     }
     Py_XDECREF(none);
-    Py_XDECREF(module);
 }
 
 /* Create the state of the calling thread, which has none yet; NULL if there is
@@ -61,9 +56,10 @@ serve_by_name(void (*serve)(void))
     char name[16];
     snprintf(name, sizeof(name), "pystreams-%d", ++count);
     pthread_setname_np(pthread_self(), name);
-    call_module("enter_thread", "s", name);
+    check_shown(
+        import_call("pystreams._futures", "enter_thread", "(s)", name));
     serve();
-    call_module("leave_thread", NULL, NULL);
+    check_shown(import_call("pystreams._futures", "leave_thread", "()"));
 }
 
 static void *
@@ -133,11 +129,8 @@ start_thread(bool (*prepare)(void), void (*serve)(void))
 void
 end_child(PyObject *exception)
 {
-    PyObject *module = PyImport_ImportModule("pystreams._futures");
-    if (module != NULL) {
-        PyObject_CallMethod(module, "end_child", "(O)",
-                            exception != NULL ? exception : Py_None);
-    }
+    import_call("pystreams._futures", "end_child", "(O)",
+                exception != NULL ? exception : Py_None);
     PyErr_Print();
     _exit(1);
 }

@@ -107,25 +107,15 @@ set_trace(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
-call_gpu_trace(const char *function)
-{
-    PyObject *module = PyImport_ImportModule("pystreams.cuda._gpu_trace");
-    PyObject *result =
-        module != NULL ? PyObject_CallMethod(module, function, NULL) : NULL;
-    Py_XDECREF(module);
-    return result;
-}
-
-static PyObject *
 activate_gpu_trace(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return call_gpu_trace("_activate");
+    return import_call("pystreams.cuda._gpu_trace", "_activate", "()");
 }
 
 static PyObject *
 deactivate_gpu_trace(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return call_gpu_trace("_deactivate");
+    return import_call("pystreams.cuda._gpu_trace", "_deactivate", "()");
 }
 
 PyMethodDef trace_functions[] = {

@@ -396,12 +396,7 @@ await(PyObject *self, struct ps_runtime *runtime, ps_status status)
     if (status != PS_ERROR_NOT_READY) {
         return raise_status(runtime, "await", status);
     }
-    PyObject *module = PyImport_ImportModule("pystreams._asyncio");
-    PyObject *iterator =
-        module != NULL ? PyObject_CallMethod(module, "pending", "(O)", self)
-                       : NULL;
-    Py_XDECREF(module);
-    return iterator;
+    return import_call("pystreams._asyncio", "pending", "(O)", self);
 }
 
 PyObject *
