@@ -202,10 +202,10 @@ host_access(const char *operation, const void *data, Py_ssize_t nbytes,
 }
 
 int
-expect_callable(struct ps_stream *stream, PyObject *args, PyObject *future)
+expect_callable(struct ps_stream *stream, PyObject *const *args,
+                Py_ssize_t count, PyObject *future)
 {
     struct ps_actor_name name = actor_name(stream);
-    Py_ssize_t count = PyTuple_GET_SIZE(args);
     struct ps_access *accesses =
         PyMem_Calloc((size_t)count + 1, sizeof(*accesses));
     int used = 0;
@@ -214,9 +214,8 @@ expect_callable(struct ps_stream *stream, PyObject *args, PyObject *future)
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *arg = PyTuple_GET_ITEM(args, i);
-        BufferObject *buffer = (BufferObject *)arg;
-        if (PyObject_TypeCheck(arg, module_state.buffer_type) &&
+        BufferObject *buffer = (BufferObject *)args[i];
+        if (PyObject_TypeCheck(args[i], module_state.buffer_type) &&
             buffer->nbytes > 0) {
             accesses[used].begin = (uintptr_t)buffer->data;
             accesses[used++].nbytes = (size_t)buffer->nbytes;

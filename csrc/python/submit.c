@@ -47,9 +47,11 @@ struct job {
     ps_status status;
     PyObject *future;
     PyObject *context;
-    PyObject *function;
-    PyObject *args;
-    PyObject *kwargs; /* may be NULL */
+    /* The function and its arguments, as submit got them. */
+    PyObject *kwnames; /* may be NULL */
+    Py_ssize_t nargs;  /* the positional ones, with the function */
+    Py_ssize_t count;
+    PyObject *args[];
 };
 
 /* The callables that their streams have reached. */
@@ -197,9 +199,10 @@ job_destroy(struct job *job)
 {
     Py_XDECREF(job->future);
     Py_XDECREF(job->context);
-    Py_XDECREF(job->function);
-    Py_XDECREF(job->args);
-    Py_XDECREF(job->kwargs);
+    Py_XDECREF(job->kwnames);
+    for (Py_ssize_t i = 0; i < job->count; i++) {
+        Py_DECREF(job->args[i]);
+    }
     stream_release(job->stream);
     PyMem_Free(job);
 }
@@ -215,7 +218,10 @@ call(struct job *job)
     if (PyContext_Enter(job->context) < 0) {
         return NULL;
     }
-    PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
+    PyObject *result = PyObject_Vectorcall(job->args[0], job->args + 1,
+                                           ((size_t)job->nargs - 1) |
+                                               PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                           job->kwnames);
     struct saved_exception saved = exception_save();
     PyContext_Exit(job->context);
     exception_restore(saved);
@@ -261,6 +267,14 @@ count_locked(struct ps_stream *stream, int change)
     unsigned before = stream->jobs;
     stream->jobs += (unsigned)change;
     queue.wanted += (stream->jobs != 0) - (before != 0);
+}
+
+static void
+count(struct ps_stream *stream, int change)
+{
+    pthread_mutex_lock(&queue.mutex);
+    count_locked(stream, change);
+    pthread_mutex_unlock(&queue.mutex);
 }
 
 void
@@ -404,9 +418,7 @@ expect_job(struct ps_stream *stream)
                       "cannot submit a callable after the program ended");
     }
     if (hire() < 0) {
-        pthread_mutex_lock(&queue.mutex);
-        count_locked(stream, -1);
-        pthread_mutex_unlock(&queue.mutex);
+        count(stream, -1);
         return -1;
     }
     return 0;
@@ -445,9 +457,7 @@ queue_job(struct job *job)
         return status;
     }
     unlink_pending(job);
-    pthread_mutex_lock(&queue.mutex);
-    count_locked(stream, -1);
-    pthread_mutex_unlock(&queue.mutex);
+    count(stream, -1);
     if (status == PS_ERROR_NOT_SUPPORTED && is_capturing(stream)) {
         PyErr_SetString(PyExc_RuntimeError,
                         "a callable cannot be captured into a graph; submit "
@@ -457,45 +467,28 @@ queue_job(struct job *job)
     return status;
 }
 
-static PyObject *
-tuple_of(PyObject *const *values, Py_ssize_t count)
-{
-    PyObject *tuple = PyTuple_New(count);
-    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
-    }
-    return tuple;
-}
-
-static PyObject *
-dict_of(PyObject *names, PyObject *const *values)
-{
-    PyObject *dict = PyDict_New();
-    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
-            Py_CLEAR(dict);
-        }
-    }
-    return dict;
-}
-
 /* A job for the arguments of submit; NULL with an exception. */
 static struct job *
 job_create(struct ps_stream *stream, PyObject *const *args, Py_ssize_t nargs,
            PyObject *kwnames)
 {
-    struct job *job = PyMem_Calloc(1, sizeof(*job));
+    Py_ssize_t count =
+        nargs + (kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0);
+    struct job *job =
+        PyMem_Calloc(1, sizeof(*job) + (size_t)count * sizeof(job->args[0]));
     if (job == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
     job->generation = ps_generation();
     job->stream = ps_stream_ref(stream);
-    job->function = Py_NewRef(args[0]);
-    if ((job->args = tuple_of(args + 1, nargs - 1)) == NULL ||
-        (kwnames != NULL &&
-         (job->kwargs = dict_of(kwnames, args + nargs)) == NULL) ||
-        (job->context = PyContext_CopyCurrent()) == NULL ||
+    job->kwnames = Py_XNewRef(kwnames);
+    job->nargs = nargs;
+    job->count = count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        job->args[i] = Py_NewRef(args[i]);
+    }
+    if ((job->context = PyContext_CopyCurrent()) == NULL ||
         (job->future = future_new()) == NULL) {
         job_destroy(job);
         return NULL;
@@ -524,7 +517,8 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (ps_races_are_on() &&
-        expect_callable(stream, job->args, job->future) < 0) {
+        expect_callable(stream, job->args + 1, job->nargs - 1, job->future) <
+            0) {
         job_destroy(job);
         return NULL;
     }
