@@ -350,77 +350,59 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
                          "leaving a stream", status);
 }
 
-/* Parse a device type, a device and a class for the stream, Stream or
- * cuda.Stream; -1 with an exception. */
-static int
-parse_stream_query(const char *function, PyObject *const *args,
-                   Py_ssize_t nargs, struct ps_device **device,
-                   PyTypeObject **class)
+/* A Stream of the class for the current stream of the device, or its default
+ * one; NULL if the device is NULL, with the exception of its argument. */
+static PyObject *
+stream_at(struct ps_device *device, bool current, PyTypeObject *class)
 {
-    if (nargs < 1 || nargs > 3 || !PyLong_Check(args[0])) {
-        return refuse(PyExc_TypeError,
-                      "%s() expects an int for type, and device and cls at "
-                      "most after it",
-                      function);
+    if (device == NULL) {
+        return NULL;
     }
-    *class = nargs > 2 && args[2] != Py_None ? (PyTypeObject *)args[2]
-                                             : module_state.stream_type;
-    if (*class != module_state.stream_type &&
-        *class != module_state.cuda_stream_type) {
-        return refuse(PyExc_TypeError,
-                      "%s() expects Stream or cuda.Stream for cls, but got %R",
-                      function, args[2]);
-    }
-    long type = PyLong_AsLong(args[0]);
-    if ((type == -1 && PyErr_Occurred()) || find_runtime(type) == NULL) {
-        return -1;
-    }
-    *device = device_argument(function, (int)type, nargs > 1 ? args[1] : NULL);
-    return *device != NULL ? 0 : -1;
+    struct ps_stream *stream =
+        current ? current_stream_of(device) : &device->default_stream;
+    return stream_wrap(class, ps_stream_ref(stream));
 }
 
 static PyObject *
-current_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
-               Py_ssize_t nargs)
+current_stream(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    struct ps_device *device;
-    PyTypeObject *class;
-    if (parse_stream_query("current_stream", args, nargs, &device, &class) <
+    return stream_at(parse_device(args, "i|O:current_stream"), true,
+                     module_state.stream_type);
+}
+
+static PyObject *
+default_stream(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return stream_at(parse_device(args, "i|O:default_stream"), false,
+                     module_state.stream_type);
+}
+
+static PyObject *
+cuda_stream_at(const char *function, bool current, PyObject *const *args,
+               Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *argument;
+    if (parse_optional(function, "device", args, nargs, kwnames, &argument) <
         0) {
         return NULL;
     }
-    return stream_wrap(class, ps_stream_ref(current_stream_of(device)));
+    return stream_at(device_argument(function, PS_DEVICE_CUDA, argument),
+                     current, module_state.cuda_stream_type);
 }
 
-/* cuda.current_stream, which programs call before every launch. */
+/* Programs call it before every launch. */
 static PyObject *
 cuda_current_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *argument;
-    if (parse_optional("current_stream", "device", args, nargs, kwnames,
-                       &argument) < 0) {
-        return NULL;
-    }
-    struct ps_device *device =
-        device_argument("current_stream", PS_DEVICE_CUDA, argument);
-    return device != NULL
-               ? stream_wrap(module_state.cuda_stream_type,
-                             ps_stream_ref(current_stream_of(device)))
-               : NULL;
+    return cuda_stream_at("current_stream", true, args, nargs, kwnames);
 }
 
 static PyObject *
-default_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
-               Py_ssize_t nargs)
+cuda_default_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
+                    Py_ssize_t nargs, PyObject *kwnames)
 {
-    struct ps_device *device;
-    PyTypeObject *class;
-    if (parse_stream_query("default_stream", args, nargs, &device, &class) <
-        0) {
-        return NULL;
-    }
-    return stream_wrap(class, ps_stream_ref(&device->default_stream));
+    return cuda_stream_at("default_stream", false, args, nargs, kwnames);
 }
 
 static PyObject *
@@ -475,17 +457,17 @@ PyMethodDef cuda_current_stream_function =
              "Return the current stream of a device: the calling thread's, or "
              "its asyncio\ntask's.");
 
+PyMethodDef cuda_default_stream_function =
+    FUNCTION("default_stream", cuda_default_stream,
+             METH_FASTCALL | METH_KEYWORDS, "device=None",
+             "Return the default stream of a device, which has handle 0.");
+
 PyMethodDef current_functions[] = {
-    FUNCTION(
-        "current_stream", current_stream, METH_FASTCALL,
-        "type, device=None, cls=None, /",
-        "Return the current stream of the device, as a Stream or the class "
-        "given."),
-    FUNCTION(
-        "default_stream", default_stream, METH_FASTCALL,
-        "type, device=None, cls=None, /",
-        "Return the device's default stream, handle 0, as a Stream or the "
-        "class given."),
+    FUNCTION("current_stream", current_stream, METH_VARARGS,
+             "type, device=None, /", "Return the device's current stream."),
+    FUNCTION("default_stream", default_stream, METH_VARARGS,
+             "type, device=None, /",
+             "Return the device's default stream, handle 0."),
     FUNCTION("set_stream", set_stream, METH_O, "stream, /",
              "Make the stream current on its device, for this thread or its "
              "asyncio task,\nand its device current, for the thread."),

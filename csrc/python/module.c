@@ -196,6 +196,8 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, current_functions) < 0 ||
         add_cuda_function(module, &cuda_current_stream_function,
                           "cuda_current_stream") < 0 ||
+        add_cuda_function(module, &cuda_default_stream_function,
+                          "cuda_default_stream") < 0 ||
         add_cuda_function(module, &cuda_stream_function, "cuda_stream") < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||

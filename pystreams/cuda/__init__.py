@@ -14,8 +14,8 @@ from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
 from .._C import CudaStream as Stream
 from .._C import cuda_current_stream as current_stream
+from .._C import cuda_default_stream as default_stream
 from .._C import cuda_stream as stream
-from .._C import default_stream as _default_stream
 from .._C import set_stream as _set_stream
 from ._graphs import CUDAGraph, graph, graph_pool_handle
 
@@ -159,11 +159,6 @@ class device_of(device):
             else:
                 place = getattr(place, "id", -1)
         super().__init__(place)
-
-
-def default_stream(device: _Device = None) -> Stream:
-    """Return the default stream of a device, which has handle 0."""
-    return _default_stream(_CUDA, device, Stream)
 
 
 def set_stream(stream: _StreamLike | None) -> None:

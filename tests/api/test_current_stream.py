@@ -435,7 +435,7 @@ def test_closed_by_the_collector_while_it_is_entered(engine):
 
 
 def test_current_stream_of_a_class(backend):
-    current = _C.current_stream(backend.type, None, _C.Stream)
+    current = _C.current_stream(backend.type, None)
     assert type(current) is _C.Stream
     assert _C.current_stream(backend.type) == current
     assert _C.default_stream(backend.type, 0) == current

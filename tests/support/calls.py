@@ -723,7 +723,7 @@ CASES = {
     ),
     "current_stream default_stream as_stream": lambda w: (
         lambda: (
-            _C.current_stream(w.type, w.device, _C.Stream),
+            _C.current_stream(w.type, w.device),
             _C.default_stream(w.type),
             _C.as_stream("stream", w.stream),
         )
@@ -811,9 +811,10 @@ CUDA_CASES = {
     "CudaEvent._as_parameter_": cuda_event,
     "cuda.CUDAGraph": lambda w: lambda: captured(w, cuda.CUDAGraph).reset(),
     "CudaDevice": lambda w: lambda: enter(cuda.device(0)),
-    "cuda_current_stream cuda_stream": lambda w: (
+    "cuda_current_stream cuda_default_stream cuda_stream": lambda w: (
         lambda: (
             cuda.current_stream(),
+            cuda.default_stream(),
             enter(cuda.stream(w.stream)),
         )
     ),
@@ -838,7 +839,6 @@ CUDA_CASES = {
         lambda: cuda.check_error(cuda.cudart().cudaError.success)
     ),
     "cuda.CudaError": lambda w: lambda: cuda.CudaError(2),
-    "cuda.default_stream": lambda w: cuda.default_stream,
     "cuda.device_of": lambda w: lambda: enter(cuda.device_of(w.buffer)),
     "cuda.get_device_capability cuda.get_device_name "
     "cuda.get_device_properties": lambda w: (
