@@ -283,39 +283,32 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
     return 0;
 }
 
-/* The methods record and wait: run the operation on the stream given, or on
- * the current one. */
-static PyObject *
-with_stream(PyObject *self, const char *name, PyObject *const *args,
-            Py_ssize_t nargs, PyObject *kwnames,
-            int (*operation)(struct ps_event *event, struct ps_stream *stream))
-{
-    PyObject *argument;
-    if (parse_optional(name, "stream", args, nargs, kwnames, &argument) < 0) {
-        return NULL;
-    }
-    struct stream_use use;
-    if (stream_use_or_current(name, backend_of(self)->device_type, argument,
-                              &use) < 0) {
-        return NULL;
-    }
-    int result = operation(event_of(self), use.stream);
-    stream_use_end(&use);
-    return none_unless_raised(result);
-}
-
 static PyObject *
 Event_record(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    return with_stream(self, "record", args, nargs, kwnames, event_record_on);
+    struct stream_use use;
+    if (stream_use_parsed("record", backend_of(self)->device_type, args, nargs,
+                          kwnames, &use) < 0) {
+        return NULL;
+    }
+    int result = event_record_on(event_of(self), use.stream);
+    stream_use_end(&use);
+    return none_unless_raised(result);
 }
 
 static PyObject *
 Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
            PyObject *kwnames)
 {
-    return with_stream(self, "wait", args, nargs, kwnames, event_wait_on);
+    struct stream_use use;
+    if (stream_use_parsed("wait", backend_of(self)->device_type, args, nargs,
+                          kwnames, &use) < 0) {
+        return NULL;
+    }
+    int result = event_wait_on(event_of(self), use.stream);
+    stream_use_end(&use);
+    return none_unless_raised(result);
 }
 
 static PyObject *
@@ -449,7 +442,7 @@ Event_get_flag(PyObject *self, void *closure)
     return PyBool_FromLong(event_of(self)->flags & (uintptr_t)closure);
 }
 
-PyMethodDef event_methods[] = {
+static PyMethodDef event_methods[] = {
     METHOD("record", Event_record, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
            "Record the stream's current position: the event completes when "

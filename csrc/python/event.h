@@ -6,8 +6,7 @@
 
 #include "module.h"
 
-extern PyMethodDef event_methods[];
-#define is_event(object) has_methods((object), event_methods)
+#define is_event(object) PyObject_TypeCheck(object, module_state.event_type)
 
 typedef struct {
     PyObject ob_base;

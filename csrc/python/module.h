@@ -77,17 +77,6 @@ extern struct module_state {
 #define CALL_BACKEND(runtime, statement) \
     CALL_WITH(((runtime)->backend->flags & PS_BACKEND_SHARED), statement)
 
-/* Whether the object is an instance of the type with these methods. */
-static inline bool
-has_methods(PyObject *object, const PyMethodDef *methods)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    while (type != NULL && type->tp_methods != methods) {
-        type = type->tp_base;
-    }
-    return type != NULL;
-}
-
 /* An attribute of a Python module, and what it returns when called; the format
  * is Py_BuildValue's for a tuple.  New references, NULL with an exception. */
 PyObject *import_attribute(const char *module, const char *name);

@@ -116,14 +116,6 @@ stream_named(const char *function, PyObject *argument)
     return stream != NULL ? ps_stream_ref(stream) : NULL;
 }
 
-struct ps_stream *
-stream_or_current(const char *function, int type, PyObject *argument)
-{
-    return argument == NULL || argument == Py_None
-               ? current_stream_at(type)
-               : stream_named(function, argument);
-}
-
 int
 stream_use_named(const char *function, PyObject *argument,
                  struct stream_use *use)
@@ -146,6 +138,17 @@ stream_use_or_current(const char *function, int type, PyObject *argument,
     use->object = NULL;
     use->stream = current_stream_at(type);
     return use->stream != NULL ? 0 : -1;
+}
+
+int
+stream_use_parsed(const char *method, int type, PyObject *const *args,
+                  Py_ssize_t nargs, PyObject *kwnames, struct stream_use *use)
+{
+    PyObject *argument;
+    return parse_optional(method, "stream", args, nargs, kwnames, &argument) ==
+                   0
+               ? stream_use_or_current(method, type, argument, use)
+               : -1;
 }
 
 /* The parameters of the constructors. */
@@ -552,7 +555,7 @@ Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
     return ctypes_pointer(as_stream(self)->handle);
 }
 
-PyMethodDef stream_methods[] = {
+static PyMethodDef stream_methods[] = {
     METHOD("query", Stream_query, METH_NOARGS, ", /",
            "Return whether all work queued so far has completed "
            "(cudaStreamQuery).\n\n"

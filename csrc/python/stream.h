@@ -6,8 +6,7 @@
 
 #include "module.h"
 
-extern PyMethodDef stream_methods[];
-#define is_stream(object) has_methods((object), stream_methods)
+#define is_stream(object) PyObject_TypeCheck(object, module_state.stream_type)
 
 typedef struct {
     PyObject ob_base;
@@ -39,29 +38,33 @@ struct stream_use {
 /* Begin to use an open Stream that the caller keeps alive; -1 with ValueError
  * if it is closed. */
 int stream_use(PyObject *stream, struct stream_use *use);
+
+/* Likewise, the stream that a function's argument names: that of a Stream, or
+ * of another library's object with __cuda_stream__; -1 with an exception. */
+int stream_use_named(const char *function, PyObject *argument,
+                     struct stream_use *use);
+
+/* Likewise, for an argument that may be NULL or None: the current stream of
+ * the type's current device. */
+int stream_use_or_current(const char *function, int type, PyObject *argument,
+                          struct stream_use *use);
+
+/* Likewise, for the only parameter, `stream`, of a method. */
+int
+stream_use_parsed(const char *method, int type, PyObject *const *args,
+                  Py_ssize_t nargs, PyObject *kwnames, struct stream_use *use);
+
 void stream_use_end(struct stream_use *use);
 
-/* The query of Stream.query. */
-ps_status stream_query(struct ps_stream *stream);
+/* A new reference to the stream that stream_use_named gives; NULL with an
+ * exception. */
+struct ps_stream *stream_named(const char *function, PyObject *argument);
 
 /* Drop a reference, or none, from Python code, reporting a failure. */
 void stream_release(struct ps_stream *stream);
 
-/* A new reference to the stream that a function's argument names: that of a
- * Stream, or of another library's object with __cuda_stream__.  NULL with an
- * exception. */
-struct ps_stream *stream_named(const char *function, PyObject *argument);
-
-/* Likewise, as a use of the stream; -1 with an exception. */
-int stream_use_named(const char *function, PyObject *argument,
-                     struct stream_use *use);
-
-/* Likewise, an optional argument, without which they give the current stream
- * of the type's current device. */
-struct ps_stream *
-stream_or_current(const char *function, int type, PyObject *argument);
-int stream_use_or_current(const char *function, int type, PyObject *argument,
-                          struct stream_use *use);
+/* The query of Stream.query. */
+ps_status stream_query(struct ps_stream *stream);
 
 /* Also set in the derived types: Python's default for a subtype is slower. */
 void Stream_dealloc(PyObject *self);

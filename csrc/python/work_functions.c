@@ -11,12 +11,12 @@
 #include "errors.h"
 #include "stream.h"
 
-/* Release the stream and return None, or raise what queueing failed with. */
+/* End the use and return None, or raise what queueing failed with. */
 static PyObject *
-queued(struct ps_stream *stream, const char *operation, ps_status status)
+queued(struct stream_use *use, const char *operation, ps_status status)
 {
-    struct ps_runtime *runtime = stream->device->runtime;
-    stream_release(stream);
+    struct ps_runtime *runtime = use->stream->device->runtime;
+    stream_use_end(use);
     return none_or_raise(runtime, operation, status);
 }
 
@@ -34,12 +34,13 @@ sleep_cycles(PyObject *Py_UNUSED(module), PyObject *args)
         find_runtime(type) == NULL) {
         return NULL;
     }
-    struct ps_stream *stream = stream_or_current("_sleep", type, argument);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use_or_current("_sleep", type, argument, &use) < 0) {
         return NULL;
     }
-    ENQUEUE_WITHOUT_GIL(status, stream, ps_stream_sleep(stream, count));
-    return queued(stream, "sleep", status);
+    ENQUEUE_WITHOUT_GIL(status, use.stream,
+                        ps_stream_sleep(use.stream, count));
+    return queued(&use, "sleep", status);
 }
 
 static PyObject *
@@ -61,14 +62,14 @@ launch_host_function(PyObject *Py_UNUSED(module), PyObject *args)
                             "launch_host_function() expects the address of a "
                             "C function for function, but got 0");
     }
-    struct ps_stream *stream = stream_named("launch_host_function", argument);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use_named("launch_host_function", argument, &use) < 0) {
         return NULL;
     }
-    ENQUEUE(status, stream,
-            ps_stream_host_function(stream, (ps_host_function)address,
+    ENQUEUE(status, use.stream,
+            ps_stream_host_function(use.stream, (ps_host_function)address,
                                     (void *)data_address));
-    return queued(stream, "host functions", status);
+    return queued(&use, "host functions", status);
 }
 
 static PyObject *
@@ -80,12 +81,12 @@ fail(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi:fail", &argument, &failure)) {
         return NULL;
     }
-    struct ps_stream *stream = stream_named("fail", argument);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use_named("fail", argument, &use) < 0) {
         return NULL;
     }
-    ENQUEUE(status, stream, ps_stream_fail(stream, failure));
-    return queued(stream, "fault injection", status);
+    ENQUEUE(status, use.stream, ps_stream_fail(use.stream, failure));
+    return queued(&use, "fault injection", status);
 }
 
 static PyObject *
