@@ -145,8 +145,7 @@ parse_named(const char *function, const char *name, int required,
             PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
             PyObject **value)
 {
-    const char *names[] = {name, NULL};
-    struct signature signature = {function, required, 1, names};
+    struct signature signature = {function, required, 1, {name}};
     return parse_arguments(&signature, args, nargs, kwnames, value);
 }
 

@@ -7,13 +7,13 @@
 #include "errors.h"
 #include "module.h"
 
-/* A function's parameters: the first `positional` may be given by position,
- * and the first `required` must be given. */
+/* A function's parameters, up to NULL: the first `positional` may be given by
+ * position, and the first `required` must be given. */
 struct signature {
     const char *function;
     int required;
     int positional;
-    const char *const *names;
+    const char *names[6];
 };
 
 /* Set values[i] to the argument for names[i], borrowed; NULL if it was not

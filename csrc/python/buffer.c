@@ -74,7 +74,7 @@ buffer_hold(PyObject *op, struct span *span)
 static void
 memory_report(struct ps_runtime *runtime)
 {
-    report_cleanup(runtime, "freeing memory",
+    report_cleanup(runtime, NULL, "freeing memory",
                    ps_memory_take_failure(&runtime->memory));
 }
 
@@ -87,7 +87,7 @@ block_release(struct ps_block *block)
         return;
     }
     WITHOUT_GIL(status = ps_block_unref(block));
-    report_cleanup_on(device, "freeing memory", status);
+    report_cleanup(device->runtime, device, "freeing memory", status);
     memory_report(device->runtime);
 }
 
@@ -215,9 +215,8 @@ nbytes_argument(PyObject *argument, Py_ssize_t *nbytes)
 static PyObject *
 Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
 {
-    static const char *const names[] = {"nbytes", "device", "stream",
-                                        "pin_memory", NULL};
-    static const struct signature signature = {"Buffer", 1, 1, names};
+    static const struct signature signature = {
+        "Buffer", 1, 1, {"nbytes", "device", "stream", "pin_memory"}};
     PyObject *values[4];
     Py_ssize_t nbytes;
     bool pinned;
@@ -341,8 +340,8 @@ static PyObject *
 Buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
-    static const char *const names[] = {"src", "non_blocking", "stream", NULL};
-    static const struct signature signature = {"copy_", 1, 3, names};
+    static const struct signature signature = {
+        "copy_", 1, 3, {"src", "non_blocking", "stream"}};
     return copy_with(self, &signature, args, nargs, kwnames, true);
 }
 
@@ -350,8 +349,8 @@ static PyObject *
 Buffer_copy_to(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
-    static const char *const names[] = {"dst", "non_blocking", "stream", NULL};
-    static const struct signature signature = {"copy_to", 1, 3, names};
+    static const struct signature signature = {
+        "copy_to", 1, 3, {"dst", "non_blocking", "stream"}};
     return copy_with(self, &signature, args, nargs, kwnames, false);
 }
 
@@ -376,8 +375,8 @@ static PyObject *
 Buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
-    static const char *const names[] = {"byte", "stream", NULL};
-    static const struct signature signature = {"fill_", 1, 2, names};
+    static const struct signature signature = {
+        "fill_", 1, 2, {"byte", "stream"}};
     PyObject *values[2];
     Py_ssize_t value;
     if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
@@ -474,8 +473,8 @@ static PyObject *
 Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
 {
-    static const char *const names[] = {"readonly", NULL};
-    static const struct signature signature = {"memoryview", 0, 0, names};
+    static const struct signature signature = {
+        "memoryview", 0, 0, {"readonly"}};
     PyObject *readonly = NULL;
     if (parse_arguments(&signature, args, nargs, kwnames, &readonly) < 0) {
         return NULL;

@@ -320,8 +320,8 @@ device_switch(struct ps_device *device)
 static PyObject *
 Device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *const names[] = {"type", "index", NULL};
-    static const struct signature signature = {"device", 1, 2, names};
+    static const struct signature signature = {
+        "device", 1, 2, {"type", "index"}};
     PyObject *values[2];
     struct device_name name;
 

@@ -98,8 +98,8 @@ fill(PyObject *op, int type, PyObject *idx)
 static int
 DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static const char *const names[] = {"type", "idx", NULL};
-    static const struct signature signature = {"DeviceContext", 2, 2, names};
+    static const struct signature signature = {
+        "DeviceContext", 2, 2, {"type", "idx"}};
     PyObject *values[2];
     int type;
     if (parse_tuple(&signature, args, kwargs, values) < 0 ||
@@ -141,9 +141,8 @@ construct(PyTypeObject *type, PyObject **values)
 
 static int CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs);
 
-static const char *const parameters[] = {"device", NULL};
 static const struct constructor cuda_constructor = {
-    .signature = &(const struct signature){"device", 1, 1, parameters},
+    .signature = &(const struct signature){"device", 1, 1, {"device"}},
     .construct = construct,
     .own = PyType_GenericNew,
     .init = CudaDevice_init,

@@ -300,9 +300,8 @@ PyObject *
 Buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
-    static const char *const names[] = {"stream", "max_version", "dl_device",
-                                        "copy", NULL};
-    static const struct signature signature = {"__dlpack__", 0, 0, names};
+    static const struct signature signature = {
+        "__dlpack__", 0, 0, {"stream", "max_version", "dl_device", "copy"}};
     PyObject *values[4];
     struct request request;
     struct span span;

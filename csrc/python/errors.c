@@ -198,9 +198,9 @@ report_ignored(const char *doing)
 #endif
 }
 
-static void
-report_status(struct ps_runtime *runtime, int index, const char *operation,
-              ps_status status)
+void
+report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
+               const char *operation, ps_status status)
 {
     /* After a fault every clean-up fails; one report is enough. */
     if (status == PS_SUCCESS ||
@@ -208,27 +208,13 @@ report_status(struct ps_runtime *runtime, int index, const char *operation,
         return;
     }
     struct saved_exception saved = exception_save();
-    char doing[96], device[16] = "";
-    if (index >= 0) {
-        snprintf(device, sizeof(device), ":%d", index);
+    char doing[96], index[16] = "";
+    if (device != NULL) {
+        snprintf(index, sizeof(index), ":%d", device->index);
     }
     snprintf(doing, sizeof(doing), "%s of %.32s%s", operation,
-             runtime->backend->name, device);
+             runtime->backend->name, index);
     raise_status(runtime, operation, status);
     report_ignored(doing);
     exception_restore(saved);
-}
-
-void
-report_cleanup(struct ps_runtime *runtime, const char *operation,
-               ps_status status)
-{
-    report_status(runtime, -1, operation, status);
-}
-
-void
-report_cleanup_on(struct ps_device *device, const char *operation,
-                  ps_status status)
-{
-    report_status(device->runtime, device->index, operation, status);
 }

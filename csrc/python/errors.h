@@ -56,13 +56,11 @@ void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 /* Raise NotImplementedError for a member the backend lacks. */
 PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 
-/* Report a clean-up that failed, such as "dropping an event", keeping the
- * pending exception.  A fault of the device that an exception has reported is
- * not reported again. */
-void report_cleanup(struct ps_runtime *runtime, const char *operation,
-                    ps_status status);
-void report_cleanup_on(struct ps_device *device, const char *operation,
-                       ps_status status);
+/* Report a clean-up that failed, such as "dropping an event" (of a device, if
+ * it is not NULL), keeping the pending exception.  A fault of the device that
+ * an exception has reported is not reported again. */
+void report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
+                    const char *operation, ps_status status);
 /* Pass the pending exception to sys.unraisablehook, with what was being
  * done. */
 void report_ignored(const char *doing);

@@ -44,7 +44,7 @@ release(struct ps_event *event)
      * kept. */
     if (!ps_event_let_go(event)) {
         WITHOUT_GIL(status = ps_event_finish(event));
-        report_cleanup(runtime, "dropping an event", status);
+        report_cleanup(runtime, NULL, "dropping an event", status);
     }
 }
 
@@ -106,9 +106,13 @@ event_flags(const char *const *names, PyObject *const *switches,
     return 0;
 }
 
-static const char *const parameters[] = {
-    "device", "enable_timing", "blocking", "interprocess", "external", NULL,
-};
+static const struct signature event_signature = {
+    "Event",
+    0,
+    1,
+    {"device", "enable_timing", "blocking", "interprocess", "external"}};
+static const struct signature cuda_event_signature = {
+    "Event", 0, 4, {"enable_timing", "blocking", "interprocess", "external"}};
 
 static PyObject *
 construct(PyTypeObject *type, PyObject **values)
@@ -120,7 +124,7 @@ construct(PyTypeObject *type, PyObject **values)
     if (decide) {
         values[1] = NULL;
     }
-    if (event_flags(parameters + 1, values + 1, &flags) < 0 ||
+    if (event_flags(event_signature.names + 1, values + 1, &flags) < 0 ||
         device_name_argument("Event", "device", -1, values[0], &name) < 0) {
         return NULL;
     }
@@ -145,7 +149,7 @@ static PyObject *
 Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
 static const struct constructor event_constructor = {
-    .signature = &(const struct signature){"Event", 0, 1, parameters},
+    .signature = &event_signature,
     .construct = construct,
     .own = Event_new,
 };
@@ -569,7 +573,7 @@ static PyObject *
 construct_cuda(PyTypeObject *type, PyObject **values)
 {
     unsigned flags;
-    if (event_flags(parameters + 1, values, &flags) < 0) {
+    if (event_flags(cuda_event_signature.names, values, &flags) < 0) {
         return NULL;
     }
     /* As torch's, it may be made on a machine without a GPU. */
@@ -581,7 +585,7 @@ static PyObject *
 CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
 static const struct constructor cuda_event_constructor = {
-    .signature = &(const struct signature){"Event", 0, 4, parameters + 1},
+    .signature = &cuda_event_signature,
     .construct = construct_cuda,
     .own = CudaEvent_new,
 };

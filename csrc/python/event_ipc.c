@@ -111,8 +111,8 @@ PyObject *
 Event_from_ipc_handle(PyObject *cls, PyObject *const *args, Py_ssize_t nargs,
                       PyObject *kwnames)
 {
-    static const char *const names[] = {"device", "handle", NULL};
-    static const struct signature signature = {"from_ipc_handle", 2, 2, names};
+    static const struct signature signature = {
+        "from_ipc_handle", 2, 2, {"device", "handle"}};
     PyTypeObject *type = (PyTypeObject *)cls;
     PyObject *values[2], *result = NULL;
     Py_buffer handle;

@@ -226,8 +226,8 @@ static PyObject *
 construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
           const char *name, int device_type)
 {
-    const char *const names[] = {name, "device", "priority", NULL};
-    const struct signature signature = {"ExternalStream", 1, 2, names};
+    const struct signature signature = {
+        "ExternalStream", 1, 2, {name, "device", "priority"}};
     PyObject *values[3];
     if (parse_tuple(&signature, args, kwargs, values) < 0) {
         return NULL;

@@ -76,12 +76,7 @@ Graph_dealloc(PyObject *op)
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
         WITHOUT_GIL(status = ps_graph_destroy(self->graph));
-        if (device != NULL) {
-            report_cleanup_on(device, "dropping a graph", status);
-        }
-        else {
-            report_cleanup(self->runtime, "dropping a graph", status);
-        }
+        report_cleanup(self->runtime, device, "dropping a graph", status);
     }
     Py_XDECREF(self->pool);
     object_free(op);
@@ -93,38 +88,34 @@ static PyObject *
 finish(PyObject *self, const char *operation, const char *empty,
        ps_status status)
 {
-    const char *fault = NULL;
-    switch (status) {
-    case PS_ERROR_GRAPH_TAKEN:
-        fault = "This CUDAGraph instance already owns a captured graph. To "
-                "capture a new graph, create a new instance.";
-        break;
-    case PS_ERROR_GRAPH_DEFAULT:
-        fault = "CUDA graphs must be captured on a non-default stream. "
-                "(However, after capture, it's ok to replay them on the "
-                "default stream.)";
-        break;
-    case PS_ERROR_GRAPH_IDLE:
-        fault = "capture_end() called before capture_begin().";
-        break;
-    case PS_ERROR_GRAPH_STREAM:
-        fault = "Capture must end on the same stream it began on.";
-        break;
-    case PS_ERROR_GRAPH_FINAL:
-        fault = "instantiate() is intended to be called by the user only when "
-                "keep_graph=true";
-        break;
-    case PS_ERROR_GRAPH_INNER:
-        fault = "a replay cannot be captured into a graph; replay after the "
-                "capture ends, or capture the same work again";
-        break;
-    case PS_ERROR_GRAPH_EMPTY:
-        fault = empty;
-        break;
-    default:
-        return none_or_raise(runtime_of(self), operation, status);
+    const struct {
+        ps_status status;
+        const char *text;
+    } faults[] = {
+        {PS_ERROR_GRAPH_TAKEN,
+         "This CUDAGraph instance already owns a captured graph. To capture a "
+         "new graph, create a new instance."},
+        {PS_ERROR_GRAPH_DEFAULT,
+         "CUDA graphs must be captured on a non-default stream. (However, "
+         "after capture, it's ok to replay them on the default stream.)"},
+        {PS_ERROR_GRAPH_IDLE, "capture_end() called before capture_begin()."},
+        {PS_ERROR_GRAPH_STREAM,
+         "Capture must end on the same stream it began on."},
+        {PS_ERROR_GRAPH_FINAL,
+         "instantiate() is intended to be called by the user only when "
+         "keep_graph=true"},
+        {PS_ERROR_GRAPH_INNER,
+         "a replay cannot be captured into a graph; replay after the capture "
+         "ends, or capture the same work again"},
+        {PS_ERROR_GRAPH_EMPTY, empty},
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(faults); i++) {
+        if (faults[i].status == status) {
+            PyErr_SetString(PyExc_RuntimeError, faults[i].text);
+            return NULL;
+        }
     }
-    return PyErr_Format(PyExc_RuntimeError, fault);
+    return none_or_raise(runtime_of(self), operation, status);
 }
 
 static PyObject *
@@ -236,8 +227,8 @@ static PyObject *
 Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
-    static const char *const names[] = {"debug_path", NULL};
-    static const struct signature signature = {"debug_dump", 1, 1, names};
+    static const struct signature signature = {
+        "debug_dump", 1, 1, {"debug_path"}};
     PyObject *argument, *path;
     ps_status status;
     if (parse_arguments(&signature, args, nargs, kwnames, &argument) < 0) {

@@ -62,7 +62,7 @@ stream_release(struct ps_stream *stream)
     }
     struct ps_device *device = stream->device;
     WITHOUT_GIL(status = ps_stream_unref(stream));
-    report_cleanup_on(device, "dropping a stream", status);
+    report_cleanup(device->runtime, device, "dropping a stream", status);
 }
 
 int
@@ -210,10 +210,11 @@ static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  int positional, int device_type)
 {
-    static const char *const names[] = {"device",      "priority",
-                                        "stream_id",   "device_index",
-                                        "device_type", NULL};
-    const struct signature signature = {"Stream", 0, positional, names};
+    const struct signature signature = {
+        "Stream",
+        0,
+        positional,
+        {"device", "priority", "stream_id", "device_index", "device_type"}};
     PyObject *values[PARAMETERS];
     int priority = 0;
 

@@ -18,8 +18,8 @@ typedef struct {
 static int
 StreamContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static const char *const names[] = {"stream", NULL};
-    static const struct signature signature = {"StreamContext", 1, 1, names};
+    static const struct signature signature = {
+        "StreamContext", 1, 1, {"stream"}};
     PyObject *stream;
     if (parse_tuple(&signature, args, kwargs, &stream) < 0) {
         return -1;

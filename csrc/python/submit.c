@@ -309,7 +309,7 @@ open_gate(struct worker *self, struct job *job)
         pthread_cond_broadcast(&queue.ended);
     }
     pthread_mutex_unlock(&queue.mutex);
-    report_cleanup_on(device, "opening a gate", status);
+    report_cleanup(device->runtime, device, "opening a gate", status);
 }
 
 /* Add to the callables that have not started, or remove from them. */

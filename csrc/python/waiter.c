@@ -36,8 +36,7 @@ as_waiter(PyObject *self)
 static PyObject *
 Waiter_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *const names[] = {NULL};
-    static const struct signature signature = {"Waiter", 0, 0, names};
+    static const struct signature signature = {"Waiter", 0, 0, {NULL}};
     if (parse_tuple(&signature, args, kwargs, NULL) < 0) {
         return NULL;
     }

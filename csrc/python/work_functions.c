@@ -106,7 +106,7 @@ raw_stream_create(PyObject *Py_UNUSED(module), PyObject *args)
     if (result == NULL && status == PS_SUCCESS) {
         WITHOUT_GIL(
             status = backend->stream_destroy(backend, device->index, handle));
-        report_cleanup_on(device, "destroying a stream", status);
+        report_cleanup(device->runtime, device, "destroying a stream", status);
     }
     return result;
 }
