@@ -32,20 +32,22 @@ device_of(BufferObject *self)
     return self->block->device;
 }
 
-int
-buffer_check_open(PyObject *self)
+/* NULL with ValueError if it is closed. */
+static BufferObject *
+opened(PyObject *self)
 {
-    if (((BufferObject *)self)->block == NULL) {
-        return refuse(PyExc_ValueError, "the Buffer is closed");
+    if (as_buffer(self)->block == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the Buffer is closed");
+        return NULL;
     }
-    return 0;
+    return as_buffer(self);
 }
 
 int
 buffer_check_usable(PyObject *op)
 {
-    BufferObject *self = (BufferObject *)op;
-    if (buffer_check_open(op) < 0) {
+    BufferObject *self = opened(op);
+    if (self == NULL) {
         return -1;
     }
     if (self->block->generation != ps_generation()) {
@@ -495,19 +497,15 @@ Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Buffer_data_ptr(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    if (buffer_check_open(op) < 0) {
-        return NULL;
-    }
-    return PyLong_FromVoidPtr(as_buffer(op)->data);
+    BufferObject *self = opened(op);
+    return self != NULL ? PyLong_FromVoidPtr(self->data) : NULL;
 }
 
 static PyObject *
 Buffer_is_pinned(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    if (buffer_check_open(op) < 0) {
-        return NULL;
-    }
-    return PyBool_FromLong(as_buffer(op)->block->pinned);
+    BufferObject *self = opened(op);
+    return self != NULL ? PyBool_FromLong(self->block->pinned) : NULL;
 }
 
 static PyObject *
@@ -548,8 +546,7 @@ Buffer_subscript(PyObject *op, PyObject *key)
                             "a Buffer is indexed by slices, not by %s",
                             Py_TYPE(key)->tp_name);
     }
-    if (PySlice_Unpack(key, &start, &stop, &step) < 0 ||
-        buffer_check_open(op) < 0) {
+    if (PySlice_Unpack(key, &start, &stop, &step) < 0 || opened(op) == NULL) {
         return NULL;
     }
     if (step != 1) {
@@ -614,12 +611,9 @@ Buffer_get_nbytes(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
 {
-    if (buffer_check_open(op) < 0) {
-        return NULL;
-    }
-    BufferObject *self = as_buffer(op);
-    if (self->block->pinned) {
-        return device_new(PS_DEVICE_CPU, -1);
+    BufferObject *self = opened(op);
+    if (self == NULL || self->block->pinned) {
+        return self != NULL ? device_new(PS_DEVICE_CPU, -1) : NULL;
     }
     return device_new(device_of(self)->runtime->backend->device_type,
                       device_of(self)->index);
@@ -628,10 +622,8 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 {
-    if (buffer_check_open(op) < 0) {
-        return NULL;
-    }
-    return PyBool_FromLong(as_buffer(op)->block->read_only);
+    BufferObject *self = opened(op);
+    return self != NULL ? PyBool_FromLong(self->block->read_only) : NULL;
 }
 
 static PyMethodDef buffer_methods[] = {

@@ -44,9 +44,6 @@ span_release(struct span *span)
     block_release(span->block);
 }
 
-/* -1 with ValueError if the Buffer is closed. */
-int buffer_check_open(PyObject *buffer);
-
 /* -1 with an exception if it is closed, or was made before a fork. */
 int buffer_check_usable(PyObject *buffer);
 

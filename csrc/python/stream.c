@@ -550,10 +550,8 @@ Stream_get_priority(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *
 Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
 {
-    if (stream_of(self) == NULL) {
-        return NULL;
-    }
-    return ctypes_pointer(as_stream(self)->handle);
+    return stream_of(self) != NULL ? ctypes_pointer(as_stream(self)->handle)
+                                   : NULL;
 }
 
 static PyMethodDef stream_methods[] = {

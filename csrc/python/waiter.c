@@ -249,24 +249,6 @@ list_of(const struct ps_message *message)
 }
 
 static PyObject *
-take(PyObject *self)
-{
-    struct ps_mailbox *mailbox = as_waiter(self)->mailbox;
-    struct ps_message *message = ps_mailbox_take(mailbox), *next;
-    PyObject *list = list_of(message);
-    if (list == NULL) {
-        ps_mailbox_put_back(mailbox, message);
-        return NULL;
-    }
-    for (; message != NULL; message = next) {
-        next = message->next;
-        ps_races_reached(message->attached);
-        ps_message_free(message);
-    }
-    return list;
-}
-
-static PyObject *
 Waiter_first(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     uint64_t token;
@@ -283,7 +265,22 @@ Waiter_first(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Waiter_take(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return check_generation(self) < 0 ? NULL : take(self);
+    struct ps_mailbox *mailbox = as_waiter(self)->mailbox;
+    if (check_generation(self) < 0) {
+        return NULL;
+    }
+    struct ps_message *message = ps_mailbox_take(mailbox), *next;
+    PyObject *list = list_of(message);
+    if (list == NULL) {
+        ps_mailbox_put_back(mailbox, message);
+        return NULL;
+    }
+    for (; message != NULL; message = next) {
+        next = message->next;
+        ps_races_reached(message->attached);
+        ps_message_free(message);
+    }
+    return list;
 }
 
 static PyObject *
