@@ -11,7 +11,9 @@ import os
 import sys
 
 try:
-    from . import _C, accelerator, cuda, trace
+    from . import _C, _settings, accelerator, cuda, trace
+
+    _settings.register_backends()
 except ImportError:
     from importlib.util import find_spec
 
@@ -69,24 +71,6 @@ __all__ = [
 
 _EXIT_DEADLINE = 5.0
 
-# Every environment variable of programs, of builds and of the tests.
-_VARIABLES = {
-    "PYSTREAMS_ACCELERATOR",
-    "PYSTREAMS_CPU_DEVICES",
-    "PYSTREAMS_EMULATE_CUDA",
-    "PYSTREAMS_EMULATE_MEMORY",
-    "PYSTREAMS_RACES",
-    "PYSTREAMS_CUDA",
-    "PYSTREAMS_DEBUG",
-    "PYSTREAMS_SANITIZE",
-    "PYSTREAMS_SHARED",
-    "PYSTREAMS_WERROR",
-    "PYSTREAMS_CYCLES",
-    "PYSTREAMS_FIRST_SEED",
-    "PYSTREAMS_SEEDS",
-    "PYSTREAMS_STRESS",
-}
-
 
 def empty(
     nbytes: int,
@@ -119,21 +103,6 @@ def _shutdown() -> None:
         )
 
 
-def _warn_of_unknown_variables() -> None:
-    for name in os.environ:
-        if name.startswith("PYSTREAMS_") and name not in _VARIABLES:
-            import difflib
-            import warnings
-
-            (nearest,) = difflib.get_close_matches(name, _VARIABLES, 1, 0.0)
-            warnings.warn(
-                f"{name} is set, but means nothing to pystreams; the variable "
-                f"with the nearest name is {nearest}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
-
 def _look_for_races() -> None:
     action = os.environ.get("PYSTREAMS_RACES")
     if not action:
@@ -148,5 +117,5 @@ def _look_for_races() -> None:
 
 
 atexit.register(_shutdown)
-_warn_of_unknown_variables()
+_settings.warn_of_unknown_variables()
 _look_for_races()

@@ -18,6 +18,26 @@ class StreamFuture(_C.FutureBase, Future[Any]):
 
     __init__ = object.__init__
 
+    def _refuse_to_set(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise RuntimeError: only the callable settles the Future."""
+        raise RuntimeError(
+            f"{type(self).__name__}: only its callable settles the Future "
+            "that Stream.submit returned; make a concurrent.futures.Future to "
+            "settle it yourself"
+        )
+
+    set_running_or_notify_cancel = _refuse_to_set
+    set_result = _refuse_to_set
+    set_exception = _refuse_to_set
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a copy would never complete."""
+        raise TypeError(
+            f"cannot copy or pickle a {type(self).__name__}: its callable "
+            "settles the original alone; pass on the Future itself within "
+            "this process, or its result()"
+        )
+
 
 def log_callback(future: StreamFuture, error: Exception) -> None:
     """Log what a callback raised as concurrent.futures does."""

@@ -4,8 +4,6 @@
  * import finds them. */
 #include "backends.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,57 +12,6 @@
 #include "device.h"
 #include "errors.h"
 #include "races.h"
-
-/* Read a number of devices from the environment: 0 if the variable is not set,
- * -1 with ValueError if it is not a number from `least` up. */
-static int
-devices_from_environment(const char *variable, int least)
-{
-    enum { MOST = 1024 };
-    const char *text = getenv(variable);
-    if (text == NULL || *text == '\0') {
-        return 0;
-    }
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < least || value > MOST) {
-        return refuse(PyExc_ValueError,
-                      "%s must be a number of devices from %d to %d, got '%s'",
-                      variable, least, MOST, text);
-    }
-    return (int)value;
-}
-
-/* Read a size of at least one byte from the environment: 0 if the variable is
- * not set; -1 with ValueError if it is not such a size. */
-static int
-memory_from_environment(const char *variable, uint64_t *nbytes)
-{
-    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
-    enum { UNITS = sizeof(units) / sizeof(units[0]) };
-    const char *text = getenv(variable);
-    *nbytes = 0;
-    if (text == NULL || *text == '\0') {
-        return 0;
-    }
-    char *end;
-    errno = 0;
-    unsigned long long count = strtoull(text, &end, 10);
-    int unit = 0;
-    while (unit < UNITS && strcmp(end, units[unit]) != 0) {
-        unit++;
-    }
-    if (errno != 0 || !isdigit((unsigned char)*text) || unit == UNITS ||
-        count == 0 || count > (uint64_t)PTRDIFF_MAX >> 10 * unit) {
-        return refuse(PyExc_ValueError,
-                      "%s must be a number of bytes, KiB, MiB, GiB or TiB "
-                      "above 0, such as '4GiB' or '65536', got '%s'",
-                      variable, text);
-    }
-    *nbytes = (uint64_t)count << 10 * unit;
-    return 0;
-}
 
 /* -1 with an exception, ValueError if the table is refused. */
 static int
@@ -81,38 +28,6 @@ register_table(const struct ps_backend *table, const struct ps_faults *faults)
         PyErr_Format(PyExc_ValueError, "register_backend: %s", refusal.text);
     }
     return status == PS_SUCCESS ? 0 : -1;
-}
-
-int
-register_backends(void)
-{
-    if (ps_runtime_count() > 0) {
-        return 0;
-    }
-    if (ps_core_init() != PS_SUCCESS) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    int cpus = devices_from_environment("PYSTREAMS_CPU_DEVICES", 1);
-    int emulated = devices_from_environment("PYSTREAMS_EMULATE_CUDA", 0);
-    uint64_t memory;
-    if (cpus < 0 || emulated < 0 ||
-        memory_from_environment("PYSTREAMS_EMULATE_MEMORY", &memory) < 0 ||
-        register_table(
-            ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus > 0 ? cpus : 1, 0),
-            &ps_cpu_faults) < 0) {
-        return -1;
-    }
-    if (emulated > 0) {
-        return register_table(
-            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated, memory),
-            &ps_cpu_faults);
-    }
-#ifdef PS_WITH_CUDA
-    return register_table(&ps_cuda_backend, NULL);
-#else
-    return 0;
-#endif
 }
 
 struct ps_runtime *
@@ -268,6 +183,37 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Those of the library. */
+static PyObject *
+register_backends(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int cpus, emulated;
+    unsigned long long memory;
+    if (!PyArg_ParseTuple(args, "iiK:register_backends", &cpus, &emulated,
+                          &memory)) {
+        return NULL;
+    }
+    if (ps_runtime_count() > 0) {
+        Py_RETURN_NONE;
+    }
+    if (ps_core_init() != PS_SUCCESS) {
+        return PyErr_NoMemory();
+    }
+    int result = register_table(ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus, 0),
+                                &ps_cpu_faults);
+    if (result == 0 && emulated > 0) {
+        result = register_table(
+            ps_cpu_backend("cuda", PS_DEVICE_CUDA, emulated, memory),
+            &ps_cpu_faults);
+    }
+#ifdef PS_WITH_CUDA
+    else if (result == 0) {
+        result = register_table(&ps_cuda_backend, NULL);
+    }
+#endif
+    return none_unless_raised(result);
+}
+
 static PyObject *
 backend_members(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -330,6 +276,14 @@ takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyMethodDef backend_functions[] = {
+    FUNCTION(
+        "register_backends", register_backends, METH_VARARGS,
+        "cpus, emulated, memory, /",
+        "Register the backends of this library, once in a process.\n\n"
+        "cpus: the number of devices that the CPU engine shows; emulated: "
+        "the number of CUDA\ndevices that it stands in for, 0 for real "
+        "ones; memory: the bytes of each of these, 0\nfor its share of "
+        "the machine's memory."),
     FUNCTION(
         "register_backend", register_backend, METH_VARARGS,
         "capsule, faults=None, /",

@@ -7,10 +7,6 @@
 /* Why a build without the CUDA backend has no CUDA devices. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
-/* Register the backends of this library, once in a process; -1 with an
- * exception. */
-int register_backends(void);
-
 /* The runtime of a device type; NULL with an exception if no backend is
  * registered for it. */
 struct ps_runtime *find_runtime(long type);

@@ -729,26 +729,6 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
     return none_unless_raised(result);
 }
 
-static PyObject *
-refuse_to_set(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return PyErr_Format(
-        PyExc_RuntimeError,
-        "%s: only its callable settles the Future that Stream.submit "
-        "returned; make a concurrent.futures.Future to settle it yourself",
-        Py_TYPE(self)->tp_name);
-}
-
-static PyObject *
-refuse_to_pickle(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return PyErr_Format(
-        PyExc_TypeError,
-        "cannot copy or pickle a %s: its callable settles the original alone; "
-        "pass on the Future itself within this process, or its result()",
-        Py_TYPE(self)->tp_name);
-}
-
 static PyMethodDef future_methods[] = {
     METHOD(
         "result", Future_result, METH_FASTCALL | METH_KEYWORDS,
@@ -776,14 +756,6 @@ static PyMethodDef future_methods[] = {
         "completes it; at once if\nit already is.\n\n"
         "Raises RuntimeError in a child forked since, in which the callable "
         "does not run."),
-    METHOD("set_running_or_notify_cancel", refuse_to_set, METH_NOARGS, ", /",
-           "Raise RuntimeError: the package does it."),
-    METHOD("set_result", refuse_to_set, METH_O, ", result, /",
-           "Raise RuntimeError: the callable's result is set."),
-    METHOD("set_exception", refuse_to_set, METH_O, ", exception, /",
-           "Raise RuntimeError: the callable's exception is set."),
-    METHOD("__reduce__", refuse_to_pickle, METH_NOARGS, ", /",
-           "Raise TypeError: it cannot be copied."),
     {NULL},
 };
 

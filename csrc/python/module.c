@@ -2,7 +2,6 @@
  * Importing it starts no thread and touches no driver. */
 #include "module.h"
 
-#include "backends.h"
 #include "errors.h"
 #include "trace.h"
 
@@ -206,7 +205,7 @@ module_exec(PyObject *module)
         return -1;
     }
     ps_trace_set_hook(trace_hook);
-    return register_backends();
+    return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-import pystreams
+from pystreams import _settings
 
 COMMANDS = [[], ["--json"], ["demo", sys.executable], ["demo", "--help"]]
 
@@ -107,7 +107,7 @@ import sys, pystreams
 print({"difflib", "warnings"} & sys.modules.keys() - before)
 """
     before = "import sys; before = set(sys.modules)\n"
-    env = dict.fromkeys(pystreams._VARIABLES, "")
+    env = dict.fromkeys(_settings.VARIABLES, "")
     done = run_python(before + code, env=env)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
@@ -122,5 +122,5 @@ def test_all_variables_are_known():
         if not {".venv", "build"} & set(path.parts)
         for name in re.findall(r'"(PYSTREAMS_[A-Z_]+)"', path.read_text())
     }
-    assert named <= pystreams._VARIABLES
+    assert named <= _settings.VARIABLES
     assert "PYSTREAMS_CPU_DEVICES" in named

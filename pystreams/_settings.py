@@ -1,0 +1,82 @@
+"""The settings that environment variables give."""
+
+from __future__ import annotations
+
+import os
+
+from . import _C
+
+# Every environment variable of programs, of builds and of the tests.
+VARIABLES = {
+    "PYSTREAMS_ACCELERATOR",
+    "PYSTREAMS_CPU_DEVICES",
+    "PYSTREAMS_EMULATE_CUDA",
+    "PYSTREAMS_EMULATE_MEMORY",
+    "PYSTREAMS_RACES",
+    "PYSTREAMS_CUDA",
+    "PYSTREAMS_DEBUG",
+    "PYSTREAMS_SANITIZE",
+    "PYSTREAMS_SHARED",
+    "PYSTREAMS_WERROR",
+    "PYSTREAMS_CYCLES",
+    "PYSTREAMS_FIRST_SEED",
+    "PYSTREAMS_SEEDS",
+    "PYSTREAMS_STRESS",
+}
+
+_UNITS = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+
+
+def _number(text: str) -> int:
+    """Return the value of decimal digits; -1 for any other text."""
+    digits = text.isascii() and text.isdigit() and len(text) < 20
+    return int(text) if digits else -1
+
+
+def _devices(variable: str, least: int) -> int:
+    """Return a number of devices; 0 if the variable is not set."""
+    text = os.environ.get(variable, "")
+    if text and not least <= _number(text) <= 1024:
+        raise ValueError(
+            f"{variable} must be a number of devices from {least} to 1024, "
+            f"got '{text}'"
+        )
+    return int(text or 0)
+
+
+def _memory(variable: str) -> int:
+    """Return a number of bytes; 0 if the variable is not set."""
+    text = os.environ.get(variable, "")
+    digits = text.rstrip("KMGTiB")
+    shift = _UNITS.get(text[len(digits) :], 64)
+    nbytes = _number(digits) << shift
+    if text and not 0 < nbytes < 1 << 63:
+        raise ValueError(
+            f"{variable} must be a number of bytes, KiB, MiB, GiB or TiB "
+            f"above 0, such as '4GiB' or '65536', got '{text}'"
+        )
+    return nbytes if text else 0
+
+
+def register_backends() -> None:
+    """Register the library's backends as the environment asks for them."""
+    _C.register_backends(
+        _devices("PYSTREAMS_CPU_DEVICES", 1) or 1,
+        _devices("PYSTREAMS_EMULATE_CUDA", 0),
+        _memory("PYSTREAMS_EMULATE_MEMORY"),
+    )
+
+
+def warn_of_unknown_variables() -> None:
+    for name in os.environ:
+        if name.startswith("PYSTREAMS_") and name not in VARIABLES:
+            import difflib
+            import warnings
+
+            (nearest,) = difflib.get_close_matches(name, VARIABLES, 1, 0.0)
+            warnings.warn(
+                f"{name} is set, but means nothing to pystreams; the variable "
+                f"with the nearest name is {nearest}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
