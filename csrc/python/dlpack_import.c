@@ -276,8 +276,8 @@ ask_capsule(PyObject *object, PyObject *stream)
     PyObject *keywords =
         Py_BuildValue("{s:(ii)}", "max_version", DLPACK_MAJOR, DLPACK_MINOR);
     PyObject *method = PyObject_GetAttr(object, module_state.str_dlpack);
-    PyObject *none = PyTuple_New(0), *capsule = NULL;
-    if (keywords != NULL && method != NULL && none != NULL &&
+    PyObject *none = module_state.empty_tuple, *capsule = NULL;
+    if (keywords != NULL && method != NULL &&
         (stream == NULL ||
          PyDict_SetItemString(keywords, "stream", stream) == 0)) {
         capsule = PyObject_Call(method, none, keywords);
@@ -288,7 +288,6 @@ ask_capsule(PyObject *object, PyObject *stream)
             }
         }
     }
-    Py_XDECREF(none);
     Py_XDECREF(method);
     Py_XDECREF(keywords);
     return capsule;

@@ -6,7 +6,7 @@
 
 #include "module.h"
 
-#define is_event(object) PyObject_TypeCheck(object, module_state.event_type)
+#define is_event(object) is_instance((object), module_state.event_type)
 
 typedef struct {
     PyObject ob_base;

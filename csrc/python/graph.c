@@ -320,9 +320,5 @@ static PyType_Slot graph_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec graph_spec = {
-    .name = "pystreams._C.Graph",
-    .basicsize = sizeof(GraphObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = graph_slots,
-};
+PyType_Spec graph_spec = TYPE_SPEC("pystreams._C.Graph", GraphObject,
+                                   Py_TPFLAGS_BASETYPE, graph_slots);

@@ -77,6 +77,19 @@ extern struct module_state {
 #define CALL_BACKEND(runtime, statement) \
     CALL_WITH(((runtime)->backend->flags & PS_BACKEND_SHARED), statement)
 
+/* PyObject_TypeCheck for a type whose instances have fields of their own: such
+ * a type is always among the bases, which are fewer than its method resolution
+ * order has. */
+static inline bool
+is_instance(PyObject *object, PyTypeObject *type)
+{
+    PyTypeObject *base = Py_TYPE(object);
+    while (base != NULL && base != type) {
+        base = base->tp_base;
+    }
+    return base != NULL;
+}
+
 /* An attribute of a Python module, and what it returns when called; the format
  * is Py_BuildValue's for a tuple.  New references, NULL with an exception. */
 PyObject *import_attribute(const char *module, const char *name);

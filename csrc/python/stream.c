@@ -129,26 +129,20 @@ stream_use_named(const char *function, PyObject *argument,
 }
 
 int
-stream_use_or_current(const char *function, int type, PyObject *argument,
-                      struct stream_use *use)
-{
-    if (argument != NULL && argument != Py_None) {
-        return stream_use_named(function, argument, use);
-    }
-    use->object = NULL;
-    use->stream = current_stream_at(type);
-    return use->stream != NULL ? 0 : -1;
-}
-
-int
 stream_use_parsed(const char *method, int type, PyObject *const *args,
                   Py_ssize_t nargs, PyObject *kwnames, struct stream_use *use)
 {
     PyObject *argument;
-    return parse_optional(method, "stream", args, nargs, kwnames, &argument) ==
-                   0
-               ? stream_use_or_current(method, type, argument, use)
-               : -1;
+    if (parse_optional(method, "stream", args, nargs, kwnames, &argument) <
+        0) {
+        return -1;
+    }
+    if (argument != NULL) {
+        return stream_use_named(method, argument, use);
+    }
+    use->object = NULL;
+    use->stream = current_stream_at(type);
+    return use->stream != NULL ? 0 : -1;
 }
 
 /* The parameters of the constructors. */

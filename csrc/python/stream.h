@@ -6,7 +6,7 @@
 
 #include "module.h"
 
-#define is_stream(object) PyObject_TypeCheck(object, module_state.stream_type)
+#define is_stream(object) is_instance((object), module_state.stream_type)
 
 typedef struct {
     PyObject ob_base;
@@ -44,12 +44,8 @@ int stream_use(PyObject *stream, struct stream_use *use);
 int stream_use_named(const char *function, PyObject *argument,
                      struct stream_use *use);
 
-/* Likewise, for an argument that may be NULL or None: the current stream of
- * the type's current device. */
-int stream_use_or_current(const char *function, int type, PyObject *argument,
-                          struct stream_use *use);
-
-/* Likewise, for the only parameter, `stream`, of a method. */
+/* Likewise, for the only parameter of a method, `stream`: the current stream
+ * of the type's current device if it is None or was not given. */
 int
 stream_use_parsed(const char *method, int type, PyObject *const *args,
                   Py_ssize_t nargs, PyObject *kwnames, struct stream_use *use);

@@ -35,7 +35,8 @@ sleep_cycles(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     struct stream_use use;
-    if (stream_use_or_current("_sleep", type, argument, &use) < 0) {
+    if (stream_use_parsed("_sleep", type, &argument, argument != NULL, NULL,
+                          &use) < 0) {
         return NULL;
     }
     ENQUEUE_WITHOUT_GIL(status, use.stream,
