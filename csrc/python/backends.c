@@ -1,5 +1,5 @@
 /* Which backends there are, and which of them a call uses: those of this
- * library, registered when the module is first imported, and those that
+ * library, registered when the package is first imported, and those that
  * extension modules register.  Backends outlive the module, so that a second
  * import finds them. */
 #include "backends.h"
