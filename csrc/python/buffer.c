@@ -603,12 +603,6 @@ Buffer_releasebuffer(PyObject *op, Py_buffer *Py_UNUSED(view))
 }
 
 static PyObject *
-Buffer_get_nbytes(PyObject *op, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSsize_t(as_buffer(op)->nbytes);
-}
-
-static PyObject *
 Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
 {
     BufferObject *self = opened(op);
@@ -702,7 +696,6 @@ static PyMethodDef buffer_methods[] = {
 };
 
 static PyGetSetDef buffer_getset[] = {
-    {"nbytes", Buffer_get_nbytes, NULL, PyDoc_STR("The size in bytes.")},
     {"device", Buffer_get_device, NULL,
      PyDoc_STR("The memory's device; device('cpu') when pinned.")},
     {"readonly", Buffer_get_readonly, NULL,
@@ -717,6 +710,8 @@ static PyGetSetDef buffer_getset[] = {
 };
 
 static PyMemberDef buffer_members[] = {
+    {"nbytes", T_PYSSIZET, offsetof(BufferObject, nbytes), READONLY,
+     PyDoc_STR("The size in bytes.")},
     WEAKREFS(BufferObject),
     {NULL},
 };
