@@ -10,7 +10,7 @@ Switches, read from the environment:
   PYSTREAMS_SHARED    1: emulated CUDA is called with the GIL released, as the
                       CUDA backend is, which then shows its races; the default
                       with PYSTREAMS_SANITIZE
-  PYSTREAMS_DEBUG     1: no optimization, symbols kept
+  PYSTREAMS_DEBUG     1: no optimization, debug information
   PYSTREAMS_WERROR    1: warnings are errors
 """
 
@@ -198,11 +198,8 @@ class BuildExt(build_ext):
             ]
             if platform.machine() in ("x86_64", "i686"):
                 compile_args.append("-fcf-protection")
-            link_args += [
-                "-Wl,-z,relro,-z,now",
-                "-Wl,-z,noexecstack",
-                "-Wl,-s",
-            ]
+            # Symbols stay, so that a debugger can name functions.
+            link_args += ["-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack"]
             # A call crosses five files; a record takes a sixth less time so.
             whole = ["-flto=auto"]
             if self.optimizes_across_files(whole):

@@ -244,19 +244,30 @@ def test_a_backend_is_its_tables():
     )
 
 
-def test_exports_only_its_initializer(sanitized):
+def names_of_module(*options):
+    """The names that nm finds in the extension module."""
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("no nm")
-    if sanitized:
-        pytest.skip("a sanitizer exports its own")
     listing = subprocess.run(
-        [nm, "-D", "--defined-only", _C.__file__],
+        [nm, "--defined-only", *options, _C.__file__],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert [line.split()[-1] for line in listing.splitlines()] == ["PyInit__C"]
+    return [line.split()[-1] for line in listing.splitlines()]
+
+
+def test_exports_only_its_initializer(sanitized):
+    if sanitized:
+        pytest.skip("a sanitizer exports its own")
+    assert names_of_module("-D") == ["PyInit__C"]
+
+
+def test_a_debugger_finds_the_names_of_functions():
+    """One of each layer, none of which is inlined."""
+    names = {"Event_record", "ps_event_record", "cpu_event_record"}
+    assert names <= set(names_of_module())
 
 
 def test_size_of_what_was_built(sanitized):
