@@ -46,13 +46,12 @@ ps_captures_reset_in_child(void)
 bool
 ps_stream_in_capture(struct ps_stream *stream)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
     int capturing = 0;
-    if (backend->stream_capturing == NULL) {
+    if (stream->device->runtime->backend->stream_capturing == NULL) {
         return false;
     }
-    ps_status status = backend->stream_capturing(
-        backend, stream->device->index, stream->handle, &capturing);
+    ps_status status =
+        PS_CALL(stream->device, stream_capturing, stream->handle, &capturing);
     return capturing || status == PS_ERROR_CAPTURE_IMPLICIT;
 }
 
@@ -119,21 +118,11 @@ ps_keep_drop(struct ps_keep *keep)
 }
 
 enum ps_capture_mode
-ps_capture_relax(struct ps_runtime *runtime)
+ps_capture_mode_swap(struct ps_runtime *runtime, enum ps_capture_mode mode)
 {
     const struct ps_backend *backend = runtime->backend;
-    enum ps_capture_mode mode = PS_CAPTURE_RELAXED;
     if (backend->capture_mode_exchange != NULL) {
         backend->capture_mode_exchange(backend, &mode);
     }
     return mode;
-}
-
-void
-ps_capture_restore(struct ps_runtime *runtime, enum ps_capture_mode mode)
-{
-    const struct ps_backend *backend = runtime->backend;
-    if (backend->capture_mode_exchange != NULL) {
-        backend->capture_mode_exchange(backend, &mode);
-    }
 }

@@ -79,9 +79,9 @@ ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 /* Drop the references. */
 ps_status ps_keep_drop(struct ps_keep *keep);
 
-/* Relax the calling thread's capture mode around core's own housekeeping.
- * Returns the previous mode, for ps_capture_restore. */
-enum ps_capture_mode ps_capture_relax(struct ps_runtime *runtime);
-void ps_capture_restore(struct ps_runtime *runtime, enum ps_capture_mode mode);
+/* Set the calling thread's capture mode, and return the previous one: core's
+ * own housekeeping is done in PS_CAPTURE_RELAXED. */
+enum ps_capture_mode
+ps_capture_mode_swap(struct ps_runtime *runtime, enum ps_capture_mode mode);
 
 #endif

@@ -55,14 +55,13 @@ ps_core_init(void)
 ps_status
 ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
         /* A failure of a pooled stream is reported once. */
         status = ps_device_forget_failed(device);
     }
     if (status == PS_SUCCESS) {
-        status = backend->device_synchronize(backend, device->index, limit);
+        status = PS_CALL(device, device_synchronize, limit);
     }
     return status == PS_SUCCESS ? ps_device_take_failure(device) : status;
 }

@@ -145,9 +145,7 @@ ps_event_let_go(struct ps_event *event)
 ps_status
 ps_event_finish(struct ps_event *event)
 {
-    const struct ps_backend *backend = event->runtime->backend;
-    ps_status status =
-        backend->event_destroy(backend, atomic_load(&event->device)->index,
+    ps_status status = PS_CALL(atomic_load(&event->device), event_destroy,
                                atomic_load(&event->handle));
     forget_exported(event);
     free(event);
@@ -224,7 +222,6 @@ ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream)
 static ps_status
 bind_once(struct ps_event *event, struct ps_device *device)
 {
-    const struct ps_backend *backend = event->runtime->backend;
     ps_handle handle;
 
     if (atomic_load(&event->device) != NULL) {
@@ -234,14 +231,13 @@ bind_once(struct ps_event *event, struct ps_device *device)
     if (bind_pooled(event, device)) {
         return PS_SUCCESS;
     }
-    ps_status status =
-        backend->event_create(backend, device->index, event->flags, &handle);
+    ps_status status = PS_CALL(device, event_create, event->flags, &handle);
     if (status != PS_SUCCESS) {
         return status;
     }
     return ps_event_adopt(event, device, handle)
                ? PS_SUCCESS
-               : backend->event_destroy(backend, device->index, handle);
+               : PS_CALL(device, event_destroy, handle);
 }
 
 ps_status
@@ -281,13 +277,11 @@ ps_event_keep(struct ps_event *event)
 static ps_status
 record_external(struct ps_event *event, struct ps_stream *stream)
 {
-    const struct ps_backend *backend = event->runtime->backend;
     ps_status status = ps_event_keep(event);
     return status != PS_SUCCESS
                ? status
-               : backend->event_record_external(backend, stream->device->index,
-                                                atomic_load(&event->handle),
-                                                stream->handle);
+               : PS_CALL(stream->device, event_record_external,
+                         atomic_load(&event->handle), stream->handle);
 }
 
 bool
@@ -302,7 +296,6 @@ ps_status
 ps_event_record(struct ps_event *event, struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
     unsigned generation = ps_generation();
     if (event->generation != generation || stream->generation != generation) {
         return PS_ERROR_FOREIGN;
@@ -316,9 +309,8 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     }
     bool external = ps_event_is_external_on(event, stream);
     status = external ? record_external(event, stream)
-                      : backend->event_record(backend, device->index,
-                                              atomic_load(&event->handle),
-                                              stream->handle);
+                      : PS_CALL(device, event_record,
+                                atomic_load(&event->handle), stream->handle);
     if (status == PS_SUCCESS) {
         bool captured = !external && ps_stream_is_captured(stream);
         if (captured !=
@@ -365,17 +357,16 @@ check(struct ps_event *event)
 static inline ps_status
 ask(struct ps_event *event, bool wait, const struct ps_limit *limit)
 {
-    const struct ps_backend *backend = event->runtime->backend;
     unsigned long long recorded =
         atomic_load_explicit(&event->recorded, memory_order_acquire);
     ps_status status = check(event);
     if (status != PS_SUCCESS || ps_event_known_done(event)) {
         return status;
     }
-    int device = atomic_load(&event->device)->index;
+    struct ps_device *device = atomic_load(&event->device);
     ps_handle handle = atomic_load(&event->handle);
-    status = wait ? backend->event_synchronize(backend, device, handle, limit)
-                  : backend->event_query(backend, device, handle);
+    status = wait ? PS_CALL(device, event_synchronize, handle, limit)
+                  : PS_CALL(device, event_query, handle);
     if (status == PS_SUCCESS) {
         remember_done(event, recorded);
     }
@@ -413,14 +404,13 @@ ps_status
 ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                  float *milliseconds)
 {
-    const struct ps_backend *backend = start->runtime->backend;
     unsigned generation = ps_generation();
     if (start->generation != generation || end->generation != generation) {
         return PS_ERROR_FOREIGN;
     }
-    return backend->event_elapsed(backend, atomic_load(&start->device)->index,
-                                  atomic_load(&start->handle),
-                                  atomic_load(&end->handle), milliseconds);
+    return PS_CALL(atomic_load(&start->device), event_elapsed,
+                   atomic_load(&start->handle), atomic_load(&end->handle),
+                   milliseconds);
 }
 
 /* ---- Export and import ---- */
@@ -460,11 +450,10 @@ ps_status
 ps_event_export(struct ps_event *event, struct ps_device *device,
                 const unsigned char **handle)
 {
-    const struct ps_backend *backend = event->runtime->backend;
     if (event->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
-    if (backend->event_export == NULL) {
+    if (event->runtime->backend->event_export == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     if (atomic_load(&event->ipc) == NULL) {
@@ -472,9 +461,8 @@ ps_event_export(struct ps_event *event, struct ps_device *device,
         ps_status status = ipc != NULL ? ps_event_bind(event, device)
                                        : PS_ERROR_OUT_OF_MEMORY;
         if (status == PS_SUCCESS) {
-            status = backend->event_export(
-                backend, atomic_load(&event->device)->index,
-                atomic_load(&event->handle), ipc->handle);
+            status = PS_CALL(atomic_load(&event->device), event_export,
+                             atomic_load(&event->handle), ipc->handle);
         }
         if (status != PS_SUCCESS || !publish(event, ipc)) {
             free(ipc);
@@ -492,10 +480,9 @@ ps_event_open(struct ps_device *device,
               const unsigned char handle[PS_IPC_HANDLE_BYTES],
               struct ps_event **result)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     struct ps_event *event;
     ps_handle native;
-    if (backend->event_open == NULL) {
+    if (device->runtime->backend->event_open == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     if (is_exported(handle)) {
@@ -511,7 +498,7 @@ ps_event_open(struct ps_device *device,
         return status;
     }
     atomic_store(&event->ipc, ipc);
-    status = backend->event_open(backend, device->index, handle, &native);
+    status = PS_CALL(device, event_open, handle, &native);
     if (status != PS_SUCCESS) {
         ps_event_unref(event);
         return status;

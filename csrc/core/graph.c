@@ -9,12 +9,6 @@
 #include "memory.h"
 #include "runtime.h"
 
-static const struct ps_backend *
-backend_of(struct ps_graph *graph)
-{
-    return graph->device->runtime->backend;
-}
-
 ps_status
 ps_graph_create(bool keeps, struct ps_graph **result)
 {
@@ -53,8 +47,7 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode)
 {
     struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->capture_begin == NULL) {
+    if (device->runtime->backend->capture_begin == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     if (stream->handle == 0) {
@@ -71,8 +64,7 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
     graph->capture = (struct ps_capture){.device = device};
     /* First, so that work which joins the capture at once is covered. */
     ps_capture_add(&graph->capture);
-    status =
-        backend->capture_begin(backend, device->index, stream->handle, mode);
+    status = PS_CALL(device, capture_begin, stream->handle, mode);
     if (status == PS_SUCCESS) {
         graph->device = device;
         graph->origin = ps_stream_ref(stream);
@@ -156,10 +148,9 @@ static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
 {
-    const struct ps_backend *backend = backend_of(graph);
-    ps_status status = backend->capture_end(backend, graph->device->index,
-                                            graph->origin->handle,
-                                            &graph->native, operations);
+    ps_status status =
+        PS_CALL(graph->device, capture_end, graph->origin->handle,
+                &graph->native, operations);
     if (status != PS_SUCCESS && !last && ps_stream_in_capture(graph->origin)) {
         return status;
     }
@@ -175,11 +166,8 @@ drop_native_locked(struct ps_graph *graph)
 {
     ps_handle native = graph->native;
     graph->native = 0;
-    if (native == 0) {
-        return PS_SUCCESS;
-    }
-    const struct ps_backend *backend = backend_of(graph);
-    return backend->graph_destroy(backend, graph->device->index, native);
+    return native == 0 ? PS_SUCCESS
+                       : PS_CALL(graph->device, graph_destroy, native);
 }
 
 static ps_status
@@ -187,25 +175,20 @@ drop_executable_locked(struct ps_graph *graph)
 {
     ps_handle executable = graph->executable;
     graph->executable = 0;
-    if (executable == 0) {
-        return PS_SUCCESS;
-    }
-    const struct ps_backend *backend = backend_of(graph);
-    return backend->executable_destroy(backend, graph->device->index,
-                                       executable);
+    return executable == 0
+               ? PS_SUCCESS
+               : PS_CALL(graph->device, executable_destroy, executable);
 }
 
 static ps_status
 instantiate_locked(struct ps_graph *graph)
 {
-    const struct ps_backend *backend = backend_of(graph);
     /* Some graphs cannot have two executables at a time. */
     ps_status status = drop_executable_locked(graph);
     graph->fresh = true;
-    return status != PS_SUCCESS
-               ? status
-               : backend->graph_instantiate(backend, graph->device->index,
-                                            graph->native, &graph->executable);
+    return status != PS_SUCCESS ? status
+                                : PS_CALL(graph->device, graph_instantiate,
+                                          graph->native, &graph->executable);
 }
 
 ps_status
@@ -301,7 +284,6 @@ static ps_status
 launch_locked(struct ps_graph *graph, struct ps_stream *stream,
               struct ps_stream **before, struct ps_stream **full)
 {
-    const struct ps_backend *backend = backend_of(graph);
     ps_status status = PS_SUCCESS;
     /* An executable orders only its own launches. */
     bool waits =
@@ -324,8 +306,8 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
         status = ps_block_use_begin(graph->launches, stream);
     }
     if (status == PS_SUCCESS) {
-        status = backend->graph_launch(backend, graph->device->index,
-                                       graph->executable, stream->handle);
+        status = PS_CALL(graph->device, graph_launch, graph->executable,
+                         stream->handle);
         ps_block_use_end(graph->launches, stream);
     }
     if (status == PS_ERROR_QUEUE_FULL && *full == NULL) {
@@ -431,10 +413,8 @@ ps_graph_print(struct ps_graph *graph, const char *path)
     if (graph->native == 0) {
         return unlock(graph, PS_ERROR_GRAPH_EMPTY);
     }
-    const struct ps_backend *backend = backend_of(graph);
-    status = backend->graph_print == NULL
+    status = graph->device->runtime->backend->graph_print == NULL
                  ? PS_ERROR_NOT_SUPPORTED
-                 : backend->graph_print(backend, graph->device->index,
-                                        graph->native, path);
+                 : PS_CALL(graph->device, graph_print, graph->native, path);
     return unlock(graph, status);
 }

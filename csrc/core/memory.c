@@ -107,7 +107,6 @@ static ps_status
 free_native(struct ps_block *block)
 {
     struct ps_device *device = block->device;
-    const struct ps_backend *backend = device->runtime->backend;
     if (block->release != NULL) {
         return block->release(block->owner);
     }
@@ -115,10 +114,9 @@ free_native(struct ps_block *block)
         return PS_SUCCESS;
     }
     if (block->pinned) {
-        return backend->pinned_free(backend, device->index, block->data);
+        return PS_CALL(device, pinned_free, block->data);
     }
-    return backend->memory_free(backend, device->index, block->stream->handle,
-                                block->data);
+    return PS_CALL(device, memory_free, block->stream->handle, block->data);
 }
 
 static ps_status
@@ -349,7 +347,8 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
     if (set_sweeping(mark) != PS_SUCCESS) {
         return;
     }
-    enum ps_capture_mode mode = ps_capture_relax(runtime);
+    enum ps_capture_mode mode =
+        ps_capture_mode_swap(runtime, PS_CAPTURE_RELAXED);
 
     if (wait != NULL) {
         wait_for_sweeps(pool, wait);
@@ -368,7 +367,7 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
         }
     }
     end_sweep(pool);
-    ps_capture_restore(runtime, mode);
+    ps_capture_mode_swap(runtime, mode);
     set_sweeping(0);
 }
 
@@ -394,13 +393,10 @@ static ps_status
 allocate_native(struct ps_block *block, size_t nbytes)
 {
     struct ps_device *device = block->device;
-    const struct ps_backend *backend = device->runtime->backend;
-    if (block->pinned) {
-        return backend->pinned_allocate(backend, device->index, nbytes,
-                                        &block->data);
-    }
-    return backend->memory_allocate(
-        backend, device->index, block->stream->handle, nbytes, &block->data);
+    return block->pinned
+               ? PS_CALL(device, pinned_allocate, nbytes, &block->data)
+               : PS_CALL(device, memory_allocate, block->stream->handle,
+                         nbytes, &block->data);
 }
 
 /* Free the idle pinned blocks if they hold more than `most` bytes and the
@@ -474,7 +470,6 @@ keep_block(struct ps_block *block)
 static ps_status
 side_stream(struct ps_device *device, struct ps_stream **result)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     struct ps_stream *made = NULL;
     ps_handle handle;
 
@@ -484,8 +479,7 @@ side_stream(struct ps_device *device, struct ps_stream **result)
     if (*result != NULL) {
         return PS_SUCCESS;
     }
-    ps_status status =
-        backend->stream_create(backend, device->index, 0, &handle);
+    ps_status status = PS_CALL(device, stream_create, 0, &handle);
     if (status != PS_SUCCESS) {
         return status;
     }
@@ -502,8 +496,7 @@ side_stream(struct ps_device *device, struct ps_stream **result)
         }
         ps_stream_unref(made);
     }
-    return ps_first_failure(
-        status, backend->stream_destroy(backend, device->index, handle));
+    return ps_first_failure(status, PS_CALL(device, stream_destroy, handle));
 }
 
 /* Wait for the side stream, so that every stream may use memory that was
@@ -512,10 +505,11 @@ static ps_status
 wait_for_side(struct ps_stream *stream)
 {
     struct ps_runtime *runtime = stream->device->runtime;
-    enum ps_capture_mode mode = ps_capture_relax(runtime);
+    enum ps_capture_mode mode =
+        ps_capture_mode_swap(runtime, PS_CAPTURE_RELAXED);
     ps_status status = runtime->registered->stream_synchronize(
         runtime->registered, stream->device->index, stream->handle, NULL);
-    ps_capture_restore(runtime, mode);
+    ps_capture_mode_swap(runtime, mode);
     return status;
 }
 

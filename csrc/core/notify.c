@@ -16,11 +16,10 @@ ps_status
 ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch)
 {
     struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
     if (stream->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
-    if (backend->stream_notify == NULL) {
+    if (device->runtime->backend->stream_notify == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     ps_status status = ps_capture_refuse(stream);
@@ -28,14 +27,13 @@ ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch)
         return status;
     }
     watch->device = device;
-    return backend->stream_notify(backend, device->index, stream->handle,
-                                  &watch->notification);
+    return PS_CALL(device, stream_notify, stream->handle,
+                   &watch->notification);
 }
 
 ps_status
 ps_event_notify(struct ps_event *event, struct ps_watch *watch)
 {
-    const struct ps_backend *backend = event->runtime->backend;
     struct ps_device *device = atomic_load(&event->device);
     if (event->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
@@ -47,13 +45,12 @@ ps_event_notify(struct ps_event *event, struct ps_watch *watch)
         watch->notification.reached(watch->notification.argument, PS_SUCCESS);
         return PS_SUCCESS;
     }
-    if (backend->event_notify == NULL) {
+    if (event->runtime->backend->event_notify == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     watch->device = device;
-    return backend->event_notify(backend, device->index,
-                                 atomic_load(&event->handle),
-                                 &watch->notification);
+    return PS_CALL(device, event_notify, atomic_load(&event->handle),
+                   &watch->notification);
 }
 
 /* ---- Devices ---- */
@@ -179,10 +176,8 @@ ps_status
 ps_notify_cancel(struct ps_watch *watch)
 {
     struct ps_device *device = watch->device;
-    const struct ps_backend *backend = device->runtime->backend;
     if (!watch->of_device) {
-        return backend->notify_cancel(backend, device->index,
-                                      &watch->notification);
+        return PS_CALL(device, notify_cancel, &watch->notification);
     }
     pthread_mutex_lock(&devices_mutex);
     bool pending = watch->notification.ring != NULL;

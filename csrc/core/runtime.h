@@ -91,6 +91,15 @@ struct ps_runtime {
     struct ps_memory_pool memory;
 };
 
+/* Call a member that takes a device: with the device, and with the arguments
+ * that come after it. */
+#define PS_CALL(device, member, ...)                                   \
+    ({                                                                 \
+        const struct ps_device *device_ = (device);                    \
+        const struct ps_backend *backend_ = device_->runtime->backend; \
+        backend_->member(backend_, device_->index, __VA_ARGS__);       \
+    })
+
 /* Register a table, and its fault injection or NULL, that live as long as the
  * process.  PS_ERROR_INVALID_VALUE, with the reason: a table that is not
  * whole, a name or device type that is taken, or no place.

@@ -112,16 +112,13 @@ make_room_locked(struct ps_device *device)
 static ps_status
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     pthread_mutex_lock(&device->mutex);
     bool room = make_room_locked(device);
     if (room) {
         device->pooled_streams[device->pooled_stream_count++] = *given;
     }
     pthread_mutex_unlock(&device->mutex);
-    return room ? PS_SUCCESS
-                : backend->stream_destroy(backend, device->index,
-                                          given->handle);
+    return room ? PS_SUCCESS : PS_CALL(device, stream_destroy, given->handle);
 }
 
 /* Give the stream a native stream taken from the pool if that is idle.  A busy
@@ -130,7 +127,6 @@ static ps_status
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
     struct ps_device *device = stream->device;
-    const struct ps_backend *backend = device->runtime->backend;
     stream->handle = taken->handle;
     ps_status found =
         taken->unused ? PS_SUCCESS : ps_stream_query_quietly(stream);
@@ -140,8 +136,7 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
     stream->handle = 0;
     return found == PS_ERROR_NOT_READY
                ? pool_give(device, taken)
-               : backend->stream_destroy(backend, device->index,
-                                         taken->handle);
+               : PS_CALL(device, stream_destroy, taken->handle);
 }
 
 /* Give the stream an idle native stream of its priority, if there is one among
@@ -169,7 +164,6 @@ recycle(struct ps_stream *stream)
 static ps_status
 pool_trim(struct ps_device *device)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     struct ps_pooled_stream taken;
     ps_status status = PS_SUCCESS;
     for (int i = 0;
@@ -179,8 +173,7 @@ pool_trim(struct ps_device *device)
                                    .device = device};
         status = pool_examine(&stream, &taken);
         if (stream.handle != 0) {
-            status =
-                backend->stream_destroy(backend, device->index, stream.handle);
+            status = PS_CALL(device, stream_destroy, stream.handle);
         }
     }
     return status;
@@ -189,7 +182,6 @@ pool_trim(struct ps_device *device)
 ps_status
 ps_device_forget_failed(struct ps_device *device)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     struct ps_pooled_stream taken;
     ps_status status = PS_SUCCESS;
     for (int i = pool_count(device); i-- > 0 && status == PS_SUCCESS;) {
@@ -201,8 +193,7 @@ ps_device_forget_failed(struct ps_device *device)
         if (stream.handle != 0) {
             status = i < PS_POOLED_STREAMS
                          ? pool_give(device, &taken)
-                         : backend->stream_destroy(backend, device->index,
-                                                   stream.handle);
+                         : PS_CALL(device, stream_destroy, stream.handle);
         }
     }
     return status;
@@ -262,13 +253,12 @@ give_up_native(struct ps_stream *stream)
 static ps_status
 clamp_priority(struct ps_device *device, int *priority)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     if (*priority == 0) {
         return PS_SUCCESS;
     }
     int least, greatest;
-    ps_status status = backend->stream_priority_range(backend, device->index,
-                                                      &least, &greatest);
+    ps_status status =
+        PS_CALL(device, stream_priority_range, &least, &greatest);
     if (status != PS_SUCCESS) {
         return status;
     }
@@ -298,7 +288,6 @@ ps_status
 ps_stream_create(struct ps_device *device, int priority,
                  struct ps_stream **result)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     ps_status status = clamp_priority(device, &priority);
     if (status == PS_SUCCESS && atomic_load(&device->captured) != NULL) {
         status = ps_device_give_up_captured(device);
@@ -316,8 +305,7 @@ ps_stream_create(struct ps_device *device, int priority,
         status = recycle(stream);
     }
     if (status == PS_SUCCESS && stream->handle == 0) {
-        status = backend->stream_create(backend, device->index, priority,
-                                        &stream->handle);
+        status = PS_CALL(device, stream_create, priority, &stream->handle);
     }
     if (status != PS_SUCCESS) {
         free(stream);
@@ -447,12 +435,10 @@ check(struct ps_stream *stream)
 ps_status
 ps_stream_query(struct ps_stream *stream)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
     ps_status status = check(stream);
     return status != PS_SUCCESS
                ? status
-               : backend->stream_query(backend, stream->device->index,
-                                       stream->handle);
+               : PS_CALL(stream->device, stream_query, stream->handle);
 }
 
 ps_status
@@ -465,33 +451,30 @@ ps_stream_query_quietly(struct ps_stream *stream)
     if (ps_stream_in_capture(stream)) {
         return PS_ERROR_NOT_READY;
     }
-    enum ps_capture_mode mode = ps_capture_relax(runtime);
+    enum ps_capture_mode mode =
+        ps_capture_mode_swap(runtime, PS_CAPTURE_RELAXED);
     ps_status status = runtime->registered->stream_query(
         runtime->registered, stream->device->index, stream->handle);
-    ps_capture_restore(runtime, mode);
+    ps_capture_mode_swap(runtime, mode);
     return status;
 }
 
 ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
     ps_status status = check(stream);
-    return status != PS_SUCCESS
-               ? status
-               : backend->stream_synchronize(backend, stream->device->index,
-                                             stream->handle, limit);
+    return status != PS_SUCCESS ? status
+                                : PS_CALL(stream->device, stream_synchronize,
+                                          stream->handle, limit);
 }
 
 ps_status
 ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
-    if (backend->stream_wait_room == NULL) {
-        return PS_ERROR_NOT_SUPPORTED;
-    }
-    return backend->stream_wait_room(backend, stream->device->index,
-                                     stream->handle, timeout_ns);
+    return stream->device->runtime->backend->stream_wait_room == NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : PS_CALL(stream->device, stream_wait_room, stream->handle,
+                         timeout_ns);
 }
 
 static void
@@ -529,7 +512,6 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
 static ps_status
 wait_external(struct ps_stream *stream, struct ps_event *event)
 {
-    const struct ps_backend *backend = event->runtime->backend;
     ps_status status = ps_event_bind(
         event, event->home != NULL ? event->home : stream->device);
     if (status == PS_SUCCESS) {
@@ -537,15 +519,13 @@ wait_external(struct ps_stream *stream, struct ps_event *event)
     }
     return status != PS_SUCCESS
                ? status
-               : backend->stream_wait_external(backend, stream->device->index,
-                                               stream->handle,
-                                               atomic_load(&event->handle));
+               : PS_CALL(stream->device, stream_wait_external, stream->handle,
+                         atomic_load(&event->handle));
 }
 
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event)
 {
-    const struct ps_backend *backend = stream->device->runtime->backend;
     ps_status status;
     if (ps_event_is_external_on(event, stream)) {
         status = wait_external(stream, event);
@@ -554,9 +534,8 @@ ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event)
         return PS_SUCCESS;
     }
     else {
-        status = backend->stream_wait_event(backend, stream->device->index,
-                                            stream->handle,
-                                            atomic_load(&event->handle));
+        status = PS_CALL(stream->device, stream_wait_event, stream->handle,
+                         atomic_load(&event->handle));
     }
     if (status == PS_SUCCESS) {
         trace_wait(stream, event);

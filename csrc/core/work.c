@@ -24,55 +24,42 @@ ps_status
 ps_stream_copy(struct ps_stream *stream, void *destination, const void *source,
                size_t nbytes)
 {
-    const struct ps_backend *backend = backend_of(stream);
-    ps_status status = check(stream, backend->memory_copy != NULL);
-    if (nbytes == 0) {
-        return status;
-    }
-    return status != PS_SUCCESS
+    ps_status status = check(stream, backend_of(stream)->memory_copy != NULL);
+    return status != PS_SUCCESS || nbytes == 0
                ? status
-               : backend->memory_copy(backend, stream->device->index,
-                                      stream->handle, destination, source,
-                                      nbytes);
+               : PS_CALL(stream->device, memory_copy, stream->handle,
+                         destination, source, nbytes);
 }
 
 ps_status
 ps_stream_fill(struct ps_stream *stream, void *destination, uint8_t value,
                size_t nbytes)
 {
-    const struct ps_backend *backend = backend_of(stream);
-    ps_status status = check(stream, backend->memory_fill != NULL);
-    if (nbytes == 0) {
-        return status;
-    }
-    return status != PS_SUCCESS
+    ps_status status = check(stream, backend_of(stream)->memory_fill != NULL);
+    return status != PS_SUCCESS || nbytes == 0
                ? status
-               : backend->memory_fill(backend, stream->device->index,
-                                      stream->handle, destination, value,
-                                      nbytes);
+               : PS_CALL(stream->device, memory_fill, stream->handle,
+                         destination, value, nbytes);
 }
 
 ps_status
 ps_stream_host_function(struct ps_stream *stream, ps_host_function function,
                         void *argument)
 {
-    const struct ps_backend *backend = backend_of(stream);
-    ps_status status = check(stream, backend->host_function != NULL);
-    return status != PS_SUCCESS
-               ? status
-               : backend->host_function(backend, stream->device->index,
-                                        stream->handle, function, argument);
+    ps_status status =
+        check(stream, backend_of(stream)->host_function != NULL);
+    return status != PS_SUCCESS ? status
+                                : PS_CALL(stream->device, host_function,
+                                          stream->handle, function, argument);
 }
 
 ps_status
 ps_stream_sleep(struct ps_stream *stream, uint64_t cycles)
 {
-    const struct ps_backend *backend = backend_of(stream);
-    ps_status status = check(stream, backend->sleep != NULL);
+    ps_status status = check(stream, backend_of(stream)->sleep != NULL);
     return status != PS_SUCCESS
                ? status
-               : backend->sleep(backend, stream->device->index, stream->handle,
-                                cycles);
+               : PS_CALL(stream->device, sleep, stream->handle, cycles);
 }
 
 ps_status
@@ -90,12 +77,10 @@ ps_stream_fail(struct ps_stream *stream, ps_status failure)
 ps_status
 ps_stream_capturing(struct ps_stream *stream, int *capturing)
 {
-    const struct ps_backend *backend = backend_of(stream);
     ps_status status = check(stream, true);
     *capturing = 0;
-    if (status != PS_SUCCESS || backend->stream_capturing == NULL) {
-        return status;
-    }
-    return backend->stream_capturing(backend, stream->device->index,
-                                     stream->handle, capturing);
+    return status != PS_SUCCESS || backend_of(stream)->stream_capturing == NULL
+               ? status
+               : PS_CALL(stream->device, stream_capturing, stream->handle,
+                         capturing);
 }
