@@ -8,7 +8,7 @@
 #include "runtime.h"
 
 static pthread_mutex_t captures_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct ps_capture *captures;
+static LIST_HEAD(, ps_capture) captures;
 
 atomic_int ps_captures;
 
@@ -16,8 +16,7 @@ void
 ps_capture_add(struct ps_capture *capture)
 {
     pthread_mutex_lock(&captures_mutex);
-    capture->next = captures;
-    captures = capture;
+    LIST_INSERT_HEAD(&captures, capture, neighbours);
     atomic_fetch_add(&ps_captures, 1);
     pthread_mutex_unlock(&captures_mutex);
 }
@@ -26,11 +25,7 @@ void
 ps_capture_remove(struct ps_capture *capture)
 {
     pthread_mutex_lock(&captures_mutex);
-    struct ps_capture **link = &captures;
-    while (*link != capture) {
-        link = &(*link)->next;
-    }
-    *link = capture->next;
+    LIST_REMOVE(capture, neighbours);
     atomic_fetch_sub(&ps_captures, 1);
     pthread_mutex_unlock(&captures_mutex);
 }
@@ -39,7 +34,7 @@ void
 ps_captures_reset_in_child(void)
 {
     pthread_mutex_init(&captures_mutex, NULL);
-    captures = NULL;
+    LIST_INIT(&captures);
     atomic_store(&ps_captures, 0);
 }
 
@@ -59,9 +54,11 @@ ps_status
 ps_capture_refuse_device(struct ps_device *device)
 {
     pthread_mutex_lock(&captures_mutex);
-    struct ps_capture *capture = captures;
-    while (capture != NULL && capture->device != device) {
-        capture = capture->next;
+    struct ps_capture *capture;
+    LIST_FOREACH (capture, &captures, neighbours) {
+        if (capture->device == device) {
+            break;
+        }
     }
     pthread_mutex_unlock(&captures_mutex);
     return capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS;
@@ -95,7 +92,8 @@ ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item)
 {
     ps_status status = PS_SUCCESS;
     pthread_mutex_lock(&captures_mutex);
-    for (struct ps_capture *c = captures; c != NULL; c = c->next) {
+    struct ps_capture *c;
+    LIST_FOREACH (c, &captures, neighbours) {
         if (c->device->runtime == runtime && status == PS_SUCCESS) {
             status = add_locked(&c->keep, item);
         }

@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "stream.h"
 
@@ -34,7 +35,7 @@ struct ps_keep {
 struct ps_capture {
     struct ps_device *device;
     struct ps_keep keep;
-    struct ps_capture *next;
+    LIST_ENTRY(ps_capture) neighbours;
 };
 
 /* The number of captures in progress. */

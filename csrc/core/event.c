@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "capture.h"
 #include "refs.h"
@@ -33,22 +34,21 @@ pool_of(struct ps_device *device, const struct ps_event *event)
 
 struct ps_ipc {
     unsigned char handle[PS_IPC_HANDLE_BYTES];
-    /* Neighbours among the exported; link is NULL in one that was opened. */
-    struct ps_ipc *next;
-    struct ps_ipc **link;
+    bool exported; /* here; it is among these then */
+    LIST_ENTRY(ps_ipc) neighbours;
 };
 
 /* The events that this process exported.  They must not be opened here,
  * because runtimes fail differently then.  The mutex is held for a few
  * instructions. */
 static pthread_mutex_t exported_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct ps_ipc *exported;
+static LIST_HEAD(, ps_ipc) exported;
 
 void
 ps_events_reset_in_child(void)
 {
     pthread_mutex_init(&exported_mutex, NULL);
-    exported = NULL;
+    LIST_INIT(&exported);
 }
 
 static struct ps_ipc *
@@ -66,13 +66,9 @@ static void
 forget_exported(struct ps_event *event)
 {
     struct ps_ipc *ipc = atomic_load(&event->ipc);
-    if (ipc != NULL && ipc->link != NULL &&
-        event->generation == ps_generation()) {
+    if (ipc != NULL && ipc->exported && event->generation == ps_generation()) {
         pthread_mutex_lock(&exported_mutex);
-        *ipc->link = ipc->next;
-        if (ipc->next != NULL) {
-            ipc->next->link = ipc->link;
-        }
+        LIST_REMOVE(ipc, neighbours);
         pthread_mutex_unlock(&exported_mutex);
     }
     free(ipc);
@@ -422,12 +418,8 @@ publish(struct ps_event *event, struct ps_ipc *ipc)
     pthread_mutex_lock(&exported_mutex);
     bool first = atomic_compare_exchange_strong(&event->ipc, &none, ipc);
     if (first) {
-        ipc->next = exported;
-        ipc->link = &exported;
-        if (exported != NULL) {
-            exported->link = &ipc->next;
-        }
-        exported = ipc;
+        ipc->exported = true;
+        LIST_INSERT_HEAD(&exported, ipc, neighbours);
     }
     pthread_mutex_unlock(&exported_mutex);
     return first;
@@ -437,10 +429,11 @@ static bool
 is_exported(const unsigned char *handle)
 {
     pthread_mutex_lock(&exported_mutex);
-    struct ps_ipc *ipc = exported;
-    while (ipc != NULL &&
-           memcmp(ipc->handle, handle, sizeof(ipc->handle)) != 0) {
-        ipc = ipc->next;
+    struct ps_ipc *ipc;
+    LIST_FOREACH (ipc, &exported, neighbours) {
+        if (memcmp(ipc->handle, handle, sizeof(ipc->handle)) == 0) {
+            break;
+        }
     }
     pthread_mutex_unlock(&exported_mutex);
     return ipc != NULL;

@@ -20,8 +20,8 @@ struct ps_mailbox {
     /* Guards the fields below; never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    struct ps_message *first;
-    struct ps_message **tail;
+    /* Those to be taken: a ring of their notifications. */
+    struct ps_notification *arrived;
     /* All messages by their tokens, but those that were taken or abandoned;
      * and how many there are, with those abandoned. */
     struct ps_message **buckets;
@@ -43,7 +43,6 @@ ps_mailbox_create(struct ps_mailbox **result)
         free(buckets);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    mailbox->tail = &mailbox->first;
     mailbox->buckets = buckets;
     mailbox->bucket_count = LEAST_BUCKETS;
     mailbox->fd = -1;
@@ -169,11 +168,8 @@ deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
         forget_locked(mailbox, message);
         return;
     }
-    bool was_empty = mailbox->first == NULL;
-    message->next = NULL;
-    message->link = mailbox->tail;
-    *mailbox->tail = message;
-    mailbox->tail = &message->next;
+    bool was_empty = mailbox->arrived == NULL;
+    ps_notification_append(&mailbox->arrived, &message->watch.notification);
     if (was_empty) {
         signal_locked(mailbox);
     }
@@ -289,14 +285,8 @@ finish_cancel(struct ps_message *message)
 static void
 unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
-    *message->link = message->next;
-    if (message->next != NULL) {
-        message->next->link = message->link;
-    }
-    else {
-        mailbox->tail = message->link;
-    }
-    if (mailbox->first == NULL) {
+    ps_notification_remove(&message->watch.notification);
+    if (mailbox->arrived == NULL) {
         quiet_locked(mailbox);
     }
 }
@@ -376,12 +366,19 @@ ps_mailbox_destroy(struct ps_mailbox *mailbox)
 
 /* ---- Their receiver ---- */
 
+/* The oldest that arrived, or NULL. */
+static struct ps_message *
+first_locked(const struct ps_mailbox *mailbox)
+{
+    return mailbox->arrived != NULL ? mailbox->arrived->next->argument : NULL;
+}
+
 bool
 ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                  ps_status *status)
 {
     pthread_mutex_lock(&mailbox->mutex);
-    const struct ps_message *first = mailbox->first;
+    const struct ps_message *first = first_locked(mailbox);
     if (first != NULL) {
         *token = first->token;
         *status = first->status;
@@ -393,17 +390,16 @@ ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
 struct ps_message *
 ps_mailbox_take(struct ps_mailbox *mailbox)
 {
+    struct ps_message *messages, **tail = &messages, *message;
     pthread_mutex_lock(&mailbox->mutex);
-    struct ps_message *messages = mailbox->first;
-    for (struct ps_message *m = messages; m != NULL; m = m->next) {
-        remove_locked(mailbox, m);
+    while ((message = first_locked(mailbox)) != NULL) {
+        remove_locked(mailbox, message);
+        unlink_locked(mailbox, message);
         mailbox->count--;
+        *tail = message;
+        tail = &message->next;
     }
-    mailbox->first = NULL;
-    mailbox->tail = &mailbox->first;
-    if (messages != NULL) {
-        quiet_locked(mailbox);
-    }
+    *tail = NULL;
     pthread_mutex_unlock(&mailbox->mutex);
     return messages;
 }
@@ -411,24 +407,18 @@ ps_mailbox_take(struct ps_mailbox *mailbox)
 void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
 {
-    struct ps_message **link = &mailbox->first;
+    struct ps_message *next;
     pthread_mutex_lock(&mailbox->mutex);
-    struct ps_message *later = mailbox->first;
-    mailbox->first = messages;
-    for (; *link != NULL; link = &(*link)->next) {
-        insert_locked(mailbox, *link);
-        (*link)->link = link;
+    struct ps_notification *last = mailbox->arrived;
+    for (; messages != NULL; messages = next) {
+        next = messages->next;
+        insert_locked(mailbox, messages);
         mailbox->count++;
+        deliver_locked(mailbox, messages);
     }
-    *link = later;
-    if (later != NULL) {
-        later->link = link;
-    }
-    else {
-        mailbox->tail = link;
-    }
-    if (later == NULL && messages != NULL) {
-        signal_locked(mailbox);
+    if (last != NULL) {
+        /* Those that arrived meanwhile come after them. */
+        mailbox->arrived = last;
     }
     pthread_mutex_unlock(&mailbox->mutex);
 }
@@ -445,11 +435,11 @@ ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns)
     end.tv_sec += (time_t)whole + end.tv_nsec / SECOND;
     end.tv_nsec %= SECOND;
     pthread_mutex_lock(&mailbox->mutex);
-    while (mailbox->first == NULL && error == 0) {
+    while (mailbox->arrived == NULL && error == 0) {
         error =
             pthread_cond_timedwait(&mailbox->posted, &mailbox->mutex, &end);
     }
-    bool arrived = mailbox->first != NULL;
+    bool arrived = mailbox->arrived != NULL;
     pthread_mutex_unlock(&mailbox->mutex);
     return arrived ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
 }
@@ -460,7 +450,7 @@ ps_mailbox_fd(struct ps_mailbox *mailbox)
     pthread_mutex_lock(&mailbox->mutex);
     if (mailbox->fd < 0) {
         mailbox->fd =
-            eventfd(mailbox->first != NULL, EFD_CLOEXEC | EFD_NONBLOCK);
+            eventfd(mailbox->arrived != NULL, EFD_CLOEXEC | EFD_NONBLOCK);
     }
     int fd = mailbox->fd;
     pthread_mutex_unlock(&mailbox->mutex);

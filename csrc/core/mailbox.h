@@ -31,9 +31,7 @@ struct ps_message {
     bool arrived;
     /* It was cancelled, but will still arrive. */
     bool abandoned;
-    /* Of those that arrived: the next, and what points to this one. */
-    struct ps_message *next;
-    struct ps_message **link;
+    struct ps_message *next;      /* of those that were taken */
     struct ps_message *same_hash; /* of those that can be cancelled */
 };
 

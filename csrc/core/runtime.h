@@ -49,7 +49,7 @@ struct ps_device {
      * call of the backend. */
     pthread_mutex_t mutex;
     /* Streams made here that somebody holds, for ps_stream_find. */
-    struct ps_stream *streams;
+    LIST_HEAD(, ps_stream) streams;
     /* Streams that were given up while they were captured; changed under the
      * mutex. */
     struct ps_stream *_Atomic captured;

@@ -12,32 +12,6 @@
 #include "status.h"
 #include "trace.h"
 
-static void
-link_locked(struct ps_stream *stream)
-{
-    struct ps_device *device = stream->device;
-    stream->next = device->streams;
-    if (stream->next != NULL) {
-        stream->next->previous = stream;
-    }
-    device->streams = stream;
-}
-
-static void
-unlink_locked(struct ps_stream *stream)
-{
-    struct ps_device *device = stream->device;
-    if (stream->previous != NULL) {
-        stream->previous->next = stream->next;
-    }
-    else {
-        device->streams = stream->next;
-    }
-    if (stream->next != NULL) {
-        stream->next->previous = stream->previous;
-    }
-}
-
 /* ---- The pool ---- */
 
 static int
@@ -244,7 +218,7 @@ give_up_native(struct ps_stream *stream)
         .unused = !atomic_load(&stream->used),
     };
     pthread_mutex_lock(&device->mutex);
-    unlink_locked(stream);
+    LIST_REMOVE(stream, neighbours);
     pthread_mutex_unlock(&device->mutex);
     ps_status status = pool_give(device, &given);
     return ps_first_failure(status, pool_trim(device));
@@ -312,7 +286,7 @@ ps_stream_create(struct ps_device *device, int priority,
         return status;
     }
     pthread_mutex_lock(&device->mutex);
-    link_locked(stream);
+    LIST_INSERT_HEAD(&device->streams, stream, neighbours);
     pthread_mutex_unlock(&device->mutex);
     *result = stream;
     if (ps_trace_wants(PS_TRACE_STREAM_CREATION)) {
@@ -365,9 +339,11 @@ try_ref(struct ps_stream *stream)
 static struct ps_stream *
 find_locked(struct ps_device *device, ps_handle handle)
 {
-    struct ps_stream *stream = device->streams;
-    while (stream != NULL && !(stream->handle == handle && try_ref(stream))) {
-        stream = stream->next;
+    struct ps_stream *stream;
+    LIST_FOREACH (stream, &device->streams, neighbours) {
+        if (stream->handle == handle && try_ref(stream)) {
+            break;
+        }
     }
     if (stream != NULL) {
         atomic_store_explicit(&stream->used, true, memory_order_relaxed);

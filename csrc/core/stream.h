@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "refs.h"
 
@@ -42,8 +43,7 @@ struct ps_stream {
      * NULL; a reference. */
     struct ps_stream *shared;
     /* Neighbours among the device's owned streams; its mutex guards them. */
-    struct ps_stream *next;
-    struct ps_stream *previous;
+    LIST_ENTRY(ps_stream) neighbours;
     /* The next of those dropped while they were captured. */
     struct ps_stream *next_captured;
     /* For retired memory: the uses by this stream's work that are not over,

@@ -199,16 +199,17 @@ engine_begin_locked(struct cpu_engine *engine)
     engine->due = NULL;
     engine->notifying = false;
     engine->sleepers = NULL;
-    engine->captures = NULL;
+    LIST_INIT(&engine->captures);
     engine->workers = 0;
     engine->idle = 0;
     engine->coming = false;
     engine->timer = false;
     engine->running = 0;
-    for (struct cpu_file *f = engine->files; f != NULL; f = f->next) {
-        close(f->number);
+    struct cpu_file *file;
+    LIST_FOREACH (file, &engine->files, neighbours) {
+        close(file->number);
     }
-    engine->files = NULL;
+    LIST_INIT(&engine->files);
     engine->ranges = NULL;
     engine->watcher.epoll.number = engine->watcher.doorbell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include <pystreams/backend.h>
 
@@ -101,9 +102,8 @@ struct cpu_stream {
     struct cpu_stream *next;               /* in a cpu_stream_list */
     struct cpu_stream *left;               /* among the sleepers */
     struct cpu_stream *right;
-    int64_t deadline;         /* of its sleep */
-    struct cpu_stream *older; /* on the device */
-    struct cpu_stream **link; /* what points to it there */
+    int64_t deadline;                  /* of its sleep */
+    LIST_ENTRY(cpu_stream) neighbours; /* on the device */
     /* NULL unless it is captured.  Then the operations queued on it form a
      * branch of the plan and are numbered in ascending order: the last one,
      * and the last one that another stream of the capture waits for. */
@@ -381,8 +381,7 @@ void cpu_capture_lose_locked(struct cpu_stream *stream);
  * pipe it has open would outlive the parent. */
 struct cpu_file {
     int number; /* -1 if closed */
-    struct cpu_file *next;
-    struct cpu_file **link;
+    LIST_ENTRY(cpu_file) neighbours;
 };
 
 /* The thread that completes records of other processes. */
@@ -401,9 +400,9 @@ enum cpu_phase {
 
 struct cpu_device {
     struct cpu_stream default_stream;
-    struct cpu_stream *streams; /* all, the newest first */
-    ps_status unreported;       /* failure of a stream that is gone */
-    uint64_t used;              /* bytes of memory, if it is emulated */
+    LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
+    ps_status unreported;            /* failure of a stream that is gone */
+    uint64_t used;                   /* bytes of memory, if it is emulated */
 };
 
 struct cpu_engine {
@@ -423,7 +422,7 @@ struct cpu_engine {
     union cpu_item *items; /* unused ones */
     uint64_t tickets;      /* operations ever queued */
     uint64_t captured;     /* captures and captured operations, ever */
-    struct cpu_capture *captures;
+    LIST_HEAD(, cpu_capture) captures;
 
     struct ps_notification *due; /* a ring */
     bool notifying;              /* a thread calls those that are due */
@@ -442,7 +441,7 @@ struct cpu_engine {
     pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
     pthread_cond_t ended;  /* one of those running has */
 
-    struct cpu_file *files;
+    LIST_HEAD(, cpu_file) files;
     struct cpu_watcher watcher;
 
     uint64_t memory; /* constant; of an emulated device, else 0: the host's */

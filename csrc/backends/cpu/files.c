@@ -24,11 +24,8 @@ void
 cpu_file_keep_locked(struct cpu_engine *engine, struct cpu_file *file,
                      int number)
 {
-    *file = (struct cpu_file){number, engine->files, &engine->files};
-    if (file->next != NULL) {
-        file->next->link = &file->next;
-    }
-    engine->files = file;
+    file->number = number;
+    LIST_INSERT_HEAD(&engine->files, file, neighbours);
 }
 
 void
@@ -37,10 +34,7 @@ cpu_file_close_locked(struct cpu_file *file)
     if (file->number < 0) {
         return;
     }
-    *file->link = file->next;
-    if (file->next != NULL) {
-        file->next->link = file->link;
-    }
+    LIST_REMOVE(file, neighbours);
     close(file->number);
     file->number = -1;
 }

@@ -35,7 +35,7 @@ struct cpu_capture {
     struct cpu_stream *origin;
     struct cpu_stream *streams; /* by their `peer` */
     struct cpu_plan *plan;
-    struct cpu_capture *next;
+    LIST_ENTRY(cpu_capture) neighbours;
 };
 
 /* The object of a graph's handle, or of an executable's. */
@@ -93,9 +93,11 @@ plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
 static struct cpu_capture *
 capture_find_locked(struct cpu_engine *engine, uint64_t number)
 {
-    struct cpu_capture *capture = engine->captures;
-    while (capture != NULL && capture->number != number) {
-        capture = capture->next;
+    struct cpu_capture *capture;
+    LIST_FOREACH (capture, &engine->captures, neighbours) {
+        if (capture->number == number) {
+            break;
+        }
     }
     return capture;
 }
@@ -222,12 +224,11 @@ begin_locked(struct cpu_stream *stream)
             .number = ++engine->captured,
             .origin = stream,
             .plan = plan,
-            .next = engine->captures,
         };
         status = join_locked(stream, capture);
     }
     if (status == PS_SUCCESS) {
-        engine->captures = capture;
+        LIST_INSERT_HEAD(&engine->captures, capture, neighbours);
     }
     else {
         free(capture);
@@ -276,14 +277,10 @@ check_end(const struct cpu_stream *stream)
  * waited for its last operation.  That wait is an operation of the other, so
  * if all but the origin are joined, all lead to the origin. */
 static ps_status
-close_locked(struct cpu_engine *engine, struct cpu_capture *capture)
+close_locked(struct cpu_capture *capture)
 {
-    struct cpu_capture **link = &engine->captures;
     ps_status status = capture->status;
-    while (*link != capture) {
-        link = &(*link)->next;
-    }
-    *link = capture->next;
+    LIST_REMOVE(capture, neighbours);
     while (capture->streams != NULL) {
         struct cpu_stream *stream = capture->streams;
         capture->streams = stream->peer;
@@ -305,7 +302,7 @@ cpu_capture_lose_locked(struct cpu_stream *stream)
     struct cpu_capture *capture = stream->capture;
     struct cpu_plan *plan = capture->plan;
     if (stream == capture->origin) {
-        close_locked(engine, capture);
+        close_locked(capture);
         plan_unref_locked(engine, plan);
     }
     else {
@@ -340,7 +337,7 @@ end_locked(struct cpu_stream *stream, ps_handle *graph, size_t *operations)
     struct cpu_engine *engine = stream->engine;
     struct cpu_plan *plan = stream->capture->plan;
     int device = stream->device;
-    ps_status status = close_locked(engine, stream->capture);
+    ps_status status = close_locked(stream->capture);
     if (status == PS_SUCCESS) {
         status = graph_add_locked(engine, device, plan, NULL, graph);
     }

@@ -15,19 +15,13 @@ void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
                        int device, int priority)
 {
-    struct cpu_stream **newest = &engine->devices[device].streams;
     *stream = (struct cpu_stream){
         .engine = engine,
         .device = device,
         .priority = priority,
         .tail = &stream->first,
-        .older = *newest,
-        .link = newest,
     };
-    if (stream->older != NULL) {
-        stream->older->link = &stream->older;
-    }
-    *newest = stream;
+    LIST_INSERT_HEAD(&engine->devices[device].streams, stream, neighbours);
 }
 
 void
@@ -41,10 +35,7 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
     if (!stream->reported && device->unreported == PS_SUCCESS) {
         device->unreported = stream->status;
     }
-    *stream->link = stream->older;
-    if (stream->older != NULL) {
-        stream->older->link = stream->link;
-    }
+    LIST_REMOVE(stream, neighbours);
     free(stream);
 }
 

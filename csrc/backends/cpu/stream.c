@@ -219,10 +219,11 @@ device_report_locked(struct cpu_device *device)
 {
     ps_status status = device->unreported;
     device->unreported = PS_SUCCESS;
-    for (struct cpu_stream *s = device->streams;
-         s != NULL && status == PS_SUCCESS; s = s->older) {
-        if (!s->destroyed || !s->reported) {
-            status = stream_report_locked(s);
+    struct cpu_stream *stream;
+    LIST_FOREACH (stream, &device->streams, neighbours) {
+        if (status == PS_SUCCESS &&
+            (!stream->destroyed || !stream->reported)) {
+            status = stream_report_locked(stream);
         }
     }
     return status;
@@ -238,12 +239,11 @@ cpu_device_synchronize(const struct ps_backend *backend, int index,
     ps_status status = PS_SUCCESS;
     cpu_lock(engine);
     uint64_t ticket = engine->tickets;
-    struct cpu_stream *stream = device->streams;
-    while (stream != NULL && status == PS_SUCCESS) {
+    struct cpu_stream *older, *stream = LIST_FIRST(&device->streams);
+    for (; stream != NULL && status == PS_SUCCESS; stream = older) {
         status = stream_wait_locked(stream, ticket, &limit);
-        struct cpu_stream *older = stream->older;
+        older = LIST_NEXT(stream, neighbours);
         cpu_stream_reap_locked(stream);
-        stream = older;
     }
     if (status == PS_SUCCESS) {
         status = device_report_locked(device);
