@@ -14,7 +14,13 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["contract"]
+__all__ = ["ORDER", "contract"]
+
+# A sentence of several groups.
+ORDER = (
+    "Queued work runs after its enqueueing call returned or before; in the "
+    "order of its stream, and ordered with other streams by events alone."
+)
 
 
 def contract(member: str, sentence: str, *needs: str) -> pytest.MarkDecorator:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from pystreams import _C, Stream
 
 from .device import Device
+from .watch import eventually, never
 
 
 class Gate(Protocol):
@@ -93,6 +94,15 @@ def find_way(device: Device, plugin: ModuleType | None) -> Way | None:
     if device.members["stream_gate"]:
         return Submitted
     return Asleep if device.members["sleep"] else None
+
+
+def only_once_open(gate: Gate, question: Callable[[], bool]) -> None:
+    """Check that the question returns true once the gate opens, and not
+    before."""
+    __tracebackhide__ = True
+    never(question)
+    gate.open()
+    eventually(question)
 
 
 class Busy:

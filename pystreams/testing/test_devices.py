@@ -1,10 +1,21 @@
 """Devices, and the rules of every member."""
 
 from pystreams import _C
-from pystreams.testing import contract
+from pystreams.testing import ORDER, contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 from pystreams.testing.watch import Background, eventually
+
+SET = (
+    "Make device current on the calling thread because the user asked for it."
+)
+SYNCHRONIZE = (
+    "Wait until all work queued on the device before the call is done."
+)
+CURRENT = (
+    "A member leaves the calling thread's current device as it found it, on "
+    "success and on failure, and touches no other device."
+)
 
 
 @contract("device_count", "How many devices there are.")
@@ -38,10 +49,7 @@ def test_a_new_thread_starts_with_the_first(device: Device) -> None:
     Background(check).finish()
 
 
-@contract(
-    "device_set",
-    "Make device current on the calling thread because the user asked for it.",
-)
+@contract("device_set", SET)
 def test_set_is_for_the_calling_thread(two_devices: Device) -> None:
     device = two_devices
 
@@ -53,10 +61,7 @@ def test_set_is_for_the_calling_thread(two_devices: Device) -> None:
     assert device.current == 0
 
 
-@contract(
-    "device_set",
-    "Make device current on the calling thread because the user asked for it.",
-)
+@contract("device_set", SET)
 def test_with_a_stream_of_another_device(two_devices: Device) -> None:
     device = two_devices
     with device.stream(1):
@@ -78,10 +83,7 @@ def test_restore(two_devices: Device) -> None:
     assert device.current == 0
 
 
-@contract(
-    "device_synchronize",
-    "Wait until all work queued on the device before the call is done.",
-)
+@contract("device_synchronize", SYNCHRONIZE)
 def test_synchronize_waits(device: Device, busy: Busy) -> None:
     streams = [device.stream(), device.stream()]
     gate = busy(streams[0])
@@ -93,20 +95,13 @@ def test_synchronize_waits(device: Device, busy: Busy) -> None:
     assert all(mark.query() for mark in marks)
 
 
-@contract(
-    "device_synchronize",
-    "Wait until all work queued on the device before the call is done.",
-)
+@contract("device_synchronize", SYNCHRONIZE)
 def test_synchronize_without_work(device: Device) -> None:
     for index in range(device.count):
         device.synchronize(index)
 
 
-@contract(
-    "every member",
-    "A member leaves the calling thread's current device as it found it, on "
-    "success and on failure, and touches no other device.",
-)
+@contract("every member", CURRENT)
 def test_the_other_device_is_not_waited_for(
     two_devices: Device, busy: Busy
 ) -> None:
@@ -114,11 +109,7 @@ def test_the_other_device_is_not_waited_for(
     Background(two_devices.synchronize, index=0).finish()
 
 
-@contract(
-    "every member",
-    "A member leaves the calling thread's current device as it found it, on "
-    "success and on failure, and touches no other device.",
-)
+@contract("every member", CURRENT)
 def test_the_current_device_is_left_alone(two_devices: Device) -> None:
     device = two_devices
     for current, other in ((0, 1), (1, 0)):
@@ -159,12 +150,7 @@ def test_several_threads_at_once(device: Device) -> None:
         call.finish()
 
 
-@contract(
-    "every member",
-    "Queued work runs after its enqueueing call returned or "
-    "before; in the order of its stream, and ordered with other "
-    "streams by events alone.",
-)
+@contract("every member", ORDER)
 def test_order(device: Device, busy: Busy) -> None:
     stream, other = device.stream(), device.stream()
     before = device.mark(stream)

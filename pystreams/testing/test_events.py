@@ -4,7 +4,7 @@ import pytest
 
 import pystreams
 from pystreams.testing import contract
-from pystreams.testing.busy import Busy
+from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device
 from pystreams.testing.watch import Background, eventually, never
 
@@ -18,6 +18,7 @@ QUERY = (
     "PS_ERROR_NOT_READY when it is not, else the failure of the work before "
     "it."
 )
+SYNCHRONIZE = "Wait until the record in effect at the call is done."
 # More than core keeps for reuse, so that some are destroyed.
 MANY = 1100
 
@@ -71,9 +72,7 @@ def test_destroyed_while_waited_for(device: Device, busy: Busy) -> None:
     mark = device.mark(second)
     spares.clear()
     del event
-    never(mark.query)
-    gate.open()
-    eventually(mark.query)
+    only_once_open(gate, mark.query)
 
 
 @contract("event_record", RECORD)
@@ -83,9 +82,7 @@ def test_stands_for_what_was_queued(device: Device, busy: Busy) -> None:
     gate = busy(stream)
     after = device.mark(stream)
     eventually(before.query)
-    never(after.query)
-    gate.open()
-    eventually(after.query)
+    only_once_open(gate, after.query)
     assert before.query()
 
 
@@ -100,9 +97,7 @@ def test_the_earlier_record_is_done(device: Device, busy: Busy) -> None:
     event.record(stream)
     gate.open()
     eventually(earlier.query)
-    never(event.query)
-    second.open()
-    eventually(event.query)
+    only_once_open(second, event.query)
 
 
 @contract("event_record", RECORD)
@@ -133,15 +128,10 @@ def test_query(device: Device, busy: Busy) -> None:
     stream = device.stream()
     gate = busy(stream)
     mark = device.mark(stream)
-    never(mark.query)
-    gate.open()
-    eventually(mark.query)
+    only_once_open(gate, mark.query)
 
 
-@contract(
-    "event_synchronize",
-    "Wait until the record in effect at the call is done.",
-)
+@contract("event_synchronize", SYNCHRONIZE)
 def test_synchronize_waits(device: Device, busy: Busy) -> None:
     stream = device.stream()
     gate = busy(stream)
@@ -153,10 +143,7 @@ def test_synchronize_waits(device: Device, busy: Busy) -> None:
     assert mark.query()
 
 
-@contract(
-    "event_synchronize",
-    "Wait until the record in effect at the call is done.",
-)
+@contract("event_synchronize", SYNCHRONIZE)
 def test_synchronize_waits_for_no_more(device: Device, busy: Busy) -> None:
     stream = device.stream()
     mark = device.mark(stream)

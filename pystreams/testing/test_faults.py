@@ -6,12 +6,13 @@ import pytest
 
 import pystreams
 from pystreams import _C
-from pystreams.testing import contract
-from pystreams.testing.busy import Busy
+from pystreams.testing import ORDER, contract
+from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device
-from pystreams.testing.watch import Background, eventually, never
+from pystreams.testing.watch import Background, eventually
 
 FAILURE = 719
+PASSED_ON = "A failure of the work before that record becomes the stream's."
 
 
 def fails(function: Callable[[], object], status: int = FAILURE) -> None:
@@ -42,9 +43,7 @@ def test_when_its_turn_comes(device: Device, busy: Busy) -> None:
     gate = busy(stream)
     _C.fail(stream, FAILURE)
     mark = device.mark(stream)
-    never(lambda: over(mark.query))
-    gate.open()
-    eventually(lambda: over(mark.query))
+    only_once_open(gate, lambda: over(mark.query))
     fails(mark.query)
 
 
@@ -112,11 +111,7 @@ def test_event_synchronize(device: Device) -> None:
     fails(after.synchronize)
 
 
-@contract(
-    "stream_wait_event",
-    "A failure of the work before that record becomes the stream's.",
-    "stream_fail",
-)
+@contract("stream_wait_event", PASSED_ON, "stream_fail")
 def test_travels_through_events(device: Device, busy: Busy) -> None:
     first, second, third = (device.stream() for _ in range(3))
     gate = busy(first)
@@ -131,11 +126,7 @@ def test_travels_through_events(device: Device, busy: Busy) -> None:
     fails(mark.query)
 
 
-@contract(
-    "stream_wait_event",
-    "A failure of the work before that record becomes the stream's.",
-    "stream_fail",
-)
+@contract("stream_wait_event", PASSED_ON, "stream_fail")
 def test_only_of_the_work_before_the_record(
     device: Device, busy: Busy
 ) -> None:
@@ -181,13 +172,7 @@ def test_of_a_destroyed_stream(device: Device, busy: Busy) -> None:
     Background(device.synchronize).finish()
 
 
-@contract(
-    "every member",
-    "Queued work runs after its enqueueing call returned or "
-    "before; in the order of its stream, and ordered with other "
-    "streams by events alone.",
-    "stream_fail",
-)
+@contract("every member", ORDER, "stream_fail")
 def test_other_streams_go_on(device: Device) -> None:
     stream, other = device.stream(), device.stream()
     _C.fail(stream, FAILURE)

@@ -1,8 +1,8 @@
 """Gates, tested with the callables that they hold back."""
 
 from pystreams import _C
-from pystreams.testing import contract
-from pystreams.testing.busy import Busy
+from pystreams.testing import ORDER, contract
+from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device
 from pystreams.testing.watch import SOON, Background, eventually, never
 
@@ -31,9 +31,7 @@ def test_reached_when_its_turn_comes(device: Device, busy: Busy) -> None:
     stream = device.stream()
     before = busy(stream)
     gate = busy.submit(stream)
-    never(gate.reached)
-    before.open()
-    eventually(gate.reached)
+    only_once_open(before, gate.reached)
 
 
 @contract("stream_gate", REACHED)
@@ -44,9 +42,7 @@ def test_holds_back_what_comes_after(device: Device, busy: Busy) -> None:
     after = device.mark(stream)
     eventually(gate.reached)
     eventually(before.query)
-    never(after.query)
-    gate.open()
-    eventually(after.query)
+    only_once_open(gate, after.query)
 
 
 @contract("stream_gate", REACHED)
@@ -54,13 +50,9 @@ def test_gate_after_gate(device: Device, busy: Busy) -> None:
     stream = device.stream()
     first, second = busy.submit(stream), busy.submit(stream)
     eventually(first.reached)
-    never(second.reached)
-    first.open()
-    eventually(second.reached)
+    only_once_open(first, second.reached)
     mark = device.mark(stream)
-    never(mark.query)
-    second.open()
-    eventually(mark.query)
+    only_once_open(second, mark.query)
 
 
 @contract("stream_gate", REACHED)
@@ -129,13 +121,7 @@ def test_gates_of_a_failed_stream(device: Device, busy: Busy) -> None:
         assert getattr(error, "error_code", None) == FAILURE
 
 
-@contract(
-    "every member",
-    "Queued work runs after its enqueueing call returned or "
-    "before; in the order of its stream, and ordered with other "
-    "streams by events alone.",
-    "stream_gate",
-)
+@contract("every member", ORDER, "stream_gate")
 def test_a_closed_gate_holds_up_no_other(device: Device, busy: Busy) -> None:
     first, second = device.stream(), device.stream()
     gate = busy.submit(first)
@@ -156,6 +142,4 @@ def test_destroyed_behind_a_closed_gate(device: Device, busy: Busy) -> None:
     mark = device.mark(stream)
     destroy()
     eventually(gate.reached)
-    never(mark.query)
-    gate.open()
-    eventually(mark.query)
+    only_once_open(gate, mark.query)

@@ -11,6 +11,11 @@ from pystreams.testing.device import Device
 from pystreams.testing.elsewhere import Elsewhere
 from pystreams.testing.watch import eventually
 
+LATEST = (
+    "Each process may record the event, and every member that takes it means "
+    "the latest record of any process."
+)
+
 
 def shared(device: Device) -> pystreams.Event:
     return pystreams.Event(device.name, enable_timing=False, interprocess=True)
@@ -30,11 +35,7 @@ def test_one_handle_for_each_event(device: Device) -> None:
     eventually(first.query)
 
 
-@contract(
-    "event_open",
-    "Each process may record the event, and every member that "
-    "takes it means the latest record of any process.",
-)
+@contract("event_open", LATEST)
 def test_a_record_made_here(
     device: Device, busy: Busy, elsewhere: Elsewhere
 ) -> None:
@@ -51,11 +52,7 @@ def test_a_record_made_here(
     assert elsewhere.ask("finish") == "None"
 
 
-@contract(
-    "event_open",
-    "Each process may record the event, and every member that "
-    "takes it means the latest record of any process.",
-)
+@contract("event_open", LATEST)
 @pytest.mark.usefixtures("busy")
 def test_a_record_made_elsewhere(device: Device, elsewhere: Elsewhere) -> None:
     event, stream = shared(device), device.stream()

@@ -28,6 +28,14 @@ CANCELLED = (
 )
 
 
+def receive(waiter: _C.Waiter, count: int) -> list[tuple[int, int]]:
+    """Wait for so many messages, and return them."""
+    messages: list[tuple[int, int]] = []
+    while len(messages) < count:
+        messages += waiter.wait(SOON)
+    return messages
+
+
 @contract("stream_notify", OF_STREAM)
 def test_notified_when_work_ends(device: Device, busy: Busy) -> None:
     stream, waiter = device.stream(), _C.Waiter()
@@ -51,9 +59,7 @@ def test_notified_of_a_failure(device: Device, busy: Busy) -> None:
     _C.fail(stream, FAILURE)
     waiter.watch(stream, 1)
     gate.open()
-    messages = waiter.wait(SOON)
-    while len(messages) < 2:
-        messages += waiter.wait(SOON)
+    messages = receive(waiter, 2)
     assert sorted(messages) == [(0, 0), (1, FAILURE)]
     waiter.watch(stream, 2)
     assert waiter.wait(SOON) == [(2, FAILURE)]
@@ -68,9 +74,7 @@ def test_notified_past_a_queue(device: Device, busy: Busy) -> None:
         waiter.watch(stream, token)
     assert waiter.take() == []
     gate.open()
-    messages: list[tuple[int, int]] = []
-    while len(messages) < many:
-        messages += waiter.wait(SOON)
+    messages = receive(waiter, many)
     assert sorted(messages) == [(token, 0) for token in range(many)]
 
 
@@ -99,9 +103,7 @@ def test_notified_though_the_event_is_gone(device: Device, busy: Busy) -> None:
     del events, event
     never(lambda: bool(waiter.take()))
     gate.open()
-    messages = waiter.wait(SOON)
-    while len(messages) < 3:
-        messages += waiter.wait(SOON)
+    messages = receive(waiter, 3)
     assert sorted(messages) == [(0, 0), (1, 0), (2, 0)]
 
 
@@ -117,9 +119,7 @@ def test_cancelled(device: Device, busy: Busy) -> None:
     event.record(stream)
     waiter.cancel(0)
     gate.open()
-    messages = waiter.wait(SOON)
-    while len(messages) < 2:
-        messages += waiter.wait(SOON)
+    messages = receive(waiter, 2)
     assert messages == [(2, 0), (2, 0)]
     never(lambda: bool(waiter.take()))
 

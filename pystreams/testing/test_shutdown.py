@@ -4,24 +4,19 @@ from pystreams.testing import contract
 from pystreams.testing.elsewhere import Elsewhere
 
 SHUTTING_DOWN = "4"
-
-
-@contract(
-    "shutdown",
+ENDING = (
     "The program is ending: start no more queued work, wait for what is "
-    "running until timeout_ns, end the backend's threads.",
+    "running until timeout_ns, end the backend's threads."
 )
+
+
+@contract("shutdown", ENDING)
 def test_it_keeps_its_limit(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")
     assert elsewhere.ask("shutdown") == "in time"
 
 
-@contract(
-    "shutdown",
-    "The program is ending: start no more queued work, wait for what is "
-    "running until timeout_ns, end the backend's threads.",
-    "stream_notify",
-)
+@contract("shutdown", ENDING, "stream_notify")
 def test_no_notification_comes_after_it(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")
     assert elsewhere.ask("watch") == "None"

@@ -9,7 +9,7 @@ import pytest
 import pystreams
 from pystreams import _C, Stream
 from pystreams.testing import contract
-from pystreams.testing.busy import Busy
+from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device
 from pystreams.testing.watch import Background, eventually, never
 
@@ -99,9 +99,7 @@ def test_each_device_has_a_default_stream(
     gate = busy(device.default_stream(1))
     held = device.mark(device.default_stream(1))
     eventually(device.mark(device.default_stream(0)).query)
-    never(held.query)
-    gate.open()
-    eventually(held.query)
+    only_once_open(gate, held.query)
 
 
 @contract(
@@ -113,9 +111,7 @@ def test_destroyed_while_busy(device: Device, busy: Busy) -> None:
     gate = busy(stream)
     mark = device.mark(stream)
     destroy()
-    never(mark.query)
-    gate.open()
-    eventually(mark.query)
+    only_once_open(gate, mark.query)
 
 
 @contract("stream_query", QUERY)
@@ -130,9 +126,7 @@ def test_query_of_an_idle_stream(device: Device) -> None:
 def test_query_of_a_busy_stream(device: Device, busy: Busy) -> None:
     stream = device.stream()
     gate = busy(stream)
-    never(stream.query)
-    gate.open()
-    eventually(stream.query)
+    only_once_open(gate, stream.query)
 
 
 @contract(
@@ -174,9 +168,7 @@ def test_wait_holds_nothing_earlier(device: Device, busy: Busy) -> None:
     second.wait_event(event)
     after = device.mark(second)
     eventually(before.query)
-    never(after.query)
-    gate.open()
-    eventually(after.query)
+    only_once_open(gate, after.query)
 
 
 @contract("stream_wait_event", LATEST)
@@ -187,9 +179,7 @@ def test_wait_for_several(device: Device, busy: Busy) -> None:
     for event in events:
         waiting.wait_event(event)
     mark = device.mark(waiting)
-    never(mark.query)
-    gate.open()
-    eventually(mark.query)
+    only_once_open(gate, mark.query)
 
 
 @contract("stream_wait_event", LATEST)
@@ -231,9 +221,7 @@ def test_a_later_record_that_is_done_first(device: Device, busy: Busy) -> None:
     second.wait_event(event)
     mark = device.mark(second)
     event.record(device.stream())
-    never(mark.query)
-    gate.open()
-    eventually(mark.query)
+    only_once_open(gate, mark.query)
 
 
 @contract("stream_wait_event", "The event may be of another device.")

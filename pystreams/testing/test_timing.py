@@ -7,12 +7,13 @@ from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 from pystreams.testing.watch import eventually
 
-
-@contract(
-    "event_elapsed",
+ELAPSED = (
     "Milliseconds between two events of one device, both made with "
-    "PS_EVENT_TIMING, recorded and done.",
+    "PS_EVENT_TIMING, recorded and done."
 )
+
+
+@contract("event_elapsed", ELAPSED)
 def test_milliseconds(device: Device, busy: Busy) -> None:
     stream = device.stream()
     start, end = device.event(timed=True), device.event(timed=True)
@@ -43,11 +44,7 @@ def test_backwards(device: Device) -> None:
     assert second.elapsed_time(first) < 0 < first.elapsed_time(second)
 
 
-@contract(
-    "event_elapsed",
-    "Milliseconds between two events of one device, both made with "
-    "PS_EVENT_TIMING, recorded and done.",
-)
+@contract("event_elapsed", ELAPSED)
 def test_on_one_stream_time_goes_forward(device: Device) -> None:
     stream = device.stream()
     events = [device.event(timed=True) for _ in range(20)]

@@ -9,6 +9,7 @@ from pystreams.testing.device import Device
 from pystreams.testing.watch import eventually, never
 
 libc = ctypes.CDLL(None)
+CALLED = "Queue a call of function(argument) on a thread of the backend's."
 
 
 class Call:
@@ -30,10 +31,7 @@ class Call:
         return value.value
 
 
-@contract(
-    "host_function",
-    "Queue a call of function(argument) on a thread of the backend's.",
-)
+@contract("host_function", CALLED)
 def test_called_once_when_its_turn_comes(device: Device, busy: Busy) -> None:
     stream = device.stream()
     gate = busy(stream)
@@ -44,10 +42,7 @@ def test_called_once_when_its_turn_comes(device: Device, busy: Busy) -> None:
     assert call.count() == 1
 
 
-@contract(
-    "host_function",
-    "Queue a call of function(argument) on a thread of the backend's.",
-)
+@contract("host_function", CALLED)
 def test_is_work_of_its_stream(device: Device) -> None:
     streams = [device.stream() for _ in range(4)]
     calls = [Call(stream) for stream in streams for _ in range(10)]
