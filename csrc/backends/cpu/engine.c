@@ -164,10 +164,9 @@ cpu_device_properties(const struct ps_backend *backend, int device,
 static ps_status
 cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     int64_t deadline = cpu_deadline(engine, timeout_ns);
     bool late = false;
-    cpu_lock(engine);
     if (engine->phase == CPU_OPEN) {
         engine->phase = CPU_STOPPING;
     }
@@ -178,9 +177,7 @@ cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
         late = !engine->clock->wait_locked(engine, &engine->ended, deadline);
     }
     engine->phase = CPU_STOPPED;
-    ps_status status = engine->running > 0 ? PS_ERROR_NOT_READY : PS_SUCCESS;
-    cpu_unlock(engine);
-    return status;
+    return engine->running > 0 ? PS_ERROR_NOT_READY : PS_SUCCESS;
 }
 
 /* ---- Making and forking ---- */

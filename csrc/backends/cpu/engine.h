@@ -486,35 +486,31 @@ cpu_unlock(struct cpu_engine *engine)
 
 /* ---- Members of the table ---- */
 
-/* A member that takes the handle of a stream begins with cpu_stream_enter,
- * which takes the lock and returns the stream, and ends with cpu_leave.  If
- * there is no such stream, cpu_stream_enter returns NULL without the lock, and
- * the member PS_ERROR_INVALID_HANDLE. */
-static inline struct cpu_stream *
-cpu_stream_enter(const struct ps_backend *backend, int device,
-                 ps_handle handle)
+/* Declare the engine of a table, and hold its lock to the end of the block. */
+#define CPU_ENTER(engine, backend)                                  \
+    struct cpu_engine *engine __attribute__((cleanup(cpu_leave))) = \
+        cpu_enter(backend)
+
+static inline struct cpu_engine *
+cpu_enter(const struct ps_backend *backend)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream == NULL) {
-        cpu_unlock(engine);
-    }
-    return stream;
+    return engine;
 }
 
-static inline ps_status
-cpu_leave(struct cpu_engine *engine, ps_status status)
+static inline void
+cpu_leave(struct cpu_engine **engine)
 {
-    cpu_unlock(engine);
-    return status;
+    cpu_unlock(*engine);
 }
 
-/* Likewise for the event's record in effect, which may be another process's:
- * the lock is held on success.  Statuses: PS_ERROR_INVALID_HANDLE,
- * PS_ERROR_CAPTURED_EVENT, and those of cpu_shared_refresh_locked. */
-ps_status cpu_event_enter(const struct ps_backend *backend, int device,
-                          ps_handle handle, struct cpu_record **record);
+/* The event's record in effect, which may be another process's.
+ * Statuses: PS_ERROR_INVALID_HANDLE, PS_ERROR_CAPTURED_EVENT, and those of
+ * cpu_shared_refresh_locked. */
+ps_status
+cpu_event_record_locked(struct cpu_engine *engine, int device,
+                        ps_handle handle, struct cpu_record **record);
 
 /* Queue the operation, or have it captured.
  * Statuses: those of cpu_stream_enqueue_locked and cpu_capture_add_locked,

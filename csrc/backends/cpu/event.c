@@ -42,31 +42,28 @@ static ps_status
 cpu_event_create(const struct ps_backend *backend, int device, unsigned flags,
                  ps_handle *handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct cpu_shared *shared = NULL;
     ps_status status = PS_SUCCESS;
-    cpu_lock(engine);
     if (flags & PS_EVENT_INTERPROCESS) {
         status = cpu_shared_create_locked(engine, device, &shared);
     }
-    if (status == PS_SUCCESS) {
-        status = event_add_locked(engine, device, flags, shared, handle);
-    }
-    return cpu_leave(engine, status);
+    return status == PS_SUCCESS
+               ? event_add_locked(engine, device, flags, shared, handle)
+               : status;
 }
 
 static ps_status
 cpu_event_export(const struct ps_backend *backend, int device,
                  ps_handle handle, unsigned char exported[PS_IPC_HANDLE_BYTES])
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
-    bool found = event != NULL && event->shared != NULL;
-    if (found) {
-        cpu_shared_export_locked(event->shared, exported);
+    if (event == NULL || event->shared == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    return cpu_leave(engine, found ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
+    cpu_shared_export_locked(event->shared, exported);
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -74,34 +71,31 @@ cpu_event_open(const struct ps_backend *backend, int device,
                const unsigned char exported[PS_IPC_HANDLE_BYTES],
                ps_handle *handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct cpu_shared *shared;
-    cpu_lock(engine);
     ps_status status =
         cpu_shared_open_locked(engine, device, exported, &shared);
-    if (status == PS_SUCCESS) {
-        status = event_add_locked(engine, device, PS_EVENT_INTERPROCESS,
-                                  shared, handle);
-    }
-    return cpu_leave(engine, status);
+    return status == PS_SUCCESS
+               ? event_add_locked(engine, device, PS_EVENT_INTERPROCESS,
+                                  shared, handle)
+               : status;
 }
 
 static ps_status
 cpu_event_destroy(const struct ps_backend *backend, int device,
                   ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
-    if (event != NULL) {
-        cpu_record_unref_locked(engine, event->object);
-        if (event->shared != NULL) {
-            cpu_shared_close_locked(event->shared);
-        }
-        cpu_slot_give_locked(engine, event);
+    if (event == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    return cpu_leave(engine,
-                     event != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
+    cpu_record_unref_locked(engine, event->object);
+    if (event->shared != NULL) {
+        cpu_shared_close_locked(event->shared);
+    }
+    cpu_slot_give_locked(engine, event);
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -146,16 +140,13 @@ static ps_status
 cpu_event_record(const struct ps_backend *backend, int device,
                  ps_handle event_handle, ps_handle stream_handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *event = event_find_locked(engine, device, event_handle);
     struct cpu_stream *stream =
         cpu_stream_find_locked(engine, device, stream_handle);
-    if (event != NULL && stream != NULL) {
-        status = event_record_locked(engine, event, stream);
-    }
-    return cpu_leave(engine, status);
+    return event != NULL && stream != NULL
+               ? event_record_locked(engine, event, stream)
+               : PS_ERROR_INVALID_HANDLE;
 }
 
 /* The event's record in effect, which another process may have made. */
@@ -171,23 +162,16 @@ event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
 }
 
 ps_status
-cpu_event_enter(const struct ps_backend *backend, int device, ps_handle handle,
-                struct cpu_record **record)
+cpu_event_record_locked(struct cpu_engine *engine, int device,
+                        ps_handle handle, struct cpu_record **record)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
     struct cpu_slot *event = event_find_locked(engine, device, handle);
-    if (event != NULL) {
-        status = event_latest_locked(engine, event, record);
-    }
-    if (status == PS_SUCCESS && (*record)->capture != 0) {
-        status = PS_ERROR_CAPTURED_EVENT;
-    }
-    if (status != PS_SUCCESS) {
-        cpu_unlock(engine);
-    }
-    return status;
+    ps_status status = event != NULL
+                           ? event_latest_locked(engine, event, record)
+                           : PS_ERROR_INVALID_HANDLE;
+    return status == PS_SUCCESS && (*record)->capture != 0
+               ? PS_ERROR_CAPTURED_EVENT
+               : status;
 }
 
 static ps_status
@@ -212,39 +196,36 @@ static ps_status
 cpu_stream_wait_event(const struct ps_backend *backend, int device,
                       ps_handle stream_handle, ps_handle event_handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_stream *stream =
         cpu_stream_find_locked(engine, device, stream_handle);
     struct cpu_slot *event =
         event_find_locked(engine, CPU_ANY_DEVICE, event_handle);
-    if (stream != NULL && event != NULL) {
-        status = wait_locked(stream, event);
-    }
-    return cpu_leave(engine, status);
+    return stream != NULL && event != NULL ? wait_locked(stream, event)
+                                           : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
 cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 {
+    CPU_ENTER(engine, backend);
     struct cpu_record *record;
-    ps_status status = cpu_event_enter(backend, device, handle, &record);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    return cpu_leave(cpu_engine_of(backend),
-                     record->done ? record->status : PS_ERROR_NOT_READY);
+    ps_status status =
+        cpu_event_record_locked(engine, device, handle, &record);
+    return status != PS_SUCCESS ? status
+           : record->done       ? record->status
+                                : PS_ERROR_NOT_READY;
 }
 
 static ps_status
 cpu_event_synchronize(const struct ps_backend *backend, int device,
                       ps_handle handle, const struct ps_limit *asked)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
     struct cpu_record *record;
-    ps_status status = cpu_event_enter(backend, device, handle, &record);
+    ps_status status =
+        cpu_event_record_locked(engine, device, handle, &record);
     if (status != PS_SUCCESS) {
         return status;
     }
@@ -256,7 +237,7 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
         status = record->status;
     }
     cpu_record_unref_locked(engine, record);
-    return cpu_leave(engine, status);
+    return status;
 }
 
 static ps_status
@@ -281,15 +262,12 @@ cpu_event_elapsed(const struct ps_backend *backend, int device,
                   ps_handle start_handle, ps_handle end_handle,
                   float *milliseconds)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *start = event_find_locked(engine, device, start_handle);
     struct cpu_slot *end = event_find_locked(engine, device, end_handle);
-    if (start != NULL && end != NULL) {
-        status = elapsed(start->object, end->object, milliseconds);
-    }
-    return cpu_leave(engine, status);
+    return start != NULL && end != NULL
+               ? elapsed(start->object, end->object, milliseconds)
+               : PS_ERROR_INVALID_HANDLE;
 }
 
 void

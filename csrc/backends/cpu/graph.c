@@ -243,33 +243,21 @@ cpu_capture_begin(const struct ps_backend *backend, int device,
 {
     /* No call here disturbs a capture of any thread. */
     (void)mode;
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
-    return stream == NULL ? PS_ERROR_INVALID_HANDLE
-                          : cpu_leave(stream->engine, begin_locked(stream));
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    return stream != NULL ? begin_locked(stream) : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
 cpu_stream_capturing(const struct ps_backend *backend, int device,
                      ps_handle handle, int *capturing)
 {
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL) {
         return PS_ERROR_INVALID_HANDLE;
     }
     *capturing = stream->capture != NULL;
-    return cpu_leave(stream->engine, PS_SUCCESS);
-}
-
-static ps_status
-check_end(const struct cpu_stream *stream)
-{
-    const struct cpu_capture *capture = stream->capture;
-    if (capture == NULL) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    if (capture->origin != stream) {
-        return PS_ERROR_CAPTURE_UNMATCHED;
-    }
     return PS_SUCCESS;
 }
 
@@ -354,15 +342,17 @@ static ps_status
 cpu_capture_end(const struct ps_backend *backend, int device, ps_handle handle,
                 ps_handle *graph, size_t *operations)
 {
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL) {
         return PS_ERROR_INVALID_HANDLE;
     }
-    struct cpu_engine *engine = stream->engine;
-    ps_status status = check_end(stream);
-    return cpu_leave(engine, status == PS_SUCCESS
-                                 ? end_locked(stream, graph, operations)
-                                 : status);
+    if (stream->capture == NULL) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    return stream->capture->origin == stream
+               ? end_locked(stream, graph, operations)
+               : PS_ERROR_CAPTURE_UNMATCHED;
 }
 
 /* ---- External events ---- */
@@ -372,26 +362,20 @@ add_external(const struct ps_backend *backend, int device, ps_handle handle,
              enum cpu_kind kind, ps_handle event)
 {
     struct cpu_operation operation = {.kind = kind, .event = event};
-    ps_status status = PS_ERROR_INVALID_VALUE;
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
-    if (stream == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    struct cpu_engine *engine = stream->engine;
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_EVENT, CPU_ANY_DEVICE, event);
-    if (slot == NULL) {
-        status = PS_ERROR_INVALID_HANDLE;
+    if (stream == NULL || slot == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    else if (slot->shared != NULL) {
+    if (slot->shared != NULL) {
         /* A launch that has begun to queue must not fail any more, as making
          * a promise may. */
-        status = PS_ERROR_NOT_SUPPORTED;
+        return PS_ERROR_NOT_SUPPORTED;
     }
-    else if (stream->capture != NULL) {
-        status = cpu_capture_add_locked(stream, &operation);
-    }
-    return cpu_leave(engine, status);
+    return stream->capture != NULL ? cpu_capture_add_locked(stream, &operation)
+                                   : PS_ERROR_INVALID_VALUE;
 }
 
 static ps_status
@@ -611,15 +595,12 @@ static ps_status
 cpu_graph_launch(const struct ps_backend *backend, int device,
                  ps_handle executable, ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct graph *graph = graph_find_locked(engine, device, executable);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (graph != NULL && graph->done != NULL && stream != NULL) {
-        status = launch_locked(stream, graph);
-    }
-    return cpu_leave(engine, status);
+    return graph != NULL && graph->done != NULL && stream != NULL
+               ? launch_locked(stream, graph)
+               : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
@@ -646,35 +627,31 @@ static ps_status
 cpu_graph_instantiate(const struct ps_backend *backend, int device,
                       ps_handle handle, ps_handle *executable)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    ps_status status = PS_ERROR_INVALID_HANDLE;
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct graph *graph = graph_find_locked(engine, device, handle);
-    if (graph != NULL) {
-        status = instantiate_locked(engine, device, graph, executable);
-    }
-    return cpu_leave(engine, status);
+    return graph != NULL
+               ? instantiate_locked(engine, device, graph, executable)
+               : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
 cpu_graph_destroy(const struct ps_backend *backend, int device,
                   ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_GRAPH, device, handle);
-    if (slot != NULL) {
-        struct graph *graph = slot->object;
-        cpu_slot_give_locked(engine, slot);
-        plan_unref_locked(engine, graph->plan);
-        if (graph->done != NULL) {
-            cpu_record_unref_locked(engine, graph->done);
-        }
-        free(graph);
+    if (slot == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    return cpu_leave(engine,
-                     slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
+    struct graph *graph = slot->object;
+    cpu_slot_give_locked(engine, slot);
+    plan_unref_locked(engine, graph->plan);
+    if (graph->done != NULL) {
+        cpu_record_unref_locked(engine, graph->done);
+    }
+    free(graph);
+    return PS_SUCCESS;
 }
 
 /* ---- Graphs as text ---- */

@@ -120,12 +120,14 @@ static ps_status
 cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
                 void *data)
 {
+    struct cpu_engine *engine = cpu_engine_of(backend);
     struct block *block = block_of(data);
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL) {
+        cpu_unlock(engine);
         return PS_ERROR_INVALID_HANDLE;
     }
-    struct cpu_engine *engine = stream->engine;
     bool idle = stream->first == NULL;
     if (engine->memory != 0) {
         emulated_remove_locked(engine, data);
@@ -186,17 +188,16 @@ static ps_status
 cpu_memory_info(const struct ps_backend *backend, int device,
                 uint64_t *available, uint64_t *total)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     if (engine->memory == 0) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
         *available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
         *total = cpu_host_memory();
         return PS_SUCCESS;
     }
-    cpu_lock(engine);
     *available = engine->memory - engine->devices[device].used;
     *total = engine->memory;
-    return cpu_leave(engine, PS_SUCCESS);
+    return PS_SUCCESS;
 }
 
 uint64_t
@@ -210,16 +211,15 @@ static ps_status
 cpu_memory_device(const struct ps_backend *backend, int device,
                   const void *address, int *owner)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct range wanted = {.first = (uintptr_t)address, .nbytes = 1};
-    (void)device;
-    cpu_lock(engine);
     struct range **found = tfind(&wanted, &engine->ranges, compare_ranges);
-    if (found != NULL) {
-        *owner = (*found)->device;
+    (void)device;
+    if (found == NULL) {
+        return PS_ERROR_INVALID_VALUE;
     }
-    return cpu_leave(engine,
-                     found != NULL ? PS_SUCCESS : PS_ERROR_INVALID_VALUE);
+    *owner = (*found)->device;
+    return PS_SUCCESS;
 }
 
 static ps_status

@@ -18,6 +18,7 @@ notify_at_once(struct cpu_engine *engine, struct ps_notification *notification,
     notification->ring = NULL;
     cpu_unlock(engine);
     notification->reached(notification->argument, outcome);
+    cpu_lock(engine);
     return PS_SUCCESS;
 }
 
@@ -25,58 +26,58 @@ static ps_status
 cpu_stream_notify(const struct ps_backend *backend, int device,
                   ps_handle handle, struct ps_notification *notification)
 {
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL) {
         return PS_ERROR_INVALID_HANDLE;
     }
-    struct cpu_engine *engine = stream->engine;
     if (stream->capture != NULL) {
-        return cpu_leave(engine, PS_ERROR_CAPTURE_UNSUPPORTED);
+        return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
     if (engine->phase != CPU_OPEN) {
-        return cpu_leave(engine, PS_ERROR_SHUTTING_DOWN);
+        return PS_ERROR_SHUTTING_DOWN;
     }
     if (stream->first == NULL) {
         return notify_at_once(engine, notification, stream->status);
     }
     notification->number = engine->tickets;
     ps_notification_append(&stream->notifications, notification);
-    return cpu_leave(engine, PS_SUCCESS);
+    return PS_SUCCESS;
 }
 
 static ps_status
 cpu_event_notify(const struct ps_backend *backend, int device,
                  ps_handle handle, struct ps_notification *notification)
 {
+    CPU_ENTER(engine, backend);
     struct cpu_record *record;
-    ps_status status = cpu_event_enter(backend, device, handle, &record);
+    ps_status status =
+        cpu_event_record_locked(engine, device, handle, &record);
     if (status != PS_SUCCESS) {
         return status;
     }
-    struct cpu_engine *engine = cpu_engine_of(backend);
     if (engine->phase != CPU_OPEN) {
-        return cpu_leave(engine, PS_ERROR_SHUTTING_DOWN);
+        return PS_ERROR_SHUTTING_DOWN;
     }
     if (record->done) {
         return notify_at_once(engine, notification, record->status);
     }
     /* The operation that will complete the record has a reference to it. */
     ps_notification_append(&record->notifications, notification);
-    return cpu_leave(engine, PS_SUCCESS);
+    return PS_SUCCESS;
 }
 
 static ps_status
 cpu_notify_cancel(const struct ps_backend *backend, int device,
                   struct ps_notification *notification)
 {
+    CPU_ENTER(engine, backend);
     (void)device;
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
-    bool pending = notification->ring != NULL;
-    if (pending) {
-        ps_notification_remove(notification);
+    if (notification->ring == NULL) {
+        return PS_ERROR_NOT_READY;
     }
-    return cpu_leave(engine, pending ? PS_SUCCESS : PS_ERROR_NOT_READY);
+    ps_notification_remove(notification);
+    return PS_SUCCESS;
 }
 
 /* ---- Gates ---- */
@@ -115,26 +116,22 @@ cpu_stream_gate(const struct ps_backend *backend, int device, ps_handle handle,
         .kind = CPU_ENTER_GATE,
         .gate = {reached, argument},
     };
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
-    if (stream == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    struct cpu_engine *engine = stream->engine;
-    return cpu_leave(engine,
-                     stream->capture != NULL
-                         ? PS_ERROR_NOT_SUPPORTED
-                         : gate_queue_locked(stream, &operation, gate));
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    return stream == NULL ? PS_ERROR_INVALID_HANDLE
+           : stream->capture != NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : gate_queue_locked(stream, &operation, gate);
 }
 
 static ps_status
 cpu_gate_open(const struct ps_backend *backend, int device, ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *gate =
         cpu_slot_find_locked(engine, CPU_GATE, device, handle);
     if (gate == NULL) {
-        return cpu_leave(engine, PS_ERROR_INVALID_HANDLE);
+        return PS_ERROR_INVALID_HANDLE;
     }
     struct cpu_record *record = gate->object;
     struct cpu_stream *stream = cpu_list_take(&record->parked);
@@ -144,7 +141,7 @@ cpu_gate_open(const struct ps_backend *backend, int device, ps_handle handle)
     if (stream != NULL && cpu_stream_help_locked(stream)) {
         cpu_engine_help_locked(engine);
     }
-    return cpu_leave(engine, PS_SUCCESS);
+    return PS_SUCCESS;
 }
 
 void

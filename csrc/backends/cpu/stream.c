@@ -34,15 +34,12 @@ ps_status
 cpu_stream_enqueue(const struct ps_backend *backend, int device,
                    ps_handle handle, struct cpu_operation *operation)
 {
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
-    if (stream == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    struct cpu_engine *engine = stream->engine;
-    return cpu_leave(engine,
-                     stream->capture != NULL
-                         ? cpu_capture_add_locked(stream, operation)
-                         : cpu_stream_enqueue_locked(stream, operation));
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    return stream == NULL ? PS_ERROR_INVALID_HANDLE
+           : stream->capture != NULL
+               ? cpu_capture_add_locked(stream, operation)
+               : cpu_stream_enqueue_locked(stream, operation);
 }
 
 static ps_status
@@ -60,7 +57,6 @@ static ps_status
 cpu_stream_create(const struct ps_backend *backend, int device, int priority,
                   ps_handle *handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
     if (priority > 0 || priority <= -CPU_PRIORITIES) {
         return PS_ERROR_INVALID_VALUE;
     }
@@ -68,18 +64,15 @@ cpu_stream_create(const struct ps_backend *backend, int device, int priority,
     if (stream == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *slot = cpu_slot_take_locked(engine, CPU_STREAM, device);
-    if (slot != NULL) {
-        cpu_stream_init_locked(stream, engine, device, priority);
-        slot->object = stream;
-        *handle = slot->handle;
-    }
-    cpu_unlock(engine);
     if (slot == NULL) {
         free(stream);
         return PS_ERROR_OUT_OF_MEMORY;
     }
+    cpu_stream_init_locked(stream, engine, device, priority);
+    slot->object = stream;
+    *handle = slot->handle;
     return PS_SUCCESS;
 }
 
@@ -87,69 +80,66 @@ static ps_status
 cpu_stream_destroy(const struct ps_backend *backend, int device,
                    ps_handle handle)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
-    if (slot != NULL) {
-        struct cpu_stream *stream = slot->object;
-        cpu_slot_give_locked(engine, slot);
-        stream->destroyed = true;
-        if (stream->capture != NULL) {
-            cpu_capture_lose_locked(stream);
-        }
-        else {
-            cpu_stream_reap_locked(stream);
-        }
+    if (slot == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    return cpu_leave(engine,
-                     slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
+    struct cpu_stream *stream = slot->object;
+    cpu_slot_give_locked(engine, slot);
+    stream->destroyed = true;
+    if (stream->capture != NULL) {
+        cpu_capture_lose_locked(stream);
+    }
+    else {
+        cpu_stream_reap_locked(stream);
+    }
+    return PS_SUCCESS;
 }
 
 static ps_status
 cpu_stream_query(const struct ps_backend *backend, int device,
                  ps_handle handle)
 {
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
-    if (stream == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    return cpu_leave(stream->engine,
-                     stream->capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED
-                     : stream->first != NULL ? PS_ERROR_NOT_READY
-                                             : stream->status);
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    return stream == NULL            ? PS_ERROR_INVALID_HANDLE
+           : stream->capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED
+           : stream->first != NULL   ? PS_ERROR_NOT_READY
+                                     : stream->status;
 }
 
 static ps_status
 cpu_stream_synchronize(const struct ps_backend *backend, int device,
                        ps_handle handle, const struct ps_limit *asked)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL) {
         return PS_ERROR_INVALID_HANDLE;
     }
     if (stream->capture != NULL) {
-        return cpu_leave(engine, PS_ERROR_CAPTURE_UNSUPPORTED);
+        return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
     ps_status status = stream_wait_locked(stream, engine->tickets, &limit);
     if (status == PS_SUCCESS) {
         status = stream_report_locked(stream);
     }
     cpu_stream_reap_locked(stream);
-    return cpu_leave(engine, status);
+    return status;
 }
 
 static ps_status
 cpu_stream_wait_room(const struct ps_backend *backend, int device,
                      ps_handle handle, int64_t timeout_ns)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct cpu_limit limit =
         cpu_limit(engine, &(struct ps_limit){.timeout_ns = timeout_ns});
     ps_status status = PS_SUCCESS;
-    struct cpu_stream *stream = cpu_stream_enter(backend, device, handle);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL) {
         return PS_ERROR_INVALID_HANDLE;
     }
@@ -157,22 +147,21 @@ cpu_stream_wait_room(const struct ps_backend *backend, int device,
         status = stream_wait_locked(stream, stream->first->ticket, &limit);
     }
     cpu_stream_reap_locked(stream);
-    return cpu_leave(engine, status);
+    return status;
 }
 
 static ps_status
 cpu_stream_device(const struct ps_backend *backend, ps_handle handle,
                   int *device)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_STREAM, CPU_ANY_DEVICE, handle);
-    if (slot != NULL) {
-        *device = slot->device;
+    if (slot == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    return cpu_leave(engine,
-                     slot != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE);
+    *device = slot->device;
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -233,11 +222,10 @@ static ps_status
 cpu_device_synchronize(const struct ps_backend *backend, int index,
                        const struct ps_limit *asked)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
+    CPU_ENTER(engine, backend);
     struct cpu_device *device = &engine->devices[index];
     struct cpu_limit limit = cpu_limit(engine, asked);
     ps_status status = PS_SUCCESS;
-    cpu_lock(engine);
     uint64_t ticket = engine->tickets;
     struct cpu_stream *older, *stream = LIST_FIRST(&device->streams);
     for (; stream != NULL && status == PS_SUCCESS; stream = older) {
@@ -245,10 +233,7 @@ cpu_device_synchronize(const struct ps_backend *backend, int index,
         older = LIST_NEXT(stream, neighbours);
         cpu_stream_reap_locked(stream);
     }
-    if (status == PS_SUCCESS) {
-        status = device_report_locked(device);
-    }
-    return cpu_leave(engine, status);
+    return status == PS_SUCCESS ? device_report_locked(device) : status;
 }
 
 void
