@@ -82,7 +82,7 @@ add_locked(struct ps_keep *keep, const struct ps_kept *item)
         }
         keep->items = items;
     }
-    item->take(item->object);
+    atomic_fetch_add(item->refs, 1);
     keep->items[keep->count++] = *item;
     return PS_SUCCESS;
 }

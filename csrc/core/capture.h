@@ -17,10 +17,10 @@
 struct ps_device;
 struct ps_runtime;
 
-/* An object, and how to add and to drop a reference to it. */
+/* An object, the count of its references, and how to drop one. */
 struct ps_kept {
     void *object;
-    void (*take)(void *object);
+    atomic_uint *refs;
     ps_status (*drop)(void *object);
 };
 

@@ -248,12 +248,6 @@ ps_event_make(struct ps_event *event, struct ps_device *device)
     return status;
 }
 
-static void
-take(void *event)
-{
-    ps_event_ref(event);
-}
-
 static ps_status
 drop(void *event)
 {
@@ -263,7 +257,7 @@ drop(void *event)
 ps_status
 ps_event_keep(struct ps_event *event)
 {
-    const struct ps_kept item = {event, take, drop};
+    const struct ps_kept item = {event, &event->refs, drop};
     return ps_capture_keep(event->runtime, &item);
 }
 

@@ -446,12 +446,6 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     return status;
 }
 
-static void
-take_block(void *block)
-{
-    ps_block_ref(block);
-}
-
 static ps_status
 drop_kept_block(void *block)
 {
@@ -461,7 +455,7 @@ drop_kept_block(void *block)
 static ps_status
 keep_block(struct ps_block *block)
 {
-    const struct ps_kept item = {block, take_block, drop_kept_block};
+    const struct ps_kept item = {block, &block->refs, drop_kept_block};
     return ps_capture_keep(block->device->runtime, &item);
 }
 

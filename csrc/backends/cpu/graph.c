@@ -499,24 +499,20 @@ streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
 {
     struct cpu_stream **streams =
         malloc(plan->branch_count * sizeof(*streams));
-    size_t made = 1;
     if (streams == NULL) {
         return NULL;
     }
     streams[0] = stream;
-    while (made < plan->branch_count &&
-           (streams[made] = malloc(sizeof(**streams))) != NULL) {
-        made++;
-    }
-    if (made < plan->branch_count) {
-        while (--made > 0) {
-            free(streams[made]);
-        }
-        free(streams);
-        return NULL;
-    }
-    for (size_t i = 1; i < made; i++) {
+    for (size_t i = 1; i < plan->branch_count; i++) {
         const struct cpu_branch *branch = &plan->branches[i];
+        streams[i] = malloc(sizeof(**streams));
+        if (streams[i] == NULL) {
+            while (--i > 0) {
+                cpu_stream_reap_locked(streams[i]);
+            }
+            free(streams);
+            return NULL;
+        }
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                branch->priority);
         /* The join passes a failure on to the launch's own stream. */
