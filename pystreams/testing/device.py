@@ -5,11 +5,28 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
+import pytest
+
 import pystreams
 from pystreams import _C, Buffer, Event, Stream
 
 # The key in Device.members that says whether a member takes a limit.
 LIMIT = " with a limit"
+
+
+# An injected failure.
+FAILURE = 719
+
+
+def fails(function: Callable[[], object], status: int = FAILURE) -> None:
+    """Check that the call raises the failure."""
+    __tracebackhide__ = True
+    try:
+        function()
+    except pystreams.AcceleratorError as error:
+        assert error.error_code == status
+    else:
+        pytest.fail("no failure was returned")
 
 
 class Device:

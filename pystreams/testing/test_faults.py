@@ -2,28 +2,14 @@
 
 from collections.abc import Callable
 
-import pytest
-
 import pystreams
 from pystreams import _C
 from pystreams.testing import ORDER, contract
 from pystreams.testing.busy import Busy, only_once_open
-from pystreams.testing.device import Device
+from pystreams.testing.device import FAILURE, Device, fails
 from pystreams.testing.watch import Background, eventually
 
-FAILURE = 719
 PASSED_ON = "A failure of the work before that record becomes the stream's."
-
-
-def fails(function: Callable[[], object], status: int = FAILURE) -> None:
-    """Check that the call raises the failure."""
-    __tracebackhide__ = True
-    try:
-        function()
-    except pystreams.AcceleratorError as error:
-        assert error.error_code == status
-    else:
-        pytest.fail("no failure was returned")
 
 
 def over(function: Callable[[], bool]) -> bool:

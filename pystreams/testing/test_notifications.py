@@ -3,10 +3,8 @@
 from pystreams import _C
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
-from pystreams.testing.device import Device
+from pystreams.testing.device import FAILURE, Device
 from pystreams.testing.watch import SOON, eventually, never
-
-FAILURE = 719
 
 OF_STREAM = (
     "Call reached once, when the work that the stream has now is done or has "
