@@ -83,7 +83,11 @@ describe(const char *operation)
     strncpy(description->operation, operation,
             sizeof(description->operation) - 1);
     description->thread = PyThread_get_thread_ident();
+    struct saved_exception saved = exception_save();
     find_place(description);
+    /* Without memory a place may not be found. */
+    PyErr_Clear();
+    exception_restore(saved);
     PyGILState_Release(gil);
     return &description->base;
 }

@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 
 import pystreams
-from pystreams import _C, accelerator, cuda, trace
+from pystreams import _C, accelerator, cuda, races, trace
 from pystreams.cuda._graphs import Graph
 
 MODULES = {
     "pystreams": pystreams,
     "accelerator": accelerator,
     "cuda": cuda,
+    "races": races,
     "trace": trace,
 }
 # Seconds for what is to end at once.
@@ -473,6 +474,18 @@ def fail(world):
     return call
 
 
+def races_found(world):
+    """Two accesses that race, and are declared."""
+
+    def call():
+        with races.detect(found.append):
+            races.declare(world.stream, writes=[(4096, 8)])
+            races.declare(world.other, reads=[(4096, 8)])
+
+    found = []
+    return call
+
+
 def set_trace(world):
     seen, subscribed = [], [None]
     world.later.callback(lambda: subscribed[0] and subscribed[0].close())
@@ -751,6 +764,8 @@ CASES = {
     ),
     "raw_stream_create": raw_stream,
     "raw_stream_destroy": raw_stream_destroy,
+    "races_start races_stop races_declare races.detect races.declare "
+    "races.Race races.Operation": races_found,
     "set_trace trace.subscribe": set_trace,
     "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
     "pystreams.wait": wait_some,
@@ -871,6 +886,7 @@ CUDA_CASES = {
 OTHERS = {
     "AcceleratorError": "what calls raise",
     "OutOfMemoryError": "what calls raise",
+    "races.RaceError": "what calls raise",
     "FutureBase": "what submit() returns is of a type derived of it",
     "register_backend": "a backend stays; test_register.py",
     "register_backends": "does nothing after the import",
