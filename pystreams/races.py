@@ -115,7 +115,7 @@ class RaceError(RuntimeError):
 
 
 # Guards what follows.
-_lock = threading.Lock()
+_lock = threading.RLock()
 _actions: list[Action] = []
 _reported: set[tuple[object, ...]] = set()
 
@@ -193,9 +193,10 @@ def _begin(action: Action) -> None:
             _C.races_start(_report, _PACKAGE)
 
 
-def _end() -> None:
+def _end(action: Action) -> None:
     with _lock:
-        _actions.pop()
+        # Blocks of several threads may end in any order.
+        del _actions[max(i for i, a in enumerate(_actions) if a is action)]
         if not _actions:
             _C.races_stop()
 
@@ -219,7 +220,7 @@ def detect(action: Action = "raise") -> Iterator[None]:
     try:
         yield
     finally:
-        _end()
+        _end(action)
 
 
 def _range_of(memory: Any) -> tuple[int, int]:

@@ -9,7 +9,7 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool on;
 static const struct ps_races_hooks *_Atomic hooks;
-static unsigned starts; /* so far */
+static unsigned starts; /* and stops, so far */
 static struct ps_description *forgotten;
 
 /* ---- Clocks ---- */
@@ -24,6 +24,7 @@ struct clock {
 /* The clock, and this actor up to this number. */
 struct ps_moment {
     atomic_uint refs;
+    unsigned start; /* that its indices are of */
     int actor;
     uint64_t number;
     struct clock *clock;
@@ -301,6 +302,13 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
+/* A Future may hold one for longer than anything looks. */
+static bool
+is_current(const struct ps_moment *moment)
+{
+    return moment != NULL && moment->start == starts;
+}
+
 static struct ps_moment *
 moment_of(int index)
 {
@@ -309,6 +317,7 @@ moment_of(int index)
         struct actor *actor = &actors[index];
         *moment = (struct ps_moment){
             .refs = 1,
+            .start = starts,
             .actor = index,
             .number = actor->number,
             .clock = clock_ref(actor->clock),
@@ -675,9 +684,15 @@ ps_races_are_on(void)
     return atomic_load_explicit(&on, memory_order_acquire);
 }
 
-/* Another thread may have held it. */
+/* The child gets no half of a change that another thread makes. */
 static void
-renew_mutex(void)
+fork_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+static void
+fork_child(void)
 {
     pthread_mutex_init(&mutex, NULL);
 }
@@ -685,7 +700,7 @@ renew_mutex(void)
 static void
 prepare(void)
 {
-    pthread_atfork(NULL, NULL, renew_mutex);
+    pthread_atfork(lock, fork_parent, fork_child);
 }
 
 void
@@ -721,6 +736,7 @@ ps_races_stop(void)
 {
     lock();
     atomic_store(&on, false);
+    starts++;
     accesses_clear(&all);
     for (size_t i = 0; i < events.room; i++) {
         ps_moment_unref(events.slots[i].value);
@@ -860,13 +876,21 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
     if (!ps_races_are_on() || hooks->is_internal()) {
         return PS_SUCCESS;
     }
-    struct ps_moment *callable = hooks->callable();
+    struct ps_moment *callable;
+    bool in_callable = hooks->callable(&callable);
     if (count > 0 && (description = hooks->describe(operation)) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     ps_status status = PS_SUCCESS;
     if (enter()) {
         unsigned start = starts;
+        if (!is_current(callable)) {
+            callable = NULL;
+        }
+        /* A callable that was queued before this start takes no part. */
+        if (stream == NULL && in_callable && callable == NULL) {
+            count = 0;
+        }
         status = identify(stream, callable, &actual) ? PS_SUCCESS
                                                      : PS_ERROR_OUT_OF_MEMORY;
         actual.description = description;
@@ -903,7 +927,7 @@ ps_races_wait(const struct ps_actor_name *stream,
     if (moment == NULL || !enter()) {
         return;
     }
-    int index = actor_of(stream);
+    int index = is_current(moment) ? actor_of(stream) : -1;
     if (index >= 0) {
         clock_join_moment(&actors[index].clock, moment);
         if (moment->capture != 0) {
@@ -917,8 +941,10 @@ void
 ps_races_reached(const struct ps_moment *moment)
 {
     if (moment != NULL && moment->capture == 0 && enter()) {
-        clock_join_moment(&host, moment);
-        host_learned++;
+        if (is_current(moment)) {
+            clock_join_moment(&host, moment);
+            host_learned++;
+        }
         unlock();
     }
 }
@@ -945,6 +971,7 @@ ps_races_device_moment(int runtime, int device)
     moment = calloc(1, sizeof(*moment));
     if (moment != NULL) {
         atomic_init(&moment->refs, 1);
+        moment->start = starts;
     }
     for (int i = FIRST_STREAM; moment != NULL && i < actor_count; i++) {
         const struct actor *actor = &actors[i];

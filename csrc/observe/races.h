@@ -62,8 +62,9 @@ struct ps_races_hooks {
     /* Whether the library makes the call for its own sake, so that it orders
      * nothing that a program may rely on. */
     bool (*is_internal)(void);
-    /* The moment of the callable that the calling thread runs, or NULL. */
-    struct ps_moment *(*callable)(void);
+    /* Whether the calling thread runs a callable, and the moment of it: NULL
+     * if nothing looked when it was queued. */
+    bool (*callable)(struct ps_moment **moment);
 };
 
 /* Start with empty clocks; the hooks live as long as the process.  After

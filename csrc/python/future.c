@@ -228,12 +228,23 @@ is_known_to(PyObject *waiter, PyObject *future)
     return found;
 }
 
+/* Somebody is told that it is done; one that was cancelled says nothing about
+ * its stream. */
+static void
+tell(FutureObject *self)
+{
+    if (state_of_future(self) == FINISHED) {
+        ps_races_reached(self->moment);
+    }
+}
+
 /* A failure inside a waiter's own method cannot be repaired: its locks may be
  * left locked. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
     PyObject *none;
+    tell(as_future(future));
     do {
         none = PyObject_CallMethod(waiter, method, "(O)", future);
     } while (none == NULL && !is_known_to(waiter, future) &&
@@ -291,6 +302,9 @@ get_state(PyObject *op, void *Py_UNUSED(closure))
     int state = state_of_future(self);
     if (state >= CANCELLED && !self->published) {
         state = state == CANCELLED ? PENDING : RUNNING;
+    }
+    if (state == FINISHED) {
+        tell(self);
     }
     return Py_NewRef(PyTuple_GET_ITEM(module_state.future_states, state));
 }
@@ -438,6 +452,7 @@ take_exception(void)
 static int
 call_callback(PyObject *callback, PyObject *future)
 {
+    tell(as_future(future));
     PyObject *none = PyObject_CallOneArg(callback, future);
     Py_XDECREF(none);
     if (none != NULL) {
@@ -649,7 +664,7 @@ wait_with(PyObject *op, const char *method, PyObject *const *args,
         (!is_done(self) && wait_until_done(self, timeout_ns) < 0)) {
         return -1;
     }
-    ps_races_reached(self->moment);
+    tell(self);
     return state_of_future(self) == CANCELLED ? raise("CancelledError") : 0;
 }
 
@@ -707,7 +722,7 @@ Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     bool done = is_done(as_future(self));
     if (done) {
-        ps_races_reached(as_future(self)->moment);
+        tell(as_future(self));
     }
     return PyBool_FromLong(done);
 }

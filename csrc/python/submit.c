@@ -543,12 +543,13 @@ own_stream(void)
                                                              : NULL;
 }
 
-struct ps_moment *
-callable_moment(void)
+bool
+callable_moment(struct ps_moment **moment)
 {
     struct worker *self = worker_self();
     struct job *job = self != NULL ? self->current : NULL;
-    return job != NULL ? future_moment(job->future) : NULL;
+    *moment = job != NULL ? future_moment(job->future) : NULL;
+    return job != NULL;
 }
 
 bool

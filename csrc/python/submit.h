@@ -14,9 +14,9 @@ PyObject *Stream_submit(PyObject *self, PyObject *const *args,
  * for. */
 bool is_own_stream(struct ps_stream *stream);
 
-/* The moment at which the callable runs that the calling thread runs; NULL if
- * it runs none, or nothing observes. */
-struct ps_moment *callable_moment(void);
+/* Whether the calling thread runs a callable, and the moment of it: NULL if
+ * nothing observed when it was queued. */
+bool callable_moment(struct ps_moment **moment);
 
 /* Called before a wait.  After a callable has ended, a callback may wait here:
  * another thread then runs the callables queued behind it.  check_may_wait: -1

@@ -1,0 +1,185 @@
+"""pystreams.races where threads and runs of the detector meet: Futures that
+outlive a run, and what only some waits say."""
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+from deadlines import LONG
+
+import pystreams
+from pystreams import races
+
+SIZE = 64
+
+
+class Three:
+    """Three streams of a device, and memory that the host can address."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.a, self.b, self.c = (backend.stream() for _ in range(3))
+        self.x = pystreams.Buffer(
+            SIZE,
+            device=backend.device(),
+            pin_memory=backend.name == "cuda",
+        )
+        self.go = threading.Event()
+        backend.synchronize()
+
+    def later(self, function, stream=None):
+        """Submit a callable that runs once `go` is set."""
+
+        def run():
+            assert self.go.wait(LONG)
+            function()
+
+        return (stream or self.a).submit(run)
+
+    def look(self):
+        self.x.memoryview(readonly=True)
+
+    def write(self):
+        self.x.memoryview()
+
+
+@pytest.fixture
+def three(backend):
+    three = Three(backend)
+    yield three
+    three.go.set()
+    backend.synchronize()
+
+
+@pytest.fixture
+def found():
+    found = []
+    with races.detect(found.append):
+        yield found
+
+
+# ---- Futures ----
+
+
+def test_a_future_that_was_cancelled(three, found):
+    """It says nothing about its stream."""
+    with three.backend.hold(three.a):
+        three.x.fill_(1, stream=three.a)
+        future = three.a.submit(int)
+        assert future.cancel()
+        assert future.done()
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result()
+        three.x.fill_(2, stream=three.b)
+    assert len(found) == 1
+
+
+def by_callback(future):
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    assert done.wait(LONG)
+
+
+def by_asyncio(future):
+    async def main():
+        await asyncio.wait_for(asyncio.wrap_future(future), LONG)
+
+    asyncio.run(main())
+
+
+def by_asyncio_wait(future):
+    async def main():
+        await asyncio.wait([asyncio.wrap_future(future)])
+
+    asyncio.run(main())
+
+
+def by_async_for(future):
+    async def main():
+        async for _ in pystreams.as_completed([future]):
+            pass
+
+    asyncio.run(main())
+
+
+WAITS = {
+    "callback": by_callback,
+    "wait": lambda future: concurrent.futures.wait([future]),
+    "as_completed": lambda f: list(concurrent.futures.as_completed([f])),
+    "wrap_future": by_asyncio,
+    "asyncio.wait": by_asyncio_wait,
+    "async-for": by_async_for,
+    "exception": lambda future: future.exception(),
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["done", "pending"])
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_waits_for_a_future(three, found, wait, late):
+    future = three.later(int)
+    if late:
+        threading.Timer(0.05, three.go.set).start()
+    else:
+        three.go.set()
+        while future.running():
+            pass
+    three.x.fill_(1, stream=three.a)
+    future = three.a.submit(int)
+    wait(future)
+    three.x.fill_(2, stream=three.b)
+    assert list(map(str, found)) == []
+
+
+# ---- One run after another ----
+
+
+def test_a_future_of_an_earlier_run(three):
+    """It says nothing about the work of this run."""
+    with races.detect():
+        for _ in range(20):
+            three.x.fill_(1, stream=three.a)
+        future = three.a.submit(int)
+    found = []
+    with races.detect(found.append):
+        three.x.fill_(1, stream=three.a)
+        future.result(LONG)
+        three.x.fill_(1, stream=three.b)
+    assert len(found) == 1
+
+
+def test_a_callable_of_an_earlier_run(three):
+    with races.detect():
+        others = [three.backend.stream() for _ in range(10)]
+        for other in others:
+            other.submit(int).result(LONG)
+        future = three.later(three.write, others[-1])
+    found = []
+    with races.detect(found.append):
+        three.go.set()
+        future.result(LONG)
+        three.x.fill_(1, stream=three.b)
+    assert found == []
+
+
+def test_an_action_that_ends_the_run(three):
+    run = races.detect(lambda race: run.__exit__(None, None, None))
+    run.__enter__()
+    three.x.fill_(1, stream=three.a)
+    three.x.fill_(2, stream=three.b)
+    found = []
+    with races.detect(found.append):
+        three.x.fill_(3, stream=three.c)
+    assert found == []
+
+
+def test_nested_runs_that_end_in_any_order(three):
+    outer, inner = [], []
+    one, two = races.detect(outer.append), races.detect(inner.append)
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    three.x.fill_(1, stream=three.a)
+    three.x.fill_(2, stream=three.b)
+    two.__exit__(None, None, None)
+    assert (len(outer), len(inner)) == (0, 1)
