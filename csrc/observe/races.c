@@ -29,6 +29,7 @@ struct ps_moment {
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* that it is of, or 0 */
+    bool pending;     /* a callable runs there that has not ended */
 };
 
 static struct clock *
@@ -334,8 +335,14 @@ struct entry {
     int actor;
     bool writes;
     uint64_t number;
+    /* What it comes after, if callables were pending, as they may run later
+     * than what is queued after them. */
+    struct clock *clock;
     struct ps_description *description;
 };
+
+/* The callables that were queued and have not ended. */
+static unsigned pending;
 
 /* Bytes that the same entries are of. */
 struct segment {
@@ -369,6 +376,7 @@ entries_without(struct entry *entries, bool (*chosen)(const struct entry *))
         if (chosen(entry)) {
             *link = entry->next;
             description_drop(entry->description);
+            clock_unref(entry->clock);
             free(entry);
         }
         else {
@@ -385,12 +393,14 @@ is_any(const struct entry *entry)
     return true;
 }
 
-/* Whatever comes knows that it is over. */
+/* Whatever comes knows that it is over; of the host's accesses, callables that
+ * are pending do not. */
 static bool
 is_known_to_host(const struct entry *entry)
 {
-    return entry->actor == HOST ||
-           clock_at(host, entry->actor) >= entry->number;
+    return entry->actor == HOST
+               ? pending == 0
+               : clock_at(host, entry->actor) >= entry->number;
 }
 
 /* The first segment that ends behind the address. */
@@ -441,6 +451,7 @@ entries_copy(const struct entry *entries, struct entry **copy)
         }
         *made = *entries;
         made->next = *copy;
+        clock_ref(made->clock);
         atomic_fetch_add(&made->description->refs, 1);
         *copy = made;
     }
@@ -499,15 +510,21 @@ struct actual {
     int actor;
     uint64_t number;
     struct clock *clock;
+    bool late; /* within a callable: what comes after may be queued */
     struct ps_description *description;
 };
 
 static bool
 races(const struct entry *entry, const struct actual *actual)
 {
-    return (entry->writes || actual->access->writes) &&
-           entry->actor != actual->actor &&
-           clock_at(actual->clock, entry->actor) < entry->number;
+    if ((!entry->writes && !actual->access->writes) ||
+        entry->actor == actual->actor ||
+        clock_at(actual->clock, entry->actor) >= entry->number) {
+        return false;
+    }
+    return actual->late
+               ? clock_at(entry->clock, actual->actor) < actual->number
+               : entry->actor != HOST;
 }
 
 /* The bytes and the entry of the first race; NULL if there is none. */
@@ -556,10 +573,15 @@ entry_note(struct segment *segment, const struct actual *actual)
         entry->writes = actual->access->writes;
         segment->entries = entry;
     }
+    else if (entry->number > actual->number) {
+        return true;
+    }
     else {
         description_drop(entry->description);
+        clock_unref(entry->clock);
     }
     entry->number = actual->number;
+    entry->clock = pending > 0 ? clock_ref(actual->clock) : NULL;
     entry->description = actual->description;
     atomic_fetch_add(&actual->description->refs, 1);
     return true;
@@ -754,6 +776,7 @@ ps_races_stop(void)
     actor_count = actor_room = 0;
     clock_unref(host);
     host = NULL;
+    pending = 0;
     unlock();
 }
 
@@ -803,18 +826,19 @@ look(const struct actual *actual, struct ps_race *race,
         return false;
     }
     race->nbytes -= race->begin;
-    race->first = entry->description;
-    race->second = actual->description;
-    race->first_writes = entry->writes;
-    race->second_writes = actual->access->writes;
-    names[0] = actors[entry->actor].name;
-    race->first_stream = &names[0];
-    race->second_stream = NULL;
+    race->first =
+        (struct ps_operation){entry->description, NULL, entry->writes};
+    race->second = (struct ps_operation){actual->description, NULL,
+                                         actual->access->writes};
+    if (entry->actor != HOST) {
+        names[0] = actors[entry->actor].name;
+        race->first.stream = &names[0];
+    }
     if (actual->actor != HOST) {
         names[1] = actors[actual->actor].name;
-        race->second_stream = &names[1];
+        race->second.stream = &names[1];
     }
-    atomic_fetch_add(&race->first->refs, 1);
+    atomic_fetch_add(&entry->description->refs, 1);
     return true;
 }
 
@@ -846,6 +870,10 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
         actual->actor = callable->actor;
         actual->number = callable->number;
         actual->clock = callable->clock;
+        actual->late = true;
+    }
+    else if (pending > 0) {
+        actual->number = ++actors[HOST].number;
     }
     clock_ref(actual->clock);
     return true;
@@ -861,8 +889,15 @@ check(const struct actual *actual)
         return PS_SUCCESS;
     }
     unlock();
+    struct ps_description *earlier = race.first.description;
+    if (race.first.stream == NULL) {
+        /* The callable was queued before the host's access. */
+        struct ps_operation first = race.second;
+        race.second = race.first;
+        race.first = first;
+    }
     ps_status status = hooks->found(&race);
-    release(race.first);
+    release(earlier);
     lock();
     return status;
 }
@@ -901,7 +936,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
             }
         }
         /* What the host accesses is over when the next operation comes. */
-        for (int i = 0; i < count && actual.actor != HOST; i++) {
+        bool noted = actual.actor != HOST || pending > 0;
+        for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
             if (status == PS_SUCCESS && start == starts &&
                 !note(actual.among, &actual)) {
@@ -940,10 +976,18 @@ ps_races_wait(const struct ps_actor_name *stream,
 void
 ps_races_reached(const struct ps_moment *moment)
 {
-    if (moment != NULL && moment->capture == 0 && enter()) {
+    struct ps_moment *callable;
+    if (moment == NULL || moment->capture != 0 || !ps_races_are_on()) {
+        return;
+    }
+    hooks->callable(&callable);
+    if (enter()) {
         if (is_current(moment)) {
             clock_join_moment(&host, moment);
             host_learned++;
+            if (is_current(callable) && callable != moment) {
+                clock_join_moment(&callable->clock, moment);
+            }
         }
         unlock();
     }
@@ -959,6 +1003,36 @@ ps_races_moment(const struct ps_actor_name *stream)
         unlock();
     }
     return moment;
+}
+
+struct ps_moment *
+ps_races_callable(const struct ps_actor_name *stream)
+{
+    struct ps_moment *moment = NULL;
+    if (enter()) {
+        int index = actor_of(stream);
+        moment = index >= 0 ? moment_of(index) : NULL;
+        if (moment != NULL &&
+            clock_set(&moment->clock, HOST, actors[HOST].number)) {
+            moment->pending = true;
+            pending++;
+        }
+        unlock();
+    }
+    return moment;
+}
+
+void
+ps_races_callable_ended(struct ps_moment *moment)
+{
+    if (moment != NULL) {
+        lock();
+        if (is_current(moment) && moment->pending) {
+            moment->pending = false;
+            pending--;
+        }
+        unlock();
+    }
 }
 
 struct ps_moment *

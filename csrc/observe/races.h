@@ -39,15 +39,15 @@ struct ps_access {
     bool writes;
 };
 
+struct ps_operation {
+    struct ps_description *description;
+    const struct ps_actor_name *stream; /* NULL: the host's */
+    bool writes;
+};
+
 struct ps_race {
-    struct ps_description *first;
-    struct ps_description *second;
-    bool first_writes;
-    bool second_writes;
-    /* The streams; NULL for the host. */
-    const struct ps_actor_name *first_stream;
-    const struct ps_actor_name *second_stream;
-    uintptr_t begin; /* of the bytes that both access */
+    struct ps_operation first, second; /* the first is a stream's */
+    uintptr_t begin;                   /* of the bytes that both access */
     size_t nbytes;
 };
 
@@ -92,6 +92,11 @@ struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 struct ps_moment *ps_moment_ref(struct ps_moment *moment);
 void ps_moment_unref(struct ps_moment *moment);
+
+/* A callable is to be queued on the stream: the moment of its run, and that it
+ * has ended, or is not queued. */
+struct ps_moment *ps_races_callable(const struct ps_actor_name *stream);
+void ps_races_callable_ended(struct ps_moment *moment);
 
 /* The event was recorded on the stream; the moment of its latest record. */
 void ps_races_record(int runtime, ps_handle event,

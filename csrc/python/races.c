@@ -106,10 +106,11 @@ forget(struct ps_description *base)
 
 /* What races.Operation is made of; NULL with an exception. */
 static PyObject *
-operation_of(const struct ps_description *base,
-             const struct ps_actor_name *stream, bool writes)
+operation_of(const struct ps_operation *operation)
 {
-    const struct description *d = (const struct description *)base;
+    const struct ps_actor_name *stream = operation->stream;
+    const struct description *d =
+        (const struct description *)operation->description;
     PyCodeObject *code = d->code;
     PyObject *where = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
                                                    d->line, code->co_name)
@@ -121,8 +122,8 @@ operation_of(const struct ps_description *base,
         Py_SETREF(named, Py_BuildValue("(siK)", backend->name, stream->device,
                                        (unsigned long long)stream->stream));
     }
-    return Py_BuildValue("(sNkiN)", d->operation, named, d->thread, writes,
-                         where);
+    return Py_BuildValue("(sNkiN)", d->operation, named, d->thread,
+                         operation->writes, where);
 }
 
 static ps_status
@@ -131,10 +132,8 @@ found(const struct ps_race *race)
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
     PyObject *function = Py_XNewRef(report);
-    PyObject *first =
-        operation_of(race->first, race->first_stream, race->first_writes);
-    PyObject *second =
-        operation_of(race->second, race->second_stream, race->second_writes);
+    PyObject *first = operation_of(&race->first);
+    PyObject *second = operation_of(&race->second);
     PyObject *result = NULL;
     if (first != NULL && second != NULL && function != NULL) {
         result = PyObject_CallFunction(function, "OOKK", first, second,
@@ -228,7 +227,7 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
     ps_status status = ps_races_operation(&name, "submit", accesses, used);
     PyMem_Free(accesses);
     if (status == PS_SUCCESS) {
-        future_set_moment(future, ps_races_moment(&name));
+        future_set_moment(future, ps_races_callable(&name));
     }
     return zero_or_raised(status);
 }

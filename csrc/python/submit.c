@@ -197,6 +197,9 @@ take(void)
 static void
 job_destroy(struct job *job)
 {
+    if (job->future != NULL) {
+        ps_races_callable_ended(future_moment(job->future));
+    }
     Py_XDECREF(job->future);
     Py_XDECREF(job->context);
     Py_XDECREF(job->kwnames);

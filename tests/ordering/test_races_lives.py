@@ -1,5 +1,5 @@
-"""pystreams.races where threads and runs of the detector meet: Futures that
-outlive a run, and what only some waits say."""
+"""pystreams.races where threads and runs of the detector meet: callables that
+run late, Futures that outlive a run, and what only some waits say."""
 
 import asyncio
 import concurrent.futures
@@ -57,6 +57,60 @@ def found():
     found = []
     with races.detect(found.append):
         yield found
+
+
+# ---- Callables that run late ----
+
+
+def test_a_callable_before_what_waits_for_it(three, found):
+    """What comes after it in order is queued before it runs."""
+    future = three.later(three.look)
+    three.b.wait_event(three.a.record_event())
+    three.x.fill_(1, stream=three.b)
+    three.go.set()
+    future.result(LONG)
+    assert list(map(str, found)) == []
+
+
+def test_a_callable_before_its_stream(three, found):
+    """What its stream does later is not forgotten when it runs."""
+    future = three.later(three.write)
+    event = three.a.record_event()
+    three.x.fill_(1, stream=three.a)
+    three.go.set()
+    until = future.running
+    while until():
+        pass
+    three.b.wait_event(event)
+    three.x.fill_(2, stream=three.b)
+    assert [race.first.name for race in found] == ["fill"]
+
+
+def test_a_callable_that_waits_itself(three, found):
+    def run():
+        three.b.synchronize()
+        three.look()
+
+    three.x.fill_(1, stream=three.b)
+    three.a.submit(run).result(LONG)
+    assert list(map(str, found)) == []
+
+
+def test_a_callable_and_the_host(three, found):
+    """The host looks before the callable has run, or after."""
+    future = three.later(three.write)
+    three.look()
+    three.go.set()
+    future.result(LONG)
+    assert len(found) == 1
+
+
+def test_a_host_that_looks_before_it_submits(three, found):
+    three.look()
+    future = three.later(three.write)
+    three.go.set()
+    future.result(LONG)
+    assert found == []
 
 
 # ---- Futures ----
