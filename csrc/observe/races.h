@@ -23,7 +23,7 @@ struct ps_actor_name {
     ps_handle stream;
 };
 
-/* What a person is told of an operation: made by the describe hook, which puts
+/* The text of an operation in a report: made by the describe hook, which puts
  * this at its beginning. */
 struct ps_description {
     atomic_uint refs;

@@ -28,7 +28,7 @@ actor_name(const struct ps_stream *stream)
 
 /* ---- Hooks ---- */
 
-/* The function of races.py that is told of races; the GIL guards it. */
+/* The function of races.py that reports a race; the GIL guards it. */
 static PyObject *report;
 /* How the files of this package begin. */
 static PyObject *package;

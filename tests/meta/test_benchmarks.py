@@ -121,6 +121,15 @@ def test_chart(benchmarks, tmp_path):
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
+def test_races_cost(run_python):
+    """Whatever the ratios: others use the machine."""
+    done = run_python([BENCHMARKS / "races_cost.py"], "--json")
+    assert done.stderr == ""
+    rows = json.loads(done.stdout)
+    assert len(rows) == 8
+    assert all(0 < off and 0 < on for off, on in rows.values())
+
+
 def test_trace_cost(run_python, sanitized):
     if sanitized:
         pytest.skip("the compiler runs without sanitizers")

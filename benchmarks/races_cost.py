@@ -1,0 +1,82 @@
+"""What it costs to look for races: calls with the detector on, and off.
+
+    python benchmarks/races_cost.py [--device cpu] [--json]
+
+Nanoseconds for each call, the least of several batches, on idle streams; on
+and off are measured in turn.  Exits with 1 if a call takes more than three
+times as long with the detector on, where the CPU engine serves the device.
+"""
+
+import argparse
+import json
+import sys
+import timeit
+from contextlib import nullcontext
+
+from pystreams import Buffer, Event, Stream, races
+
+CALLS = 2000
+ROUNDS = 7
+MOST = 3.0
+
+
+def calls(device):
+    """The two streams, and what is measured, by name."""
+    a, b, event = Stream(device), Stream(device), Event(device)
+    x, y = (Buffer(4096, device=device) for _ in range(2))
+
+    def order():
+        event.record(a)
+        b.wait_event(event)
+
+    def pipeline():
+        x.fill_(1, stream=a)
+        b.wait_stream(a)
+        y.copy_(x, non_blocking=True, stream=b)
+        a.wait_stream(b)
+
+    return (a, b), {
+        "fill": lambda: x.fill_(1, stream=a),
+        "copy": lambda: y.copy_(x, non_blocking=True, stream=a),
+        "record": lambda: event.record(a),
+        "record + wait on another stream": order,
+        "stream.wait_stream(other)": lambda: b.wait_stream(a),
+        "stream.query()": a.query,
+        "stream.synchronize()": a.synchronize,
+        "fill, wait, copy, wait": pipeline,
+    }
+
+
+def measure(device):
+    """Return (off, on) for each call."""
+    streams, table = calls(device)
+    least = {name: [float("inf")] * 2 for name in table}
+    for _ in range(ROUNDS):
+        for place, context in (0, nullcontext()), (1, races.detect()):
+            with context:
+                for name, call in table.items():
+                    for stream in streams:
+                        stream.synchronize()
+                    time = timeit.timeit(call, number=CALLS) / CALLS * 1e9
+                    least[name][place] = min(least[name][place], time)
+    return least
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = measure(options.device)
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        print(f"{options.device:32} {'off, ns':>8} {'on, ns':>8} {'ratio':>6}")
+        for name, (off, on) in rows.items():
+            print(f"{name:32} {off:8,.0f} {on:8,.0f} {on / off:6.2f}")
+    worst = max(on / off for off, on in rows.values())
+    return options.device.startswith("cpu") and worst > MOST
+
+
+if __name__ == "__main__":
+    sys.exit(main())
