@@ -241,8 +241,9 @@ map_take(struct map *map, uint64_t first, uint64_t second)
     }
 }
 
-/* Indices of actors, plus one, by their names; moments of events. */
-static struct map streams, events;
+/* Indices of actors, plus one, by their names; moments of events, and of the
+ * latest launches of executables. */
+static struct map streams, events, launches;
 
 static uint64_t
 place_of(const struct ps_actor_name *name)
@@ -745,6 +746,15 @@ map_clear(struct map *map)
 }
 
 static void
+moments_clear(struct map *map)
+{
+    for (size_t i = 0; i < map->room; i++) {
+        ps_moment_unref(map->slots[i].value);
+    }
+    map_clear(map);
+}
+
+static void
 graphs_clear(struct map *map)
 {
     for (size_t i = 0; i < map->room; i++) {
@@ -760,10 +770,8 @@ ps_races_stop(void)
     atomic_store(&on, false);
     starts++;
     accesses_clear(&all);
-    for (size_t i = 0; i < events.room; i++) {
-        ps_moment_unref(events.slots[i].value);
-    }
-    map_clear(&events);
+    moments_clear(&events);
+    moments_clear(&launches);
     graphs_clear(&captures);
     graphs_clear(&graphs);
     graphs_clear(&executables);
@@ -1059,34 +1067,58 @@ ps_races_device_moment(int runtime, int device)
     return moment;
 }
 
-void
-ps_races_record(int runtime, ps_handle event,
-                const struct ps_actor_name *stream)
+/* Let the handle mean the moment that the stream has reached. */
+static void
+moment_set(struct map *map, ps_handle handle,
+           const struct ps_actor_name *stream)
 {
     if (!enter()) {
         return;
     }
+    uint64_t runtime = (uint64_t)stream->runtime;
     int index = actor_of(stream);
     struct ps_moment *moment = index >= 0 ? moment_of(index) : NULL;
-    struct ps_moment *old = map_get(&events, (uint64_t)runtime, event);
-    if (moment == NULL ||
-        !map_set(&events, (uint64_t)runtime, event, moment)) {
+    struct ps_moment *old = map_get(map, runtime, handle);
+    if (moment == NULL || !map_set(map, runtime, handle, moment)) {
         ps_moment_unref(moment);
-        old = map_take(&events, (uint64_t)runtime, event);
+        old = map_take(map, runtime, handle);
     }
     unlock();
     ps_moment_unref(old);
 }
 
-struct ps_moment *
-ps_races_recorded(int runtime, ps_handle event)
+static struct ps_moment *
+moment_get(struct map *map, int runtime, ps_handle handle)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        moment = ps_moment_ref(map_get(&events, (uint64_t)runtime, event));
+        moment = ps_moment_ref(map_get(map, (uint64_t)runtime, handle));
         unlock();
     }
     return moment;
+}
+
+static void
+moment_forget(struct map *map, int runtime, ps_handle handle)
+{
+    if (ps_races_are_on()) {
+        lock();
+        struct ps_moment *old = map_take(map, (uint64_t)runtime, handle);
+        unlock();
+        ps_moment_unref(old);
+    }
+}
+
+void
+ps_races_record(ps_handle event, const struct ps_actor_name *stream)
+{
+    moment_set(&events, event, stream);
+}
+
+struct ps_moment *
+ps_races_recorded(int runtime, ps_handle event)
+{
+    return moment_get(&events, runtime, event);
 }
 
 /* ---- Lives ---- */
@@ -1094,12 +1126,7 @@ ps_races_recorded(int runtime, ps_handle event)
 void
 ps_races_forget_event(int runtime, ps_handle event)
 {
-    if (ps_races_are_on()) {
-        lock();
-        struct ps_moment *old = map_take(&events, (uint64_t)runtime, event);
-        unlock();
-        ps_moment_unref(old);
-    }
+    moment_forget(&events, runtime, event);
 }
 
 void
@@ -1198,6 +1225,7 @@ ps_races_forget_executable(int runtime, ps_handle executable)
         graph_name(&executables, runtime, executable, NULL);
         unlock();
     }
+    moment_forget(&launches, runtime, executable);
 }
 
 ps_status
@@ -1211,9 +1239,16 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
         }
         unlock();
     }
+    struct ps_moment *earlier =
+        moment_get(&launches, stream->runtime, executable);
+    ps_races_wait(stream, earlier);
+    ps_moment_unref(earlier);
     ps_status status = ps_races_operation(
         stream, "graph launch", graph != NULL ? graph->list : NULL,
         graph != NULL && graph->list != NULL ? graph->count : 0);
+    if (status == PS_SUCCESS) {
+        moment_set(&launches, executable, stream);
+    }
     if (graph != NULL) {
         lock();
         graph_unref(graph);

@@ -99,8 +99,7 @@ struct ps_moment *ps_races_callable(const struct ps_actor_name *stream);
 void ps_races_callable_ended(struct ps_moment *moment);
 
 /* The event was recorded on the stream; the moment of its latest record. */
-void ps_races_record(int runtime, ps_handle event,
-                     const struct ps_actor_name *stream);
+void ps_races_record(ps_handle event, const struct ps_actor_name *stream);
 struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
 void ps_races_forget_event(int runtime, ps_handle event);
 
@@ -109,7 +108,8 @@ void ps_races_forget_stream(const struct ps_actor_name *stream);
 
 /* Between the two, the work of the stream, and of those that come to wait for
  * it, is captured into the graph, 0 if that failed.  Each launch of an
- * executable of the graph makes its accesses. */
+ * executable of the graph makes its accesses, after the executable's earlier
+ * launches. */
 void ps_races_capture_begin(const struct ps_actor_name *stream);
 void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
 void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);

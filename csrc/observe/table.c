@@ -155,7 +155,7 @@ event_record(const struct ps_backend *backend, int device, ps_handle event,
         inner(backend)->event_record(inner(backend), device, event, stream);
     if (status == PS_SUCCESS) {
         struct ps_actor_name name = name_of(backend, device, stream);
-        ps_races_record(observed(backend)->runtime, event, &name);
+        ps_races_record(event, &name);
     }
     return status;
 }

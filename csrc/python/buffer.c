@@ -166,6 +166,8 @@ span_create(struct ps_device *device, struct ps_stream *stream,
         raise_not_allocated(device, nbytes, stream == NULL, status);
         return -1;
     }
+    /* It may have been kept for reuse: no backend allocated it now. */
+    ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
 }

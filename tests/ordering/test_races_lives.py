@@ -1,15 +1,18 @@
 """pystreams.races where threads and runs of the detector meet: callables that
-run late, Futures that outlive a run, and what only some waits say."""
+run late, Futures that outlive a run, what only some waits say, and memory and
+executables that are used again."""
 
 import asyncio
 import concurrent.futures
 import threading
 
 import pytest
+from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
 from pystreams import races
+from pystreams.cuda._graphs import Graph
 
 SIZE = 64
 
@@ -237,3 +240,36 @@ def test_nested_runs_that_end_in_any_order(three):
     three.x.fill_(2, stream=three.b)
     two.__exit__(None, None, None)
     assert (len(outer), len(inner)) == (0, 1)
+
+
+# ---- Used again ----
+
+
+def test_launches_of_one_graph(cuda):
+    """Each comes after the earlier ones of its executable."""
+    a, b = cuda.stream(), cuda.stream()
+    x, graph = cuda.empty(SIZE), Graph(cuda.type)
+    cuda.synchronize()
+    found = []
+    with races.detect(found.append):
+        with Capture(graph, a):
+            x.fill_(1, stream=a)
+        replay(graph, a)
+        replay(graph, b)
+        assert found == []
+        x.fill_(1, stream=b)
+        assert found == []
+        x.fill_(1, stream=a)
+        assert len(found) == 1
+
+
+def test_memory_that_is_used_again(three, found):
+    """It is handed out once the work of its last life is over."""
+    backend = three.backend
+    for pinned in (False, backend.name == "cuda"):
+        for stream in (three.a, three.b) * 10:
+            memory = pystreams.Buffer(
+                SIZE, device=backend.device(), pin_memory=pinned
+            )
+            memory.fill_(1, stream=stream)
+    assert list(map(str, found)) == []
