@@ -228,7 +228,7 @@ is_known_to(PyObject *waiter, PyObject *future)
     return found;
 }
 
-/* Somebody is told that it is done; one that was cancelled says nothing about
+/* A caller learns that it is done; one that was cancelled says nothing about
  * its stream. */
 static void
 tell(FutureObject *self)

@@ -267,7 +267,8 @@ def test_exports_only_its_initializer(sanitized):
 def test_a_debugger_finds_the_names_of_functions():
     """One of each layer, none of which is inlined."""
     names = {"Event_record", "ps_event_record", "cpu_event_record"}
-    assert names <= set(names_of_module())
+    # Where two are alike, the linker appends a number.
+    assert names <= {name.partition(".")[0] for name in names_of_module()}
 
 
 def test_size_of_what_was_built(sanitized):
