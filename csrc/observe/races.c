@@ -100,8 +100,11 @@ clock_join(struct clock **clock, const struct clock *other)
 {
     for (int i = 0; other != NULL && other != *clock && i < other->count;
          i++) {
-        if (!clock_set(clock, i, other->at[i])) {
-            return false;
+        if (clock_at(*clock, i) < other->at[i]) {
+            if (!clock_own(clock, other->count)) {
+                return false;
+            }
+            (*clock)->at[i] = other->at[i];
         }
     }
     return true;
