@@ -14,8 +14,8 @@
 
 /* The mailbox's mutex guards it once it is expected. */
 struct ps_message {
-    /* Its function posts the message.  The sender decides what is watched, if
-     * anything, with one of the functions of notify.h. */
+    /* Its callback posts the message to the mailbox.  The sender may register
+     * it with one of the functions of notify.h. */
     struct ps_watch watch;
     struct ps_mailbox *mailbox;
     /* The receiver's, to tell messages apart. */

@@ -108,9 +108,9 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
  * Call before a block is made and after work was waited for.  May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
-/* Take the failure of a clean-up since the last call, or PS_SUCCESS.  It does
- * not fail the call that happened to do the clean-up; that call's caller
- * reports it. */
+/* Return and clear the failure of a clean-up, PS_SUCCESS if none has failed
+ * since this was last called.  A clean-up that fails does not fail the
+ * operation that did it: the caller of that operation reports it. */
 static inline ps_status
 ps_memory_take_failure(struct ps_memory_pool *pool)
 {

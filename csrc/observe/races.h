@@ -59,8 +59,8 @@ struct ps_races_hooks {
     void (*forget)(struct ps_description *description);
     /* Other than PS_SUCCESS: the second operation is not to be queued. */
     ps_status (*found)(const struct ps_race *race);
-    /* Whether the library makes the call for its own sake, so that it orders
-     * nothing that a program may rely on. */
+    /* Whether the current call is one that the library makes internally: it
+     * creates no order that a program may rely on. */
     bool (*is_internal)(void);
     /* Whether the calling thread runs a callable, and the moment of it: NULL
      * if nothing looked when it was queued. */
@@ -93,8 +93,8 @@ struct ps_moment *ps_races_device_moment(int runtime, int device);
 struct ps_moment *ps_moment_ref(struct ps_moment *moment);
 void ps_moment_unref(struct ps_moment *moment);
 
-/* A callable is to be queued on the stream: the moment of its run, and that it
- * has ended, or is not queued. */
+/* Before a callable is queued on the stream: the moment at which it will run.
+ * The other one when it has ended, or was not queued after all. */
 struct ps_moment *ps_races_callable(const struct ps_actor_name *stream);
 void ps_races_callable_ended(struct ps_moment *moment);
 

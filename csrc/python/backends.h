@@ -14,8 +14,8 @@ struct ps_runtime *find_runtime(long type);
 /* ps_runtime_devices, with the GIL released if that may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
-/* As find_runtime, for a runtime that shows devices and may be used; NULL with
- * an exception that says why it may not. */
+/* As find_runtime, for a runtime that has devices and may be used in this
+ * process; NULL with an exception that says why it may not. */
 struct ps_runtime *use_runtime(int type);
 
 /* The runtime used when no device is given; NULL with an exception. */

@@ -315,7 +315,8 @@ open_gate(struct worker *self, struct job *job)
     report_cleanup(device->runtime, device, "opening a gate", status);
 }
 
-/* Add to the callables that have not started, or remove from them. */
+/* Put a job into the list of callables that have not started; the next one
+ * takes it out. */
 static void
 link_pending(struct job *job)
 {
