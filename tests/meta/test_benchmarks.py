@@ -127,7 +127,7 @@ def test_races_cost(run_python):
     assert done.stderr == ""
     rows = json.loads(done.stdout)
     assert len(rows) == 8
-    assert all(0 < off and 0 < on for off, on in rows.values())
+    assert all(off > 0 and on > 0 for off, on in rows.values())
 
 
 def test_trace_cost(run_python, sanitized):
