@@ -4,6 +4,8 @@
  * Core calls backends with or without the GIL, so each hook takes it. */
 #include "races.h"
 
+#include <frameobject.h>
+
 #include <pthread.h>
 #include <string.h>
 
