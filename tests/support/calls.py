@@ -482,7 +482,13 @@ def races_found(world):
             races.declare(world.stream, writes=[(4096, 8)])
             races.declare(world.other, reads=[(4096, 8)])
 
+    def stop():
+        """Without memory a with block may not end."""
+        races._actions.clear()
+        _C.races_stop()
+
     found = []
+    world.later.callback(stop)
     return call
 
 
