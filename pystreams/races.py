@@ -14,7 +14,8 @@ in the order in which they are made, on whichever threads.
 
 Accesses are the copies and fills of Buffers, views of Buffers that the host
 can address, Buffers among the arguments of Stream.submit, and what declare()
-names.  The work of graphs and of other processes is not followed.
+names.  Each launch of a graph makes the accesses that were captured.  Work of
+other processes is not followed.
 """
 
 from __future__ import annotations

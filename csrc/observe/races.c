@@ -110,8 +110,8 @@ clock_join(struct clock **clock, const struct clock *other)
     return true;
 }
 
-struct ps_moment *
-ps_moment_ref(struct ps_moment *moment)
+static struct ps_moment *
+moment_ref(struct ps_moment *moment)
 {
     if (moment != NULL) {
         atomic_fetch_add(&moment->refs, 1);
@@ -332,6 +332,14 @@ moment_of(int index)
     return moment;
 }
 
+/* The moment that the stream has reached; NULL if there is no memory. */
+static struct ps_moment *
+moment_of_stream(const struct ps_actor_name *stream)
+{
+    int index = actor_of(stream);
+    return index >= 0 ? moment_of(index) : NULL;
+}
+
 /* ---- Accesses ---- */
 
 struct entry {
@@ -533,9 +541,9 @@ races(const struct entry *entry, const struct actual *actual)
 
 /* The bytes and the entry of the first race; NULL if there is none. */
 static const struct entry *
-find_race(const struct accesses *in, const struct actual *actual,
-          uintptr_t *begin, uintptr_t *end)
+find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
 {
+    const struct accesses *in = actual->among;
     uintptr_t from = actual->access->begin;
     uintptr_t to = from + actual->access->nbytes;
     size_t at = segment_at(in, from);
@@ -592,8 +600,9 @@ entry_note(struct segment *segment, const struct actual *actual)
 }
 
 static bool
-note(struct accesses *in, const struct actual *actual)
+note(const struct actual *actual)
 {
+    struct accesses *in = actual->among;
     uintptr_t from = actual->access->begin;
     uintptr_t to = from + actual->access->nbytes;
     sweep(in, from, to, is_known_to_host);
@@ -831,8 +840,7 @@ static bool
 look(const struct actual *actual, struct ps_race *race,
      struct ps_actor_name names[2])
 {
-    const struct entry *entry =
-        find_race(actual->among, actual, &race->begin, &race->nbytes);
+    const struct entry *entry = find_race(actual, &race->begin, &race->nbytes);
     if (entry == NULL) {
         return false;
     }
@@ -950,8 +958,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
         bool noted = actual.actor != HOST || pending > 0;
         for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
-            if (status == PS_SUCCESS && start == starts &&
-                !note(actual.among, &actual)) {
+            if (status == PS_SUCCESS && start == starts && !note(&actual)) {
                 status = PS_ERROR_OUT_OF_MEMORY;
             }
         }
@@ -1009,8 +1016,7 @@ ps_races_moment(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        int index = actor_of(stream);
-        moment = index >= 0 ? moment_of(index) : NULL;
+        moment = moment_of_stream(stream);
         unlock();
     }
     return moment;
@@ -1021,8 +1027,7 @@ ps_races_callable(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        int index = actor_of(stream);
-        moment = index >= 0 ? moment_of(index) : NULL;
+        moment = moment_of_stream(stream);
         if (moment != NULL &&
             clock_set(&moment->clock, HOST, actors[HOST].number)) {
             moment->pending = true;
@@ -1079,8 +1084,7 @@ moment_set(struct map *map, ps_handle handle,
         return;
     }
     uint64_t runtime = (uint64_t)stream->runtime;
-    int index = actor_of(stream);
-    struct ps_moment *moment = index >= 0 ? moment_of(index) : NULL;
+    struct ps_moment *moment = moment_of_stream(stream);
     struct ps_moment *old = map_get(map, runtime, handle);
     if (moment == NULL || !map_set(map, runtime, handle, moment)) {
         ps_moment_unref(moment);
@@ -1095,7 +1099,7 @@ moment_get(struct map *map, int runtime, ps_handle handle)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        moment = ps_moment_ref(map_get(map, (uint64_t)runtime, handle));
+        moment = moment_ref(map_get(map, (uint64_t)runtime, handle));
         unlock();
     }
     return moment;

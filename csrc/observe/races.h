@@ -90,7 +90,6 @@ void ps_races_reached(const struct ps_moment *moment);
  * NULL if there is none, or no memory. */
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
-struct ps_moment *ps_moment_ref(struct ps_moment *moment);
 void ps_moment_unref(struct ps_moment *moment);
 
 /* Before a callable is queued on the stream: the moment at which it will run.

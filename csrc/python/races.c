@@ -6,11 +6,9 @@
 
 #include <frameobject.h>
 
-#include <pthread.h>
 #include <string.h>
 
 #include "../core/notify.h"
-#include "../core/trace.h"
 #include "../observe/table.h"
 
 #include "buffer.h"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from captures import Capture, replay
-from deadlines import LONG
+from deadlines import LONG, wait_until
 
 import pystreams
 from pystreams import races
@@ -53,12 +53,6 @@ def found():
         yield found
 
 
-def until(query):
-    end = time.monotonic() + LONG
-    while not query():
-        assert time.monotonic() < end
-
-
 def awaited(work):
     async def main():
         await work
@@ -89,7 +83,7 @@ def by_a_callable(two):
 
 def by_a_future_that_is_done(two):
     future = two.a.submit(int)
-    until(future.done)
+    wait_until(future.done)
 
 
 def by_completion(two):
@@ -121,8 +115,8 @@ ORDER = {
     "stream-timeout": lambda two: two.a.synchronize(LONG),
     "event-synchronize": lambda two: two.a.record_event().synchronize(),
     "device-synchronize": lambda two: two.backend.synchronize(),
-    "stream-query": lambda two: until(two.a.query),
-    "event-query": lambda two: until(two.a.record_event().query),
+    "stream-query": lambda two: wait_until(two.a.query),
+    "event-query": lambda two: wait_until(two.a.record_event().query),
     "wait-stream": lambda two: pystreams.wait([two.a]),
     "wait-event": lambda two: pystreams.wait([two.a.record_event()]),
     "wait-callable": by_wait_of_a_callable,
@@ -302,7 +296,7 @@ def test_callables(two, found):
     done.exception(LONG)
     found.clear()
     two.a.submit(host.memoryview)
-    until(lambda: two.a.query())
+    wait_until(lambda: two.a.query())
     two.a.submit(len, host)
     host.fill_(3, stream=two.b)
     assert [race.first.name for race in found] == ["submit"]
