@@ -13,6 +13,7 @@ allocator on the package's threads, and during delivery to an event loop.
 
 import _testcapi
 import asyncio
+import ctypes
 import faulthandler
 import functools
 import gc
@@ -390,8 +391,25 @@ def start_again(names, chosen):
         os.execv(sys.executable, [*program[: len(program) - chosen], *names])
 
 
+def outlive_lost_references():
+    """Keep the code of each function, whose references CPython 3.12 and 3.13
+    lose: one whenever they have no memory for a generator (gh-122752)."""
+    left = [
+        one.__code__
+        for one in gc.get_objects()
+        if isinstance(one, types.FunctionType)
+    ]
+    while left:
+        code = left.pop()
+        count = ctypes.c_ssize_t.from_address(id(code))
+        count.value += MOST * SWEEPS * BATCH
+        left += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+
+
 def main(kind, name, *chosen):
     gc.disable()
+    if (3, 12) <= sys.version_info < (3, 14):
+        outlive_lost_references()
     # What concurrent.futures says of a callback that failed.
     logging.disable()
     threading.excepthook = lambda arguments: None
