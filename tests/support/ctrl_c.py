@@ -257,18 +257,20 @@ class Program:
         ]
 
     def grown(self, before, patience):
-        """Which of what is held is more than before, for so many seconds: a
+        """How much more is held than before, for so many seconds: a
         notification that was under way when it was cancelled still comes."""
         end = time.monotonic() + patience
         while True:
-            more = [b > a for a, b in zip(before, self.held(), strict=True)]
+            more = [
+                max(0, b - a) for a, b in zip(before, self.held(), strict=True)
+            ]
             if not any(more) or time.monotonic() >= end:
                 return more
             time.sleep(0.001)
 
     def press(self, operation, prepare, number, patience=0):
         """Interrupt the operation at a line: where that was, or None, and
-        whether it holds more than before."""
+        how much more it holds than before."""
         call = prepare(self.world)
         places, before = self.places(), self.held()
         interrupt = Interrupt(number)
@@ -312,14 +314,13 @@ class Program:
             self.press(operation, prepare, MOST)
         for number in range(MOST):
             where, more = self.press(operation, prepare, number)
-            for _ in range(AGAIN):
-                if not any(more):
-                    break
-                again = self.press(operation, prepare, number, LIMIT)[1]
-                more = [a and b for a, b in zip(more, again, strict=True)]
-            for kind, grows in zip(("memory", "files"), more, strict=True):
-                if grows:
-                    self.fault(operation, f"{where}: {kind} left")
+            seen = [more]
+            while any(more) and len(seen) <= AGAIN:
+                seen.append(self.press(operation, prepare, number, LIMIT)[1])
+                more = [min(counts) for counts in zip(*seen, strict=True)]
+            for kind, least in zip(("blocks", "files"), more, strict=True):
+                if least:
+                    self.fault(operation, f"{where}: {kind} left: {seen}")
             if where is None:
                 return number
 

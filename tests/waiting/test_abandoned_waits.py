@@ -1,7 +1,14 @@
 """Waits that time out, again and again, leave nothing behind: not with the
 stream, the event or the Future, and not in memory."""
 
+import sys
+import threading
+
 import pytest
+from deadlines import wait_until
+
+import pystreams
+from pystreams import _C
 
 POLL = """
 import asyncio, faulthandler, resource, sys, threading
@@ -94,3 +101,18 @@ def test_polling_leaves_nothing(backend, run_python, sanitized, how, which):
     # What the driver itself takes for a record that is pending is its own.
     if backend.on_engine and not sanitized:
         assert int(done.stdout) < 300_000
+
+
+@pytest.mark.parametrize("how", ["wait", "as_completed"])
+def test_a_future_that_is_done_keeps_no_waiter(backend, how):
+    """It keeps its callbacks for as long as the program keeps it."""
+    go, before = threading.Event(), sys.getrefcount(_C.Waiter)
+    future = backend.stream().submit(go.wait, 30)
+    threading.Timer(0.05, go.set).start()
+    if how == "wait":
+        pystreams.wait([future])
+    else:
+        assert list(pystreams.as_completed([future])) == [future]
+    assert future._done_callbacks
+    # Each object holds its type, and the callback is over in a moment.
+    wait_until(lambda: sys.getrefcount(_C.Waiter) == before)
