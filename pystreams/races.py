@@ -40,10 +40,27 @@ if TYPE_CHECKING:
 
     Action = str | Callable[["Race"], object]
 
-__all__ = ["Operation", "Race", "RaceError", "declare", "detect"]
+__all__ = [
+    "Operation",
+    "Race",
+    "RaceError",
+    "Redundant",
+    "declare",
+    "detect",
+    "redundant",
+]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _log = logging.getLogger("pystreams.races")
+
+
+def _with_place(text: str, what: Operation | Redundant) -> str:
+    """Add where it is, and the line of the program."""
+    if what.filename is None or what.line is None:
+        return text
+    text += f'\n  File "{what.filename}", line {what.line}, in {what.function}'
+    line = linecache.getline(what.filename, what.line).strip()
+    return f"{text}\n    {line}" if line else text
 
 
 @dataclass(frozen=True)
@@ -71,16 +88,9 @@ class Operation:
             kind, index, handle = self.stream
             where = f"stream {handle:#x} of {kind}:{index}"
         verb = "write" if self.writes else "read"
-        lines = [f"{verb} by {self.name}, on {where}, thread {self.thread}"]
-        if self.filename is not None and self.line is not None:
-            lines.append(
-                f'  File "{self.filename}", line {self.line}, in '
-                f"{self.function}"
-            )
-            text = linecache.getline(self.filename, self.line).strip()
-            if text:
-                lines.append(f"    {text}")
-        return "\n".join(lines)
+        return _with_place(
+            f"{verb} by {self.name}, on {where}, thread {self.thread}", self
+        )
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,8 @@ class RaceError(RuntimeError):
 _lock = threading.RLock()
 _actions: list[Action] = []
 _reported: set[tuple[object, ...]] = set()
+# How many redundant() blocks there are.
+_counting = 0
 
 
 def _expression_of(stream: tuple[str, int, int]) -> str:
@@ -222,6 +234,62 @@ def detect(action: Action = "raise") -> Iterator[None]:
         yield
     finally:
         _end(action)
+
+
+@dataclass(frozen=True)
+class Redundant:
+    """A wait of the program that ordered nothing new, whenever it was made."""
+
+    #: "wait", of a stream, or "synchronize", of the host.
+    name: str
+    #: How often it was made.
+    count: int
+    filename: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Two or three lines: what, where, and the line of the program."""
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return _with_place(f"{self.name}, {times}", self)
+
+
+@contextmanager
+def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
+    """redundant(action="raise")
+
+    Do what detect(action) does, and fill the list that the block is given,
+    when it ends, with the waits that ordered nothing new: calls of wait_event,
+    wait_stream, Event.wait and synchronize for work that was ordered before
+    already, or known to be done.
+
+    Calls from one line of the program count as one, and a line is left out if
+    one of its calls was needed.  Work of other libraries is known only if it
+    is declared: a wait for other work looks redundant.  Of blocks that
+    overlap, each lists the waits since the first began.
+
+    Raises what detect() raises.
+    """
+    global _counting
+    found: list[Redundant] = []
+    with detect(action):
+        with _lock:
+            if _counting == 0:
+                _C.races_count_waits(True)
+            _counting += 1
+        try:
+            yield found
+        finally:
+            with _lock:
+                found += [
+                    Redundant(name, count, filename, line, function)
+                    for (name, filename, line, function), count in (
+                        _C.races_redundant()
+                    )
+                ]
+                _counting -= 1
+                if _counting == 0:
+                    _C.races_count_waits(False)
 
 
 def _range_of(memory: Any) -> tuple[int, int]:

@@ -22,6 +22,7 @@ enum ps_thread_word {
     PS_THREAD_CURRENTS,
     PS_THREAD_WORKER,
     PS_THREAD_TRACING,
+    PS_THREAD_IMPLIED,
     PS_THREAD_OWN,
     PS_THREAD_WORDS,
 };

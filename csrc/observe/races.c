@@ -128,6 +128,24 @@ ps_moment_unref(struct ps_moment *moment)
     }
 }
 
+/* Whether who has the clock knows the moment, and so what streams do before
+ * it; who is the stream with the index itself, or HOST. */
+static bool
+clock_covers(const struct clock *clock, int who,
+             const struct ps_moment *moment)
+{
+    int actor = moment->actor, i = 1;
+    int count = moment->clock != NULL ? moment->clock->count : 0;
+    if (actor != who && clock_at(clock, actor) < moment->number) {
+        return false;
+    }
+    while (i < count &&
+           (i == who || clock_at(clock, i) >= moment->clock->at[i])) {
+        i++;
+    }
+    return i >= count;
+}
+
 static bool
 clock_join_moment(struct clock **clock, const struct ps_moment *moment)
 {
@@ -148,6 +166,8 @@ struct actor {
     struct clock *clock; /* of what its next operation comes after */
     uint64_t learned;    /* how much of what the host knows is in it */
     unsigned capture;    /* that it is part of, or 0 */
+    /* Whether all of it was known when its moment was last asked for. */
+    bool was_known;
 };
 
 static struct actor *actors;
@@ -314,20 +334,28 @@ is_current(const struct ps_moment *moment)
     return moment != NULL && moment->start == starts;
 }
 
+/* The moment that the actor has reached, which borrows the actor's clock. */
+static struct ps_moment
+moment_now(int index)
+{
+    const struct actor *actor = &actors[index];
+    return (struct ps_moment){
+        .refs = 1,
+        .start = starts,
+        .actor = index,
+        .number = actor->number,
+        .clock = actor->clock,
+        .capture = actor->capture,
+    };
+}
+
 static struct ps_moment *
 moment_of(int index)
 {
     struct ps_moment *moment = malloc(sizeof(*moment));
     if (moment != NULL) {
-        struct actor *actor = &actors[index];
-        *moment = (struct ps_moment){
-            .refs = 1,
-            .start = starts,
-            .actor = index,
-            .number = actor->number,
-            .clock = clock_ref(actor->clock),
-            .capture = actor->capture,
-        };
+        *moment = moment_now(index);
+        clock_ref(moment->clock);
     }
     return moment;
 }
@@ -815,6 +843,17 @@ enter(void)
     return true;
 }
 
+/* Let the stream know what the host knows; false if there is no memory. */
+static bool
+refresh(struct actor *actor)
+{
+    if (actor->learned != host_learned && !clock_join(&actor->clock, host)) {
+        return false;
+    }
+    actor->learned = host_learned;
+    return true;
+}
+
 /* Number the stream's operation; -1 if there is no memory. */
 static int
 begin_operation(const struct ps_actor_name *stream,
@@ -825,11 +864,10 @@ begin_operation(const struct ps_actor_name *stream,
         return -1;
     }
     struct actor *actor = &actors[index];
-    if ((actor->learned != host_learned && !clock_join(&actor->clock, host)) ||
+    if (!refresh(actor) ||
         (callable != NULL && !clock_join_moment(&actor->clock, callable))) {
         return -1;
     }
-    actor->learned = host_learned;
     actor->number++;
     return index;
 }
@@ -974,21 +1012,86 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 
 /* ---- Order ---- */
 
+/* Returns whether the stream did not know the moment; the order of a capture
+ * is always new. */
+static bool
+join(const struct ps_actor_name *stream, const struct ps_moment *moment)
+{
+    int index = is_current(moment) ? actor_of(stream) : -1;
+    if (index < 0) {
+        return true;
+    }
+    struct actor *actor = &actors[index];
+    bool useful = !refresh(actor) || actor->capture != 0 ||
+                  moment->capture != 0 ||
+                  !clock_covers(actor->clock, index, moment);
+    clock_join_moment(&actor->clock, moment);
+    if (moment->capture != 0) {
+        actor->capture = moment->capture;
+    }
+    return useful;
+}
+
 void
 ps_races_wait(const struct ps_actor_name *stream,
               const struct ps_moment *moment)
 {
-    if (moment == NULL || !enter()) {
-        return;
-    }
-    int index = is_current(moment) ? actor_of(stream) : -1;
-    if (index >= 0) {
-        clock_join_moment(&actors[index].clock, moment);
-        if (moment->capture != 0) {
-            actors[index].capture = moment->capture;
+    if (enter()) {
+        bool known = is_current(moment) && clock_covers(host, HOST, moment);
+        bool useful = join(stream, moment);
+        unlock();
+        if (useful || !known) {
+            hooks->waited("wait", useful);
         }
     }
-    unlock();
+}
+
+void
+ps_races_waited(const struct ps_moment *moment)
+{
+    if (enter()) {
+        bool known = is_current(moment) && clock_covers(host, HOST, moment);
+        unlock();
+        if (known) {
+            hooks->waited("wait", false);
+        }
+    }
+}
+
+/* Whether the host knows the moment, and the callable that runs. */
+static bool
+is_known(const struct ps_moment *moment, const struct ps_moment *callable)
+{
+    return is_current(moment) && moment->capture == 0 &&
+           clock_covers(host, HOST, moment) &&
+           (!is_current(callable) ||
+            clock_covers(callable->clock, HOST, moment));
+}
+
+void
+ps_races_synchronize(const struct ps_moment *moment)
+{
+    struct ps_moment *callable;
+    if (!ps_races_are_on()) {
+        return;
+    }
+    hooks->callable(&callable);
+    if (enter()) {
+        bool known = is_known(moment, callable);
+        unlock();
+        hooks->waited("synchronize", !known);
+    }
+}
+
+void
+ps_races_synchronize_stream(const struct ps_actor_name *stream)
+{
+    if (enter()) {
+        int index = actor_of(stream);
+        bool known = index >= 0 && actors[index].was_known;
+        unlock();
+        hooks->waited("synchronize", !known);
+    }
 }
 
 void
@@ -1001,8 +1104,10 @@ ps_races_reached(const struct ps_moment *moment)
     hooks->callable(&callable);
     if (enter()) {
         if (is_current(moment)) {
-            clock_join_moment(&host, moment);
-            host_learned++;
+            if (!clock_covers(host, HOST, moment)) {
+                clock_join_moment(&host, moment);
+                host_learned++;
+            }
             if (is_current(callable) && callable != moment) {
                 clock_join_moment(&callable->clock, moment);
             }
@@ -1014,9 +1119,19 @@ ps_races_reached(const struct ps_moment *moment)
 struct ps_moment *
 ps_races_moment(const struct ps_actor_name *stream)
 {
-    struct ps_moment *moment = NULL;
+    struct ps_moment *moment = NULL, *callable;
+    if (!ps_races_are_on()) {
+        return NULL;
+    }
+    hooks->callable(&callable);
     if (enter()) {
-        moment = moment_of_stream(stream);
+        int index = actor_of(stream);
+        if (index >= 0) {
+            struct actor *actor = &actors[index];
+            const struct ps_moment now = moment_now(index);
+            actor->was_known = is_known(&now, callable);
+            moment = actor->was_known ? NULL : moment_of(index);
+        }
         unlock();
     }
     return moment;
@@ -1248,7 +1363,10 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
     }
     struct ps_moment *earlier =
         moment_get(&launches, stream->runtime, executable);
-    ps_races_wait(stream, earlier);
+    if (earlier != NULL && enter()) {
+        join(stream, earlier);
+        unlock();
+    }
     ps_moment_unref(earlier);
     ps_status status = ps_races_operation(
         stream, "graph launch", graph != NULL ? graph->list : NULL,

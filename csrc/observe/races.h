@@ -65,6 +65,8 @@ struct ps_races_hooks {
     /* Whether the calling thread runs a callable, and the moment of it: NULL
      * if nothing looked when it was queued. */
     bool (*callable)(struct ps_moment **moment);
+    /* The program's call waits: whether that orders anything new. */
+    void (*waited)(const char *operation, bool useful);
 };
 
 /* Start with empty clocks; the hooks live as long as the process.  After
@@ -79,15 +81,25 @@ ps_status
 ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                    const struct ps_access *accesses, int count);
 
-/* The stream waits for the moment; NULL is none. */
+/* The stream waits for the moment; NULL: an unknown one. */
 void ps_races_wait(const struct ps_actor_name *stream,
                    const struct ps_moment *moment);
+
+/* A stream was made to wait for the moment.  Core calls no backend if it knows
+ * that the moment has been reached; the host knows then, too, and this alone
+ * counts the wait. */
+void ps_races_waited(const struct ps_moment *moment);
+
+/* The host is to synchronize with the moment, or with the stream, which may
+ * have been queried for that; NULL: an unknown one. */
+void ps_races_synchronize(const struct ps_moment *moment);
+void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 
 /* The host knows that the moment has been reached. */
 void ps_races_reached(const struct ps_moment *moment);
 
 /* The moment after what the stream, or each stream of the device, has now;
- * NULL if there is none, or no memory. */
+ * NULL if there is none that is not known, or no memory. */
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);

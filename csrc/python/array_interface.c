@@ -43,7 +43,7 @@ wait_for_producer(struct ps_device *device, struct ps_stream *stream,
         return -1;
     }
     struct ps_stream *ours = handshake_stream(device, stream);
-    int result = stream_wait_stream(ours, theirs);
+    int result = stream_imply_wait(ours, theirs);
     stream_release(ours);
     stream_release(theirs);
     return result;

@@ -323,7 +323,7 @@ follow(struct span *span, struct ps_stream *stream)
         return 0;
     }
     struct ps_stream *current = ps_stream_ref(current_stream_of(device));
-    int result = stream_wait_stream(stream, current);
+    int result = stream_imply_wait(stream, current);
     stream_release(current);
     return result;
 }

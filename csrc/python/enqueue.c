@@ -3,6 +3,7 @@
 #include "enqueue.h"
 
 #include "errors.h"
+#include "races.h"
 #include "submit.h"
 #include "wait.h"
 
@@ -48,4 +49,13 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
     return zero_or_raise(runtime, "Stream.wait_stream", status);
+}
+
+int
+stream_imply_wait(struct ps_stream *stream, struct ps_stream *other)
+{
+    imply_begin();
+    int result = stream_wait_stream(stream, other);
+    imply_end();
+    return result;
 }

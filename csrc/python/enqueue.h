@@ -10,6 +10,9 @@
  * exception. */
 int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
+/* Likewise, for a wait that the program did not ask for. */
+int stream_imply_wait(struct ps_stream *stream, struct ps_stream *other);
+
 /* Wait, with the GIL released, until a full queue has room or a signal handler
  * raises.  PS_SUCCESS: try again; otherwise a status to raise. */
 ps_status wait_for_room(struct ps_stream *stream);

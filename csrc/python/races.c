@@ -49,18 +49,24 @@ is_of_package(PyCodeObject *code)
                                                   0, PY_SSIZE_T_MAX, -1) == 1;
 }
 
-/* The innermost function that is the program's own. */
-static void
-find_place(struct description *description)
+#if PY_VERSION_HEX < 0x030B0000
+#define PyFrame_GetLasti(frame) ((frame)->f_lasti)
+#endif
+
+/* The innermost function that is the program's own, and the line that it is
+ * at; NULL if there is none. */
+static PyCodeObject *
+find_place(int *line)
 {
+    PyCodeObject *found = NULL;
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
     while (frame != NULL) {
         PyCodeObject *code = PyFrame_GetCode(frame);
         PyFrameObject *back = NULL;
         if (!is_of_package(code)) {
-            description->code = code;
-            description->line = PyFrame_GetLineNumber(frame);
+            found = code;
+            *line = PyFrame_GetLineNumber(frame);
         }
         else {
             Py_DECREF(code);
@@ -69,6 +75,7 @@ find_place(struct description *description)
         Py_DECREF(frame);
         frame = back;
     }
+    return found;
 }
 
 static struct ps_description *
@@ -84,7 +91,7 @@ describe(const char *operation)
             sizeof(description->operation) - 1);
     description->thread = PyThread_get_thread_ident();
     struct saved_exception saved = exception_save();
-    find_place(description);
+    description->code = find_place(&description->line);
     /* Without memory a place may not be found. */
     PyErr_Clear();
     exception_restore(saved);
@@ -152,6 +159,140 @@ found(const struct ps_race *race)
     return status;
 }
 
+/* ---- Waits that order nothing new ---- */
+
+/* How often a place of the program made a wait; whether that ever ordered
+ * anything new. */
+struct tally {
+    long long count;
+    bool useful;
+};
+
+/* A call of the program: a shortcut to its place. */
+struct call {
+    PyCodeObject *code;
+    int offset;
+    const char *operation;
+    Py_ssize_t place;
+};
+
+enum { CALLS = 512 };
+
+/* The GIL guards them: the indices of tallies by (operation, file, line,
+ * function), so that code which is made anew takes no more room. */
+static PyObject *places;
+static struct tally *tallies;
+static Py_ssize_t tally_room;
+static struct call calls[CALLS];
+static atomic_bool counting;
+
+static struct call *
+call_slot(PyCodeObject *code, int offset)
+{
+    return &calls[((uintptr_t)code / 16 + (unsigned)offset) % CALLS];
+}
+
+static void
+forget_waits(void)
+{
+    for (int i = 0; i < CALLS; i++) {
+        Py_CLEAR(calls[i].code);
+    }
+    Py_CLEAR(places);
+    free(tallies);
+    tallies = NULL;
+    tally_room = 0;
+}
+
+/* The index of the place's tally; -1 with an exception. */
+static Py_ssize_t
+tally_of(PyObject *place)
+{
+    PyObject *index = PyDict_GetItemWithError(places, place);
+    if (index != NULL || PyErr_Occurred()) {
+        return index != NULL ? PyLong_AsSsize_t(index) : -1;
+    }
+    Py_ssize_t made = PyDict_Size(places);
+    if (made == tally_room) {
+        Py_ssize_t room = made > 0 ? 2 * made : 64;
+        struct tally *grown =
+            realloc(tallies, (size_t)room * sizeof(*tallies));
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        tallies = grown;
+        tally_room = room;
+    }
+    tallies[made] = (struct tally){0};
+    index = PyLong_FromSsize_t(made);
+    if (index == NULL || PyDict_SetItem(places, place, index) < 0) {
+        made = -1;
+    }
+    Py_XDECREF(index);
+    return made;
+}
+
+/* The index of the tally of the line that the frame is at; -1 with an
+ * exception. */
+static Py_ssize_t
+tally_at(const char *operation, PyFrameObject *frame, PyCodeObject *code)
+{
+    PyObject *place =
+        Py_BuildValue("(sOiO)", operation, code->co_filename,
+                      PyFrame_GetLineNumber(frame), code->co_name);
+    Py_ssize_t index = place != NULL ? tally_of(place) : -1;
+    Py_XDECREF(place);
+    return index;
+}
+
+/* Count a wait of the frame's call; false if the frame is the package's. */
+static bool
+count_call(const char *operation, bool useful, PyFrameObject *frame)
+{
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    int offset = PyFrame_GetLasti(frame);
+    struct call *call = call_slot(code, offset);
+    bool known = call->code == code && call->offset == offset &&
+                 call->operation == operation;
+    bool counted = known || !is_of_package(code);
+    if (counted && !known) {
+        Py_ssize_t place = tally_at(operation, frame, code);
+        if (place >= 0) {
+            Py_XSETREF(call->code, (PyCodeObject *)Py_NewRef(code));
+            *call = (struct call){code, offset, operation, place};
+            known = true;
+        }
+    }
+    /* A collection may have ended the run meanwhile. */
+    if (known && call->place < tally_room) {
+        tallies[call->place].count++;
+        tallies[call->place].useful |= useful;
+    }
+    Py_DECREF(code);
+    return counted;
+}
+
+/* Without memory a wait is not counted. */
+static void
+note_wait(const char *operation, bool useful)
+{
+    if (!counting || ps_thread_word(PS_THREAD_IMPLIED) != NULL) {
+        return;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    struct saved_exception saved = exception_save();
+    PyFrameObject *frame = places != NULL ? PyEval_GetFrame() : NULL;
+    Py_XINCREF(frame);
+    while (frame != NULL) {
+        bool counted = count_call(operation, useful, frame);
+        Py_SETREF(frame, counted ? NULL : PyFrame_GetBack(frame));
+    }
+    PyErr_Clear();
+    exception_restore(saved);
+    PyGILState_Release(gil);
+}
+
 static bool
 is_internal(void)
 {
@@ -164,9 +305,37 @@ static const struct ps_races_hooks hooks = {
     .found = found,
     .is_internal = is_internal,
     .callable = callable_moment,
+    .waited = note_wait,
 };
 
 /* ---- What the table does not see ---- */
+
+void
+races_trace(enum ps_trace_kind kind, struct ps_device *device,
+            ps_handle handle)
+{
+    struct ps_actor_name name = {device->runtime->index, device->index,
+                                 handle};
+    if (kind == PS_TRACE_STREAM_CREATION) {
+        ps_races_forget_stream(&name);
+        return;
+    }
+    if (kind == PS_TRACE_STREAM_SYNCHRONIZATION) {
+        ps_races_synchronize_stream(&name);
+        return;
+    }
+    struct ps_moment *moment =
+        kind == PS_TRACE_DEVICE_SYNCHRONIZATION
+            ? ps_races_device_moment(name.runtime, name.device)
+            : ps_races_recorded(name.runtime, handle);
+    if (kind == PS_TRACE_EVENT_WAIT) {
+        ps_races_waited(moment);
+    }
+    else {
+        ps_races_synchronize(moment);
+    }
+    ps_moment_unref(moment);
+}
 
 struct ps_moment *
 moment_of_work(const struct work *work)
@@ -258,7 +427,7 @@ races_start(PyObject *Py_UNUSED(module), PyObject *args)
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
         observe_backends();
-        trace_streams(true);
+        trace_races(true, counting);
     }
     Py_RETURN_NONE;
 }
@@ -267,11 +436,46 @@ static PyObject *
 races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     if (ps_races_are_on()) {
-        trace_streams(false);
+        trace_races(false, false);
         ps_races_stop();
         observe_backends();
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *
+races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
+{
+    forget_waits();
+    atomic_store(&counting, false);
+    if (on == Py_True) {
+        if ((places = PyDict_New()) == NULL) {
+            return NULL;
+        }
+        atomic_store(&counting, true);
+    }
+    trace_races(ps_races_are_on(), ps_races_are_on() && counting);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *list = PyList_New(0), *place, *index;
+    Py_ssize_t at = 0;
+    while (list != NULL && places != NULL &&
+           PyDict_Next(places, &at, &place, &index)) {
+        struct tally *tally = &tallies[PyLong_AsSsize_t(index)];
+        if (tally->useful) {
+            continue;
+        }
+        PyObject *pair = Py_BuildValue("(OL)", place, tally->count);
+        if (pair == NULL || PyList_Append(list, pair) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+    }
+    return list;
 }
 
 static int
@@ -341,6 +545,12 @@ PyMethodDef races_functions[] = {
              "program's."),
     FUNCTION("races_stop", races_stop, METH_NOARGS, "/",
              "Look for races no more."),
+    FUNCTION("races_count_waits", races_count_waits, METH_O, "on, /",
+             "Start to count the program's waits by place, or forget the "
+             "counts."),
+    FUNCTION("races_redundant", races_redundant, METH_NOARGS, "/",
+             "Return ((operation, file, line, function), count) for each "
+             "place whose waits all ordered\nnothing new."),
     FUNCTION("races_declare", races_declare, METH_VARARGS,
              "stream, operation, accesses, /",
              "Take note of accesses, each (address, nbytes, writes), by work "

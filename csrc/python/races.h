@@ -3,6 +3,8 @@
 #define PYSTREAMS_PYTHON_RACES_H
 
 #include "../core/stream.h"
+#include "../core/thread.h"
+#include "../core/trace.h"
 #include "../observe/races.h"
 
 #include "module.h"
@@ -16,6 +18,29 @@ struct ps_actor_name actor_name(const struct ps_stream *stream);
 
 /* What the work consists of so far; NULL if nothing looks for races. */
 struct ps_moment *moment_of_work(const struct work *work);
+
+/* A traced call that concerns the detector. */
+void races_trace(enum ps_trace_kind kind, struct ps_device *device,
+                 ps_handle handle);
+
+/* Between the two, the calling thread waits for what no program asked it to
+ * wait for: races.redundant() does not list that. */
+static inline void
+imply_begin(void)
+{
+    static const char implied;
+    if (ps_races_are_on()) {
+        ps_thread_set_word(PS_THREAD_IMPLIED, &implied);
+    }
+}
+
+static inline void
+imply_end(void)
+{
+    if (ps_thread_word(PS_THREAD_IMPLIED) != NULL) {
+        ps_thread_set_word(PS_THREAD_IMPLIED, NULL);
+    }
+}
 
 /* The host accesses memory, or the callable that this thread runs does; -1
  * with an exception. */

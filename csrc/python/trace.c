@@ -4,14 +4,15 @@
 #include "trace.h"
 
 #include "../core/thread.h"
-#include "../observe/races.h"
 
 #include "errors.h"
+#include "races.h"
 
 /* The GIL guards them. */
 static PyObject *dispatch;
 static int wanted[PS_TRACE_KINDS];
-static bool streams_traced;
+/* The kinds that the race detector needs. */
+static atomic_uint for_races;
 
 /* Report an event that the callbacks could not be called for. */
 static void
@@ -49,16 +50,12 @@ void
 trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
            uintptr_t second)
 {
-    if (kind == PS_TRACE_STREAM_CREATION) {
-        struct ps_actor_name name = {device->runtime->index, device->index,
-                                     first};
-        ps_races_forget_stream(&name);
-        if (wanted[kind] == 0) {
-            return;
-        }
+    if (atomic_load(&for_races) >> kind & 1) {
+        races_trace(kind, device, first);
     }
     /* The calls of a callback itself are not traced. */
-    if (ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
+    if (wanted[kind] == 0 || ps_thread_word(PS_THREAD_TRACING) != NULL ||
+        is_finalizing()) {
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -75,7 +72,7 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
 static void
 set_kinds(void)
 {
-    unsigned all = streams_traced ? 1u << PS_TRACE_STREAM_CREATION : 0;
+    unsigned all = atomic_load(&for_races);
     for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
         all |= wanted[kind] > 0 ? 1u << kind : 0;
     }
@@ -83,9 +80,14 @@ set_kinds(void)
 }
 
 void
-trace_streams(bool on)
+trace_races(bool streams, bool waits)
 {
-    streams_traced = on;
+    atomic_store(&for_races,
+                 (unsigned)streams << PS_TRACE_STREAM_CREATION |
+                     (unsigned)waits << PS_TRACE_EVENT_WAIT |
+                     (unsigned)waits << PS_TRACE_EVENT_SYNCHRONIZATION |
+                     (unsigned)waits << PS_TRACE_STREAM_SYNCHRONIZATION |
+                     (unsigned)waits << PS_TRACE_DEVICE_SYNCHRONIZATION);
     set_kinds();
 }
 

@@ -10,7 +10,8 @@
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
 
-/* Whether streams that are made begin a life for the race detector. */
-void trace_streams(bool on);
+/* Whether the race detector is to know which streams are made, and what is
+ * waited for. */
+void trace_races(bool streams, bool waits);
 
 #endif

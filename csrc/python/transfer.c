@@ -14,6 +14,7 @@
 #include "current.h"
 #include "enqueue.h"
 #include "errors.h"
+#include "races.h"
 #include "stream.h"
 #include "submit.h"
 #include "wait.h"
@@ -105,6 +106,16 @@ check_may_wait_for_copy(const struct work *work)
         status);
 }
 
+/* Wait although the program did not ask for that. */
+static ps_status
+imply_wait_for(const struct work *work)
+{
+    imply_begin();
+    ps_status status = wait_for_work(work, NO_TIMEOUT);
+    imply_end();
+    return status;
+}
+
 static int
 run_copy(struct transfer *transfer, struct span *to, struct span *from,
          bool wait)
@@ -122,7 +133,7 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         status, transfer->stream,
         copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));
     if (status == PS_SUCCESS && wait) {
-        status = wait_for_work(&work, NO_TIMEOUT);
+        status = imply_wait_for(&work);
         if (status == PS_RAISED) {
             /* A signal ended the wait; the copy is still running. */
             if (begin_use(transfer) == PS_SUCCESS) {
@@ -204,12 +215,12 @@ copy_between_devices(struct span *to, struct span *from, bool wait)
     struct ps_stream *theirs = work_stream(from, NULL);
     struct ps_stream *ours = work_stream(to, NULL);
     struct transfer transfer = {theirs, to->block, from->block};
-    int result = stream_wait_stream(theirs, ours);
+    int result = stream_imply_wait(theirs, ours);
     if (result == 0) {
         result = run_copy(&transfer, to, from, wait);
     }
     if (result == 0) {
-        result = stream_wait_stream(ours, theirs);
+        result = stream_imply_wait(ours, theirs);
     }
     stream_release(ours);
     stream_release(theirs);
@@ -297,7 +308,7 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
         return 0;
     }
     if (stream != NULL) {
-        return stream_wait_stream(stream, user);
+        return stream_imply_wait(stream, user);
     }
     if (is_own_stream(user)) {
         /* The work queued before the callable has completed. */
@@ -308,7 +319,7 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
         .device = user->device,
         .stream = user,
     };
-    status = wait_for_work(&work, NO_TIMEOUT);
+    status = imply_wait_for(&work);
     return zero_or_raise(user->device->runtime, work.operation, status);
 }
 

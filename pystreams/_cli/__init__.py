@@ -129,6 +129,11 @@ def parser() -> Parser:
         action="store_true",
         help="log each pair of places, and go on",
     )
+    races.add_argument(
+        "--redundant",
+        action="store_true",
+        help="list the waits that ordered nothing new at the end",
+    )
     races.add_argument("script", metavar="SCRIPT.PY")
     races.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT"
@@ -148,8 +153,17 @@ def run_program(options: argparse.Namespace) -> int:
     logging.basicConfig(format="%(name)s: %(message)s")
     sys.argv = [options.script, *options.arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(options.script))
-    with races.detect("warn" if options.warn else "raise"):
+    action = "warn" if options.warn else "raise"
+    if not options.redundant:
+        with races.detect(action):
+            runpy.run_path(options.script, run_name="__main__")
+        return 0
+    with races.redundant(action) as waits:
         runpy.run_path(options.script, run_name="__main__")
+    if waits:
+        print("waits that ordered nothing new:")
+    for wait in waits:
+        print(wait)
     return 0
 
 

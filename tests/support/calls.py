@@ -478,13 +478,19 @@ def races_found(world):
     """Two accesses that race, and are declared."""
 
     def call():
-        with races.detect(found.append):
+        with races.redundant(found.append) as waits:
             races.declare(world.stream, writes=[(4096, 8)])
             races.declare(world.other, reads=[(4096, 8)])
+            world.stream.synchronize()
+            world.stream.synchronize()
+        for wait in waits:
+            str(wait)
 
     def stop():
         """Without memory a with block may not end."""
         races._actions.clear()
+        races._counting = 0
+        _C.races_count_waits(False)
         _C.races_stop()
 
     found = []
@@ -771,7 +777,8 @@ CASES = {
     "raw_stream_create": raw_stream,
     "raw_stream_destroy": raw_stream_destroy,
     "races_start races_stop races_declare races.detect races.declare "
-    "races.Race races.Operation": races_found,
+    "races.Race races.Operation races_count_waits races_redundant "
+    "races.redundant races.Redundant": races_found,
     "set_trace trace.subscribe": set_trace,
     "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
     "pystreams.wait": wait_some,

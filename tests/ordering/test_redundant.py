@@ -1,0 +1,254 @@
+"""races.redundant: the waits that order nothing new are listed, and no other
+one is."""
+
+import inspect
+
+import pytest
+from captures import Capture, replay
+from deadlines import LONG
+
+import pystreams
+from pystreams import races
+from pystreams.cuda._graphs import Graph
+
+SIZE = 64
+
+
+class Two:
+    """Two streams of a device; the first has work."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.a, self.b = backend.stream(), backend.stream()
+        self.x = backend.empty(SIZE)
+        backend.synchronize()
+
+    def work(self, stream=None):
+        self.x.fill_(1, stream=stream or self.a)
+
+
+@pytest.fixture
+def two(backend):
+    return Two(backend)
+
+
+WAITS = {
+    "wait_stream": lambda two, event: two.b.wait_stream(two.a),
+    "wait_event": lambda two, event: two.b.wait_event(event),
+    "Event.wait": lambda two, event: event.wait(two.b),
+    "Stream.synchronize": lambda two, event: two.a.synchronize(),
+    "Stream.synchronize(timeout)": lambda two, event: two.a.synchronize(LONG),
+    "Event.synchronize": lambda two, event: event.synchronize(),
+    "device": lambda two, event: two.backend.synchronize(),
+}
+BY_STREAMS = {"wait_stream", "wait_event", "Event.wait"}
+
+
+def listed(found):
+    return [(wait.name, wait.count) for wait in found]
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_wait_that_is_needed(two, wait):
+    with races.redundant() as found:
+        for _ in range(3):
+            two.work()
+            event = two.a.record_event()
+            wait(two, event)
+            two.work()
+    assert listed(found) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(a, b) for a in WAITS for b in WAITS if a != b]
+)
+def test_a_wait_after_another(two, first, second):
+    """It is not needed if both are a stream's, or the host knows by the first
+    that the work is done; that a stream waits tells the host nothing."""
+    with races.redundant() as found:
+        for _ in range(3):
+            two.work()
+            event = two.a.record_event()
+            WAITS[first](two, event)
+            WAITS[second](two, event)
+    if first in BY_STREAMS and second not in BY_STREAMS:
+        assert listed(found) == []
+    elif second in BY_STREAMS:
+        assert listed(found) == [("wait", 3)]
+    else:
+        assert listed(found) == [("synchronize", 3)]
+
+
+def test_twice_from_one_place(two):
+    """The first of each pair is needed."""
+    with races.redundant() as found:
+        two.work()
+        for _ in range(2):
+            two.b.wait_stream(two.a)
+            two.a.synchronize()
+    assert listed(found) == []
+
+
+def test_needed_once(two):
+    with races.redundant() as found:
+        two.work()
+        two.a.synchronize()
+        for again in range(5):
+            if again == 3:
+                two.work()
+            two.b.wait_stream(two.a)
+    assert listed(found) == []
+
+
+def test_its_place(two):
+    with races.redundant() as found:
+        two.b.wait_stream(two.a)
+        line = inspect.currentframe().f_lineno - 1
+    (wait,) = found
+    assert (wait.filename, wait.line) == (__file__, line)
+    assert wait.function == "test_its_place"
+    assert str(wait).splitlines() == [
+        "wait, once",
+        f'  File "{__file__}", line {line}, in test_its_place',
+        "    two.b.wait_stream(two.a)",
+    ]
+
+
+def test_by_a_third_stream(two):
+    third = two.backend.stream()
+    with races.redundant() as found:
+        two.work()
+        third.wait_stream(two.a)
+        two.b.wait_stream(third)
+        two.b.wait_stream(two.a)
+    assert [wait.line for wait in found] == [
+        inspect.currentframe().f_lineno - 2
+    ]
+
+
+def test_its_own_stream(two):
+    with races.redundant() as found:
+        two.work()
+        two.a.wait_event(two.a.record_event())
+    assert listed(found) == [("wait", 1)]
+
+
+def test_what_the_library_waits_for(two):
+    """Copies that block, and exports, wait themselves."""
+    host = pystreams.Buffer(SIZE, device="cpu")
+    with races.redundant() as found, two.a:
+        two.x.tobytes()
+        two.x.copy_(bytes(SIZE))
+        host.__dlpack__()
+        if two.backend.name == "cuda":
+            with two.b:
+                assert two.x.__cuda_array_interface__
+    assert listed(found) == []
+
+
+def test_copies_between_devices(two_cuda):
+    one, other = two_cuda.empty(SIZE, 0), two_cuda.empty(SIZE, 1)
+    two_cuda.synchronize()
+    with races.redundant() as found:
+        other.copy_(one)
+        other.copy_(one)
+    assert listed(found) == []
+
+
+def test_work_of_before(two):
+    """What an event is of, that was recorded before, is not known."""
+    two.work()
+    with two.backend.hold(two.a):
+        event = two.a.record_event()
+        with races.redundant() as found:
+            two.b.wait_event(event)
+    assert listed(found) == []
+
+
+def test_a_query_tells(two):
+    with races.redundant() as found:
+        two.work()
+        while not two.a.query():
+            pass
+        two.a.synchronize()
+    assert listed(found) == [("synchronize", 1)]
+
+
+def test_a_callable(two):
+    """It knows what was done when it was queued, and what it waits for."""
+
+    def run():
+        two.b.synchronize()
+        two.b.synchronize()
+
+    with races.redundant() as found:
+        two.work(two.b)
+        two.a.submit(run).result(LONG)
+    assert listed(found) == [("synchronize", 1)]
+
+
+def test_a_capture(cuda):
+    """Waits that fork and join a capture make its graph."""
+    two, graph = Two(cuda), Graph(cuda.type)
+    with races.redundant() as found:
+        with Capture(graph, two.a):
+            two.b.wait_stream(two.a)
+            two.work(two.b)
+            two.a.wait_stream(two.b)
+        replay(graph, two.a)
+        two.a.synchronize()
+    assert listed(found) == []
+
+
+def test_what_races_is_reported(two):
+    with pytest.raises(races.RaceError), races.redundant() as found:
+        two.b.synchronize()
+        two.work()
+        two.work(two.b)
+    assert listed(found) == [("synchronize", 1)]
+
+
+def test_overlapping_blocks(two):
+    with races.redundant() as outer:
+        two.b.synchronize()
+        with races.redundant() as inner:
+            two.a.synchronize()
+        two.a.synchronize()
+    assert (len(outer), len(inner)) == (3, 2)
+    with races.redundant() as found:
+        pass
+    assert listed(found) == []
+
+
+def test_outside_of_it_nothing_is_counted(two):
+    with races.detect():
+        two.b.synchronize()
+        with races.redundant() as found:
+            pass
+    assert listed(found) == []
+
+
+def test_code_that_is_made_anew(two):
+    """It is one place, however often it is compiled."""
+    with races.redundant() as found:
+        for _ in range(1000):
+            exec(compile("two.b.synchronize()", "made", "exec"), {"two": two})
+    assert listed(found) == [("synchronize", 1000)]
+
+
+def test_the_command(run_python, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import pystreams\n"
+        'a, b = pystreams.Stream("cpu"), pystreams.Stream("cpu")\n'
+        "b.wait_stream(a)\n"
+    )
+    program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
+    done = run_python(program, "races", "--redundant", path)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "waits that ordered nothing new:",
+        "wait, once",
+        f'  File "{path}", line 3, in <module>',
+        "    b.wait_stream(a)",
+    ]
