@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../core/mailbox.h"
+#include "../core/thread.h"
 #include "../core/trace.h"
 #include "../observe/races.h"
 
@@ -68,6 +69,21 @@ synchronize(const struct work *work, const struct ps_limit *limit)
                                : ps_device_synchronize(work->device, limit);
 }
 
+/* PyErr_CheckSignals, for handlers that wait for work themselves: those waits
+ * are the program's, whatever they interrupt. */
+static int
+run_handlers(void)
+{
+    const void *own = ps_thread_word(PS_THREAD_OWN);
+    const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
+    ps_thread_set_word(PS_THREAD_OWN, NULL);
+    ps_thread_set_word(PS_THREAD_IMPLIED, NULL);
+    int result = PyErr_CheckSignals();
+    ps_thread_set_word(PS_THREAD_OWN, own);
+    ps_thread_set_word(PS_THREAD_IMPLIED, implied);
+    return result;
+}
+
 /* Whether a signal's handler raised, or forked.  Signals are the main
  * thread's; another one could find the interpreter at its end, and would leave
  * the backend with a wait whose stack is gone. */
@@ -79,7 +95,7 @@ is_disturbed(void *argument)
         return wait->status != PS_SUCCESS;
     }
     PyEval_RestoreThread(wait->thread);
-    if (PyErr_CheckSignals() < 0) {
+    if (run_handlers() < 0) {
         wait->status = PS_RAISED;
     }
     else if (wait->generation != ps_generation()) {
@@ -162,7 +178,7 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
     int64_t start = monotonic_ns(), left = timeout_ns;
     do {
         WITHOUT_GIL(status = slice(what, left < SLICE_NS ? left : SLICE_NS));
-        if (PyErr_CheckSignals() < 0) {
+        if (run_handlers() < 0) {
             return PS_RAISED;
         }
         if (generation != ps_generation()) {

@@ -273,3 +273,44 @@ def test_memory_that_is_used_again(three, found):
             )
             memory.fill_(1, stream=stream)
     assert list(map(str, found)) == []
+
+
+# An allocation waits for memory of which a stream is not done; meanwhile a
+# signal's handler waits for another stream.
+HANDLER = """
+import signal
+import pystreams
+from pystreams import Buffer, cuda, races
+
+def handler(*_):
+    handled.append(c.query())
+
+handled = []
+signal.signal(signal.SIGALRM, handler)
+a, b, c, d = (cuda.Stream() for _ in range(4))
+x = Buffer(64, device="cuda")
+large = Buffer(768 << 10, device="cuda", stream=a)
+cuda.synchronize()
+with cuda.stream(b):
+    cuda._sleep(400_000_000)
+large.record_stream(b)
+del large
+with races.detect():
+    x.fill_(1, stream=c)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    again = Buffer(768 << 10, device="cuda", stream=a)
+    print(handled)
+    x.fill_(2, stream=d)
+"""
+
+
+def test_a_signal_during_a_wait_of_the_library(run_python):
+    """What its handler learns is the program's, whatever it interrupts."""
+    done = run_python(
+        HANDLER,
+        env={
+            "PYSTREAMS_EMULATE_CUDA": "1",
+            "PYSTREAMS_EMULATE_MEMORY": "1MiB",
+        },
+    )
+    assert (done.stderr, done.stdout) == ("", "[True]\n")
