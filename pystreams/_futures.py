@@ -12,6 +12,10 @@ from typing import Any, NoReturn
 
 from . import _C
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
 
 class StreamFuture(_C.FutureBase, Future[Any]):
     """The Future of a callable that Stream.submit queued."""
@@ -29,6 +33,18 @@ class StreamFuture(_C.FutureBase, Future[Any]):
     set_running_or_notify_cancel = _refuse_to_set
     set_result = _refuse_to_set
     set_exception = _refuse_to_set
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Return the callable's result without blocking the event loop.
+
+        Cancelling the await cancels the callable if it has not begun; use
+        asyncio.shield() to keep it.  Raises what result() raises.
+        """
+        if not self.done():
+            from asyncio import wrap_future
+
+            return (yield from wrap_future(self).__await__())
+        return self.result()
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a copy would never complete."""

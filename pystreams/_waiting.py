@@ -89,11 +89,6 @@ def _is_done(obj: _Waitable) -> bool:
         return True
 
 
-def _post(waiters: list[_C.Waiter], token: int, future: object) -> None:
-    for waiter in waiters:
-        waiter.post(token)
-
-
 class Watched(Generic[_W]):
     """Objects that a Waiter watches, each under a token.
 
@@ -106,9 +101,6 @@ class Watched(Generic[_W]):
         self, waiter: _C.Waiter, tokens: Iterator[int], objects: list[_W]
     ) -> None:
         self._waiter = waiter
-        # A Future that is done keeps its callbacks, and so this list, which is
-        # emptied when nothing waits any more.
-        self._waiters = [waiter]
         self._callbacks = []
         self._left: dict[int, _W] = {}
         for obj in objects:
@@ -125,7 +117,7 @@ class Watched(Generic[_W]):
             from functools import partial
 
             self._waiter.expect(token)
-            callback = partial(_post, self._waiters, token)
+            callback = partial(self._waiter.post, token)
             self._callbacks.append((obj, callback))
             obj.add_done_callback(callback)
 
@@ -135,7 +127,6 @@ class Watched(Generic[_W]):
         return [left.pop(token) for token, _ in messages if token in left]
 
     def close(self) -> None:
-        self._waiters.clear()
         while self._callbacks:
             future, callback = self._callbacks[-1]
             with future._condition:

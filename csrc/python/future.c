@@ -479,6 +479,8 @@ call_callbacks(FutureObject *self)
     struct snapshot snapshot;
     PyObject *exit = NULL;
     snapshot_take(&snapshot, &self->callbacks);
+    /* What waits by a callback is not kept for as long as the Future is. */
+    Py_CLEAR(self->callbacks);
     for (Py_ssize_t i = 0; i < snapshot.count; i++) {
         if (call_callback(snapshot.items[i], (PyObject *)self) < 0) {
             Py_XSETREF(exit, take_exception());

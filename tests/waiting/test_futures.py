@@ -292,6 +292,34 @@ def test_run_in_executor(backend, stream):
     assert asyncio.run(main()) == [(3, 1), 0, ""]
 
 
+def test_await(stream, block):
+    """A result, an exception, and both again once the Future is done."""
+
+    async def main():
+        good, bad = stream.submit(divmod, 7, 2), stream.submit(divmod, 7, 0)
+        asyncio.get_running_loop().call_soon(block.release)
+        for _ in range(2):
+            assert await good == (3, 1)
+            with pytest.raises(ZeroDivisionError):
+                await bad
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("shielded", [False, True])
+def test_an_await_that_is_cancelled(stream, block, shielded):
+    async def main():
+        future = stream.submit(int)
+        work = asyncio.shield(future) if shielded else future
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(work, 0.01)
+        block.release()
+        await stream
+        return future
+
+    assert asyncio.run(main()).cancelled() is not shielded
+
+
 def test_an_await_that_is_cancelled_cancels_the_callable(stream, block):
     ran = []
 
