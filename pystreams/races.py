@@ -74,6 +74,8 @@ class Operation:
     #: The name of the thread that made the call.
     thread: str
     writes: bool
+    #: Whether a callable of Stream.submit makes it while it runs.
+    in_callable: bool
     filename: str | None
     line: int | None
     function: str | None
@@ -88,8 +90,9 @@ class Operation:
             kind, index, handle = self.stream
             where = f"stream {handle:#x} of {kind}:{index}"
         verb = "write" if self.writes else "read"
+        name = f"{self.name} in a callable" if self.in_callable else self.name
         return _with_place(
-            f"{verb} by {self.name}, on {where}, thread {self.thread}", self
+            f"{verb} by {name}, on {where}, thread {self.thread}", self
         )
 
 
@@ -102,18 +105,22 @@ class Race:
     #: The bytes that both access.
     address: int
     nbytes: int
-    #: The edge that is missing, as a line of code before the second access.
+    #: The edge that is missing, as a line of code before the second access;
+    #: before the submit() of its callable if that makes it.
     missing: str
 
     def __str__(self) -> str:
         first = textwrap.indent(str(self.first), "    ")
         second = textwrap.indent(str(self.second), "    ")
+        place = "the second"
+        if self.second.in_callable:
+            place = "the submit() of the second's callable"
         return (
             f"nothing orders two accesses to {self.nbytes} bytes at "
             f"{self.address:#x}:\n"
             f"  first\n{first}\n"
             f"  second\n{second}\n"
-            f"  missing, before the second\n    {self.missing}"
+            f"  missing, before {place}\n    {self.missing}"
         )
 
 
@@ -133,15 +140,18 @@ _reported: set[tuple[object, ...]] = set()
 _counting = 0
 
 
-def _expression_of(stream: tuple[str, int, int]) -> str:
-    """Return what the program calls a stream in its innermost function."""
+def _expression_of(stream: tuple[str, int, int], place: Operation) -> str:
+    """Return what the program calls a stream where the operation is queued, if
+    that can be seen from its innermost function."""
     kind, index, handle = stream
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     variables: dict[str, object] = {}
-    if frame is not None:
-        variables = {**frame.f_globals, **frame.f_locals}
+    if frame is not None and frame.f_code.co_filename == place.filename:
+        variables = dict(frame.f_globals)
+        if frame.f_code.co_name == place.function and not place.in_callable:
+            variables |= frame.f_locals
     for name, value in variables.items():
         if (
             isinstance(value, Stream)
@@ -159,6 +169,7 @@ def _operation(
     stream: tuple[str, int, int] | None,
     thread: int,
     writes: int,
+    in_callable: int,
     place: tuple[str, int, str] | None,
 ) -> Operation:
     names = {t.ident: t.name for t in threading.enumerate()}
@@ -167,6 +178,7 @@ def _operation(
         stream,
         names.get(thread, str(thread)),
         bool(writes),
+        bool(in_callable),
         *(place or (None, None, None)),
     )
 
@@ -174,11 +186,11 @@ def _operation(
 def _report(first: Any, second: Any, address: int, nbytes: int) -> None:
     one, two = _operation(*first), _operation(*second)
     assert one.stream is not None
-    before = _expression_of(one.stream)
+    before = _expression_of(one.stream, two)
     if two.stream is None:
         missing = f"{before}.synchronize()"
     else:
-        missing = f"{_expression_of(two.stream)}.wait_stream({before})"
+        missing = f"{_expression_of(two.stream, two)}.wait_stream({before})"
     race = Race(one, two, address, nbytes, missing)
     key = tuple((o.name, o.filename, o.line, o.writes) for o in (one, two))
     with _lock:

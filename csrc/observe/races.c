@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool on;
@@ -29,7 +30,12 @@ struct ps_moment {
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* that it is of, or 0 */
-    bool pending;     /* a callable runs there that has not ended */
+    /* A callable runs there that has not ended: it is among the pending ones,
+     * with its turn, and what the host knew, when it was queued. */
+    bool pending;
+    uint64_t turn;
+    struct clock *known;
+    TAILQ_ENTRY(ps_moment) neighbours;
 };
 
 static struct clock *
@@ -124,6 +130,7 @@ ps_moment_unref(struct ps_moment *moment)
 {
     if (moment != NULL && atomic_fetch_sub(&moment->refs, 1) == 1) {
         clock_unref(moment->clock);
+        clock_unref(moment->known);
         free(moment);
     }
 }
@@ -278,12 +285,35 @@ place_of(const struct ps_actor_name *name)
 static struct clock *host;
 static uint64_t host_learned;
 
+/* Operations and callables are numbered as they are queued, too. */
+static uint64_t latest_turn;
+
+/* The moments of callables that were queued and have not ended, in the order
+ * in which they were queued. */
+static TAILQ_HEAD(, ps_moment) pending = TAILQ_HEAD_INITIALIZER(pending);
+
+static bool
+any_pending(void)
+{
+    return !TAILQ_EMPTY(&pending);
+}
+
+/* What all know that may still come: the host's calls, and the callables,
+ * which know no less than the host did when the first was queued. */
+static const struct clock *
+known_to_all(void)
+{
+    const struct ps_moment *first = TAILQ_FIRST(&pending);
+    return first != NULL ? first->known : host;
+}
+
 /* A place that no clock or access can tell from a new one's. */
 static int
 free_place(void)
 {
     for (int i = FIRST_STREAM; i < actor_count; i++) {
-        if (!actors[i].alive && clock_at(host, i) >= actors[i].number) {
+        if (!actors[i].alive &&
+            clock_at(known_to_all(), i) >= actors[i].number) {
             return i;
         }
     }
@@ -375,14 +405,12 @@ struct entry {
     int actor;
     bool writes;
     uint64_t number;
+    uint64_t turn;
     /* What it comes after, if callables were pending, as they may run later
      * than what is queued after them. */
     struct clock *clock;
     struct ps_description *description;
 };
-
-/* The callables that were queued and have not ended. */
-static unsigned pending;
 
 /* Bytes that the same entries are of. */
 struct segment {
@@ -407,6 +435,14 @@ description_drop(struct ps_description *description)
     }
 }
 
+static void
+entry_free(struct entry *entry)
+{
+    description_drop(entry->description);
+    clock_unref(entry->clock);
+    free(entry);
+}
+
 /* Free the entries that are chosen, and return the others. */
 static struct entry *
 entries_without(struct entry *entries, bool (*chosen)(const struct entry *))
@@ -415,9 +451,7 @@ entries_without(struct entry *entries, bool (*chosen)(const struct entry *))
     while ((entry = *link) != NULL) {
         if (chosen(entry)) {
             *link = entry->next;
-            description_drop(entry->description);
-            clock_unref(entry->clock);
-            free(entry);
+            entry_free(entry);
         }
         else {
             link = &entry->next;
@@ -436,11 +470,11 @@ is_any(const struct entry *entry)
 /* Whatever comes knows that it is over; of the host's accesses, callables that
  * are pending do not. */
 static bool
-is_known_to_host(const struct entry *entry)
+is_known_to_all(const struct entry *entry)
 {
     return entry->actor == HOST
-               ? pending == 0
-               : clock_at(host, entry->actor) >= entry->number;
+               ? !any_pending()
+               : clock_at(known_to_all(), entry->actor) >= entry->number;
 }
 
 /* The first segment that ends behind the address. */
@@ -549,6 +583,7 @@ struct actual {
     struct graph *graph; /* whose accesses they are, or NULL */
     int actor;
     uint64_t number;
+    uint64_t turn;
     struct clock *clock;
     bool late; /* within a callable: what comes after may be queued */
     struct ps_description *description;
@@ -595,35 +630,67 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
+/* Whether an access, with its actor, number and clock, may race with a
+ * callable that is pending, while a later one of the actor, which has the
+ * other clock, comes after that. */
+static bool
+outlives(int actor, uint64_t number, const struct clock *clock,
+         const struct clock *later)
+{
+    const struct ps_moment *callable;
+    TAILQ_FOREACH(callable, &pending, neighbours)
+    {
+        if (callable->actor != actor &&
+            clock_at(clock, callable->actor) < callable->number &&
+            clock_at(later, callable->actor) >= callable->number &&
+            clock_at(callable->clock, actor) < number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Note the access instead of those of its actor that say no more. */
 static bool
 entry_note(struct segment *segment, const struct actual *actual)
 {
-    struct entry *entry = segment->entries;
-    while (entry != NULL && (entry->actor != actual->actor ||
-                             entry->writes != actual->access->writes)) {
-        entry = entry->next;
-    }
-    if (entry == NULL) {
-        entry = malloc(sizeof(*entry));
-        if (entry == NULL) {
-            return false;
+    struct entry **link = &segment->entries, *entry;
+    while ((entry = *link) != NULL) {
+        if (entry->actor != actual->actor ||
+            entry->writes != actual->access->writes) {
+            link = &entry->next;
         }
-        entry->next = segment->entries;
-        entry->actor = actual->actor;
-        entry->writes = actual->access->writes;
-        segment->entries = entry;
+        else if (entry->number > actual->number) {
+            if (!outlives(actual->actor, actual->number, actual->clock,
+                          entry->clock)) {
+                return true;
+            }
+            link = &entry->next;
+        }
+        else if (outlives(entry->actor, entry->number, entry->clock,
+                          actual->clock)) {
+            link = &entry->next;
+        }
+        else {
+            *link = entry->next;
+            entry_free(entry);
+        }
     }
-    else if (entry->number > actual->number) {
-        return true;
+    entry = malloc(sizeof(*entry));
+    if (entry == NULL) {
+        return false;
     }
-    else {
-        description_drop(entry->description);
-        clock_unref(entry->clock);
-    }
-    entry->number = actual->number;
-    entry->clock = pending > 0 ? clock_ref(actual->clock) : NULL;
-    entry->description = actual->description;
+    *entry = (struct entry){
+        .next = segment->entries,
+        .actor = actual->actor,
+        .writes = actual->access->writes,
+        .number = actual->number,
+        .turn = actual->turn,
+        .clock = any_pending() ? clock_ref(actual->clock) : NULL,
+        .description = actual->description,
+    };
     atomic_fetch_add(&actual->description->refs, 1);
+    segment->entries = entry;
     return true;
 }
 
@@ -633,7 +700,7 @@ note(const struct actual *actual)
     struct accesses *in = actual->among;
     uintptr_t from = actual->access->begin;
     uintptr_t to = from + actual->access->nbytes;
-    sweep(in, from, to, is_known_to_host);
+    sweep(in, from, to, is_known_to_all);
     if (!split(in, from) || !split(in, to)) {
         return false;
     }
@@ -824,7 +891,7 @@ ps_races_stop(void)
     actor_count = actor_room = 0;
     clock_unref(host);
     host = NULL;
-    pending = 0;
+    TAILQ_INIT(&pending);
     unlock();
 }
 
@@ -872,29 +939,32 @@ begin_operation(const struct ps_actor_name *stream,
     return index;
 }
 
-/* Look for races of the accesses; what is found first stays alive until it is
- * released. */
+/* Look for races of the access: a race, its operations in the order in which
+ * they were queued, and the description that the caller releases. */
 static bool
 look(const struct actual *actual, struct ps_race *race,
-     struct ps_actor_name names[2])
+     struct ps_actor_name names[2], struct ps_description **found)
 {
     const struct entry *entry = find_race(actual, &race->begin, &race->nbytes);
     if (entry == NULL) {
         return false;
     }
     race->nbytes -= race->begin;
-    race->first =
-        (struct ps_operation){entry->description, NULL, entry->writes};
-    race->second = (struct ps_operation){actual->description, NULL,
-                                         actual->access->writes};
+    bool earlier = entry->turn < actual->turn;
+    struct ps_operation *theirs = earlier ? &race->first : &race->second;
+    struct ps_operation *ours = earlier ? &race->second : &race->first;
+    *theirs = (struct ps_operation){entry->description, NULL, entry->writes};
+    *ours = (struct ps_operation){actual->description, NULL,
+                                  actual->access->writes};
     if (entry->actor != HOST) {
         names[0] = actors[entry->actor].name;
-        race->first.stream = &names[0];
+        theirs->stream = &names[0];
     }
     if (actual->actor != HOST) {
         names[1] = actors[actual->actor].name;
-        race->second.stream = &names[1];
+        ours->stream = &names[1];
     }
+    *found = entry->description;
     atomic_fetch_add(&entry->description->refs, 1);
     return true;
 }
@@ -906,6 +976,7 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
          struct actual *actual)
 {
     actual->actor = HOST;
+    actual->turn = ++latest_turn;
     actual->clock = host;
     actual->among = &all;
     if (stream != NULL) {
@@ -926,10 +997,11 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
     else if (callable != NULL) {
         actual->actor = callable->actor;
         actual->number = callable->number;
+        actual->turn = callable->turn;
         actual->clock = callable->clock;
         actual->late = true;
     }
-    else if (pending > 0) {
+    else if (any_pending()) {
         actual->number = ++actors[HOST].number;
     }
     clock_ref(actual->clock);
@@ -940,21 +1012,15 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
 static ps_status
 check(const struct actual *actual)
 {
+    struct ps_description *entry;
     struct ps_actor_name names[2];
     struct ps_race race;
-    if (!look(actual, &race, names)) {
+    if (!look(actual, &race, names, &entry)) {
         return PS_SUCCESS;
     }
     unlock();
-    struct ps_description *earlier = race.first.description;
-    if (race.first.stream == NULL) {
-        /* The callable was queued before the host's access. */
-        struct ps_operation first = race.second;
-        race.second = race.first;
-        race.first = first;
-    }
     ps_status status = hooks->found(&race);
-    release(earlier);
+    release(entry);
     lock();
     return status;
 }
@@ -970,7 +1036,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
     }
     struct ps_moment *callable;
     bool in_callable = hooks->callable(&callable);
-    if (count > 0 && (description = hooks->describe(operation)) == NULL) {
+    if (count > 0 && (description = hooks->describe(
+                          operation, in_callable && stream == NULL)) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     ps_status status = PS_SUCCESS;
@@ -993,7 +1060,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
             }
         }
         /* What the host accesses is over when the next operation comes. */
-        bool noted = actual.actor != HOST || pending > 0;
+        bool noted = actual.actor != HOST || any_pending();
         for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
             if (status == PS_SUCCESS && start == starts && !note(&actual)) {
@@ -1142,11 +1209,15 @@ ps_races_callable(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        moment = moment_of_stream(stream);
+        int index = actor_of(stream);
+        moment =
+            index >= 0 && refresh(&actors[index]) ? moment_of(index) : NULL;
         if (moment != NULL &&
             clock_set(&moment->clock, HOST, actors[HOST].number)) {
             moment->pending = true;
-            pending++;
+            moment->turn = ++latest_turn;
+            moment->known = clock_ref(host);
+            TAILQ_INSERT_TAIL(&pending, moment, neighbours);
         }
         unlock();
     }
@@ -1160,7 +1231,7 @@ ps_races_callable_ended(struct ps_moment *moment)
         lock();
         if (is_current(moment) && moment->pending) {
             moment->pending = false;
-            pending--;
+            TAILQ_REMOVE(&pending, moment, neighbours);
         }
         unlock();
     }

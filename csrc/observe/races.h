@@ -45,17 +45,19 @@ struct ps_operation {
     bool writes;
 };
 
+/* In the order in which they were queued; the first is a stream's. */
 struct ps_race {
-    struct ps_operation first, second; /* the first is a stream's */
-    uintptr_t begin;                   /* of the bytes that both access */
+    struct ps_operation first, second;
+    uintptr_t begin; /* of the bytes that both access */
     size_t nbytes;
 };
 
 /* Called with no lock of the detector's held. */
 struct ps_races_hooks {
     /* A description of the caller's operation, with one reference; NULL if
-     * there is no memory. */
-    struct ps_description *(*describe)(const char *operation);
+     * there is no memory.  inside: a callable that the thread runs makes the
+     * access itself, in its stream's order. */
+    struct ps_description *(*describe)(const char *operation, bool inside);
     void (*forget)(struct ps_description *description);
     /* Other than PS_SUCCESS: the second operation is not to be queued. */
     ps_status (*found)(const struct ps_race *race);

@@ -39,6 +39,7 @@ struct description {
     PyCodeObject *code;
     int line;
     unsigned long thread;
+    bool inside;
     char operation[32];
 };
 
@@ -79,7 +80,7 @@ find_place(int *line)
 }
 
 static struct ps_description *
-describe(const char *operation)
+describe(const char *operation, bool inside)
 {
     struct description *description = calloc(1, sizeof(*description));
     if (description == NULL) {
@@ -90,6 +91,7 @@ describe(const char *operation)
     strncpy(description->operation, operation,
             sizeof(description->operation) - 1);
     description->thread = PyThread_get_thread_ident();
+    description->inside = inside;
     struct saved_exception saved = exception_save();
     description->code = find_place(&description->line);
     /* Without memory a place may not be found. */
@@ -129,8 +131,8 @@ operation_of(const struct ps_operation *operation)
         Py_SETREF(named, Py_BuildValue("(siK)", backend->name, stream->device,
                                        (unsigned long long)stream->stream));
     }
-    return Py_BuildValue("(sNkiN)", d->operation, named, d->thread,
-                         operation->writes, where);
+    return Py_BuildValue("(sNkiiN)", d->operation, named, d->thread,
+                         operation->writes, d->inside, where);
 }
 
 static ps_status

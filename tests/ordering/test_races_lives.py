@@ -5,6 +5,7 @@ executables that are used again."""
 import asyncio
 import concurrent.futures
 import threading
+from functools import partial
 
 import pytest
 from captures import Capture, replay
@@ -97,6 +98,79 @@ def test_a_callable_that_waits_itself(three, found):
     three.x.fill_(1, stream=three.b)
     three.a.submit(run).result(LONG)
     assert list(map(str, found)) == []
+
+
+def test_what_the_host_learned_while_a_callable_was_pending(three, found):
+    """The callable was queued before: it does not come after that."""
+    future = three.later(three.look)
+    three.x.fill_(1, stream=three.b)
+    three.b.synchronize()
+    races.declare(three.c, reads=[three.x])
+    three.go.set()
+    future.result(LONG)
+    assert [race.first.name for race in found] == ["a view"]
+
+
+def test_what_came_again_after_a_pending_callable(three, found):
+    """The first of two accesses races with it, the second comes after it."""
+    future = three.later(three.look)
+    three.x.fill_(1, stream=three.b)
+    three.b.wait_stream(three.a)
+    three.x.fill_(2, stream=three.b)
+    three.go.set()
+    future.result(LONG)
+    assert len(found) == 1
+
+
+def callable_after_a_stream(three, order):
+    three.x.fill_(1, stream=three.b)
+    order()
+    return three.later(three.look)
+
+
+def stream_after_a_callable(three, order):
+    future = three.later(three.look)
+    order()
+    three.x.fill_(1, stream=three.b)
+    return future
+
+
+def callable_after_a_callable(three, order):
+    first = three.later(three.look)
+    order()
+    second = three.later(three.write, three.b)
+    three.go.set()
+    first.exception(LONG)
+    return second
+
+
+PAIRS = [
+    callable_after_a_stream,
+    stream_after_a_callable,
+    callable_after_a_callable,
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
+def test_the_line_that_a_callable_misses(three, pair):
+    """It belongs before what is queued second, whatever runs first."""
+    found, order = [], lambda: None
+    for _ in range(2):
+        with races.detect(found.append):
+            future = pair(three, order)
+            three.go.set()
+            future.exception(LONG)
+        three.backend.synchronize()
+        three.go.clear()
+        assert len(found) == 1
+        order = partial(exec, found[0].missing)
+    second = found[0].second
+    assert second.in_callable == pair.__name__.startswith("callable")
+    text = str(found[0])
+    assert (
+        "before the submit() of the second's" in text
+    ) == second.in_callable
+    assert "in a callable, on stream" in text
 
 
 def test_a_callable_and_the_host(three, found):

@@ -3,8 +3,10 @@ what happened before what by searching the whole graph of them."""
 
 import os
 import random
+import threading
 
 import pytest
+from deadlines import LONG
 
 import pystreams
 from pystreams import races
@@ -50,24 +52,40 @@ class Model:
     def access(self, node, stream, accesses):
         """Whether each races; they are remembered."""
         earlier = self.reached(node)
-        found = []
-        for writes, buffer, begin, end in accesses:
-            found.append(
-                any(
-                    (writes or others_write)
-                    and buffer == other
-                    and begin < stop
-                    and start < end
-                    and theirs not in earlier
-                    and whose != stream
-                    for theirs, whose, others_write, other, start, stop in (
-                        self.accesses
-                    )
-                )
+        found = [
+            any(
+                theirs not in earlier
+                and whose != stream
+                and node not in self.reached(theirs)
+                for theirs, whose, *other in self.accesses
+                if conflict(access, other)
             )
-        for access in accesses:
-            self.accesses.append((node, stream, *access))
+            for access in accesses
+        ]
+        self.accesses += [(node, stream, *access) for access in accesses]
         return found
+
+
+def conflict(one, other):
+    return (
+        (one[0] or other[0])
+        and one[1] == other[1]
+        and one[2] < other[3]
+        and other[2] < one[3]
+    )
+
+
+class Later:
+    """A callable that accesses a part of a buffer once it is let go."""
+
+    def __init__(self, program, stream, part):
+        self.go = threading.Event()
+        self.stream, self.part, self.node = stream, part, None
+        self.view = program.slice(part)
+
+    def run(self):
+        assert self.go.wait(LONG)
+        self.view.memoryview().release()
 
 
 class Program:
@@ -86,7 +104,8 @@ class Program:
             for _ in range(BUFFERS)
         ]
         self.model = Model()
-        self.futures = []
+        # The callables that are not let go yet, and their Futures.
+        self.later = {}
         self.said = []
         self.wrong = []
 
@@ -133,11 +152,9 @@ class Program:
 
     def view(self):
         part, writes = self.part(), self.rng.random() < 0.5
-        found = self.model.access(
-            self.model.node(self.model.host), "host", [(writes, *part)]
-        )
-        # The host's accesses are over when the next call is made.
-        self.model.accesses.pop()
+        # It is over when the next call is made.
+        self.model.learn(None)
+        found = self.model.access(self.model.host, "host", [(writes, *part)])
         self.slice(part).memoryview(readonly=not writes)
         self.compare(("view", writes, part), found)
 
@@ -163,12 +180,19 @@ class Program:
             self.streams[stream].wait_stream(self.streams[other])
             self.model.queue(stream, self.model.latest.get(other))
 
+    def is_held(self, node):
+        """Whether it waits for a callable that is not let go."""
+        before = self.model.reached(node) | {node}
+        return any(later.node in before for later in self.later)
+
     def learn_of_stream(self):
         stream = self.stream()
         how = self.rng.choice(["synchronize", "query", "wait", "timeout"])
         if how == "query":
             if not self.streams[stream].query():
                 return
+        elif self.is_held(self.model.latest.get(stream, 0)):
+            return
         elif how == "wait":
             pystreams.wait([self.streams[stream]])
         else:
@@ -185,6 +209,8 @@ class Program:
         if how == "query":
             if not self.events[index].query():
                 return
+        elif self.is_held(self.model.recorded[index] or 0):
+            return
         elif how == "wait":
             pystreams.wait([self.events[index]])
         else:
@@ -193,6 +219,8 @@ class Program:
 
     def submit(self):
         stream, part = self.stream(), self.part()
+        if self.is_held(self.model.latest.get(stream, 0)):
+            return
         view = self.slice(part)
         node = self.model.queue(stream)
         found = self.model.access(node, stream, [(True, *part)])
@@ -204,8 +232,38 @@ class Program:
         self.compare(("submit", stream, part), found)
         self.model.learn(node)
 
+    def submit_later(self):
+        stream = self.stream()
+        if len(self.later) < 3 and not any(
+            later.stream == stream for later in self.later
+        ):
+            later = Later(self, stream, self.part())
+            later.node = self.model.queue(stream)
+            self.later[later] = self.streams[stream].submit(later.run)
+
+    def let_go(self):
+        free = [
+            later
+            for later in self.later
+            if not any(
+                other.node in self.model.reached(later.node)
+                for other in self.later
+            )
+        ]
+        if free:
+            later = self.rng.choice(free)
+            found = self.model.access(
+                later.node, later.stream, [(True, *later.part)]
+            )
+            later.go.set()
+            self.later.pop(later).exception()
+            self.compare(("later", later.stream, later.part), found)
+            self.model.learn(later.node)
+
     def renew(self):
         stream = self.stream()
+        if any(later.stream == stream for later in self.later):
+            return
         self.streams[stream] = pystreams.Stream(self.streams[stream].device)
         # What the old one has left is still unordered.
         old = object()
@@ -226,6 +284,8 @@ class Program:
             self.learn_of_stream: 1,
             self.learn_of_event: 1,
             self.submit: 1,
+            self.submit_later: 1,
+            self.let_go: 1,
             self.renew: 1,
         }
         with races.detect(lambda race: self.said.append(race)):
@@ -234,6 +294,8 @@ class Program:
                 step()
                 if self.wrong:
                     break
+            for later in self.later:
+                later.go.set()
         for stream in self.streams:
             stream.synchronize()
         return self.wrong
