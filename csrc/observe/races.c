@@ -30,6 +30,7 @@ struct ps_moment {
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* that it is of, or 0 */
+    bool unknown;     /* nothing covers it */
     /* A callable runs there that has not ended: it is among the pending ones,
      * with its turn, and what the host knew, when it was queued. */
     bool pending;
@@ -143,7 +144,8 @@ clock_covers(const struct clock *clock, int who,
 {
     int actor = moment->actor, i = 1;
     int count = moment->clock != NULL ? moment->clock->count : 0;
-    if (actor != who && clock_at(clock, actor) < moment->number) {
+    if (moment->unknown ||
+        (actor != who && clock_at(clock, actor) < moment->number)) {
         return false;
     }
     while (i < count &&
@@ -272,8 +274,8 @@ map_take(struct map *map, uint64_t first, uint64_t second)
 }
 
 /* Indices of actors, plus one, by their names; moments of events, and of the
- * latest launches of executables. */
-static struct map streams, events, launches;
+ * latest launches of executables; the events of several processes. */
+static struct map streams, events, launches, shared;
 
 static uint64_t
 place_of(const struct ps_actor_name *name)
@@ -738,6 +740,12 @@ struct graph {
     struct accesses among;
     struct ps_access *list; /* once the capture has ended */
     int count;
+    /* What each launch records and waits for. */
+    struct external {
+        ps_handle event;
+        bool records;
+    } * externals;
+    int external_count;
 };
 
 /* By the numbers of captures, and by handles. */
@@ -750,6 +758,7 @@ graph_unref(struct graph *graph)
     if (graph != NULL && --graph->refs == 0) {
         accesses_clear(&graph->among);
         free(graph->list);
+        free(graph->externals);
         free(graph);
     }
 }
@@ -883,6 +892,7 @@ ps_races_stop(void)
     graphs_clear(&graphs);
     graphs_clear(&executables);
     map_clear(&streams);
+    map_clear(&shared);
     for (int i = 0; i < actor_count; i++) {
         clock_unref(actors[i].clock);
     }
@@ -1103,7 +1113,7 @@ void
 ps_races_wait(const struct ps_actor_name *stream,
               const struct ps_moment *moment)
 {
-    if (enter()) {
+    if (moment != NULL && enter()) {
         bool known = is_current(moment) && clock_covers(host, HOST, moment);
         bool useful = join(stream, moment);
         unlock();
@@ -1237,27 +1247,38 @@ ps_races_callable_ended(struct ps_moment *moment)
     }
 }
 
-struct ps_moment *
-ps_races_device_moment(int runtime, int device)
+/* The moment after what each stream has now: of the device, or of any if name
+ * is NULL. */
+static struct ps_moment *
+moment_of_all(const struct ps_actor_name *name)
 {
-    struct ps_moment *moment = NULL;
-    if (!enter()) {
+    struct ps_moment *moment = calloc(1, sizeof(*moment));
+    if (moment == NULL) {
         return NULL;
     }
-    moment = calloc(1, sizeof(*moment));
-    if (moment != NULL) {
-        atomic_init(&moment->refs, 1);
-        moment->start = starts;
-    }
-    for (int i = FIRST_STREAM; moment != NULL && i < actor_count; i++) {
+    atomic_init(&moment->refs, 1);
+    moment->start = starts;
+    for (int i = FIRST_STREAM; i < actor_count; i++) {
         const struct actor *actor = &actors[i];
-        if (actor->name.runtime == runtime && actor->name.device == device &&
-            actor->capture == 0) {
+        if (actor->capture == 0 &&
+            (name == NULL || (actor->name.runtime == name->runtime &&
+                              actor->name.device == name->device))) {
             clock_join(&moment->clock, actor->clock);
             clock_set(&moment->clock, i, actor->number);
         }
     }
-    unlock();
+    return moment;
+}
+
+struct ps_moment *
+ps_races_device_moment(int runtime, int device)
+{
+    const struct ps_actor_name name = {runtime, device, 0};
+    struct ps_moment *moment = NULL;
+    if (enter()) {
+        moment = moment_of_all(&name);
+        unlock();
+    }
     return moment;
 }
 
@@ -1280,17 +1301,6 @@ moment_set(struct map *map, ps_handle handle,
     ps_moment_unref(old);
 }
 
-static struct ps_moment *
-moment_get(struct map *map, int runtime, ps_handle handle)
-{
-    struct ps_moment *moment = NULL;
-    if (enter()) {
-        moment = moment_ref(map_get(map, (uint64_t)runtime, handle));
-        unlock();
-    }
-    return moment;
-}
-
 static void
 moment_forget(struct map *map, int runtime, ps_handle handle)
 {
@@ -1308,10 +1318,41 @@ ps_races_record(ps_handle event, const struct ps_actor_name *stream)
     moment_set(&events, event, stream);
 }
 
+/* The event's moment; one that is unknown if nothing else is known. */
+static struct ps_moment *
+moment_of_event(int runtime, ps_handle event)
+{
+    uint64_t place = (uint64_t)runtime;
+    struct ps_moment *moment = map_get(&events, place, event);
+    if (moment != NULL && map_get(&shared, place, event) == NULL) {
+        return moment_ref(moment);
+    }
+    moment = moment_of_all(NULL);
+    if (moment != NULL) {
+        moment->unknown = true;
+    }
+    return moment;
+}
+
 struct ps_moment *
 ps_races_recorded(int runtime, ps_handle event)
 {
-    return moment_get(&events, runtime, event);
+    struct ps_moment *moment = NULL;
+    if (enter()) {
+        moment = moment_of_event(runtime, event);
+        unlock();
+    }
+    return moment;
+}
+
+void
+ps_races_share_event(int runtime, ps_handle event)
+{
+    if (ps_races_are_on()) {
+        lock();
+        map_set(&shared, (uint64_t)runtime, event, &shared);
+        unlock();
+    }
 }
 
 /* ---- Lives ---- */
@@ -1320,6 +1361,11 @@ void
 ps_races_forget_event(int runtime, ps_handle event)
 {
     moment_forget(&events, runtime, event);
+    if (ps_races_are_on()) {
+        lock();
+        map_take(&shared, (uint64_t)runtime, event);
+        unlock();
+    }
 }
 
 void
@@ -1352,6 +1398,28 @@ ps_races_capture_begin(const struct ps_actor_name *stream)
         }
         else {
             free(graph);
+        }
+    }
+    unlock();
+}
+
+void
+ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
+                       bool records)
+{
+    if (!enter()) {
+        return;
+    }
+    int index = actor_of(stream);
+    struct graph *graph =
+        index >= 0 ? map_get(&captures, actors[index].capture, 0) : NULL;
+    if (graph != NULL) {
+        struct external *grown =
+            realloc(graph->externals,
+                    (size_t)(graph->external_count + 1) * sizeof(*grown));
+        if (grown != NULL) {
+            graph->externals = grown;
+            grown[graph->external_count++] = (struct external){event, records};
         }
     }
     unlock();
@@ -1421,6 +1489,28 @@ ps_races_forget_executable(int runtime, ps_handle executable)
     moment_forget(&launches, runtime, executable);
 }
 
+/* Let the stream wait for what a launch waits for. */
+static void
+join_launch(const struct ps_actor_name *stream, const struct graph *graph,
+            ps_handle executable)
+{
+    uint64_t runtime = (uint64_t)stream->runtime;
+    struct ps_moment *earlier = map_get(&launches, runtime, executable);
+    if (earlier != NULL) {
+        join(stream, earlier);
+    }
+    for (int i = 0; graph != NULL && i < graph->external_count; i++) {
+        if (!graph->externals[i].records) {
+            struct ps_moment *moment =
+                moment_of_event(stream->runtime, graph->externals[i].event);
+            if (moment != NULL) {
+                join(stream, moment);
+            }
+            ps_moment_unref(moment);
+        }
+    }
+}
+
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
 {
@@ -1430,20 +1520,22 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
         if (graph != NULL) {
             graph->refs++;
         }
+        join_launch(stream, graph, executable);
         unlock();
     }
-    struct ps_moment *earlier =
-        moment_get(&launches, stream->runtime, executable);
-    if (earlier != NULL && enter()) {
-        join(stream, earlier);
-        unlock();
-    }
-    ps_moment_unref(earlier);
-    ps_status status = ps_races_operation(
-        stream, "graph launch", graph != NULL ? graph->list : NULL,
-        graph != NULL && graph->list != NULL ? graph->count : 0);
+    bool listed = graph != NULL && graph->list != NULL;
+    ps_status status =
+        ps_races_operation(stream, "graph launch", listed ? graph->list : NULL,
+                           listed ? graph->count : 0);
     if (status == PS_SUCCESS) {
         moment_set(&launches, executable, stream);
+    }
+    for (int i = 0;
+         status == PS_SUCCESS && graph != NULL && i < graph->external_count;
+         i++) {
+        if (graph->externals[i].records) {
+            moment_set(&events, graph->externals[i].event, stream);
+        }
     }
     if (graph != NULL) {
         lock();

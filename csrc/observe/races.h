@@ -83,7 +83,7 @@ ps_status
 ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                    const struct ps_access *accesses, int count);
 
-/* The stream waits for the moment; NULL: an unknown one. */
+/* The stream waits for the moment; NULL is none. */
 void ps_races_wait(const struct ps_actor_name *stream,
                    const struct ps_moment *moment);
 
@@ -93,7 +93,7 @@ void ps_races_wait(const struct ps_actor_name *stream,
 void ps_races_waited(const struct ps_moment *moment);
 
 /* The host is to synchronize with the moment, or with the stream, which may
- * have been queried for that; NULL: an unknown one. */
+ * have been queried for that. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 
@@ -111,9 +111,12 @@ void ps_moment_unref(struct ps_moment *moment);
 struct ps_moment *ps_races_callable(const struct ps_actor_name *stream);
 void ps_races_callable_ended(struct ps_moment *moment);
 
-/* The event was recorded on the stream; the moment of its latest record. */
+/* The event was recorded on the stream; the moment of its latest record.  That
+ * of an event which other processes may record, or which was not recorded
+ * here, is unknown: it comes after all that was queued so far. */
 void ps_races_record(ps_handle event, const struct ps_actor_name *stream);
 struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
+void ps_races_share_event(int runtime, ps_handle event);
 void ps_races_forget_event(int runtime, ps_handle event);
 
 /* A stream begins or ends a life: its handle may have been another's. */
@@ -125,6 +128,9 @@ void ps_races_forget_stream(const struct ps_actor_name *stream);
  * launches. */
 void ps_races_capture_begin(const struct ps_actor_name *stream);
 void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
+/* Each launch records the event, or waits for it: all of the launch. */
+void ps_races_capture_event(const struct ps_actor_name *stream,
+                            ps_handle event, bool records);
 void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);
 void ps_races_forget_graph(int runtime, ps_handle graph);
 void ps_races_forget_executable(int runtime, ps_handle executable);

@@ -61,9 +61,6 @@ FORWARD(ps_status, stream_wait_room,
         timeout_ns)
 FORWARD(ps_status, stream_device, WITH(ps_handle stream, int *device), stream,
         device)
-FORWARD(ps_status, event_create,
-        WITH(int device, unsigned flags, ps_handle *event), device, flags,
-        event)
 FORWARD(ps_status, event_elapsed,
         WITH(int device, ps_handle start, ps_handle end, float *milliseconds),
         device, start, end, milliseconds)
@@ -71,10 +68,6 @@ FORWARD(ps_status, event_export,
         WITH(int device, ps_handle event,
              unsigned char handle[PS_IPC_HANDLE_BYTES]),
         device, event, handle)
-FORWARD(ps_status, event_open,
-        WITH(int device, const unsigned char handle[PS_IPC_HANDLE_BYTES],
-             ps_handle *event),
-        device, handle, event)
 FORWARD(ps_status, memory_free, WITH(int device, ps_handle stream, void *data),
         device, stream, data)
 FORWARD(ps_status, pinned_free, WITH(int device, void *data), device, data)
@@ -102,12 +95,6 @@ FORWARD(ps_status, stream_capturing,
         capturing)
 FORWARD(ps_status, capture_mode_exchange, WITH(enum ps_capture_mode *mode),
         mode)
-FORWARD(ps_status, event_record_external,
-        WITH(int device, ps_handle event, ps_handle stream), device, event,
-        stream)
-FORWARD(ps_status, stream_wait_external,
-        WITH(int device, ps_handle stream, ps_handle event), device, stream,
-        event)
 FORWARD(ps_status, graph_print,
         WITH(int device, ps_handle graph, const char *path), device, graph,
         path)
@@ -122,6 +109,30 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     struct ps_actor_name name = name_of(backend, device, stream);
     ps_races_forget_stream(&name);
     return inner(backend)->stream_destroy(inner(backend), device, stream);
+}
+
+static ps_status
+event_create(const struct ps_backend *backend, int device, unsigned flags,
+             ps_handle *event)
+{
+    ps_status status =
+        inner(backend)->event_create(inner(backend), device, flags, event);
+    if (status == PS_SUCCESS && (flags & PS_EVENT_INTERPROCESS)) {
+        ps_races_share_event(observed(backend)->runtime, *event);
+    }
+    return status;
+}
+
+static ps_status
+event_open(const struct ps_backend *backend, int device,
+           const unsigned char handle[PS_IPC_HANDLE_BYTES], ps_handle *event)
+{
+    ps_status status =
+        inner(backend)->event_open(inner(backend), device, handle, event);
+    if (status == PS_SUCCESS) {
+        ps_races_share_event(observed(backend)->runtime, *event);
+    }
+    return status;
 }
 
 static ps_status
@@ -345,6 +356,32 @@ capture_end(const struct ps_backend *backend, int device, ps_handle stream,
     if (status != PS_ERROR_CAPTURE_UNMATCHED) {
         struct ps_actor_name name = name_of(backend, device, stream);
         ps_races_capture_end(&name, status == PS_SUCCESS ? *graph : 0);
+    }
+    return status;
+}
+
+static ps_status
+event_record_external(const struct ps_backend *backend, int device,
+                      ps_handle event, ps_handle stream)
+{
+    ps_status status = inner(backend)->event_record_external(
+        inner(backend), device, event, stream);
+    if (status == PS_SUCCESS) {
+        struct ps_actor_name name = name_of(backend, device, stream);
+        ps_races_capture_event(&name, event, true);
+    }
+    return status;
+}
+
+static ps_status
+stream_wait_external(const struct ps_backend *backend, int device,
+                     ps_handle stream, ps_handle event)
+{
+    ps_status status = inner(backend)->stream_wait_external(
+        inner(backend), device, stream, event);
+    if (status == PS_SUCCESS) {
+        struct ps_actor_name name = name_of(backend, device, stream);
+        ps_races_capture_event(&name, event, false);
     }
     return status;
 }

@@ -337,6 +337,84 @@ def test_launches_of_one_graph(cuda):
         assert len(found) == 1
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["bug", "fixed"])
+def test_events_that_a_graph_records(cuda, waits):
+    a, b = cuda.stream(), cuda.stream()
+    x, graph = cuda.empty(SIZE), Graph(cuda.type)
+    event = pystreams.cuda.Event(external=True)
+    cuda.synchronize()
+    found = []
+    with races.detect(found.append):
+        with Capture(graph, a):
+            x.fill_(1, stream=a)
+            event.record(a)
+        for _ in range(2):
+            replay(graph, a)
+            if waits:
+                b.wait_event(event)
+            x.fill_(2, stream=b)
+            a.wait_stream(b)
+        assert len(found) == (0 if waits else 2)
+        x.fill_(3, stream=a)
+        b.wait_event(event)
+        x.fill_(4, stream=b)
+    assert len(found) == (1 if waits else 3)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["bug", "fixed"])
+def test_events_that_a_graph_waits_for(cuda, fixed):
+    a, b = cuda.stream(), cuda.stream()
+    x, graph = cuda.empty(SIZE), Graph(cuda.type)
+    event = pystreams.cuda.Event(external=True)
+    cuda.synchronize()
+    found = []
+    with races.detect(found.append):
+        with Capture(graph, a):
+            event.wait(a)
+            x.fill_(1, stream=a)
+        event.record(b)
+        for _ in range(2):
+            x.fill_(2, stream=b)
+            if fixed:
+                event.record(b)
+            replay(graph, a)
+            b.wait_stream(a)
+    assert len(found) == (0 if fixed else 2)
+
+
+def test_an_event_of_another_process(backend, three, found, peer):
+    """What it comes after is not known, and nobody is blamed."""
+    peer.do(
+        "theirs = pystreams.Event(backend.device(), enable_timing=False, "
+        "interprocess=True)\n"
+        "theirs.record(backend.stream())"
+    )
+    handle = peer.do("theirs.ipc_handle()")
+    theirs = pystreams.Event.from_ipc_handle(backend.device(), handle)
+    three.x.fill_(1, stream=three.a)
+    three.b.wait_event(theirs)
+    three.x.fill_(2, stream=three.b)
+    theirs.synchronize()
+    three.x.fill_(3, stream=three.c)
+    assert found == []
+    three.x.fill_(4, stream=three.a)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("interprocess", [False, True])
+def test_an_event_that_others_may_record(backend, three, interprocess):
+    event = pystreams.Event(
+        backend.device(), enable_timing=False, interprocess=interprocess
+    )
+    found = []
+    with races.detect(found.append):
+        event.record(three.a)
+        three.x.fill_(1, stream=three.a)
+        three.b.wait_event(event)
+        three.x.fill_(2, stream=three.b)
+    assert len(found) == (0 if interprocess else 1)
+
+
 def test_memory_that_is_used_again(three, found):
     """It is handed out once the work of its last life is over."""
     backend = three.backend
