@@ -582,10 +582,13 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
                       device_of(self)->runtime->backend->name,
                       device_of(self)->index);
     }
+    /* It is of this view alone: to report a race may make others. */
+    bool reading = self->reading;
+    self->reading = false;
     /* memoryview() asks for no writable view, and gets one. */
     if (ps_races_are_on() &&
         host_access("a view", self->data, self->nbytes,
-                    !self->reading && !self->block->read_only &&
+                    !reading && !self->block->read_only &&
                         ((flags & PyBUF_WRITABLE) ||
                          (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO)) < 0) {
         return -1;

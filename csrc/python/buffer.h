@@ -15,7 +15,7 @@ typedef struct {
     Py_ssize_t nbytes;
     /* The views that the buffer protocol has handed out and not got back. */
     Py_ssize_t exports;
-    /* A view is being made that is only read. */
+    /* The view that is made next is only read. */
     bool reading;
     PyObject *weakrefs;
 } BufferObject;

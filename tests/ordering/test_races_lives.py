@@ -190,6 +190,21 @@ def test_a_host_that_looks_before_it_submits(three, found):
     assert found == []
 
 
+def test_a_view_within_the_report_of_another(three):
+    """The one is read, the other is not."""
+    found = []
+
+    def report(race):
+        found.append(race)
+        if len(found) == 1:
+            three.x.memoryview()
+
+    with races.detect(report):
+        three.x.fill_(1, stream=three.a)
+        three.x.memoryview(readonly=True)
+    assert [race.second.writes for race in found] == [False, True]
+
+
 # ---- Futures ----
 
 
