@@ -365,6 +365,25 @@ def races_declare(
     accesses: Sequence[tuple[int, int, bool]],
     /,
 ) -> None: ...
+def schedule_begin(
+    strategy: int,
+    seed: int,
+    changes: int,
+    steps: int,
+    held: Sequence[int],
+    queued: Callable[[int, int], None] | None,
+    /,
+) -> None: ...
+def schedule_end(
+    drop: bool, /
+) -> tuple[
+    int,
+    int,
+    int,
+    list[tuple[int, str, str, int, int, int, int, bool]],
+]: ...
+def schedule_is_on() -> bool: ...
+def schedule_poll() -> None: ...
 def raw_stream_create(
     type: int, device: _Device = None, /
 ) -> tuple[int, int]: ...

@@ -84,6 +84,15 @@ def _settle(
         future.set_result(None)
 
 
+def _poll(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]
+) -> None:
+    """Have work run in turn with the loop's other tasks until it is done."""
+    if not future.done() and _C.schedule_is_on():
+        _C.schedule_poll()
+        loop.call_soon(_poll, loop, future)
+
+
 def pending(obj: _Awaitable) -> Generator[None, None, None]:
     """Return the iterator of obj.__await__() if its work is pending."""
     loop = asyncio.get_running_loop()
@@ -91,6 +100,8 @@ def pending(obj: _Awaitable) -> Generator[None, None, None]:
     token = state.new_token(partial(_settle, state.waiter, future, obj))
     try:
         state.waiter.watch(obj, token)
+        if _C.schedule_is_on():
+            loop.call_soon(_poll, loop, future)
         yield from future.__await__()
     finally:
         state.forget(token)
@@ -124,6 +135,8 @@ class Inbox:
         """Return the messages since the last call; none if timeout passes."""
         if not self._messages:
             self._arrival = self._loop.create_future()
+            if _C.schedule_is_on():
+                self._loop.call_soon(_poll, self._loop, self._arrival)
             await asyncio.wait([self._arrival], timeout=timeout)
         messages, self._messages = self._messages, []
         return messages

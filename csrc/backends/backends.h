@@ -6,9 +6,11 @@
 #include <pystreams/backend.h>
 #include <pystreams/faults.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 /* cudart, linked in; absent from a build without CUDA. */
 extern const struct ps_backend ps_cuda_backend;
@@ -23,6 +25,136 @@ extern const struct ps_faults ps_cpu_faults;
  * so must name.  NULL when out of memory. */
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
+
+/* ---- Schedules ----
+ *
+ * While a schedule is explored, no thread of the CPU engines serves streams:
+ * the calls of the host do, on the calling thread, and the schedule says which
+ * operation is next, or that the host goes on.  Time is virtual. */
+
+/* Statuses of its own, next to the contract's. */
+enum {
+    /* What is waited for can not come; the words come from
+     * ps_cpu_schedules. */
+    PS_ERROR_DEADLOCK = 1020,
+    /* An event of several processes, which no schedule can order. */
+    PS_ERROR_SCHEDULED = 1021,
+};
+
+enum ps_strategy {
+    PS_LATE,   /* what a wait of the host needs, when it waits */
+    PS_EARLY,  /* everything as soon as it can run */
+    PS_RANDOM, /* any operation that can run, or the host */
+    PS_PCT,    /* the one with the highest of random priorities */
+    PS_HELD,   /* as PS_EARLY, but some operations as PS_LATE */
+};
+
+/* What memory holds that was not written, or was freed. */
+enum { PS_SCHEDULE_POISON = 0xdb };
+
+struct ps_schedule {
+    enum ps_strategy strategy;
+    uint64_t seed;
+    /* PS_PCT: how often a priority changes, within so many first steps. */
+    unsigned changes;
+    uint64_t steps;
+    /* PS_HELD: the numbers of those operations, ascending. */
+    const uint64_t *held;
+    size_t held_count;
+    /* Whether to keep a log. */
+    bool logged;
+    /* Whether the calling thread queues work for the library's own sake, which
+     * is no step of the program; whether it runs a callable. */
+    bool (*is_internal)(void);
+    bool (*is_callable)(void);
+    /* NULL, or called after operations with these numbers were queued, on the
+     * thread that did, with no lock held. */
+    void (*queued)(uint64_t first, uint64_t last);
+};
+
+/* One operation that ran. */
+struct ps_schedule_entry {
+    const char *device_type;
+    const char *operation;
+    uint64_t number; /* of the operations in the order of queueing, from 1 */
+    uint64_t step;   /* when it ran; 0 if it was dropped */
+    int64_t time;    /* likewise, in virtual nanoseconds */
+    int device;
+    unsigned stream; /* a number from 1, in the order of first use */
+    bool overtaken;  /* the host or another operation went on before it */
+};
+
+struct ps_schedule_result {
+    uint64_t operations; /* queued */
+    uint64_t steps;      /* calls that queued, and operations that ran */
+    uint64_t order;      /* equal if and, in all likelihood, only if the steps
+                            were the same */
+    struct ps_schedule_entry *log; /* to be freed */
+    size_t logged;
+};
+
+/* What came of an attempt to run an operation. */
+enum ps_progress {
+    PS_RAN,     /* one ran */
+    PS_EXPIRED, /* the limit was reached */
+    PS_RUNNING, /* none can, but a callable is running */
+    PS_STUCK,   /* all callables wait, and so does the caller */
+    PS_NOTHING, /* there is none */
+};
+
+/* A thread that is blocked, as one engine sees it. */
+struct ps_blocked {
+    const void *goal; /* NULL if it is unknown */
+    bool callable;    /* it runs one */
+    bool woken;
+    LIST_ENTRY(ps_blocked) neighbours;
+};
+
+struct ps_sleep {
+    unsigned forks;
+    struct ps_blocked blocked[8]; /* by engine */
+};
+
+/* The functions are called without the GIL, unless they say otherwise. */
+struct ps_schedules {
+    /* A CPU engine's table while a schedule is explored, or the same one; NULL
+     * for another backend's table.  With or without the GIL. */
+    const struct ps_backend *(*table)(const struct ps_backend *registered,
+                                      bool explored);
+
+    /* Begin to explore on every CPU engine.
+     * Statuses: PS_ERROR_NOT_READY if one has pending work, and a description;
+     * PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*begin)(const struct ps_schedule *schedule, char pending[256]);
+
+    /* Run what is left, without its effects if it is dropped, and end.  The
+     * engines have threads again then.
+     * PS_ERROR_TIMED_OUT: callables still run, and the schedule is still
+     * on. */
+    ps_status (*end)(bool drop, int64_t timeout_ns,
+                     struct ps_schedule_result *result);
+
+    /* Whether a schedule is explored.  With or without the GIL. */
+    bool (*is_on)(void);
+
+    /* The calling thread polls: let the schedule run what it wants. */
+    void (*poll)(void);
+
+    /* The calling thread waits for something else than work of a stream or an
+     * event, such as a Future, and has so much virtual time left.  Run one
+     * operation. */
+    enum ps_progress (*advance)(int64_t timeout_ns);
+
+    /* The calling thread begins and ends to sleep while it waits like that. */
+    void (*sleep)(struct ps_sleep *sleep);
+    void (*wake)(struct ps_sleep *sleep);
+
+    /* Who waits for whom, after PS_ERROR_DEADLOCK or PS_STUCK. */
+    void (*deadlock)(char words[512]);
+};
+
+/* Of all CPU engines together. */
+extern const struct ps_schedules ps_cpu_schedules;
 
 /* The index of the one device whose UUID begins with the text; -1 when there
  * is none, or several. */

@@ -30,6 +30,8 @@ enum {
  * a sweep again, or fork. */
 enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
+atomic_int ps_memory_poison = -1;
+
 static uintptr_t
 thread_word(void)
 {
@@ -126,12 +128,22 @@ free_block(struct ps_block *block)
     return ps_first_failure(status, drop_block(block));
 }
 
+static void
+poison(struct ps_block *block)
+{
+    int byte = atomic_load_explicit(&ps_memory_poison, memory_order_relaxed);
+    if (byte >= 0 && block->data != NULL) {
+        memset(block->data, byte, block->nbytes);
+    }
+}
+
 /* The block is used by nothing any more: keep it for reuse or free it. */
 static ps_status
 settle(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
     if (block->pinned && block->data != NULL && block->release == NULL) {
+        poison(block);
         pthread_mutex_lock(&pool->mutex);
         bool kept =
             may_not_wait() || pool->idle_bytes + block->nbytes <= IDLE_BYTES;
@@ -593,6 +605,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     if (block != NULL) {
         atomic_store(&block->refs, 1);
         block->device = device;
+        poison(block);
         *result = block;
         return PS_SUCCESS;
     }
@@ -609,6 +622,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
         drop_block(block);
         return status;
     }
+    poison(block);
     *result = block;
     return PS_SUCCESS;
 }

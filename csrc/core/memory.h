@@ -87,6 +87,10 @@ struct ps_block {
 };
 
 /* Make the pool empty, and forget former contents. */
+/* The byte that pinned memory is filled with when it is handed out and when it
+ * is given up; -1: it is left as it is. */
+extern atomic_int ps_memory_poison;
+
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Set whether the calling thread may wait for work, as every thread may at

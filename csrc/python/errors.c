@@ -4,6 +4,8 @@
 
 #include <ctype.h>
 
+#include "schedules.h"
+
 __attribute__((cold)) int
 refuse(PyObject *type, const char *format, ...)
 {
@@ -143,6 +145,16 @@ raise_status(struct ps_runtime *runtime, const char *operation,
     case PS_ERROR_NOT_SUPPORTED:
         raise_absent(runtime, operation);
         break;
+    case PS_ERROR_DEADLOCK:
+        raise_deadlock(operation);
+        break;
+    case PS_ERROR_SCHEDULED:
+        PyErr_Format(PyExc_RuntimeError,
+                     "%s: an event of several processes cannot be used while "
+                     "a schedule is explored, which orders the work of this "
+                     "process alone",
+                     operation);
+        break;
     case PS_ERROR_OUT_OF_MEMORY:
         raise_device_error(module_state.out_of_memory_error, runtime,
                            operation, status);
@@ -175,6 +187,7 @@ bool_or_raise(struct ps_runtime *runtime, const char *operation,
         return raise_status(runtime, operation, status);
     }
     WITHOUT_GIL();
+    poll_schedule();
     Py_RETURN_FALSE;
 }
 

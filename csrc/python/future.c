@@ -17,6 +17,7 @@
 
 #include "args.h"
 #include "errors.h"
+#include "schedules.h"
 #include "submit.h"
 #include "wait.h"
 
@@ -27,6 +28,8 @@ enum {
     /* How long the main thread sleeps at once, because a signal may come just
      * before the sleep that it should end. */
     SLICE_NS = 500 * 1000 * 1000,
+    /* Likewise, any thread while a schedule is explored. */
+    SCHEDULE_SLICE_NS = 10 * 1000 * 1000,
 };
 
 /* From CANCELLED on, the Future is done. */
@@ -69,6 +72,12 @@ static bool
 is_done(FutureObject *self)
 {
     return state_of_future(self) >= CANCELLED;
+}
+
+static bool
+future_is_done(void *future)
+{
+    return is_done(future);
 }
 
 /* The number of callables whose Futures were settled. */
@@ -339,6 +348,9 @@ static PyObject *
 get_condition(PyObject *self, void *Py_UNUSED(closure))
 {
     PyTypeObject *type = module_state.future_lock_type;
+    /* A thread that takes it may be about to wait where nothing is called
+     * here. */
+    advance_schedule(future_is_done, self, NO_TIMEOUT);
     LockObject *lock = (LockObject *)type->tp_alloc(type, 0);
     if (lock != NULL) {
         lock->future = as_future(Py_NewRef(self));
@@ -623,6 +635,63 @@ check_generation(FutureObject *self)
     return 0;
 }
 
+/* While a schedule is explored, run the work that leads to the Future; -1 with
+ * an exception. */
+static int
+advance(FutureObject *self, int64_t timeout_ns, unsigned *stuck)
+{
+    ps_status status = advance_schedule(future_is_done, self, timeout_ns);
+    *stuck = status == PS_ERROR_DEADLOCK ? *stuck + 1 : 0;
+    if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
+        return raise("TimeoutError");
+    }
+    /* A thread may be about to settle it. */
+    if (*stuck > 2) {
+        raise_deadlock("Future.result");
+        return -1;
+    }
+    return 0;
+}
+
+/* Sleep as sleep_until_done, known to the schedule. */
+static void
+sleep_in_schedule(FutureObject *self, int64_t end)
+{
+    struct ps_sleep sleep;
+    ps_cpu_schedules.sleep(&sleep);
+    sleep_until_done(self, end);
+    ps_cpu_schedules.wake(&sleep);
+}
+
+/* -1 with an exception: TimeoutError, or that of a signal handler. */
+static int
+wait_in_schedule(FutureObject *self, int64_t timeout_ns)
+{
+    unsigned stuck = 0;
+    int64_t end = timeout_ns;
+    while (!is_done(self) && ps_cpu_schedules.is_on()) {
+        if (check_generation(self) < 0 ||
+            advance(self, timeout_ns, &stuck) < 0) {
+            return -1;
+        }
+        int64_t now = monotonic_ns();
+        if (end == timeout_ns && end != NO_TIMEOUT) {
+            end =
+                timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
+        }
+        if (!is_done(self) && now >= end) {
+            return raise("TimeoutError");
+        }
+        WITHOUT_GIL(sleep_in_schedule(self, SCHEDULE_SLICE_NS < end - now
+                                                ? now + SCHEDULE_SLICE_NS
+                                                : end));
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* -1 with an exception: TimeoutError, or that of a signal handler. */
 static int
 wait_until_done(FutureObject *self, int64_t timeout_ns)
@@ -633,6 +702,9 @@ wait_until_done(FutureObject *self, int64_t timeout_ns)
     int64_t end =
         timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
     let_others_run();
+    if (ps_cpu_schedules.is_on() && wait_in_schedule(self, timeout_ns) < 0) {
+        return -1;
+    }
     WITHOUT_GIL(
         spin(self, seen, LINGER_NS < end - now ? now + LINGER_NS : end));
     while (!is_done(self)) {
@@ -726,6 +798,9 @@ Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (done) {
         tell(as_future(self));
     }
+    else {
+        poll_schedule();
+    }
     return PyBool_FromLong(done);
 }
 
@@ -736,6 +811,8 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
     if (!is_done(self) && check_generation(self) < 0) {
         return NULL;
     }
+    /* An event loop may be about to wait for the call. */
+    advance_schedule(future_is_done, self, NO_TIMEOUT);
     PyObject *list = list_at(&self->callbacks);
     if (list == NULL) {
         return NULL;

@@ -16,6 +16,7 @@
 #include "args.h"
 #include "buffer.h"
 #include "errors.h"
+#include "schedules.h"
 #include "submit.h"
 #include "waiter.h"
 
@@ -192,9 +193,44 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
     return status;
 }
 
+static bool
+has_message(void *mailbox)
+{
+    return ps_mailbox_wait(mailbox, 0) == PS_SUCCESS;
+}
+
+/* While a schedule is explored. */
+static ps_status
+wait_in_schedule(struct ps_mailbox *mailbox, int64_t timeout_ns)
+{
+    enum { NAP_NS = 5 * 1000 * 1000 };
+    int64_t start = monotonic_ns(), left = timeout_ns;
+    ps_status status = PS_SUCCESS;
+    while (!has_message(mailbox) && ps_cpu_schedules.is_on()) {
+        status = advance_schedule(has_message, mailbox, left);
+        if (status == PS_ERROR_TIMED_OUT || left <= 0) {
+            return PS_ERROR_TIMED_OUT;
+        }
+        WITHOUT_GIL(ps_mailbox_wait(mailbox, left < NAP_NS ? left : NAP_NS));
+        if (PyErr_CheckSignals() < 0) {
+            return PS_RAISED;
+        }
+        if (timeout_ns != NO_TIMEOUT) {
+            left = timeout_ns - (monotonic_ns() - start);
+        }
+    }
+    return PS_SUCCESS;
+}
+
 ps_status
 wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 {
+    if (ps_cpu_schedules.is_on()) {
+        ps_status status = wait_in_schedule(mailbox, timeout_ns);
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
     struct mailbox_wait wait = {mailbox, monotonic_ns()};
     return wait_in_slices(mailbox_slice, &wait, timeout_ns);
 }

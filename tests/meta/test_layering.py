@@ -226,7 +226,8 @@ def test_a_backend_is_its_tables():
     for path in SOURCES:
         if part(path).startswith("backends/") and path.suffix == ".c":
             tables = re.findall(
-                r"^(?:const )?struct ps_(?:backend|faults)\s+(\w+)\s*=",
+                r"^(?:const )?struct ps_(?:backend|faults|schedules)\s+"
+                r"(\w+)\s*=",
                 code(path),
                 re.M,
             )
@@ -236,7 +237,11 @@ def test_a_backend_is_its_tables():
         r"\bps_\w+(?=[;(])", code(ROOT / "csrc/backends/backends.h")
     )
     assert found == {
-        "backends/cpu": ["ps_cpu_backend", "ps_cpu_faults"],
+        "backends/cpu": [
+            "ps_cpu_backend",
+            "ps_cpu_schedules",
+            "ps_cpu_faults",
+        ],
         "backends/cuda": ["ps_cuda_backend"],
     }
     assert sorted(declared) == sorted(

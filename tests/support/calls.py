@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import pystreams
-from pystreams import _C, accelerator, cuda, races, trace
+from pystreams import _C, accelerator, cuda, races, schedules, trace
 from pystreams.cuda._graphs import Graph
 
 MODULES = {
@@ -24,6 +24,7 @@ MODULES = {
     "accelerator": accelerator,
     "cuda": cuda,
     "races": races,
+    "schedules": schedules,
     "trace": trace,
 }
 # Seconds for what is to end at once.
@@ -498,6 +499,34 @@ def races_found(world):
     return call
 
 
+def scheduled(world):
+    """A schedule, with the log that a report needs."""
+
+    def call():
+        with schedules.run("late:1"):
+            world.stream.record_event()
+            _C.schedule_poll()
+            _C.schedule_is_on()
+
+    def work():
+        with contextlib.suppress(AttributeError):
+            world.stream.record_event()
+            world.stream.synchronize()
+
+    def explored():
+        call()
+        schedules.explore(work, runs=2)
+        schedules.replay(work, "pct:2:1")
+
+    def stop():
+        """Without memory a with block may not end."""
+        if _C.schedule_is_on():
+            _C.schedule_end(True)
+
+    world.later.callback(stop)
+    return explored
+
+
 def set_trace(world):
     seen, subscribed = [], [None]
     world.later.callback(lambda: subscribed[0] and subscribed[0].close())
@@ -779,6 +808,8 @@ CASES = {
     "races_start races_stop races_declare races.detect races.declare "
     "races.Race races.Operation races_count_waits races_redundant "
     "races.redundant races.Redundant": races_found,
+    "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
+    "schedules.explore schedules.replay schedules.Result": scheduled,
     "set_trace trace.subscribe": set_trace,
     "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
     "pystreams.wait": wait_some,

@@ -165,11 +165,12 @@ static ps_status
 cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
     CPU_ENTER(engine, backend);
-    int64_t deadline = cpu_deadline(engine, timeout_ns);
     bool late = false;
-    if (engine->phase == CPU_OPEN) {
+    if (engine->phase < CPU_STOPPING) {
         engine->phase = CPU_STOPPING;
+        engine->clock = &cpu_monotonic_clock;
     }
+    int64_t deadline = cpu_deadline(engine, timeout_ns);
     pthread_cond_broadcast(&engine->work);
     pthread_cond_broadcast(&engine->early);
     cpu_watcher_stop_locked(engine);
@@ -212,6 +213,9 @@ engine_begin_locked(struct cpu_engine *engine)
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);
+    memset(&engine->lazy, 0, sizeof(engine->lazy));
+    pthread_cond_init(&engine->lazy.changed, &engine->monotonic);
+    engine->clock = &cpu_monotonic_clock;
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
         *device = (struct cpu_device){0};
@@ -238,8 +242,9 @@ engine_create(const char *name, int device_type, int device_count,
     if (engine == NULL) {
         return NULL;
     }
-    engine->table = (struct ps_backend){
-        .struct_size = sizeof(engine->table),
+    struct ps_backend *table = &engine->table.base;
+    *table = (struct ps_backend){
+        .struct_size = sizeof(*table),
         .flags = PS_BACKEND_FORKABLE |
                  (device_type == PS_DEVICE_CPU ? PS_BACKEND_HOST_MEMORY
                                                : EMULATED_FLAGS),
@@ -254,12 +259,14 @@ engine_create(const char *name, int device_type, int device_count,
         .device_properties = cpu_device_properties,
         .shutdown = cpu_shutdown,
     };
-    cpu_stream_members(&engine->table);
-    cpu_event_members(&engine->table);
-    cpu_notify_members(&engine->table);
-    cpu_memory_members(&engine->table);
-    cpu_graph_members(&engine->table);
-    engine->clock = &cpu_monotonic_clock;
+    cpu_stream_members(table);
+    cpu_event_members(table);
+    cpu_notify_members(table);
+    cpu_memory_members(table);
+    cpu_graph_members(table);
+    engine->table.engine = engine;
+    engine->lazy_table = engine->table;
+    engine->lazy_table.base.flags |= PS_BACKEND_SHARED;
     engine->scheduler = cpu_threaded_scheduler;
     engine->worker_main = cpu_worker_main;
     engine->timer_main = cpu_timer_main;
@@ -334,6 +341,7 @@ add_locked(struct cpu_engine *engine)
     }
     engine->next = engines;
     engines = engine;
+    cpu_explore_add(engine);
     return true;
 }
 
@@ -353,5 +361,5 @@ ps_cpu_backend(const char *name, int device_type, int device_count,
         free(engine);
         return NULL;
     }
-    return &engine->table;
+    return &engine->table.base;
 }

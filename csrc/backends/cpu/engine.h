@@ -7,7 +7,7 @@
  *
  * A file calls those above it in this list alone: storage.c, schedule.c,
  * queue.c, worker.c, graph.c, shared.c over files.c, event.c, notify.c,
- * stream.c, memory.c, engine.c. */
+ * stream.c, memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -22,6 +22,8 @@
 #include <sys/queue.h>
 
 #include <pystreams/backend.h>
+
+#include "../backends.h"
 
 enum {
     CPU_ENGINES = 8,         /* engines in one process */
@@ -102,7 +104,9 @@ struct cpu_stream {
     struct cpu_stream *next;               /* in a cpu_stream_list */
     struct cpu_stream *left;               /* among the sleepers */
     struct cpu_stream *right;
-    int64_t deadline;                  /* of its sleep */
+    int64_t deadline; /* of its sleep */
+    unsigned number;  /* in the schedule that is explored, from 1; else 0 */
+    uint64_t rank;    /* its priority there */
     LIST_ENTRY(cpu_stream) neighbours; /* on the device */
     /* NULL unless it is captured.  Then the operations queued on it form a
      * branch of the plan and are numbered in ascending order: the last one,
@@ -140,8 +144,10 @@ enum cpu_kind {
  * head of the block that it frees. */
 struct cpu_operation {
     enum cpu_kind kind;
-    uint8_t value;   /* CPU_FILL */
-    uint16_t branch; /* in plans */
+    uint8_t value;      /* CPU_FILL */
+    bool overtaken : 1; /* it could have run earlier */
+    bool abandoned : 1; /* CPU_ENTER_GATE: not to be called any more */
+    uint16_t branch;    /* in plans */
     struct cpu_operation *next;
     uint64_t ticket; /* grows with each operation queued on the engine */
     /* CPU_RECORD, CPU_WAIT, CPU_ENTER_GATE: referenced.  CPU_MARK: of the
@@ -184,17 +190,18 @@ struct cpu_record {
     bool timed;  /* time is wanted */
     bool orders; /* only: passes no failure on */
     bool done;
+    bool entered;     /* of a gate, while the engine is CPU_LAZY */
     ps_status status; /* the failure of the work before it, once done */
     int64_t time;     /* when it was done; -1 before an event's first */
     struct cpu_promise *promise; /* NULL unless other processes may wait */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
     struct ps_notification *notifications; /* a ring */
+    struct cpu_stream *source;             /* the stream; of a gate, its own */
     /* Of a captured record, which is never done: the capture's number, the
-     * stream, the number of its last operation then, and the record's place
-     * in the plan; else 0. */
+     * number of the stream's last operation then, and the record's place in
+     * the plan; else 0. */
     uint64_t capture;
-    struct cpu_stream *source;
     uint64_t position;
     struct cpu_operation *mark;
 };
@@ -253,6 +260,7 @@ struct cpu_stream *cpu_sleeper_take_locked(struct cpu_engine *engine);
 struct cpu_waiter {
     uint64_t target;
     bool woken;
+    struct ps_blocked *blocked; /* likewise, while the engine is CPU_LAZY */
     pthread_cond_t wake;
     struct cpu_waiter *next; /* of the same object */
 };
@@ -266,11 +274,19 @@ struct cpu_limit {
 struct cpu_limit
 cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
 
-/* Wait among the object's waiters until it has reached the target.
- * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN. */
+/* What a thread waits for: the work of a stream up to a ticket, or a record.
+ */
+struct cpu_goal {
+    struct cpu_stream *stream;
+    uint64_t ticket;
+    struct cpu_record *record; /* if the stream is NULL */
+};
+
+/* Wait until the goal is reached.
+ * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN, PS_ERROR_DEADLOCK. */
 ps_status
-cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
-                uint64_t target, const struct cpu_limit *limit);
+cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+                const struct cpu_limit *limit);
 
 /* All work of the stream up to the ticket is done: wake the threads that wait
  * for it, and make its notifications due. */
@@ -394,6 +410,7 @@ struct cpu_watcher {
 
 enum cpu_phase {
     CPU_OPEN,
+    CPU_LAZY,     /* no thread serves streams: the host's calls do */
     CPU_STOPPING, /* no more work starts; waits for what runs */
     CPU_STOPPED,  /* no wait begins any more */
 };
@@ -405,14 +422,66 @@ struct cpu_device {
     uint64_t used;                   /* bytes of memory, if it is emulated */
 };
 
+/* A table of an engine. */
+struct cpu_table {
+    struct ps_backend base;
+    struct cpu_engine *engine;
+};
+
+/* ---- Schedules that are explored ---- */
+
+/* The third seam: what takes the place of the threads while the engine is
+ * CPU_LAZY. */
+struct cpu_driver {
+    /* Release the lock; before that, run what the schedule wants to have run
+     * after a call that has queued work. */
+    void (*release_locked)(struct cpu_engine *engine);
+    /* Run work until the waiter is woken.  Statuses: as cpu_wait_locked. */
+    ps_status (*wait_locked)(struct cpu_engine *engine,
+                             struct cpu_waiter *waiter,
+                             const struct cpu_goal *goal,
+                             const struct cpu_limit *limit);
+    /* A gate that was entered is opened. */
+    void (*opened_locked)(struct cpu_engine *engine);
+};
+
+extern const struct cpu_driver cpu_lazy_driver;
+extern const struct cpu_clock cpu_lazy_clock;
+
+struct cpu_lazy {
+    struct ps_schedule asked;
+    uint64_t random; /* the state of the generator */
+    int64_t now;     /* the virtual time */
+    uint64_t first;  /* the ticket before the first */
+    uint64_t seen;   /* the ticket that the schedule knows of */
+    uint64_t steps;  /* calls that queued work, and operations run */
+    uint64_t order;  /* a hash of them */
+    uint64_t rank;   /* of the host, as a stream's */
+    unsigned streams;
+    unsigned polls;            /* in vain */
+    struct cpu_stream *polled; /* maybe gone */
+    bool busy;                 /* a thread runs an operation */
+    bool ending;               /* what is left is being dropped */
+    bool impatient;            /* do not wait for the callables that run */
+    unsigned callables;        /* that run: entered gates */
+    LIST_HEAD(, ps_blocked) blocked; /* the latest first */
+    pthread_cond_t changed;          /* one of the above */
+    struct ps_schedule_entry *log;
+    size_t logged;
+    size_t room;
+    char deadlock[512];
+};
+
 struct cpu_engine {
-    struct ps_backend table;       /* constant */
-    unsigned number;               /* constant; below CPU_ENGINES */
-    pthread_key_t current_key;     /* constant; of a thread's device */
-    const struct cpu_clock *clock; /* constant */
+    struct cpu_table table;      /* constant */
+    struct cpu_table lazy_table; /* constant; with PS_BACKEND_SHARED */
+    unsigned number;             /* constant; below CPU_ENGINES */
+    pthread_key_t current_key;   /* constant; of a thread's device */
+    const struct cpu_clock *clock;
     struct cpu_stream *(*scheduler)(struct cpu_engine *engine); /* constant */
     void *(*worker_main)(void *engine);                         /* constant */
     void *(*timer_main)(void *engine);                          /* constant */
+    const struct cpu_driver *driver;                            /* constant */
     struct cpu_engine *next; /* guarded by the list's lock */
 
     pthread_mutex_t lock;
@@ -441,6 +510,8 @@ struct cpu_engine {
     pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
     pthread_cond_t ended;  /* one of those running has */
 
+    struct cpu_lazy lazy;
+
     LIST_HEAD(, cpu_file) files;
     struct cpu_watcher watcher;
 
@@ -451,11 +522,40 @@ struct cpu_engine {
     struct cpu_device devices[];
 };
 
+/* The initial priority of a stream, of the host for 0. */
+uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
+
+/* The calling thread is blocked; the caller removes the entry.  goal: NULL if
+ * it is unknown. */
+void
+cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
+                      const struct cpu_goal *goal);
+
+/* See struct ps_schedules. */
+void cpu_lazy_poll_locked(struct cpu_engine *engine);
+enum ps_progress
+cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t timeout_ns);
+
+/* Whether there is pending work, and a description of it. */
+bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);
+
+/* Run or drop what is left; false if callables run until `end`, in real
+ * time. */
+bool cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end);
+
+/* Have the engine take part in schedules.  One thread at a time calls this. */
+void cpu_explore_add(struct cpu_engine *engine);
+
+static inline bool
+cpu_is_lazy(const struct cpu_engine *engine)
+{
+    return engine->phase == CPU_LAZY;
+}
+
 static inline struct cpu_engine *
 cpu_engine_of(const struct ps_backend *backend)
 {
-    return (struct cpu_engine *)((char *)backend -
-                                 offsetof(struct cpu_engine, table));
+    return ((const struct cpu_table *)backend)->engine;
 }
 
 static inline void
@@ -518,6 +618,9 @@ cpu_event_record_locked(struct cpu_engine *engine, int device,
 ps_status
 cpu_stream_enqueue(const struct ps_backend *backend, int device,
                    ps_handle handle, struct cpu_operation *operation);
+
+/* Overwrite the memory that the operation frees. */
+void cpu_memory_poison(struct cpu_operation *end);
 
 /* The bytes of memory that the machine has. */
 uint64_t cpu_host_memory(void);

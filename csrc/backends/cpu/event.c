@@ -45,6 +45,9 @@ cpu_event_create(const struct ps_backend *backend, int device, unsigned flags,
     CPU_ENTER(engine, backend);
     struct cpu_shared *shared = NULL;
     ps_status status = PS_SUCCESS;
+    if (flags & PS_EVENT_INTERPROCESS && cpu_is_lazy(engine)) {
+        return PS_ERROR_SCHEDULED;
+    }
     if (flags & PS_EVENT_INTERPROCESS) {
         status = cpu_shared_create_locked(engine, device, &shared);
     }
@@ -73,6 +76,9 @@ cpu_event_open(const struct ps_backend *backend, int device,
 {
     CPU_ENTER(engine, backend);
     struct cpu_shared *shared;
+    if (cpu_is_lazy(engine)) {
+        return PS_ERROR_SCHEDULED;
+    }
     ps_status status =
         cpu_shared_open_locked(engine, device, exported, &shared);
     return status == PS_SUCCESS
@@ -103,16 +109,23 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_stream *stream)
 {
     struct cpu_record *latest = event->object;
+    if (event->shared != NULL && cpu_is_lazy(engine)) {
+        return PS_ERROR_SCHEDULED;
+    }
     struct cpu_record *record = cpu_item_take_locked(engine);
     if (record == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     ps_status status = PS_SUCCESS;
-    *record = (struct cpu_record){.refs = 1, .timed = latest->timed};
+    *record = (struct cpu_record){
+        .refs = 1,
+        .timed = latest->timed,
+        .source = stream,
+    };
     if (stream->capture != NULL) {
         status = cpu_capture_record_locked(stream, record);
     }
-    else if (stream->first == NULL) {
+    else if (stream->first == NULL && !cpu_is_lazy(engine)) {
         cpu_record_complete_locked(engine, record, stream->status);
     }
     else {
@@ -154,9 +167,10 @@ static ps_status
 event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_record **record)
 {
-    ps_status status = event->shared != NULL
-                           ? cpu_shared_refresh_locked(engine, event)
-                           : PS_SUCCESS;
+    ps_status status = event->shared == NULL ? PS_SUCCESS
+                       : cpu_is_lazy(engine)
+                           ? PS_ERROR_SCHEDULED
+                           : cpu_shared_refresh_locked(engine, event);
     *record = event->object;
     return status;
 }
@@ -185,7 +199,8 @@ wait_locked(struct cpu_stream *stream, struct cpu_slot *event)
     if (stream->capture != NULL || record->capture != 0) {
         return cpu_capture_wait_locked(stream, record);
     }
-    if (record->done && record->status == PS_SUCCESS) {
+    if (record->done && record->status == PS_SUCCESS &&
+        !cpu_is_lazy(stream->engine)) {
         return PS_SUCCESS;
     }
     return cpu_stream_enqueue_locked(
@@ -212,9 +227,11 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
     struct cpu_record *record;
     ps_status status =
         cpu_event_record_locked(engine, device, handle, &record);
-    return status != PS_SUCCESS ? status
-           : record->done       ? record->status
-                                : PS_ERROR_NOT_READY;
+    if (status != PS_SUCCESS || record->done) {
+        return status != PS_SUCCESS ? status : record->status;
+    }
+    engine->lazy.polled = record->source;
+    return PS_ERROR_NOT_READY;
 }
 
 static ps_status
@@ -231,7 +248,8 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
     }
     record->refs++;
     if (!record->done) {
-        status = cpu_wait_locked(engine, &record->waiters, 0, &limit);
+        status = cpu_wait_locked(engine, &(struct cpu_goal){.record = record},
+                                 &limit);
     }
     if (status == PS_SUCCESS) {
         status = record->status;

@@ -157,7 +157,6 @@ cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
         return PS_ERROR_OUT_OF_MEMORY;
     }
     record->capture = stream->capture->number;
-    record->source = stream;
     record->position = stream->last;
     return stream->capture->status;
 }
@@ -415,6 +414,7 @@ push_record_locked(struct cpu_stream *stream, const struct cpu_record *like)
         .refs = 1,
         .timed = like->timed,
         .orders = like->orders,
+        .source = stream,
     };
     push_locked(stream,
                 (struct cpu_operation){.kind = CPU_RECORD, .record = record});
@@ -433,7 +433,8 @@ push_next_record_locked(struct cpu_stream *stream, struct cpu_record **latest)
 static void
 push_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
-    if (!record->done || record->status != PS_SUCCESS) {
+    if (!record->done || record->status != PS_SUCCESS ||
+        cpu_is_lazy(stream->engine)) {
         push_locked(stream, (struct cpu_operation){.kind = CPU_WAIT,
                                                    .record = record});
     }

@@ -10,7 +10,9 @@
 #include "engine.h"
 
 #include <search.h>
+#include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { ALIGNMENT = 256 };
@@ -107,10 +109,14 @@ cpu_memory_allocate(const struct ps_backend *backend, int device,
     else if (engine->memory != 0) {
         status = emulated_add_locked(engine, device, nbytes, allocated);
     }
+    bool lazy = cpu_is_lazy(engine);
     cpu_unlock(engine);
     if (status != PS_SUCCESS) {
         free(block_of(allocated));
         return status;
+    }
+    if (lazy) {
+        memset(allocated, PS_SCHEDULE_POISON, nbytes);
     }
     *data = allocated;
     return PS_SUCCESS;
@@ -128,19 +134,32 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
         cpu_unlock(engine);
         return PS_ERROR_INVALID_HANDLE;
     }
-    bool idle = stream->first == NULL;
+    bool idle = stream->first == NULL, lazy = cpu_is_lazy(engine);
     if (engine->memory != 0) {
         emulated_remove_locked(engine, data);
     }
     if (!idle) {
         block->end.kind = CPU_FREE;
+        block->end.overtaken = block->end.abandoned = false;
         cpu_stream_push_locked(stream, &block->end);
     }
     cpu_unlock(engine);
+    if (idle && lazy) {
+        cpu_memory_poison(&block->end);
+    }
     if (idle) {
         free(block);
     }
     return PS_SUCCESS;
+}
+
+void
+cpu_memory_poison(struct cpu_operation *end)
+{
+    memset((char *)end + ALIGNMENT, PS_SCHEDULE_POISON,
+           malloc_usable_size(end) - ALIGNMENT);
+    /* Or the compiler leaves it away before a free. */
+    __asm__ volatile("" : : "r"(end) : "memory");
 }
 
 static ps_status

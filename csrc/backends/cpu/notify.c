@@ -34,7 +34,7 @@ cpu_stream_notify(const struct ps_backend *backend, int device,
     if (stream->capture != NULL) {
         return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
-    if (engine->phase != CPU_OPEN) {
+    if (engine->phase >= CPU_STOPPING) {
         return PS_ERROR_SHUTTING_DOWN;
     }
     if (stream->first == NULL) {
@@ -56,7 +56,7 @@ cpu_event_notify(const struct ps_backend *backend, int device,
     if (status != PS_SUCCESS) {
         return status;
     }
-    if (engine->phase != CPU_OPEN) {
+    if (engine->phase >= CPU_STOPPING) {
         return PS_ERROR_SHUTTING_DOWN;
     }
     if (record->done) {
@@ -92,7 +92,7 @@ gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *operation,
         cpu_slot_take_locked(engine, CPU_GATE, stream->device);
     ps_status status = PS_ERROR_OUT_OF_MEMORY;
     if (record != NULL && slot != NULL) {
-        *record = (struct cpu_record){.refs = 1};
+        *record = (struct cpu_record){.refs = 1, .source = stream};
         slot->object = record;
         *gate = slot->handle;
         operation->record = record;
@@ -135,6 +135,9 @@ cpu_gate_open(const struct ps_backend *backend, int device, ps_handle handle)
     }
     struct cpu_record *record = gate->object;
     struct cpu_stream *stream = cpu_list_take(&record->parked);
+    if (record->entered) {
+        engine->driver->opened_locked(engine);
+    }
     cpu_slot_give_locked(engine, gate);
     cpu_record_complete_locked(engine, record, PS_SUCCESS);
     cpu_record_unref_locked(engine, record);

@@ -104,7 +104,9 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
                operation->transfer.nbytes);
         break;
     case CPU_ENTER_GATE:
-        operation->gate.reached(operation->gate.argument, stream->status);
+        operation->gate.reached(operation->gate.argument,
+                                operation->abandoned ? PS_ERROR_SHUTTING_DOWN
+                                                     : stream->status);
         break;
     default:
         operation->call.function(operation->call.argument);
@@ -264,7 +266,7 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
     enum cpu_kind kind = operation->kind;
     bool idle = stream->first == NULL;
     if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
-        operation->transfer.nbytes <= INLINE_BYTES) {
+        operation->transfer.nbytes <= INLINE_BYTES && !cpu_is_lazy(engine)) {
         cpu_stream_push_locked(stream, operation);
         if (stream_do_locked(stream, operation)) {
             stream_pop_locked(stream);

@@ -129,6 +129,10 @@ cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
 {
     struct cpu_engine *engine = stream->engine;
     stream->deadline = cpu_deadline(engine, duration);
+    if (cpu_is_lazy(engine)) {
+        cpu_stream_ready_locked(stream);
+        return;
+    }
     stream->left = stream->right = NULL;
     engine->sleepers = sleepers_meld(engine->sleepers, stream);
     if (engine->sleepers == stream) {
@@ -141,7 +145,7 @@ cpu_sleeper_take_locked(struct cpu_engine *engine)
 {
     struct cpu_stream *stream = engine->sleepers;
     int64_t deadline = stream != NULL ? stream->deadline : CPU_FOREVER;
-    if (engine->clock->now(engine) < deadline) {
+    if (stream == NULL || engine->clock->now(engine) < deadline) {
         engine->clock->wait_locked(engine, &engine->early, deadline);
         return NULL;
     }
@@ -187,7 +191,7 @@ ps_status
 cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind)
 {
     if (engine->phase != CPU_OPEN) {
-        return PS_ERROR_SHUTTING_DOWN;
+        return cpu_is_lazy(engine) ? PS_SUCCESS : PS_ERROR_SHUTTING_DOWN;
     }
     if (engine->workers == 0 && !worker_start_locked(engine)) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -220,6 +224,10 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
 void
 cpu_release(struct cpu_engine *engine)
 {
+    if (engine->phase == CPU_LAZY) {
+        engine->driver->release_locked(engine);
+        return;
+    }
     bool wanted = engine->phase == CPU_OPEN && !engine->coming &&
                   engine->ready_count > 0;
     bool wake = wanted && engine->idle > 0;
@@ -253,7 +261,7 @@ cpu_notify_due_locked(struct cpu_engine *engine)
     unsigned forks = cpu_forks;
     engine->notifying = true;
     engine->running++;
-    while (engine->phase == CPU_OPEN && engine->due != NULL) {
+    while (engine->phase < CPU_STOPPING && engine->due != NULL) {
         struct ps_notification *notification = engine->due->next;
         ps_notification_function reached = notification->reached;
         void *argument = notification->argument;
@@ -283,8 +291,8 @@ cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit)
     return (struct cpu_limit){cpu_deadline(engine, limit->timeout_ns), limit};
 }
 
-/* Wait once; true if the limit is reached. */
-static bool
+/* Wait once; PS_ERROR_TIMED_OUT if the limit is reached. */
+static ps_status
 wait_once_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
                  const struct cpu_limit *limit)
 {
@@ -295,31 +303,39 @@ wait_once_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
     bool asks = question < limit->deadline;
     if (engine->clock->wait_locked(engine, &waiter->wake,
                                    asks ? question : limit->deadline)) {
-        return false;
+        return PS_SUCCESS;
     }
     if (!asks) {
-        return true;
+        return PS_ERROR_TIMED_OUT;
     }
     cpu_unlock(engine);
     bool over = asked->is_over(asked->argument) != 0;
     cpu_lock(engine);
-    return over;
+    return over ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
 }
 
 ps_status
-cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
-                uint64_t target, const struct cpu_limit *limit)
+cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+                const struct cpu_limit *limit)
 {
+    struct cpu_waiter **waiters =
+        goal->stream != NULL ? &goal->stream->waiters : &goal->record->waiters;
+    ps_status status = PS_SUCCESS;
     if (engine->phase == CPU_STOPPED) {
         return PS_ERROR_SHUTTING_DOWN;
     }
-    struct cpu_waiter waiter = {.target = target, .next = *waiters};
+    struct cpu_waiter waiter = {.target = goal->ticket, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
     /* No other thread may come to run what is due. */
-    bool over = cpu_may_notify(engine) && !cpu_notify_due_locked(engine);
-    while (!waiter.woken && !over) {
-        over = wait_once_locked(engine, &waiter, limit);
+    if (cpu_may_notify(engine) && !cpu_notify_due_locked(engine)) {
+        status = PS_ERROR_TIMED_OUT;
+    }
+    while (!waiter.woken && status == PS_SUCCESS) {
+        status =
+            cpu_is_lazy(engine)
+                ? engine->driver->wait_locked(engine, &waiter, goal, limit)
+                : wait_once_locked(engine, &waiter, limit);
     }
     /* It is in no list in the child of a fork. */
     while (*waiters != NULL && *waiters != &waiter) {
@@ -329,7 +345,7 @@ cpu_wait_locked(struct cpu_engine *engine, struct cpu_waiter **waiters,
         *waiters = waiter.next;
     }
     pthread_cond_destroy(&waiter.wake);
-    return waiter.woken ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
+    return waiter.woken ? PS_SUCCESS : status;
 }
 
 static void
@@ -338,6 +354,9 @@ wake_locked(struct cpu_waiter *waiters, uint64_t reached)
     for (struct cpu_waiter *w = waiters; w != NULL; w = w->next) {
         if (w->target <= reached && !w->woken) {
             w->woken = true;
+            if (w->blocked != NULL) {
+                w->blocked->woken = true;
+            }
             pthread_cond_signal(&w->wake);
         }
     }

@@ -178,7 +178,7 @@ cpu_shared_create_locked(struct cpu_engine *engine, int device,
     shared->refs = 1;
     cpu_file_keep_locked(engine, &shared->file, file);
     shared->token = (struct token){
-        .device_type = engine->table.device_type,
+        .device_type = engine->table.base.device_type,
         .device = device,
         .process = getpid(),
         .file = file,
@@ -205,7 +205,7 @@ token_check(const struct cpu_engine *engine, int device,
 {
     if (memcmp(token->magic, magic, sizeof(magic)) != 0 ||
         token->checksum != checksum(token) ||
-        token->device_type != engine->table.device_type) {
+        token->device_type != engine->table.base.device_type) {
         return PS_ERROR_INVALID_VALUE;
     }
     return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;

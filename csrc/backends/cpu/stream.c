@@ -17,7 +17,9 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
     if (cpu_serving() == stream) {
         return PS_ERROR_NOT_PERMITTED;
     }
-    return cpu_wait_locked(stream->engine, &stream->waiters, ticket, limit);
+    return cpu_wait_locked(
+        stream->engine, &(struct cpu_goal){.stream = stream, .ticket = ticket},
+        limit);
 }
 
 /* The failure of the stream, which counts as reported from here on. */
@@ -104,10 +106,15 @@ cpu_stream_query(const struct ps_backend *backend, int device,
 {
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    return stream == NULL            ? PS_ERROR_INVALID_HANDLE
-           : stream->capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED
-           : stream->first != NULL   ? PS_ERROR_NOT_READY
-                                     : stream->status;
+    if (stream == NULL || stream->capture != NULL) {
+        return stream == NULL ? PS_ERROR_INVALID_HANDLE
+                              : PS_ERROR_CAPTURE_UNSUPPORTED;
+    }
+    if (stream->first == NULL) {
+        return stream->status;
+    }
+    engine->lazy.polled = stream;
+    return PS_ERROR_NOT_READY;
 }
 
 static ps_status

@@ -18,7 +18,7 @@ cpu_timer_main(void *argument)
     /* Otherwise the kernel may wake it 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1);
     cpu_lock(engine);
-    while (engine->phase == CPU_OPEN && cpu_forks == forks) {
+    while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
         struct cpu_stream *stream = cpu_sleeper_take_locked(engine);
         if (stream != NULL && cpu_stream_serve_locked(stream) &&
             cpu_stream_help_locked(stream) && cpu_engine_help_locked(engine)) {
@@ -65,8 +65,9 @@ cpu_worker_main(void *argument)
     unsigned forks = cpu_forks, served = 0;
     cpu_lock(engine);
     engine->coming = false;
-    while (engine->phase == CPU_OPEN && cpu_forks == forks) {
-        struct cpu_stream *stream = engine->scheduler(engine);
+    while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
+        struct cpu_stream *stream =
+            cpu_is_lazy(engine) ? NULL : engine->scheduler(engine);
         if (stream == NULL && cpu_may_notify(engine)) {
             cpu_notify_due_locked(engine);
         }

@@ -1,0 +1,258 @@
+/* Schedules of all engines together: how one begins and ends, and the calls of
+ * threads that poll or wait for something else than work. */
+#include "engine.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The engines, by number; they are never freed. */
+static struct cpu_engine *engines[CPU_ENGINES + 1];
+static atomic_int engine_count;
+static atomic_bool explored;
+
+_Static_assert(sizeof(((struct ps_sleep *)0)->blocked) ==
+                   CPU_ENGINES * sizeof(struct ps_blocked),
+               "one for each engine");
+
+#define EACH_ENGINE(engine)                                     \
+    for (struct cpu_engine **next_ = engines, *engine = *next_; \
+         next_ < engines + atomic_load(&engine_count); engine = *++next_)
+
+void
+cpu_explore_add(struct cpu_engine *engine)
+{
+    engine->driver = &cpu_lazy_driver;
+    engines[engine->number] = engine;
+    atomic_store(&engine_count, (int)engine->number + 1);
+}
+
+/* ---- Threads that poll or wait ---- */
+
+static void
+explore_poll(void)
+{
+    EACH_ENGINE(engine)
+    {
+        cpu_lock(engine);
+        if (cpu_is_lazy(engine)) {
+            cpu_lazy_poll_locked(engine);
+        }
+        cpu_unlock(engine);
+    }
+}
+
+static enum ps_progress
+explore_advance(int64_t timeout_ns)
+{
+    enum ps_progress best = PS_NOTHING;
+    EACH_ENGINE(engine)
+    {
+        if (best == PS_RAN) {
+            break;
+        }
+        cpu_lock(engine);
+        enum ps_progress progress =
+            cpu_lazy_advance_locked(engine, timeout_ns);
+        cpu_unlock(engine);
+        best = progress < best ? progress : best;
+    }
+    return best;
+}
+
+static void
+explore_sleep(struct ps_sleep *sleep)
+{
+    *sleep = (struct ps_sleep){.forks = cpu_forks};
+    EACH_ENGINE(engine)
+    {
+        cpu_lock(engine);
+        if (cpu_is_lazy(engine) && engine->lazy.asked.is_callable()) {
+            cpu_lazy_block_locked(engine, &sleep->blocked[engine->number],
+                                  NULL);
+        }
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_wake(struct ps_sleep *sleep)
+{
+    EACH_ENGINE(engine)
+    {
+        cpu_lock(engine);
+        if (sleep->forks == cpu_forks &&
+            sleep->blocked[engine->number].callable) {
+            LIST_REMOVE(&sleep->blocked[engine->number], neighbours);
+        }
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_deadlock(char words[512])
+{
+    words[0] = '\0';
+    EACH_ENGINE(engine)
+    {
+        cpu_lock(engine);
+        if (engine->lazy.deadlock[0] != '\0') {
+            memcpy(words, engine->lazy.deadlock, 512);
+            engine->lazy.deadlock[0] = '\0';
+        }
+        cpu_unlock(engine);
+    }
+}
+
+/* ---- Beginning and ending ---- */
+
+static const struct ps_backend *
+explore_table(const struct ps_backend *registered, bool on)
+{
+    EACH_ENGINE(engine)
+    {
+        if (registered == &engine->table.base) {
+            return on ? &engine->lazy_table.base : registered;
+        }
+    }
+    return NULL;
+}
+
+static bool
+explore_is_on(void)
+{
+    return atomic_load_explicit(&explored, memory_order_acquire);
+}
+
+static void
+begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
+             uint64_t *held)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    pthread_cond_t changed = lazy->changed;
+    *lazy = (struct cpu_lazy){
+        .asked = *schedule,
+        .random = schedule->seed,
+        .first = engine->tickets,
+        .seen = engine->tickets,
+        .rank = cpu_lazy_rank(schedule->seed, 0),
+        .changed = changed,
+        /* A thread may still be on its way out of a wait. */
+        .blocked = lazy->blocked,
+    };
+    lazy->asked.held = held;
+    for (int i = 0; i < engine->device_count; i++) {
+        struct cpu_stream *stream;
+        LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
+            stream->number = 0;
+        }
+    }
+    engine->clock = &cpu_lazy_clock;
+    engine->phase = CPU_LAZY;
+}
+
+/* Begin unless the engine is busy. */
+static ps_status
+begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
+      char pending[256])
+{
+    ps_status status = PS_ERROR_NOT_READY;
+    size_t nbytes = schedule->held_count * sizeof(*schedule->held);
+    uint64_t *held = malloc(nbytes + 1);
+    if (held == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (nbytes > 0) {
+        memcpy(held, schedule->held, nbytes);
+    }
+    cpu_lock(engine);
+    if (!cpu_lazy_pending_locked(engine, pending)) {
+        begin_locked(engine, schedule, held);
+        status = PS_SUCCESS;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (status != PS_SUCCESS) {
+        free(held);
+    }
+    return status;
+}
+
+static void
+end_locked(struct cpu_engine *engine, struct ps_schedule_result *result)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    free((void *)lazy->asked.held);
+    lazy->asked.held = NULL;
+    result->operations += engine->tickets - lazy->first;
+    result->steps += lazy->steps;
+    result->order += lazy->order;
+    if (lazy->logged > 0 && result->log == NULL) {
+        result->log = lazy->log;
+        result->logged = lazy->logged;
+        lazy->log = NULL;
+    }
+    free(lazy->log);
+    lazy->log = NULL;
+    engine->clock = &cpu_monotonic_clock;
+    if (cpu_is_lazy(engine)) {
+        engine->phase = CPU_OPEN;
+    }
+}
+
+static ps_status
+explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
+{
+    bool finished = true;
+    *result = (struct ps_schedule_result){0};
+    EACH_ENGINE(engine)
+    {
+        cpu_lock(engine);
+        if (cpu_is_lazy(engine)) {
+            int64_t end = cpu_monotonic_clock.now(engine) + timeout_ns;
+            finished = cpu_lazy_finish_locked(engine, drop, end) && finished;
+        }
+        cpu_unlock(engine);
+    }
+    if (!finished) {
+        return PS_ERROR_TIMED_OUT;
+    }
+    EACH_ENGINE(engine)
+    {
+        cpu_lock(engine);
+        end_locked(engine, result);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    atomic_store(&explored, false);
+    return PS_SUCCESS;
+}
+
+static ps_status
+explore_begin(const struct ps_schedule *schedule, char pending[256])
+{
+    ps_status status = PS_SUCCESS;
+    EACH_ENGINE(engine)
+    {
+        if (status == PS_SUCCESS) {
+            status = begin(engine, schedule, pending);
+        }
+    }
+    if (status != PS_SUCCESS) {
+        struct ps_schedule_result result;
+        explore_end(true, 0, &result);
+        return status;
+    }
+    atomic_store(&explored, true);
+    return PS_SUCCESS;
+}
+
+const struct ps_schedules ps_cpu_schedules = {
+    .table = explore_table,
+    .begin = explore_begin,
+    .end = explore_end,
+    .is_on = explore_is_on,
+    .poll = explore_poll,
+    .advance = explore_advance,
+    .sleep = explore_sleep,
+    .wake = explore_wake,
+    .deadlock = explore_deadlock,
+};

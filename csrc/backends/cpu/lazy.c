@@ -1,0 +1,814 @@
+/* The engine while a schedule is explored.  No thread serves streams: the
+ * calls of the host do, on the calling thread.  After each call that has
+ * queued work, and while it waits, the schedule's strategy picks a stream and
+ * runs the operation at its head, or lets the host go on.  The choices depend
+ * on nothing but the seed and the calls, so the same calls give the same order
+ * on every machine.
+ *
+ * Time is virtual: it stands still until a sleep is the operation that is
+ * picked, or a wait's limit is all that is left.
+ *
+ * A callable runs on a thread of its own.  The thread that entered its gate
+ * waits until it ends or waits for work itself; then the callable's thread is
+ * the one that picks. */
+#include "engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    /* One of so many queries in vain runs an operation. */
+    POLLS = 16,
+    /* How long a host that does not wait is kept by a callable, which may wait
+     * for what the host does next. */
+    PATIENCE_NS = 100 * 1000 * 1000,
+    QUESTION_NS = 50 * 1000 * 1000,
+};
+
+/* Ranks below this were assigned by a change of priority. */
+#define LEAST_RANK ((uint64_t)1 << 32)
+
+/* ---- The generator: SplitMix64 ---- */
+
+static uint64_t
+mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static uint64_t
+draw(struct cpu_lazy *lazy)
+{
+    lazy->random += UINT64_C(0x9e3779b97f4a7c15);
+    return mix(lazy->random);
+}
+
+/* The n-th number of a seed. */
+static uint64_t
+number_of(uint64_t seed, uint64_t n)
+{
+    return mix(mix(seed + UINT64_C(0x9e3779b97f4a7c15)) +
+               n * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+uint64_t
+cpu_lazy_rank(uint64_t seed, unsigned number)
+{
+    return number_of(seed, number) | LEAST_RANK;
+}
+
+/* ---- Virtual time ---- */
+
+static int64_t
+virtual_now(struct cpu_engine *engine)
+{
+    return engine->lazy.now;
+}
+
+static bool
+virtual_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
+                    int64_t deadline)
+{
+    (void)deadline;
+    return cpu_monotonic_clock.wait_locked(engine, condition, CPU_FOREVER);
+}
+
+/* For the workers and the timer, which sleep meanwhile. */
+const struct cpu_clock cpu_lazy_clock = {
+    .now = virtual_now,
+    .wait_locked = virtual_wait_locked,
+};
+
+/* Sleep until something has changed, for so many real nanoseconds at most. */
+static void
+nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
+{
+    int64_t now = cpu_monotonic_clock.now(engine);
+    cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
+                                    now + nanoseconds);
+}
+
+/* ---- Candidates ---- */
+
+static uint64_t
+number(const struct cpu_engine *engine, const struct cpu_operation *operation)
+{
+    return operation->ticket - engine->lazy.first;
+}
+
+static bool
+is_asleep(const struct cpu_stream *stream)
+{
+    return stream->first->kind == CPU_SLEEP && stream->status == PS_SUCCESS;
+}
+
+static void
+meet_locked(struct cpu_stream *stream)
+{
+    struct cpu_lazy *lazy = &stream->engine->lazy;
+    if (stream->number == 0) {
+        stream->number = ++lazy->streams;
+        stream->rank = cpu_lazy_rank(lazy->asked.seed, stream->number);
+    }
+}
+
+static bool
+is_held(const struct cpu_stream *stream)
+{
+    const struct ps_schedule *asked = &stream->engine->lazy.asked;
+    uint64_t wanted = number(stream->engine, stream->first);
+    size_t low = 0, high = asked->held_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (asked->held[middle] < wanted) {
+            low = middle + 1;
+        }
+        else {
+            high = middle;
+        }
+    }
+    return low < asked->held_count && asked->held[low] == wanted;
+}
+
+#define EACH_READY(engine, stream)                                     \
+    for (int list_ = 0; list_ < CPU_PRIORITIES; list_++)               \
+        for (struct cpu_stream *stream = (engine)->ready[list_].first; \
+             stream != NULL;                                           \
+             stream = stream == (engine)->ready[list_].last ? NULL     \
+                                                            : stream->next)
+
+/* The sleeper that is due first, unless `held` are left out and it is one. */
+static struct cpu_stream *
+first_sleeper_locked(struct cpu_engine *engine, bool held)
+{
+    struct cpu_stream *first = NULL;
+    EACH_READY(engine, stream)
+    {
+        if (is_asleep(stream) && (held || !is_held(stream)) &&
+            (first == NULL || stream->deadline < first->deadline)) {
+            first = stream;
+        }
+    }
+    return first;
+}
+
+static struct cpu_stream *
+pick_early_locked(struct cpu_engine *engine, bool blocked)
+{
+    struct cpu_stream *first = NULL;
+    EACH_READY(engine, stream)
+    {
+        if (!is_asleep(stream) && !is_held(stream) &&
+            (first == NULL || stream->first->ticket < first->first->ticket)) {
+            first = stream;
+        }
+    }
+    return first == NULL && blocked ? first_sleeper_locked(engine, false)
+                                    : first;
+}
+
+static struct cpu_stream *
+pick_random_locked(struct cpu_engine *engine, bool blocked)
+{
+    struct cpu_stream *sleeper = first_sleeper_locked(engine, true);
+    uint64_t count = 0;
+    EACH_READY(engine, stream)
+    {
+        count += !is_asleep(stream) || stream == sleeper;
+    }
+    if (count == 0) {
+        return NULL;
+    }
+    uint64_t left = draw(&engine->lazy) % (count + !blocked);
+    EACH_READY(engine, stream)
+    {
+        if ((!is_asleep(stream) || stream == sleeper) && left-- == 0) {
+            return stream;
+        }
+    }
+    return NULL;
+}
+
+static struct cpu_stream *
+pick_by_rank_locked(struct cpu_engine *engine, bool blocked)
+{
+    struct cpu_stream *sleeper = first_sleeper_locked(engine, true);
+    struct cpu_stream *best = NULL;
+    uint64_t least = blocked ? 0 : engine->lazy.rank;
+    EACH_READY(engine, stream)
+    {
+        meet_locked(stream);
+        if ((!is_asleep(stream) || stream == sleeper) &&
+            stream->rank > least) {
+            best = stream;
+            least = stream->rank;
+        }
+    }
+    return best;
+}
+
+static struct cpu_stream *
+first_queued_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *first = NULL;
+    EACH_READY(engine, stream)
+    {
+        if (first == NULL || stream->first->ticket < first->first->ticket) {
+            first = stream;
+        }
+    }
+    return first;
+}
+
+/* The stream whose work reaches the goal. */
+static struct cpu_stream *
+source_of(const struct cpu_goal *goal)
+{
+    return goal->stream != NULL ? goal->stream : goal->record->source;
+}
+
+/* The stream whose head must run next for the goal; NULL if a callable must
+ * end first. */
+static struct cpu_stream *
+needed_locked(struct cpu_stream *stream)
+{
+    while (stream->first != NULL && stream->first->kind == CPU_WAIT &&
+           !stream->first->record->done) {
+        struct cpu_stream *source = stream->first->record->source;
+        if (source == stream) {
+            return NULL;
+        }
+        stream = source;
+    }
+    return stream->first != NULL ? stream : NULL;
+}
+
+/* goal: NULL if it is unknown. */
+static struct cpu_stream *
+pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
+{
+    return goal == NULL ? first_queued_locked(engine)
+                        : needed_locked(source_of(goal));
+}
+
+/* Likewise, for the thread that has blocked last and can go on thus. */
+static struct cpu_stream *
+pick_for_blocked_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream = NULL;
+    struct ps_blocked *blocked;
+    LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
+        if (stream == NULL && !blocked->woken) {
+            stream = pick_needed_locked(engine, blocked->goal);
+        }
+    }
+    return stream;
+}
+
+/* The stream that the schedule serves next; NULL if the host goes on, or none
+ * can be served. */
+static struct cpu_stream *
+pick_locked(struct cpu_engine *engine, bool blocked)
+{
+    struct cpu_stream *stream = NULL;
+    if (engine->ready_count == 0) {
+        return NULL;
+    }
+    switch (engine->lazy.asked.strategy) {
+    case PS_LATE:
+        break;
+    case PS_EARLY:
+    case PS_HELD:
+        stream = pick_early_locked(engine, blocked);
+        break;
+    case PS_RANDOM:
+        return pick_random_locked(engine, blocked);
+    case PS_PCT:
+        return pick_by_rank_locked(engine, blocked);
+    }
+    return stream == NULL && blocked ? pick_for_blocked_locked(engine)
+                                     : stream;
+}
+
+/* ---- Steps ---- */
+
+/* One more step, of a stream or of the host. */
+static void
+count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    lazy->steps++;
+    lazy->order = mix(lazy->order + what + UINT64_C(0x9e3779b97f4a7c15));
+    for (unsigned i = 0; i < lazy->asked.changes; i++) {
+        uint64_t drawn = number_of(~lazy->asked.seed, i);
+        if (lazy->steps == 1 + drawn % lazy->asked.steps) {
+            *rank = 1 + i;
+        }
+    }
+}
+
+static const char *
+name_of_kind(enum cpu_kind kind)
+{
+    switch (kind) {
+    case CPU_RECORD:
+        return "record";
+    case CPU_WAIT:
+        return "wait";
+    case CPU_SLEEP:
+        return "sleep";
+    case CPU_FAIL:
+        return "failure";
+    case CPU_COPY:
+        return "copy";
+    case CPU_FILL:
+        return "fill";
+    case CPU_CALL:
+        return "host function";
+    case CPU_ENTER_GATE:
+        return "callable";
+    case CPU_FREE:
+        return "free";
+    default:
+        return "work";
+    }
+}
+
+/* Without memory the log has gaps. */
+static void
+log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (lazy->logged == lazy->room) {
+        size_t room = lazy->room > 0 ? 2 * lazy->room : 64;
+        void *log = realloc(lazy->log, room * sizeof(*lazy->log));
+        if (log == NULL) {
+            return;
+        }
+        lazy->log = log;
+        lazy->room = room;
+    }
+    lazy->log[lazy->logged++] = (struct ps_schedule_entry){
+        .device_type = engine->table.base.name,
+        .operation = name_of_kind(operation->kind),
+        .number = number(engine, operation),
+        .step = lazy->ending ? 0 : lazy->steps,
+        .time = lazy->now,
+        .device = stream->device,
+        .stream = stream->number,
+        .overtaken = operation->overtaken,
+    };
+}
+
+static void
+take_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_stream_list *list = &engine->ready[-stream->priority];
+    struct cpu_stream **link = &list->first, *before = NULL;
+    while (*link != stream) {
+        before = *link;
+        link = &before->next;
+    }
+    *link = stream == list->last ? NULL : stream->next;
+    if (stream == list->last) {
+        list->last = before;
+    }
+    engine->ready_count--;
+}
+
+/* Whether callables run that do not wait for work themselves. */
+static bool
+callables_run(const struct cpu_lazy *lazy)
+{
+    unsigned waiting = 0;
+    const struct ps_blocked *blocked;
+    LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
+        waiting += blocked->callable && !blocked->woken;
+    }
+    return lazy->callables > waiting;
+}
+
+void
+cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
+                      const struct cpu_goal *goal)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    *blocked = (struct ps_blocked){
+        .goal = goal,
+        .callable = lazy->asked.is_callable(),
+    };
+    LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
+    pthread_cond_broadcast(&lazy->changed);
+}
+
+/* Wait until the callables that run have ended or wait for work, as long as
+ * the caller is patient. */
+static void
+await_callables_locked(struct cpu_engine *engine)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    int64_t end = cpu_monotonic_clock.now(engine) + PATIENCE_NS, left;
+    while (callables_run(lazy) && !lazy->impatient && cpu_is_lazy(engine)) {
+        left = end - cpu_monotonic_clock.now(engine);
+        lazy->impatient = left <= 0;
+        if (left > 0) {
+            nap_locked(engine, left);
+        }
+    }
+}
+
+/* Run the operation at the head of a ready stream; false as
+ * cpu_stream_serve_locked. */
+static bool
+run_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_operation *operation = stream->first;
+    bool frees = operation->kind == CPU_FREE;
+    bool enters = operation->kind == CPU_ENTER_GATE;
+    unsigned forks = cpu_forks;
+    meet_locked(stream);
+    if (is_asleep(stream) && stream->deadline > lazy->now) {
+        lazy->now = stream->deadline;
+    }
+    count_step_locked(engine, number(engine, operation), &stream->rank);
+    if (lazy->asked.logged && !lazy->ending) {
+        log_locked(stream, operation);
+    }
+    take_locked(stream);
+    if (enters && !operation->record->done) {
+        operation->record->entered = true;
+        lazy->callables++;
+        lazy->impatient = false;
+    }
+    lazy->busy = true;
+    if (!cpu_stream_serve_locked(stream)) {
+        return false;
+    }
+    if (frees) {
+        pthread_mutex_unlock(&engine->lock);
+        cpu_memory_poison(operation);
+        free(operation);
+        pthread_mutex_lock(&engine->lock);
+    }
+    lazy->busy = false;
+    cpu_stream_settle_locked(stream);
+    pthread_cond_broadcast(&lazy->changed);
+    if (enters) {
+        await_callables_locked(engine);
+    }
+    return cpu_forks == forks &&
+           (!cpu_may_notify(engine) || cpu_notify_due_locked(engine));
+}
+
+/* Run what the schedule wants before the host goes on; false as
+ * cpu_stream_serve_locked. */
+static bool
+step_locked(struct cpu_engine *engine)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_stream *stream;
+    count_step_locked(engine, 0, &lazy->rank);
+    while (cpu_is_lazy(engine) && !lazy->busy &&
+           (stream = pick_locked(engine, false)) != NULL) {
+        if (!run_locked(stream)) {
+            return false;
+        }
+    }
+    if (lazy->asked.logged) {
+        EACH_READY(engine, ready)
+        {
+            ready->first->overtaken = true;
+        }
+    }
+    return true;
+}
+
+/* ---- Polls ---- */
+
+static bool
+is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
+{
+    for (int i = 0; i < engine->device_count; i++) {
+        struct cpu_stream *stream;
+        LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
+            if (stream == wanted) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void
+cpu_lazy_poll_locked(struct cpu_engine *engine)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_stream *stream = NULL;
+    uint64_t steps = lazy->steps;
+    if (lazy->busy || !step_locked(engine) || lazy->steps != steps + 1 ||
+        ++lazy->polls % POLLS != 0) {
+        return;
+    }
+    if (lazy->polled != NULL && is_live_locked(engine, lazy->polled)) {
+        stream = needed_locked(lazy->polled);
+    }
+    if (stream == NULL) {
+        stream = first_queued_locked(engine);
+    }
+    if (stream != NULL) {
+        run_locked(stream);
+    }
+}
+
+/* ---- The driver ---- */
+
+static void
+lazy_release_locked(struct cpu_engine *engine)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    uint64_t before = lazy->seen, after = engine->tickets;
+    if (before == after || lazy->busy || engine->notifying ||
+        cpu_serving() != NULL) {
+        pthread_mutex_unlock(&engine->lock);
+        return;
+    }
+    void (*queued)(uint64_t, uint64_t) = lazy->asked.queued;
+    bool internal = lazy->asked.is_internal();
+    lazy->seen = after;
+    if (queued != NULL) {
+        uint64_t first = lazy->first;
+        pthread_mutex_unlock(&engine->lock);
+        queued(before + 1 - first, after - first);
+        pthread_mutex_lock(&engine->lock);
+    }
+    if (!internal && cpu_is_lazy(engine)) {
+        step_locked(engine);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void
+describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    char *text = lazy->deadlock;
+    size_t room = sizeof(lazy->deadlock);
+    int used = snprintf(text, room, "the caller waits for ");
+    struct cpu_stream *stream = goal != NULL ? source_of(goal) : NULL;
+    if (stream == NULL) {
+        snprintf(text + used, room - (size_t)used, "a callable");
+        return;
+    }
+    for (int i = 0; i < 8 && used < (int)room && stream->first != NULL; i++) {
+        struct cpu_operation *head = stream->first;
+        meet_locked(stream);
+        used +=
+            snprintf(text + used, room - (size_t)used, "%sstream %u of %s:%d",
+                     i > 0 ? ", which waits for " : "", stream->number,
+                     engine->table.base.name, stream->device);
+        if (head->kind != CPU_WAIT || head->record->source == stream) {
+            break;
+        }
+        stream = head->record->source;
+    }
+    if (used < (int)room) {
+        snprintf(text + used, room - (size_t)used,
+                 ", which waits for its callable (operation %" PRIu64
+                 "), which waits for work that is queued behind it",
+                 stream->first != NULL ? number(engine, stream->first) : 0);
+    }
+}
+
+/* Nothing can run. */
+static ps_status
+wait_for_others_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+                       const struct cpu_limit *limit)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    const struct ps_limit *asked = limit->asked;
+    if (!callables_run(lazy)) {
+        if (limit->deadline != CPU_FOREVER) {
+            lazy->now = limit->deadline;
+            return PS_ERROR_TIMED_OUT;
+        }
+        describe_locked(engine, goal);
+        return PS_ERROR_DEADLOCK;
+    }
+    /* While a callable runs, the time that it takes is real. */
+    int64_t before = cpu_monotonic_clock.now(engine);
+    int64_t left = limit->deadline - lazy->now;
+    nap_locked(engine, left < QUESTION_NS ? left : QUESTION_NS);
+    if (callables_run(lazy) && limit->deadline != CPU_FOREVER) {
+        lazy->now += cpu_monotonic_clock.now(engine) - before;
+    }
+    if (lazy->now >= limit->deadline) {
+        return PS_ERROR_TIMED_OUT;
+    }
+    if (asked->is_over == NULL) {
+        return PS_SUCCESS;
+    }
+    cpu_unlock(engine);
+    bool over = asked->is_over(asked->argument) != 0;
+    cpu_lock(engine);
+    return over ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
+}
+
+/* Run an operation, or wait for what keeps all from running. */
+static ps_status
+wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+                 const struct cpu_limit *limit)
+{
+    if (engine->lazy.busy) {
+        nap_locked(engine, QUESTION_NS);
+        return PS_SUCCESS;
+    }
+    struct cpu_stream *stream = pick_locked(engine, true);
+    if (stream == NULL ||
+        (is_asleep(stream) && stream->deadline > limit->deadline)) {
+        return wait_for_others_locked(engine, goal, limit);
+    }
+    return run_locked(stream) ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
+}
+
+static ps_status
+lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
+                 const struct cpu_goal *goal, const struct cpu_limit *limit)
+{
+    struct ps_blocked blocked;
+    ps_status status = PS_SUCCESS;
+    unsigned forks = cpu_forks;
+    if (limit->deadline <= engine->lazy.now) {
+        engine->lazy.polled = source_of(goal);
+        cpu_lazy_poll_locked(engine);
+        return PS_ERROR_TIMED_OUT;
+    }
+    cpu_lazy_block_locked(engine, &blocked, goal);
+    waiter->blocked = &blocked;
+    while (!waiter->woken && status == PS_SUCCESS && cpu_is_lazy(engine)) {
+        await_callables_locked(engine);
+        if (!waiter->woken) {
+            status = wait_once_locked(engine, goal, limit);
+        }
+    }
+    waiter->blocked = NULL;
+    if (cpu_forks == forks) {
+        LIST_REMOVE(&blocked, neighbours);
+    }
+    return status;
+}
+
+/* Threads that wait for something else may go on now. */
+static void
+lazy_opened_locked(struct cpu_engine *engine)
+{
+    struct ps_blocked *blocked;
+    engine->lazy.callables--;
+    LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
+        blocked->woken = blocked->woken || blocked->goal == NULL;
+    }
+    pthread_cond_broadcast(&engine->lazy.changed);
+}
+
+const struct cpu_driver cpu_lazy_driver = {
+    .release_locked = lazy_release_locked,
+    .wait_locked = lazy_wait_locked,
+    .opened_locked = lazy_opened_locked,
+};
+
+/* ---- Waits for something else ---- */
+
+static enum ps_progress
+advance_once_locked(struct cpu_engine *engine, int64_t deadline)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    await_callables_locked(engine);
+    if (lazy->busy) {
+        return PS_RUNNING;
+    }
+    struct cpu_stream *stream = pick_locked(engine, true);
+    if (stream == NULL) {
+        return callables_run(lazy)   ? PS_RUNNING
+               : lazy->callables > 0 ? PS_STUCK
+                                     : PS_NOTHING;
+    }
+    if (is_asleep(stream) && stream->deadline > deadline) {
+        lazy->now = deadline;
+        return PS_EXPIRED;
+    }
+    run_locked(stream);
+    return PS_RAN;
+}
+
+enum ps_progress
+cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t timeout_ns)
+{
+    struct ps_blocked blocked;
+    unsigned forks = cpu_forks;
+    if (!cpu_is_lazy(engine)) {
+        return PS_NOTHING;
+    }
+    cpu_lazy_block_locked(engine, &blocked, NULL);
+    enum ps_progress progress =
+        advance_once_locked(engine, cpu_deadline(engine, timeout_ns));
+    if (cpu_forks == forks) {
+        LIST_REMOVE(&blocked, neighbours);
+    }
+    if (progress == PS_STUCK) {
+        describe_locked(engine, NULL);
+    }
+    return progress;
+}
+
+/* ---- The end ---- */
+
+bool
+cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
+{
+    const char *name = engine->table.base.name;
+    if (!LIST_EMPTY(&engine->captures)) {
+        snprintf(text, 256, "a stream of %s is being captured", name);
+        return true;
+    }
+    for (int i = 0; i < engine->device_count; i++) {
+        struct cpu_stream *stream;
+        LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
+            if (stream->first != NULL) {
+                snprintf(text, 256,
+                         "%s:%d has a stream with %u pending operations, the "
+                         "first a %s",
+                         name, i, stream->pending,
+                         name_of_kind(stream->first->kind));
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Take the effect from the operation at the head of a ready stream, so that no
+ * failure comes of it either. */
+static void
+drop_locked(struct cpu_stream *stream)
+{
+    struct cpu_operation *operation = stream->first;
+    struct cpu_lazy *lazy = &stream->engine->lazy;
+    if (lazy->asked.logged) {
+        log_locked(stream, operation);
+    }
+    switch (operation->kind) {
+    case CPU_RECORD:
+        operation->record->orders = true;
+        break;
+    case CPU_COPY:
+    case CPU_FILL:
+    case CPU_CALL:
+    case CPU_FAIL:
+        operation->kind = CPU_MARK;
+        break;
+    case CPU_ENTER_GATE:
+        /* Its Future fails; the gate opens as ever. */
+        operation->abandoned = true;
+        break;
+    default:
+        break;
+    }
+}
+
+bool
+cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    char text[256];
+    lazy->ending = drop;
+    while (cpu_lazy_pending_locked(engine, text) || lazy->callables > 0) {
+        struct cpu_stream *stream =
+            lazy->busy ? NULL : first_queued_locked(engine);
+        if (stream != NULL && drop) {
+            meet_locked(stream);
+            drop_locked(stream);
+        }
+        if (stream != NULL) {
+            if (!run_locked(stream)) {
+                return true;
+            }
+        }
+        else if (!LIST_EMPTY(&engine->captures) && lazy->callables == 0) {
+            return true;
+        }
+        else if (cpu_monotonic_clock.now(engine) >= end) {
+            return false;
+        }
+        else {
+            nap_locked(engine, QUESTION_NS);
+        }
+    }
+    return true;
+}

@@ -1,0 +1,277 @@
+/* The functions that begin and end a schedule on the CPU engines, and what the
+ * engines need of Python meanwhile. */
+#include "schedules.h"
+
+#include "../core/thread.h"
+
+#include "errors.h"
+#include "submit.h"
+
+/* ---- Hooks ---- */
+
+/* The function of schedules.py that is called with the numbers of operations
+ * that were queued; the GIL guards it. */
+static PyObject *queued_function;
+
+static bool
+is_internal(void)
+{
+    return ps_thread_word(PS_THREAD_OWN) != NULL;
+}
+
+static bool
+is_callable(void)
+{
+    struct ps_moment *moment;
+    return callable_moment(&moment);
+}
+
+static void
+queued(uint64_t first, uint64_t last)
+{
+    if (is_finalizing()) {
+        return;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    struct saved_exception saved = exception_save();
+    PyObject *function = Py_XNewRef(queued_function);
+    if (function != NULL) {
+        PyObject *none =
+            PyObject_CallFunction(function, "KK", (unsigned long long)first,
+                                  (unsigned long long)last);
+        if (none == NULL) {
+            PyErr_WriteUnraisable(function);
+        }
+        Py_XDECREF(none);
+        Py_DECREF(function);
+    }
+    exception_restore(saved);
+    PyGILState_Release(gil);
+}
+
+/* ---- Waits ---- */
+
+PyObject *
+raise_deadlock(const char *operation)
+{
+    char words[512];
+    ps_cpu_schedules.deadlock(words);
+    return PyErr_Format(PyExc_RuntimeError,
+                        "%s: a deadlock in the schedule that is explored: %s",
+                        operation, words);
+}
+
+ps_status
+advance_schedule(bool (*is_done)(void *object), void *object,
+                 int64_t timeout_ns)
+{
+    enum ps_progress progress = PS_RAN;
+    while (ps_cpu_schedules.is_on() && !is_done(object) &&
+           progress == PS_RAN) {
+        WITHOUT_GIL(progress = ps_cpu_schedules.advance(timeout_ns));
+    }
+    return progress == PS_EXPIRED ? PS_ERROR_TIMED_OUT
+           : progress == PS_STUCK ? PS_ERROR_DEADLOCK
+                                  : PS_SUCCESS;
+}
+
+/* ---- Functions ---- */
+
+/* Have core call the engines by the tables that go with a schedule. */
+static void
+switch_tables(bool on)
+{
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        const struct ps_backend *table =
+            ps_cpu_schedules.table(runtime->registered, on);
+        if (table != NULL) {
+            runtime->backend = table;
+        }
+    }
+}
+
+/* The name of a used backend that is no CPU engine; NULL if there is none. */
+static const char *
+foreign_backend(void)
+{
+    const char *name = NULL;
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        if (ps_runtime_is_used(runtime) &&
+            ps_cpu_schedules.table(runtime->registered, false) == NULL) {
+            name = runtime->registered->name;
+        }
+    }
+    return name;
+}
+
+static int
+parse_held(PyObject *list, struct ps_schedule *schedule)
+{
+    PyObject *items = PySequence_Fast(list, "expected a sequence");
+    if (items == NULL) {
+        return -1;
+    }
+    size_t count = (size_t)PySequence_Fast_GET_SIZE(items);
+    uint64_t *held = PyMem_Calloc(count + 1, sizeof(*held));
+    if (held == NULL) {
+        PyErr_NoMemory();
+    }
+    for (size_t i = 0; held != NULL && i < count && !PyErr_Occurred(); i++) {
+        held[i] = PyLong_AsUnsignedLongLong(
+            PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i));
+    }
+    Py_DECREF(items);
+    schedule->held = held;
+    schedule->held_count = count;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+begin(const struct ps_schedule *schedule, PyObject *function)
+{
+    char pending[256];
+    ps_status status;
+    const char *name = foreign_backend();
+    if (name != NULL) {
+        return refuse(PyExc_RuntimeError,
+                      "schedules are explored on the CPU engine, as the cpu "
+                      "device and as emulated CUDA, but this process uses the "
+                      "%s backend; set PYSTREAMS_EMULATE_CUDA to run CUDA "
+                      "programs on the CPU engine",
+                      name);
+    }
+    if (ps_cpu_schedules.is_on()) {
+        return refuse(PyExc_RuntimeError,
+                      "a schedule is explored already: the blocks of "
+                      "explore() and replay() cannot be nested");
+    }
+    WITHOUT_GIL(status = ps_cpu_schedules.begin(schedule, pending));
+    if (status == PS_ERROR_NOT_READY) {
+        return refuse(PyExc_RuntimeError,
+                      "a schedule begins when all devices are idle, but %s; "
+                      "synchronize before",
+                      pending);
+    }
+    if (status != PS_SUCCESS) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_XSETREF(queued_function, Py_NewRef(function));
+    switch_tables(true);
+    atomic_store(&ps_memory_poison, PS_SCHEDULE_POISON);
+    return 0;
+}
+
+static PyObject *
+schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *held, *function;
+    int strategy;
+    unsigned long long seed, steps;
+    struct ps_schedule schedule = {
+        .is_internal = is_internal,
+        .is_callable = is_callable,
+    };
+    if (!PyArg_ParseTuple(args, "iKIKOO:schedule_begin", &strategy, &seed,
+                          &schedule.changes, &steps, &held, &function)) {
+        return NULL;
+    }
+    schedule.strategy = (enum ps_strategy)strategy;
+    schedule.seed = seed;
+    schedule.steps = steps > 0 ? steps : 1;
+    schedule.logged = function != Py_None;
+    schedule.queued = schedule.logged ? queued : NULL;
+    int result = parse_held(held, &schedule);
+    if (result == 0) {
+        result = begin(&schedule, function);
+    }
+    PyMem_Free((void *)schedule.held);
+    return none_unless_raised(result);
+}
+
+static PyObject *
+list_of(const struct ps_schedule_result *result)
+{
+    PyObject *list = PyList_New((Py_ssize_t)result->logged);
+    for (size_t i = 0; list != NULL && i < result->logged; i++) {
+        const struct ps_schedule_entry *entry = &result->log[i];
+        PyObject *item = Py_BuildValue(
+            "(KssiIKLO)", (unsigned long long)entry->number, entry->operation,
+            entry->device_type, entry->device, entry->stream,
+            (unsigned long long)entry->step, (long long)entry->time,
+            entry->overtaken ? Py_True : Py_False);
+        if (item == NULL) {
+            Py_CLEAR(list);
+        }
+        else {
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+        }
+    }
+    return list;
+}
+
+static PyObject *
+schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    enum { PATIENCE_S = 10 };
+    int drop;
+    struct ps_schedule_result result;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "p:schedule_end", &drop)) {
+        return NULL;
+    }
+    WITHOUT_GIL(status = ps_cpu_schedules.end(
+                    drop, PATIENCE_S * INT64_C(1000000000), &result));
+    if (status != PS_SUCCESS) {
+        return PyErr_Format(PyExc_RuntimeError,
+                            "the schedule cannot end: a callable still ran "
+                            "after %d s; have it return",
+                            PATIENCE_S);
+    }
+    switch_tables(false);
+    atomic_store(&ps_memory_poison, -1);
+    Py_CLEAR(queued_function);
+    PyObject *list = list_of(&result);
+    free(result.log);
+    return list == NULL
+               ? NULL
+               : Py_BuildValue("(KKKN)", (unsigned long long)result.operations,
+                               (unsigned long long)result.steps,
+                               (unsigned long long)result.order, list);
+}
+
+static PyObject *
+schedule_is_on(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(ps_cpu_schedules.is_on());
+}
+
+static PyObject *
+schedule_poll(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    poll_schedule();
+    Py_RETURN_NONE;
+}
+
+PyMethodDef schedules_functions[] = {
+    FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
+             "strategy, seed, changes, steps, held, queued, /",
+             "Have the CPU engines run work as a schedule says.\n\n"
+             "queued is None, or called with the numbers of operations that "
+             "were queued, for a log.\nRaises RuntimeError if a device is "
+             "busy or no CPU engine's."),
+    FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
+             "Run what is left, or drop it, and end the schedule.\n\n"
+             "Returns the numbers of operations and of steps, a hash of the "
+             "order, and the log: a tuple\n(number, operation, device_type, "
+             "device, stream, step, time, overtaken) for each, with\nstep 0 "
+             "if it was "
+             "dropped."),
+    FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
+             "Return whether a schedule is explored."),
+    FUNCTION("schedule_poll", schedule_poll, METH_NOARGS, "/",
+             "Let the schedule run what it wants, as a query in vain does."),
+    {NULL},
+};

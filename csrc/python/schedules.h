@@ -1,0 +1,30 @@
+/* Schedules that are explored, seen from calls that wait. */
+#ifndef PYSTREAMS_PYTHON_SCHEDULES_H
+#define PYSTREAMS_PYTHON_SCHEDULES_H
+
+#include "../backends/backends.h"
+#include "../core/mailbox.h"
+
+#include "module.h"
+
+/* A query answered that work is pending: the schedule may run some.  Releases
+ * the GIL. */
+static inline void
+poll_schedule(void)
+{
+    if (ps_cpu_schedules.is_on()) {
+        WITHOUT_GIL(ps_cpu_schedules.poll());
+    }
+}
+
+/* While a schedule is explored, run work until is_done(object), or until the
+ * limit has passed in virtual time or nothing can run.
+ * Statuses: PS_SUCCESS: wait on, if it is not done; PS_ERROR_TIMED_OUT,
+ * PS_ERROR_DEADLOCK.  Releases the GIL. */
+ps_status advance_schedule(bool (*is_done)(void *object), void *object,
+                           int64_t timeout_ns);
+
+/* Raise RuntimeError with who waits for whom; always returns NULL. */
+PyObject *raise_deadlock(const char *operation);
+
+#endif

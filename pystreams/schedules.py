@@ -1,0 +1,382 @@
+"""Test a program under many legal schedules, and any one of them again.
+
+result = pystreams.schedules.explore(fn)
+pystreams.schedules.replay(fn, "pct:2:17:240")
+
+On a real device, and on the CPU engine's threads, work is mostly done in the
+order in which it was queued, so a missing edge rarely shows.  Here the CPU
+engine has no threads: fn's own calls run the work, and a schedule decides when
+each operation runs, and whether fn goes on before it.  Any such order is one
+that the program allows.  The same name gives the same order on every machine.
+
+Time is virtual: a sleep costs nothing, elapsed_time() is exact, and the limit
+of a wait expires in virtual time.  Memory is poisoned when it is allocated and
+when it is freed.  A wait for what cannot come raises RuntimeError at once.
+
+fn makes its own streams, and devices are idle before and after it.  What other
+threads of the program queue is taken as it comes, and callables of
+Stream.submit run one at a time, when the schedule says.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, islice
+from traceback import clear_frames
+from typing import Any
+
+from . import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
+
+__all__ = ["Result", "explore", "replay", "run"]
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_STRATEGIES = {"late": 0, "early": 1, "random": 2, "pct": 3}
+_HELD = 4
+_STEPS = 256  # of a pct schedule that does not say how many
+_EXPECTED = (
+    "'late', 'early', 'random:SEED', 'pct:DEPTH:SEED', "
+    "'pct:DEPTH:SEED:STEPS' or 'late:NUMBERS'"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What explore() has found: no schedule under which fn raises."""
+
+    #: How many schedules ran.
+    runs: int
+    #: How many of them differed.
+    distinct: int
+    #: Whether these were all there are.
+    complete: bool
+
+    def __str__(self) -> str:
+        return f"{self.distinct} different orders hold, in {self.runs} runs"
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """A schedule's name, read."""
+
+    strategy: int
+    seed: int = 0
+    changes: int = 0
+    steps: int = 0
+    held: tuple[int, ...] = ()
+
+
+def _parse(name: str) -> _Schedule:
+    """Return what a schedule's name means; ValueError for another text."""
+    strategy, *texts = name.split(":") if isinstance(name, str) else [""]
+    try:
+        if strategy == "late" and len(texts) == 1:
+            held = tuple(sorted(int(text) for text in texts[0].split(",")))
+            return _Schedule(_HELD, held=held)
+        numbers = [int(text) for text in texts]
+        if any(not 0 <= number < 1 << 64 for number in numbers):
+            raise ValueError
+        if strategy in ("late", "early") and not numbers:
+            return _Schedule(_STRATEGIES[strategy])
+        if strategy == "random" and len(numbers) == 1:
+            return _Schedule(_STRATEGIES[strategy], numbers[0])
+        if strategy == "pct" and len(numbers) in (2, 3):
+            depth, seed, *steps = numbers
+            if 1 <= depth <= 64:
+                return _Schedule(3, seed, depth - 1, (steps or [_STEPS])[0])
+    except ValueError:
+        pass
+    raise ValueError(f"a schedule is {_EXPECTED}, but got {name!r}")
+
+
+# ---- One run
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """One operation of a run, in the order in which they ran."""
+
+    number: int
+    name: str
+    device_type: str
+    device: int
+    stream: int
+    step: int
+    time: int
+    overtaken: bool
+
+    def __str__(self) -> str:
+        where = f"{self.device_type}:{self.device} stream {self.stream}"
+        return f"{self.number:4}  {self.name:9} {where}"
+
+
+class _Places:
+    """Where the operations of a run were queued."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, str] = {}
+
+    def note(self, first: int, last: int) -> None:
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(
+            _PACKAGE
+        ):
+            frame = frame.f_back
+        if frame is not None:
+            code = frame.f_code
+            place = f"{code.co_filename}:{frame.f_lineno}, in {code.co_name}"
+            self._places.update(dict.fromkeys(range(first, last + 1), place))
+
+    def __getitem__(self, number: int) -> str:
+        return self._places.get(number, "")
+
+
+class _Run:
+    """A run under one schedule, and what came of it."""
+
+    def __init__(self, name: str, *, logged: bool = False) -> None:
+        self.name = name
+        self._schedule = _parse(name)
+        self.places = _Places()
+        self._note = self.places.note if logged else None
+        self.operations: list[_Operation] = []
+        self.steps = self.order = 0
+        self._failed = False
+
+    def __enter__(self) -> _Run:
+        s = self._schedule
+        _C.schedule_begin(
+            s.strategy, s.seed, s.changes, s.steps, s.held, self._note
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, *rest: object
+    ) -> None:
+        drop = self._failed or kind is not None
+        _, self.steps, self.order, log = _C.schedule_end(drop)
+        self.operations = [_Operation(*entry) for entry in log]
+
+    def failure_of(
+        self, fn: Callable[[], object], *, keep: bool = True
+    ) -> Exception | None:
+        """Call fn under the schedule, and return what it raises.
+
+        Unless they are kept, its variables go before the schedule ends.
+        """
+        failure = None
+        with self:
+            try:
+                fn()
+            except Exception as error:
+                failure, self._failed = error, True
+                if not keep:
+                    clear_frames(error.__traceback__)
+        return failure
+
+
+@contextmanager
+def run(name: str) -> Iterator[None]:
+    """run(name)
+
+    Run the work of the block under the schedule with this name.
+
+    When the block ends, what is left of its work is run; if it ends with an
+    exception, it is dropped.  Raises ValueError for another name, and
+    RuntimeError if a device is busy, if a device is used that is not the CPU
+    engine's, or within another schedule.
+    """
+    with _Run(name):
+        yield
+
+
+# ---- Failures
+
+
+def _same(one: Exception | None, other: Exception) -> bool:
+    return type(one) is type(other)
+
+
+def _held(numbers: Sequence[int]) -> str:
+    return "late:" + ",".join(map(str, numbers)) if numbers else "early"
+
+
+def _shrink(
+    fn: Callable[[], object], failed: _Run, error: Exception
+) -> tuple[_Run, Exception]:
+    """Return the failing run with the fewest late operations.
+
+    A schedule that delays single operations until the host needs them, and
+    runs all others at once, is the easiest to understand.
+    """
+
+    def attempt(numbers: Sequence[int]) -> tuple[_Run, Exception] | None:
+        trial = _Run(_held(numbers), logged=True)
+        found = trial.failure_of(fn, keep=False)
+        return (trial, found) if found and _same(found, error) else None
+
+    late = sorted({o.number for o in failed.operations if o.overtaken})
+    known = attempt(late)
+    if known is None:
+        return failed, error
+    best = known
+    size = len(late)
+    while size:
+        for start in range(0, len(late), size):
+            fewer = late[:start] + late[start + size :]
+            found = attempt(fewer)
+            if found is not None:
+                best, late = found, fewer
+                break
+        else:
+            size //= 2
+            continue
+        size = min(size, len(late))
+    return best
+
+
+def _describe(run: _Run) -> str:
+    ran = [o for o in run.operations if o.step]
+    left = [o for o in run.operations if not o.step]
+    lines = [f'schedule "{run.name}"']
+    for title, operations in (
+        ("operations in the order in which they ran:", ran),
+        ("operations that had not run:", left),
+    ):
+        if operations:
+            lines.append(title)
+        for operation in operations:
+            mark = "late" if operation.overtaken else ""
+            place = run.places[operation.number]
+            lines.append(f"  {operation}  {mark:4}  {place}".rstrip())
+    lines.append(f'replay it: pystreams.schedules.replay(fn, "{run.name}")')
+    return "\n".join(lines)
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+        return
+    notes = getattr(error, "__notes__", None) or []
+    error.__notes__ = [*notes, note]
+
+
+def _raise_shrunk(fn: Callable[[], object], name: str) -> None:
+    """Raise what fn raises under the schedule, with a note; or return."""
+    logged = _Run(name, logged=True)
+    error = logged.failure_of(fn, keep=False)
+    if error is None:
+        return
+    shrunk, error = _shrink(fn, logged, error)
+    note = _describe(shrunk)
+    if shrunk is not logged:
+        note += f'\nfound by the schedule "{name}"'
+    # Once more, for the variables.
+    error = _Run(shrunk.name).failure_of(fn) or error
+    _add_note(error, note)
+    raise error
+
+
+# ---- Exploring
+
+
+def _names(
+    strategy: str, depth: int, seed: int, done: list[_Run]
+) -> Iterator[str]:
+    """Yield names of schedules, given those that ran."""
+    if strategy in ("late", "early"):
+        yield strategy
+        return
+    if strategy == "pct":
+        # The priorities change within the steps that this takes.
+        yield "early"
+    for number in count(seed):
+        if strategy == "random":
+            yield f"random:{number}"
+        else:
+            yield f"pct:{depth}:{number}:{done[0].steps}"
+
+
+def _check(strategy: str, runs: int, depth: int) -> None:
+    if strategy not in _STRATEGIES:
+        raise ValueError(
+            "explore() expects 'late', 'early', 'random' or 'pct' for "
+            f"strategy, but got {strategy!r}"
+        )
+    if runs < 1 or not 1 <= depth <= 64:
+        raise ValueError(
+            "explore() expects runs of 1 or more, and a depth from 1 to 64, "
+            f"but got {runs} and {depth}"
+        )
+
+
+def explore(
+    fn: Callable[[], object],
+    *,
+    runs: int = 1000,
+    seed: int | None = None,
+    strategy: str = "pct",
+    depth: int = 2,
+) -> Result:
+    """explore(fn, *, runs=1000, seed=None, strategy="pct", depth=2)
+
+    Call fn under that many schedules, at most.
+
+    strategy is one of
+      "late": nothing runs before a wait of the host needs it: one run shows
+      most reads that come too early;
+      "early": everything runs as soon as it can;
+      "random": at each call, any operation that can run, or none;
+      "pct": streams and the host have random priorities, which change
+      depth - 1 times: a bug that depth pairs in the wrong order make is hit
+      with a known probability in each run.
+
+    The first schedule under which fn raises an Exception is reduced to the
+    fewest late operations with which it still raises one of its type, and that
+    is raised, with a note: the schedule's name, the operations in order, and
+    what was late.  seed is the first schedule's; None takes 0.  Otherwise
+    returns how many schedules ran and how many differed.
+
+    Raises ValueError for other arguments, and RuntimeError as run() does.
+    """
+    _check(strategy, runs, depth)
+    done: list[_Run] = []
+    for name in islice(_names(strategy, depth, seed or 0, done), runs):
+        done.append(_Run(name))
+        error = done[-1].failure_of(fn)
+        if error is not None:
+            _raise_shrunk(fn, name)
+            _add_note(
+                error,
+                f'schedule "{name}"; a second run under it did not fail, so '
+                "fn depends on more than its schedule, such as time or the "
+                "threads of the program",
+            )
+            raise error
+    return Result(len(done), len({run.order for run in done}), False)
+
+
+def replay(fn: Callable[[], _T], name: str) -> _T:
+    """replay(fn, name)
+
+    Call fn under the schedule with this name, and return its result.
+
+    An Exception of fn's is raised with a note: the operations in order, and
+    what was late.  Raises ValueError for another name, and RuntimeError as
+    run() does.
+    """
+    logged, results = _Run(name, logged=True), []
+    error = logged.failure_of(lambda: results.append(fn()))
+    if error is not None:
+        _add_note(error, _describe(logged))
+        raise error
+    return results[0]

@@ -1,0 +1,464 @@
+"""The CPU engine while a schedule is explored: what runs when, virtual time,
+and each way to wait."""
+
+import asyncio
+import concurrent.futures
+import ctypes
+import gc
+import threading
+import time
+
+import pytest
+from captures import Capture, replay
+from deadlines import LONG
+
+import pystreams
+from pystreams import _C, schedules
+from pystreams.cuda._graphs import Graph
+
+SIZE = 64
+STRATEGIES = ["late", "early", "random:3", "pct:2:3", "late:1,2"]
+each_strategy = pytest.mark.parametrize("name", STRATEGIES)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(engine):
+    """No schedule outlives a test, and the threads serve streams again."""
+    yield
+    assert not _C.schedule_is_on()
+    stream = engine.stream()
+    assert stream.submit(int, "7").result(LONG) == 7
+    stream.synchronize()
+
+
+def filled(engine, value=7):
+    """A stream, and memory that it fills."""
+    stream = engine.stream()
+    buffer = engine.empty(SIZE, stream=stream)
+    buffer.fill_(value, stream=stream)
+    return stream, buffer
+
+
+# ---- What runs when
+
+
+def test_late_work_waits_for_the_host(engine):
+    with schedules.run("late"):
+        stream, _ = filled(engine)
+        event = stream.record_event()
+        assert not stream.query()
+        assert not event.query()
+        stream.synchronize()
+        assert stream.query()
+        assert event.query()
+
+
+def test_late_runs_only_what_a_wait_needs(engine):
+    with schedules.run("late"):
+        (one, _), (other, _) = filled(engine), filled(engine)
+        one.synchronize()
+        assert one.query()
+        assert not other.query()
+
+
+def test_late_follows_the_edges_of_what_is_needed(engine):
+    with schedules.run("late"):
+        (first, a), (second, b), (third, _) = (
+            filled(engine, value) for value in (1, 2, 3)
+        )
+        second.wait_stream(first)
+        b.copy_(a, True, second)
+        second.synchronize()
+        assert b.tobytes() == a.tobytes() == bytes([1]) * SIZE
+        assert not third.query()
+
+
+def test_early_work_is_done_at_once(engine):
+    with schedules.run("early"):
+        stream, _ = filled(engine)
+        assert stream.query()
+        assert stream.record_event().query()
+
+
+def test_held_work_waits_for_the_host(engine):
+    with schedules.run("late:2"):
+        (one, _), (other, _) = filled(engine), filled(engine)
+        assert one.query()
+        assert not other.query()
+        other.synchronize()
+
+
+@each_strategy
+def test_the_order_of_a_stream_and_of_its_edges_is_kept(engine, name):
+    with schedules.run(name):
+        stream, a = filled(engine, 1)
+        other = engine.stream()
+        b = engine.empty(SIZE, stream=other)
+        for value in range(20):
+            a.fill_(value, stream=stream)
+            other.wait_stream(stream)
+            b.copy_(a, True, other)
+            stream.wait_stream(other)
+        other.synchronize()
+        assert b.tobytes() == bytes([19]) * SIZE
+
+
+def test_what_is_left_at_the_end_runs(engine):
+    with schedules.run("late"):
+        stream, buffer = filled(engine)
+        future = stream.submit(int, "7")
+        assert not stream.query()
+    assert stream.query()
+    assert future.result(LONG) == 7
+    assert buffer.tobytes() == bytes([7]) * SIZE
+
+
+def test_what_is_left_after_a_failure_is_dropped(engine):
+    ran = []
+    outside = engine.event()
+    outside.record(engine.stream())
+    with pytest.raises(ZeroDivisionError), schedules.run("late"):
+        stream, buffer = filled(engine)
+        future = stream.submit(ran.append, 1)
+        engine.default_stream().wait_stream(stream)
+        outside.record(stream)
+        default = engine.default_stream().submit(ran.append, 2)
+        raise ZeroDivisionError
+    assert not ran
+    for one in (future, default):
+        with pytest.raises(pystreams.AcceleratorError):
+            one.result(LONG)
+    assert stream.query()
+    assert engine.default_stream().query()
+    assert outside.query()
+    engine.synchronize()
+    assert buffer.tobytes() != bytes([7]) * SIZE
+
+
+@each_strategy
+def test_a_failure_of_work_is_reported(faulty, name):
+    with schedules.run(name):
+        stream = faulty.stream()
+        _C.fail(stream, 700)
+        with pytest.raises(pystreams.AcceleratorError):
+            stream.synchronize()
+
+
+def test_memory_is_poisoned(engine):
+    with schedules.run("early"):
+        stream = engine.stream()
+        buffer = engine.empty(SIZE, stream=stream)
+        assert set(buffer.tobytes()) == {0xDB}
+
+
+def test_freed_memory_is_poisoned(engine):
+    with schedules.run("late"):
+        stream, buffer = filled(engine)
+        stream.synchronize()
+        # Past what malloc writes into a free block.
+        address, nbytes = buffer.data_ptr() + 32, SIZE - 32
+        stream.record_event()
+        del buffer
+        gc.collect()
+        assert ctypes.string_at(address, nbytes) == bytes([7]) * nbytes
+        stream.synchronize()
+        assert ctypes.string_at(address, nbytes) == bytes([0xDB]) * nbytes
+
+
+def test_pinned_memory_is_poisoned_however_often_it_is_used(engine):
+    with schedules.run("late"):
+        for _ in range(2):
+            buffer = pystreams.Buffer(SIZE, pin_memory=True)
+            assert set(buffer.tobytes()) == {0xDB}
+            buffer.memoryview()[:] = bytes(SIZE)
+            del buffer
+
+
+@each_strategy
+def test_graphs_with_branches(engine, name):
+    stream, side = engine.stream(), engine.stream()
+    a, b = (engine.empty(SIZE, stream=stream) for _ in range(2))
+    a.fill_(0, stream=stream)
+    stream.synchronize()
+    graph = Graph(engine.type)
+    with Capture(graph, stream):
+        a.fill_(1, stream=stream)
+        side.wait_stream(stream)
+        b.copy_(a, True, side)
+        stream.wait_stream(side)
+        a.fill_(2, stream=stream)
+    with schedules.run(name):
+        for _ in range(3):
+            replay(graph, stream)
+        engine.synchronize()
+        assert a.tobytes() == bytes([2]) * SIZE
+        assert b.tobytes() == bytes([1]) * SIZE
+
+
+# ---- Time
+
+
+@each_strategy
+def test_sleeps_cost_nothing(engine, name):
+    before = time.monotonic()
+    with schedules.run(name):
+        start, end = (engine.event(enable_timing=True) for _ in range(2))
+        stream = engine.stream()
+        start.record(stream)
+        engine.sleep(stream, 3_600_000)
+        end.record(stream)
+        end.synchronize()
+        assert start.elapsed_time(end) == 3_600_000
+    assert time.monotonic() - before < LONG
+
+
+def test_sleeps_of_two_streams_overlap(engine):
+    with schedules.run("early"):
+        start, end = (engine.event(enable_timing=True) for _ in range(2))
+        one, other = engine.stream(), engine.stream()
+        start.record(one)
+        engine.sleep(one, 3000)
+        engine.sleep(other, 5000)
+        one.wait_stream(other)
+        end.record(one)
+        one.synchronize()
+        assert start.elapsed_time(end) == 5000
+
+
+@pytest.mark.parametrize("name", ["late", "early"])
+def test_limits_expire_in_virtual_time(engine, name):
+    before = time.monotonic()
+    with schedules.run(name):
+        stream = engine.stream()
+        engine.sleep(stream, 3_600_000)
+        with pytest.raises(TimeoutError):
+            stream.synchronize(timeout=1800)
+        stream.synchronize(timeout=1801)
+        engine.sleep(stream, 3_600_000)
+        future = stream.submit(int, "7")
+        with pytest.raises(concurrent.futures.TimeoutError):
+            future.result(1800)
+        assert future.result(1801) == 7
+        engine.sleep(stream, 3_600_000)
+        assert pystreams.wait([stream], 1800).done == set()
+        assert pystreams.wait([stream], 1801).done == {stream}
+    assert time.monotonic() - before < LONG
+
+
+# ---- Polls
+
+
+@each_strategy
+def test_a_poll_ends(engine, name):
+    with schedules.run(name):
+        stream, buffer = filled(engine)
+        engine.sleep(stream, 1000)
+        event = stream.record_event()
+        polls = 0
+        while not event.query():
+            polls += 1
+        assert polls < 1000
+        assert buffer.tobytes() == bytes([7]) * SIZE
+        future = stream.submit(int, "7")
+        while not future.done():
+            pass
+        while not stream.query():
+            pass
+        buffer.fill_(8, stream=stream)
+        while True:
+            try:
+                stream.synchronize(timeout=0)
+            except TimeoutError:
+                continue
+            break
+
+
+@each_strategy
+def test_a_poll_beside_other_polls_ends(engine, name):
+    with schedules.run(name):
+        stream, _ = filled(engine)
+        other, buffer = filled(engine)
+        events = [stream.record_event(), other.record_event()]
+        while sum(event.query() for event in events) < 2:
+            buffer.fill_(1, stream=other)
+
+
+# ---- Callables
+
+
+@each_strategy
+def test_callables_run_one_at_a_time(engine, name):
+    running, most = 0, 0
+
+    def work():
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.001)
+        running -= 1
+
+    with schedules.run(name):
+        futures = [engine.stream().submit(work) for _ in range(5)]
+        for future in futures:
+            future.result(LONG)
+    assert most == 1
+
+
+@each_strategy
+def test_a_callable_queues_and_waits(engine, name):
+    with schedules.run(name):
+        stream, other = engine.stream(), engine.stream()
+        buffer = engine.empty(SIZE, stream=other)
+
+        def work():
+            buffer.fill_(5, stream=other)
+            inner = other.submit(int, "7")
+            other.synchronize()
+            return inner.result() + 1
+
+        future = stream.submit(work)
+        event = stream.record_event()
+        event.synchronize()
+        assert future.result() == 8
+        assert buffer.tobytes() == bytes([5]) * SIZE
+
+
+@each_strategy
+def test_a_callable_may_wait_for_the_host(engine, name):
+    with schedules.run(name):
+        stream, go = engine.stream(), threading.Event()
+        future = stream.submit(go.wait, LONG)
+        go.set()
+        assert future.result() is True
+
+
+def test_a_deadlock_is_found_at_once(engine):
+    before = time.monotonic()
+    with schedules.run("late"):
+        stream, other = engine.stream(), engine.stream()
+        event = engine.event()
+
+        def work():
+            other.synchronize()
+
+        future = stream.submit(work)
+        event.record(stream)
+        other.wait_event(event)
+        with pytest.raises(RuntimeError, match=r"deadlock.* callable"):
+            future.result()
+    assert time.monotonic() - before < LONG
+
+
+def test_the_exception_of_a_callable(engine):
+    with schedules.run("late"):
+        future = engine.stream().submit(int, "x")
+        with pytest.raises(ValueError, match="invalid literal"):
+            future.result()
+
+
+# ---- Waits for several, and event loops
+
+
+@each_strategy
+def test_each_wait_for_several(engine, name):
+    with schedules.run(name):
+        streams = [filled(engine)[0] for _ in range(3)]
+        assert pystreams.wait(streams).done == set(streams)
+        streams = [filled(engine)[0] for _ in range(3)]
+        assert set(pystreams.as_completed(streams)) == set(streams)
+        futures = [engine.stream().submit(int, "7") for _ in range(3)]
+        done, not_done = concurrent.futures.wait(futures)
+        assert len(done) == 3
+        assert not not_done
+        device = engine.device()
+        filled(engine)
+        _C.synchronize(engine.type, device)
+
+
+@each_strategy
+def test_event_loops(engine, name):
+    async def one(value):
+        stream, buffer = filled(engine, value)
+        await stream
+        buffer.fill_(value + 1, stream=stream)
+        await stream.record_event()
+        assert await asyncio.wrap_future(stream.submit(int, "7")) == 7
+        return buffer.tobytes()[0]
+
+    async def main():
+        results = await asyncio.gather(*(one(value) for value in range(5)))
+        async for stream in pystreams.as_completed([filled(engine)[0]]):
+            assert stream.query()
+        return results
+
+    with schedules.run(name):
+        assert asyncio.run(main()) == [1, 2, 3, 4, 5]
+
+
+def test_threads_of_the_program(engine):
+    def work(results):
+        stream, buffer = filled(engine)
+        stream.synchronize()
+        results.append(buffer.tobytes())
+
+    results = []
+    with schedules.run("random:1"):
+        threads = [
+            threading.Thread(target=work, args=(results,)) for _ in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [bytes([7]) * SIZE] * 5
+
+
+# ---- What is refused
+
+
+def test_events_of_several_processes_are_refused(engine):
+    shared = engine.event(interprocess=True)
+    shared.record(engine.stream())
+    shared.synchronize()
+    with schedules.run("late"):
+        with pytest.raises(RuntimeError, match="several processes"):
+            engine.event(interprocess=True).record(engine.stream())
+        with pytest.raises(RuntimeError, match="several processes"):
+            shared.record(engine.stream())
+        with pytest.raises(RuntimeError, match="several processes"):
+            engine.stream().wait_event(shared)
+
+
+def test_a_schedule_begins_with_idle_devices(engine):
+    stream = engine.stream()
+    gate = engine.gate(stream)
+    try:
+        with (
+            pytest.raises(RuntimeError, match=r"a stream with \d+ pending"),
+            schedules.run("late"),
+        ):
+            pass
+    finally:
+        gate.open()
+    engine.synchronize()
+
+
+def test_a_schedule_begins_without_captures(engine):
+    stream = engine.stream()
+    with Capture(Graph(engine.type), stream):
+        engine.sleep(stream, 1)
+        with (
+            pytest.raises(RuntimeError, match="being captured"),
+            schedules.run("late"),
+        ):
+            pass
+
+
+def test_schedules_do_not_nest(engine):
+    with schedules.run("late"):
+        with (
+            pytest.raises(RuntimeError, match="nested"),
+            schedules.run("late"),
+        ):
+            pass
+        assert _C.schedule_is_on()

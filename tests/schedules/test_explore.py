@@ -1,0 +1,293 @@
+"""pystreams.schedules: what is explored, what is raised, and the same order
+again."""
+
+import random
+import re
+
+import pytest
+from deadlines import LONG
+
+import pystreams
+from pystreams import _C, schedules
+
+SIZE = 64
+STRATEGIES = ["late", "random", "pct"]
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+def notes(error):
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+def name_in(error):
+    """The schedule to replay, out of the note."""
+    return re.search(r'replay\(fn, "(.*)"\)', notes(error))[1]
+
+
+def copied(engine, fixed=False):
+    """A copy that may come before what it copies was written."""
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        a = engine.empty(SIZE, stream=one)
+        b = engine.empty(SIZE, stream=other)
+        a.fill_(1, stream=one)
+        if fixed:
+            other.wait_stream(one)
+        b.copy_(a, True, other)
+        other.synchronize()
+        assert b.tobytes() == bytes([1]) * SIZE
+
+    return fn
+
+
+def read(engine, fixed=False):
+    """A read of the host's that may come too early."""
+
+    def fn():
+        stream = engine.stream()
+        buffer = engine.empty(SIZE, stream=stream, pin_memory=False)
+        host = pystreams.Buffer(
+            SIZE, device=engine.device(), pin_memory=engine.name == "cuda"
+        )
+        buffer.fill_(1, stream=stream)
+        host.copy_(buffer, True, stream)
+        if fixed:
+            stream.synchronize()
+        assert host.memoryview()[0] == 1
+        stream.synchronize()
+
+    return fn
+
+
+programs = pytest.mark.parametrize("program", [copied, read])
+
+
+@programs
+@each_strategy
+def test_a_missing_edge_is_found(engine, program, strategy):
+    with pytest.raises(AssertionError) as caught:
+        schedules.explore(program(engine), runs=200, strategy=strategy)
+    name = name_in(caught.value)
+    for _ in range(3):
+        with pytest.raises(AssertionError):
+            schedules.replay(program(engine), name)
+
+
+@programs
+@each_strategy
+def test_a_whole_program_holds(engine, program, strategy):
+    result = schedules.explore(
+        program(engine, fixed=True), runs=200, strategy=strategy
+    )
+    assert result.runs == (1 if strategy == "late" else 200)
+    assert 1 <= result.distinct <= result.runs
+    assert not result.complete
+
+
+@programs
+def test_early_shows_nothing(engine, program):
+    assert schedules.explore(program(engine), strategy="early").runs == 1
+
+
+def test_the_note_says_what_was_late(engine):
+    with pytest.raises(AssertionError) as caught:
+        schedules.explore(copied(engine), strategy="late")
+    note = notes(caught.value)
+    assert name_in(caught.value) == "late:1"
+    assert 'found by the schedule "late"' in note
+    (late,) = [line for line in note.splitlines() if " late " in line]
+    assert "fill" in late
+    assert f"{__file__}:" in late
+    assert "in fn" in late
+    assert "had not run" in note
+
+
+def test_only_what_matters_is_late(engine):
+    """Of many late operations one is to blame."""
+
+    def fn():
+        streams = [engine.stream() for _ in range(6)]
+        buffers = [engine.empty(SIZE, stream=s) for s in streams]
+        for stream, buffer in zip(streams, buffers, strict=True):
+            buffer.fill_(1, stream=stream)
+        reader = engine.stream()
+        out = engine.empty(SIZE, stream=reader)
+        out.copy_(buffers[3], True, reader)
+        reader.synchronize()
+        assert out.tobytes()[0] == 1
+
+    for strategy in STRATEGIES:
+        with pytest.raises(AssertionError) as caught:
+            schedules.explore(fn, strategy=strategy)
+        assert name_in(caught.value) == "late:4"
+
+
+def test_a_failure_under_every_schedule(engine):
+    def fn():
+        engine.stream().record_event()
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as caught:
+        schedules.explore(fn)
+    assert name_in(caught.value) == "early"
+
+
+def test_an_error_that_does_not_come_again(engine):
+    calls = []
+
+    def fn():
+        calls.append(1)
+        engine.stream().record_event()
+        assert len(calls) != 5
+
+    with pytest.raises(AssertionError) as caught:
+        schedules.explore(fn, runs=20, strategy="random")
+    assert "did not fail" in notes(caught.value)
+    assert "random:4" in notes(caught.value)
+
+
+def test_replay_returns_the_result(engine):
+    def fn():
+        return engine.stream().submit(int, "7").result(LONG)
+
+    assert schedules.replay(fn, "pct:3:17") == 7
+
+
+def test_run_runs_a_block(engine):
+    with schedules.run("late"):
+        stream = engine.stream()
+        stream.record_event()
+        assert not stream.query()
+    assert stream.query()
+
+
+# ---- The same order again
+
+
+def program_of(engine, seed):
+    """A random program; returns what its buffers hold at each wait."""
+    choose = random.Random(seed)
+    streams = [engine.stream() for _ in range(3)]
+    buffers = [engine.empty(SIZE, stream=streams[0]) for _ in range(3)]
+    seen = []
+    for _ in range(30):
+        stream = choose.choice(streams)
+        a, b = choose.sample(buffers, 2)
+        step = choose.randrange(7)
+        if step == 0:
+            a.fill_(choose.randrange(256), stream=stream)
+        elif step == 1:
+            a.copy_(b, True, stream)
+        elif step == 2:
+            stream.wait_stream(choose.choice(streams))
+        elif step == 3:
+            seen.append(stream.query())
+        elif step == 4:
+            engine.sleep(stream, choose.randrange(3))
+        elif step == 5:
+            stream.submit(seen.append, choose.randrange(100))
+        else:
+            stream.synchronize()
+            seen.append(a.tobytes())
+    engine.synchronize()
+    return seen + [buffer.tobytes() for buffer in buffers]
+
+
+@pytest.mark.parametrize("strategy", ["late", "random:{}", "pct:3:{}:60"])
+def test_the_same_name_gives_the_same_order(engine, strategy):
+    orders = set()
+    for seed in range(40):
+        name = strategy.format(seed)
+        runs = [schedules._Run(name, logged=True) for _ in range(3)]
+        results = []
+        for run in runs:
+            with run:
+                results.append(program_of(engine, seed % 4))
+        assert results[0] == results[1] == results[2]
+        assert runs[0].order == runs[1].order == runs[2].order
+        assert runs[0].operations == runs[1].operations == runs[2].operations
+        orders.add(runs[0].order)
+    assert len(orders) >= (4 if strategy == "late" else 30)
+
+
+def order_of(engine, name):
+    run = schedules._Run(name, logged=True)
+    with run:
+        streams = [engine.stream() for _ in range(3)]
+        for _ in range(2):
+            for stream in streams:
+                stream.record_event()
+        engine.synchronize()
+    return [operation.number for operation in run.operations]
+
+
+def test_the_same_order_on_every_machine(engine):
+    assert order_of(engine, "early") == [1, 2, 3, 4, 5, 6]
+    assert order_of(engine, "late:1") == [2, 3, 5, 6, 1, 4]
+    assert order_of(engine, "random:1") == [2, 1, 3, 4, 5, 6]
+    assert order_of(engine, "pct:3:17:12") == [1, 2, 3, 5, 6, 4]
+
+
+def test_a_depth_of_one_is_hit_as_often_as_it_must(engine):
+    """A read too early, of n streams and the host: at least every (n + 1)th
+    run."""
+    fn, hits, runs, streams = copied(engine), 0, 300, 2
+    for seed in range(runs):
+        try:
+            with schedules.run(f"pct:1:{seed}"):
+                fn()
+        except AssertionError:
+            hits += 1
+    # Far more than what chance may take away: 4 standard deviations.
+    expected = runs / (streams + 1)
+    assert hits > expected - 4 * (expected * (1 - 1 / (streams + 1))) ** 0.5
+
+
+# ---- What is refused
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "latest",
+        "late:",
+        "late:x",
+        "early:1",
+        "random",
+        "random:-1",
+        "random:1:2",
+        "pct:2",
+        "pct:0:1",
+        "pct:65:1",
+        "pct:1:2:3:4",
+        "random:18446744073709551616",
+        7,
+    ],
+)
+def test_unknown_names(name):
+    with pytest.raises(ValueError, match="a schedule is 'late'"):
+        schedules.replay(int, name)
+
+
+def test_arguments_of_explore():
+    for options in (
+        {"strategy": "all?"},
+        {"runs": 0},
+        {"depth": 0},
+        {"depth": 65},
+    ):
+        with pytest.raises(ValueError, match="explore"):
+            schedules.explore(int, **options)
+
+
+def test_a_busy_device_is_named(engine):
+    gate = engine.gate(engine.stream())
+    try:
+        with pytest.raises(RuntimeError, match=f"{engine.name}:0"):
+            schedules.explore(int)
+    finally:
+        gate.open()
+    engine.synchronize()
+    assert not _C.schedule_is_on()
