@@ -1,6 +1,6 @@
 import ctypes
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import (
@@ -362,7 +362,8 @@ def races_redundant() -> list[tuple[tuple[str, str, int, str], int]]: ...
 def races_declare(
     stream: _StreamLike | None,
     operation: str,
-    accesses: Sequence[tuple[int, int, bool]],
+    reads: Iterable[Any],
+    writes: Iterable[Any],
     /,
 ) -> None: ...
 def schedule_begin(

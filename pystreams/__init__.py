@@ -14,6 +14,7 @@ try:
     from . import _C, _settings, accelerator, cuda, trace
 
     _settings.register_backends()
+    _settings.look_for_races()
 except ImportError:
     from importlib.util import find_spec
 
@@ -103,19 +104,5 @@ def _shutdown() -> None:
         )
 
 
-def _look_for_races() -> None:
-    action = os.environ.get("PYSTREAMS_RACES")
-    if not action:
-        return
-    if action not in ("raise", "warn"):
-        raise ImportError(
-            f"PYSTREAMS_RACES must be 'raise' or 'warn', but is {action!r}"
-        )
-    from . import races
-
-    races._begin(action)
-
-
 atexit.register(_shutdown)
 _settings.warn_of_unknown_variables()
-_look_for_races()

@@ -67,6 +67,21 @@ def register_backends() -> None:
     )
 
 
+def look_for_races() -> None:
+    """Look for races in the whole process if the environment says so."""
+    action = os.environ.get("PYSTREAMS_RACES")
+    if not action:
+        return
+    from . import races
+
+    try:
+        races._begin(action)
+    except ValueError:
+        raise ValueError(
+            f"PYSTREAMS_RACES must be 'raise' or 'warn', got {action!r}"
+        ) from None
+
+
 def warn_of_unknown_variables() -> None:
     for name in os.environ:
         if name.startswith("PYSTREAMS_") and name not in VARIABLES:

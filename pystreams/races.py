@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import linecache
 import logging
-import math
 import os
 import sys
 import textwrap
@@ -32,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _C
-from ._C import Buffer, Stream
+from ._C import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -304,41 +303,6 @@ def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
                     _C.races_count_waits(False)
 
 
-def _range_of(memory: Any) -> tuple[int, int]:
-    """Return the address and the number of bytes."""
-    if isinstance(memory, tuple):
-        address, nbytes = memory
-        return address, nbytes
-    if isinstance(memory, Buffer):
-        return memory.data_ptr(), memory.nbytes
-    for name in ("__cuda_array_interface__", "__array_interface__"):
-        interface = getattr(memory, name, None)
-        if interface is not None:
-            return _extent(interface)
-    if hasattr(memory, "__dlpack__"):
-        buffer = _C.from_dlpack(memory)
-        return buffer.data_ptr(), buffer.nbytes
-    raise TypeError(
-        "declare() expects Buffers, arrays and (address, nbytes) pairs for "
-        f"reads and writes, but got {type(memory).__name__}"
-    )
-
-
-def _extent(interface: object) -> tuple[int, int]:
-    """Return the bytes from the first to the last item of an array."""
-    from ._interchange import read_array_interface
-
-    address, _, item, shape, strides, _ = read_array_interface(interface)
-    if 0 in shape:
-        return address, 0
-    if not strides:
-        return address, item * math.prod(shape)
-    steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
-    low = sum(step for step in steps if step < 0)
-    high = sum(step for step in steps if step > 0)
-    return address + low, high - low + item
-
-
 def declare(
     stream: Stream | None,
     *,
@@ -359,8 +323,5 @@ def declare(
 
     Raises what detect() says, and TypeError for another kind of memory.
     """
-    if not _actions:
-        return
-    accesses = [(*_range_of(memory), False) for memory in reads]
-    accesses += [(*_range_of(memory), True) for memory in writes]
-    _C.races_declare(stream, name, [a for a in accesses if a[1] > 0])
+    if _actions:
+        _C.races_declare(stream, name, reads, writes)

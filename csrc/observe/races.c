@@ -372,7 +372,6 @@ moment_now(int index)
 {
     const struct actor *actor = &actors[index];
     return (struct ps_moment){
-        .refs = 1,
         .start = starts,
         .actor = index,
         .number = actor->number,
@@ -381,15 +380,23 @@ moment_now(int index)
     };
 }
 
+/* A moment like that; NULL if there is no memory. */
 static struct ps_moment *
-moment_of(int index)
+moment_create(struct ps_moment like)
 {
     struct ps_moment *moment = malloc(sizeof(*moment));
     if (moment != NULL) {
-        *moment = moment_now(index);
+        *moment = like;
+        atomic_init(&moment->refs, 1);
         clock_ref(moment->clock);
     }
     return moment;
+}
+
+static struct ps_moment *
+moment_of(int index)
+{
+    return moment_create(moment_now(index));
 }
 
 /* The moment that the stream has reached; NULL if there is no memory. */
@@ -1252,13 +1259,9 @@ ps_races_callable_ended(struct ps_moment *moment)
 static struct ps_moment *
 moment_of_all(const struct ps_actor_name *name)
 {
-    struct ps_moment *moment = calloc(1, sizeof(*moment));
-    if (moment == NULL) {
-        return NULL;
-    }
-    atomic_init(&moment->refs, 1);
-    moment->start = starts;
-    for (int i = FIRST_STREAM; i < actor_count; i++) {
+    struct ps_moment *moment =
+        moment_create((struct ps_moment){.start = starts});
+    for (int i = FIRST_STREAM; moment != NULL && i < actor_count; i++) {
         const struct actor *actor = &actors[i];
         if (actor->capture == 0 &&
             (name == NULL || (actor->name.runtime == name->runtime &&

@@ -61,42 +61,63 @@ read_extents(PyObject *tuple, int64_t extents[MOST_DIMENSIONS])
     return 0;
 }
 
+/* An interface's claim, with the memory that it refers to. */
+struct interface {
+    struct claim claim;
+    int64_t shape[MOST_DIMENSIONS];
+    int64_t strides[MOST_DIMENSIONS];
+    /* Borrowed from the entries. */
+    PyObject *stream;
+};
+
 /* entries: what _interchange.read_array_interface returned. */
 static int
-entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
-             struct ps_stream *stream, struct span *span)
+parse_entries(const char *function, PyObject *entries,
+              struct interface *interface)
 {
-    PyObject *address, *sizes, *steps, *theirs;
-    int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
+    PyObject *address, *sizes, *steps;
     long long item_size;
     int read_only;
     ps_handle data;
     if (!PyArg_ParseTuple(entries, "OpLO!O!O", &address, &read_only,
                           &item_size, &PyTuple_Type, &sizes, &PyTuple_Type,
-                          &steps, &theirs) ||
-        handle_argument("copy_", "the address in __cuda_array_interface__",
+                          &steps, &interface->stream) ||
+        handle_argument(function, "the address in __cuda_array_interface__",
                         address, &data) < 0 ||
-        read_extents(sizes, shape) < 0 || read_extents(steps, strides) < 0) {
+        read_extents(sizes, interface->shape) < 0 ||
+        read_extents(steps, interface->strides) < 0) {
         return -1;
     }
-    struct claim claim = {
+    interface->claim = (struct claim){
         .what = "the CUDA array interface",
-        .device = device_of_address(device, (void *)data),
         .read_only = read_only,
         .data = (void *)data,
         .item_bits = (uint64_t)item_size * 8,
         .ndim = (int)PyTuple_GET_SIZE(sizes),
-        .shape = shape,
-        .strides = PyTuple_GET_SIZE(steps) > 0 ? strides : NULL,
+        .shape = interface->shape,
+        .strides = PyTuple_GET_SIZE(steps) > 0 ? interface->strides : NULL,
         .stride_unit = item_size,
     };
-    if (claim_hold(&claim, NULL, object, (void (*)(void *))Py_DecRef, span) <
+    return 0;
+}
+
+static int
+entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
+             struct ps_stream *stream, struct span *span)
+{
+    struct interface interface;
+    struct claim *claim = &interface.claim;
+    if (parse_entries("copy_", entries, &interface) < 0) {
+        return -1;
+    }
+    claim->device = device_of_address(device, claim->data);
+    if (claim_hold(claim, NULL, object, (void (*)(void *))Py_DecRef, span) <
         0) {
         return -1;
     }
     Py_INCREF(object);
-    if (theirs != Py_None &&
-        wait_for_producer(claim.device, stream, theirs) < 0) {
+    if (interface.stream != Py_None &&
+        wait_for_producer(claim->device, stream, interface.stream) < 0) {
         span_release(span);
         return -1;
     }
@@ -139,6 +160,31 @@ array_interface_hold(PyObject *object, struct ps_device *device,
     }
     Py_XDECREF(entries);
     return result < 0 ? -1 : 1;
+}
+
+int
+array_interface_extent(const char *function, PyObject *object,
+                       const char **begin, Py_ssize_t *nbytes)
+{
+    PyObject *names[] = {module_state.str_array_interface,
+                         module_state.str_host_array_interface};
+    PyObject *found = NULL;
+    for (size_t i = 0; found == NULL && i < 2; i++) {
+        if (optional_attribute(object, names[i], &found) < 0) {
+            return -1;
+        }
+    }
+    if (found == NULL) {
+        return 0;
+    }
+    struct interface interface;
+    PyObject *entries = read_interface(found);
+    Py_DECREF(found);
+    bool known = entries != NULL &&
+                 parse_entries(function, entries, &interface) == 0 &&
+                 claim_extent(&interface.claim, begin, nbytes) == 0;
+    Py_XDECREF(entries);
+    return known ? 1 : -1;
 }
 
 PyObject *

@@ -40,6 +40,40 @@ claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
     return 0;
 }
 
+int
+claim_extent(const struct claim *claim, const char **begin, Py_ssize_t *nbytes)
+{
+    int64_t low = 0, high = 0;
+    bool overflow = false;
+    *begin = claim->data;
+    if (claim_nbytes(claim, nbytes) < 0) {
+        return -1;
+    }
+    if (claim->strides == NULL || *nbytes == 0) {
+        return 0;
+    }
+    for (int i = 0; i < claim->ndim; i++) {
+        int64_t step, *side = claim->strides[i] < 0 ? &low : &high;
+        overflow = overflow ||
+                   __builtin_mul_overflow(claim->shape[i] - 1,
+                                          claim->strides[i], &step) ||
+                   __builtin_add_overflow(*side, step, side);
+    }
+    int64_t bytes = (int64_t)(claim->item_bits / 8) / claim->stride_unit;
+    int64_t size, first;
+    if (overflow || __builtin_sub_overflow(high, low, &size) ||
+        __builtin_add_overflow(size, claim->stride_unit, &size) ||
+        __builtin_mul_overflow(size, bytes, &size) ||
+        __builtin_mul_overflow(low, bytes, &first)) {
+        return refuse(PyExc_ValueError,
+                      "%s has strides whose size in bytes overflows",
+                      claim->what);
+    }
+    *begin += first;
+    *nbytes = (Py_ssize_t)size;
+    return 0;
+}
+
 static int
 check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
 {

@@ -22,10 +22,16 @@ struct claim {
     uint64_t item_bits;
     int ndim;
     const int64_t *shape;
-    /* NULL if contiguous; counted in units of stride_unit. */
+    /* NULL if contiguous; items that follow each other differ by
+     * stride_unit. */
     const int64_t *strides;
     int64_t stride_unit;
 };
+
+/* The bytes from the first to the last item of the claimed memory, gaps
+ * included; -1 with ValueError. */
+int claim_extent(const struct claim *claim, const char **begin,
+                 Py_ssize_t *nbytes);
 
 /* Check a claim and hold the memory, host memory on behalf of host_device.
  * After success release(owner) is called, with the GIL held, when nothing uses

@@ -10,6 +10,7 @@
 #include "current.h"
 #include "device.h"
 #include "errors.h"
+#include "races.h"
 #include "stream.h"
 #include "transfer.h"
 
@@ -159,7 +160,10 @@ make_ready(struct span *span, PyObject *number)
                           "memory, but got %R",
                           number);
         }
-        return span_settle(span, NULL);
+        return span_settle(span, NULL) < 0
+                   ? -1
+                   : host_access("an export", span->data, span->nbytes,
+                                 !span->block->read_only);
     }
     if (PyLong_Check(number) &&
         PyLong_AsLongAndOverflow(number, &overflow) == -1 && overflow == 0) {

@@ -144,6 +144,7 @@ make_constants(void)
         {&state->str_dlpack, "__dlpack__"},
         {&state->str_dlpack_device, "__dlpack_device__"},
         {&state->str_array_interface, "__cuda_array_interface__"},
+        {&state->str_host_array_interface, "__array_interface__"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         Py_XSETREF(*names[i].name, PyUnicode_InternFromString(names[i].text));

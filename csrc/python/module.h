@@ -50,6 +50,7 @@ extern struct module_state {
     PyObject *str_dlpack;
     PyObject *str_dlpack_device;
     PyObject *str_array_interface;
+    PyObject *str_host_array_interface;
     /* The device type chosen when none is given; -1 until first asked. */
     int default_type;
 } module_state;

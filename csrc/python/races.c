@@ -11,7 +11,9 @@
 #include "../core/notify.h"
 #include "../observe/table.h"
 
+#include "array_interface.h"
 #include "buffer.h"
+#include "dlpack.h"
 #include "errors.h"
 #include "future.h"
 #include "stream.h"
@@ -480,31 +482,80 @@ races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return list;
 }
 
+/* The bytes of what declare() was given. */
 static int
-parse_accesses(PyObject *list, struct ps_access **accesses, int *count)
+extent_of(PyObject *memory, struct ps_access *access)
 {
-    PyObject *items = PySequence_Fast(list, "expected a sequence");
+    const char *begin;
+    Py_ssize_t nbytes;
+    struct span span;
+    if (PyTuple_Check(memory)) {
+        unsigned long long address;
+        if (!PyArg_ParseTuple(memory, "Kn:declare", &address, &nbytes)) {
+            return -1;
+        }
+        if (nbytes < 0) {
+            return refuse(PyExc_ValueError,
+                          "declare() expects a size of at least 0, but got "
+                          "%zd",
+                          nbytes);
+        }
+        access->begin = (uintptr_t)address;
+        access->nbytes = (size_t)nbytes;
+        return 0;
+    }
+    int found = PyObject_TypeCheck(memory, module_state.buffer_type);
+    if (found) {
+        found = buffer_hold(memory, &span) < 0 ? -1 : 2;
+    }
+    else {
+        found = array_interface_extent("declare", memory, &begin, &nbytes);
+        if (found == 0) {
+            found = dlpack_hold(memory, NULL, NULL, &span);
+            found = found == 1 ? 2 : found;
+        }
+    }
+    if (found == 0) {
+        return refuse(PyExc_TypeError,
+                      "declare() expects Buffers, arrays and (address, "
+                      "nbytes) pairs for reads and writes, but got %s",
+                      Py_TYPE(memory)->tp_name);
+    }
+    if (found == 2) {
+        begin = span.data;
+        nbytes = span.nbytes;
+        span_release(&span);
+    }
+    access->begin = (uintptr_t)begin;
+    access->nbytes = (size_t)nbytes;
+    return found < 0 ? -1 : 0;
+}
+
+/* Add the extents of what the iterable holds to the accesses, of which there
+ * are *count; empty ones are left out. */
+static int
+add_accesses(PyObject *iterable, bool writes, struct ps_access **accesses,
+             int *count)
+{
+    PyObject *items = PySequence_List(iterable);
     if (items == NULL) {
         return -1;
     }
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
-    *count = (int)length;
-    *accesses = PyMem_Calloc((size_t)length + 1, sizeof(**accesses));
-    int result = *accesses != NULL ? 0 : -1;
-    if (result < 0) {
+    size_t length = (size_t)PyList_GET_SIZE(items);
+    struct ps_access *grown = PyMem_Realloc(
+        *accesses, ((size_t)*count + length + 1) * sizeof(*grown));
+    int result = grown != NULL ? 0 : -1;
+    if (grown == NULL) {
         PyErr_NoMemory();
     }
-    for (Py_ssize_t i = 0; result == 0 && i < length; i++) {
-        unsigned long long begin;
-        Py_ssize_t nbytes;
-        int writes;
-        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, i), "Knp",
-                              &begin, &nbytes, &writes)) {
-            result = -1;
-            break;
-        }
-        (*accesses)[i] =
-            (struct ps_access){(uintptr_t)begin, (size_t)nbytes, writes};
+    else {
+        *accesses = grown;
+    }
+    for (size_t i = 0; i < length && result == 0; i++) {
+        struct ps_access *access = &grown[*count];
+        result = extent_of(PyList_GET_ITEM(items, (Py_ssize_t)i), access);
+        access->writes = writes;
+        *count += result == 0 && access->nbytes > 0;
     }
     Py_DECREF(items);
     return result;
@@ -513,12 +564,12 @@ parse_accesses(PyObject *list, struct ps_access **accesses, int *count)
 static PyObject *
 races_declare(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *argument, *list;
+    PyObject *argument, *reads, *writes;
     const char *operation;
     struct ps_access *accesses = NULL;
-    int count;
-    if (!PyArg_ParseTuple(args, "OsO:races_declare", &argument, &operation,
-                          &list)) {
+    int count = 0;
+    if (!PyArg_ParseTuple(args, "OsOO:races_declare", &argument, &operation,
+                          &reads, &writes)) {
         return NULL;
     }
     struct ps_stream *stream = NULL;
@@ -530,8 +581,9 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
         }
         name = actor_name(stream);
     }
-    int result = parse_accesses(list, &accesses, &count);
-    if (result == 0) {
+    int result = -1;
+    if (add_accesses(reads, false, &accesses, &count) == 0 &&
+        add_accesses(writes, true, &accesses, &count) == 0) {
         result = zero_or_raised(ps_races_operation(
             stream != NULL ? &name : NULL, operation, accesses, count));
     }
@@ -554,8 +606,8 @@ PyMethodDef races_functions[] = {
              "Return ((operation, file, line, function), count) for each "
              "place whose waits all ordered\nnothing new."),
     FUNCTION("races_declare", races_declare, METH_VARARGS,
-             "stream, operation, accesses, /",
-             "Take note of accesses, each (address, nbytes, writes), by work "
-             "that was queued on the stream,\nor by the host if it is None."),
+             "stream, operation, reads, writes, /",
+             "Take note of accesses by work that was queued on the stream, or "
+             "by the host if it is None."),
     {NULL},
 };
