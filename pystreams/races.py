@@ -107,6 +107,8 @@ class Race:
     #: The edge that is missing, as a line of code before the second access;
     #: before the submit() of its callable if that makes it.
     missing: str
+    #: Whether the memory was freed in between, and is another Buffer's now.
+    freed: bool = False
 
     def __str__(self) -> str:
         first = textwrap.indent(str(self.first), "    ")
@@ -114,11 +116,17 @@ class Race:
         place = "the second"
         if self.second.in_callable:
             place = "the submit() of the second's callable"
+        freed = ""
+        if self.freed:
+            freed = (
+                "  the memory was freed in between; record_stream() before "
+                "that\n  keeps it until the first is done\n"
+            )
         return (
             f"nothing orders two accesses to {self.nbytes} bytes at "
             f"{self.address:#x}:\n"
             f"  first\n{first}\n"
-            f"  second\n{second}\n"
+            f"  second\n{second}\n{freed}"
             f"  missing, before {place}\n    {self.missing}"
         )
 
@@ -182,7 +190,9 @@ def _operation(
     )
 
 
-def _report(first: Any, second: Any, address: int, nbytes: int) -> None:
+def _report(
+    first: Any, second: Any, address: int, nbytes: int, freed: int
+) -> None:
     one, two = _operation(*first), _operation(*second)
     assert one.stream is not None
     before = _expression_of(one.stream, two)
@@ -190,7 +200,7 @@ def _report(first: Any, second: Any, address: int, nbytes: int) -> None:
         missing = f"{before}.synchronize()"
     else:
         missing = f"{_expression_of(two.stream, two)}.wait_stream({before})"
-    race = Race(one, two, address, nbytes, missing)
+    race = Race(one, two, address, nbytes, missing, bool(freed))
     key = tuple((o.name, o.filename, o.line, o.writes) for o in (one, two))
     with _lock:
         action = _actions[-1] if _actions else None

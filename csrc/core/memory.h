@@ -168,10 +168,11 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
-/* The streams whose work is known to use the block: a new reference to each,
- * in an array that is the caller's to free. */
-ps_status ps_block_streams(struct ps_block *block, struct ps_stream ***streams,
-                           size_t *count);
+/* The streams whose work is known to use the block, or will until its end if
+ * lasting: a new reference to each, in an array that is the caller's to
+ * free. */
+ps_status ps_block_streams(struct ps_block *block, bool lasting,
+                           struct ps_stream ***streams, size_t *count);
 
 void
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats);

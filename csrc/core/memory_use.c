@@ -235,8 +235,8 @@ ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
 }
 
 ps_status
-ps_block_streams(struct ps_block *block, struct ps_stream ***result,
-                 size_t *count)
+ps_block_streams(struct ps_block *block, bool lasting,
+                 struct ps_stream ***result, size_t *count)
 {
     struct ps_device *device = block->device;
     for (size_t capacity = 8;; capacity *= 2) {
@@ -251,7 +251,9 @@ ps_block_streams(struct ps_block *block, struct ps_stream ***result,
         pthread_mutex_lock(&device->mutex);
         struct ps_block_use *use = block->uses;
         for (; use != NULL && n < capacity; use = use->next) {
-            streams[n++] = ps_stream_ref(use->stream);
+            if (use->lasting || !lasting) {
+                streams[n++] = ps_stream_ref(use->stream);
+            }
         }
         pthread_mutex_unlock(&device->mutex);
         if (use == NULL) {

@@ -413,6 +413,8 @@ struct entry {
     struct entry *next;
     int actor;
     bool writes;
+    bool declared;
+    bool freed; /* the memory's life ended before it was over */
     uint64_t number;
     uint64_t turn;
     /* What it comes after, if callables were pending, as they may run later
@@ -467,6 +469,12 @@ entries_without(struct entry *entries, bool (*chosen)(const struct entry *))
         }
     }
     return entries;
+}
+
+static bool
+is_of_past_life(const struct entry *entry)
+{
+    return !entry->freed;
 }
 
 static bool
@@ -693,6 +701,7 @@ entry_note(struct segment *segment, const struct actual *actual)
         .next = segment->entries,
         .actor = actual->actor,
         .writes = actual->access->writes,
+        .declared = actual->access->declared,
         .number = actual->number,
         .turn = actual->turn,
         .clock = any_pending() ? clock_ref(actual->clock) : NULL,
@@ -981,6 +990,7 @@ look(const struct actual *actual, struct ps_race *race,
         names[1] = actors[actual->actor].name;
         ours->stream = &names[1];
     }
+    race->freed = entry->freed;
     *found = entry->description;
     atomic_fetch_add(&entry->description->refs, 1);
     return true;
@@ -1548,13 +1558,45 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
     return status;
 }
 
+/* Whether the stream's work so far comes after the access. */
+static bool
+comes_after(const struct ps_actor_name *stream, const struct entry *entry)
+{
+    int index = actor_of(stream);
+    return index == entry->actor ||
+           (index >= 0 && refresh(&actors[index]) &&
+            clock_at(actors[index].clock, entry->actor) >= entry->number);
+}
+
+void
+ps_races_free(const struct ps_actor_name *names, size_t count, uintptr_t begin,
+              size_t nbytes)
+{
+    if (!ps_races_are_on()) {
+        return;
+    }
+    lock();
+    for (size_t at = segment_at(&all, begin);
+         at < all.count && all.segments[at].begin < begin + nbytes; at++) {
+        struct entry *entry = all.segments[at].entries;
+        for (; entry != NULL; entry = entry->next) {
+            bool over = !entry->declared || is_known_to_all(entry);
+            for (size_t i = 0; i < count && !over; i++) {
+                over = comes_after(&names[i], entry);
+            }
+            entry->freed = entry->freed || !over;
+        }
+    }
+    unlock();
+}
+
 void
 ps_races_forget_memory(uintptr_t begin, size_t nbytes)
 {
     if (ps_races_are_on()) {
         lock();
         if (split(&all, begin) && split(&all, begin + nbytes)) {
-            sweep(&all, begin, begin + nbytes, is_any);
+            sweep(&all, begin, begin + nbytes, is_of_past_life);
         }
         unlock();
     }

@@ -37,6 +37,8 @@ struct ps_access {
     uintptr_t begin;
     size_t nbytes;
     bool writes;
+    /* The memory's owner does not know of it. */
+    bool declared;
 };
 
 struct ps_operation {
@@ -50,6 +52,7 @@ struct ps_race {
     struct ps_operation first, second;
     uintptr_t begin; /* of the bytes that both access */
     size_t nbytes;
+    bool freed; /* the memory, before the first was over */
 };
 
 /* Called with no lock of the detector's held. */
@@ -137,7 +140,11 @@ void ps_races_forget_executable(int runtime, ps_handle executable);
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
 
-/* The memory begins a new life, ordered after what is known of its last. */
+/* The memory's life ends, after what these streams have now. */
+void ps_races_free(const struct ps_actor_name *streams, size_t count,
+                   uintptr_t begin, size_t nbytes);
+
+/* The memory begins a new life, ordered after what its last ended after. */
 void ps_races_forget_memory(uintptr_t begin, size_t nbytes);
 
 #endif

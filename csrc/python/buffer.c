@@ -88,6 +88,9 @@ block_release(struct ps_block *block)
     if (ps_refs_drop_shared(&block->refs)) {
         return;
     }
+    if (ps_races_are_on()) {
+        block_ends(block);
+    }
     WITHOUT_GIL(status = ps_block_unref(block));
     report_cleanup(device->runtime, device, "freeing memory", status);
     memory_report(device->runtime);
@@ -528,6 +531,9 @@ Buffer_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     struct ps_runtime *runtime = block->device->runtime;
     self->block = NULL;
     self->data = NULL;
+    if (ps_races_are_on()) {
+        block_ends(block);
+    }
     WITHOUT_GIL(status = ps_block_unref(block));
     return none_or_raise(runtime, "Buffer.close", status);
 }

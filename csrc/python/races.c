@@ -147,9 +147,9 @@ found(const struct ps_race *race)
     PyObject *second = operation_of(&race->second);
     PyObject *result = NULL;
     if (first != NULL && second != NULL && function != NULL) {
-        result = PyObject_CallFunction(function, "OOKK", first, second,
-                                       (unsigned long long)race->begin,
-                                       (unsigned long long)race->nbytes);
+        result = PyObject_CallFunction(
+            function, "OOKKi", first, second, (unsigned long long)race->begin,
+            (unsigned long long)race->nbytes, (int)race->freed);
     }
     Py_XDECREF(first);
     Py_XDECREF(second);
@@ -377,6 +377,31 @@ host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                              ps_races_operation(NULL, operation, &access, 1));
 }
 
+void
+block_ends(struct ps_block *block)
+{
+    struct ps_stream **streams;
+    size_t count;
+    if (block->release != NULL || block->data == NULL ||
+        atomic_load(&block->refs) > 1 ||
+        block->generation != ps_generation() ||
+        ps_block_streams(block, true, &streams, &count) != PS_SUCCESS) {
+        return;
+    }
+    struct ps_actor_name *names = calloc(count + 1, sizeof(*names));
+    for (size_t i = 0; i < count; i++) {
+        if (names != NULL) {
+            names[i] = actor_name(streams[i]);
+        }
+        stream_release(streams[i]);
+    }
+    if (names != NULL) {
+        ps_races_free(names, count, (uintptr_t)block->data, block->nbytes);
+    }
+    free(names);
+    free(streams);
+}
+
 int
 expect_callable(struct ps_stream *stream, PyObject *const *args,
                 Py_ssize_t count, PyObject *future)
@@ -555,6 +580,7 @@ add_accesses(PyObject *iterable, bool writes, struct ps_access **accesses,
         struct ps_access *access = &grown[*count];
         result = extent_of(PyList_GET_ITEM(items, (Py_ssize_t)i), access);
         access->writes = writes;
+        access->declared = true;
         *count += result == 0 && access->nbytes > 0;
     }
     Py_DECREF(items);
@@ -594,7 +620,8 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyMethodDef races_functions[] = {
     FUNCTION("races_start", races_start, METH_VARARGS, "report, package, /",
-             "Look for races, and call report(first, second, address, nbytes) "
+             "Look for races, and call report(first, second, address, nbytes, "
+             "freed) "
              "for each; files whose names\nbegin with package are no "
              "program's."),
     FUNCTION("races_stop", races_stop, METH_NOARGS, "/",

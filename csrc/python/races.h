@@ -2,6 +2,7 @@
 #ifndef PYSTREAMS_PYTHON_RACES_H
 #define PYSTREAMS_PYTHON_RACES_H
 
+#include "../core/memory.h"
 #include "../core/stream.h"
 #include "../core/thread.h"
 #include "../core/trace.h"
@@ -46,6 +47,9 @@ imply_end(void)
  * with an exception. */
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);
+
+/* A reference to the block is to be dropped, perhaps the last one. */
+void block_ends(struct ps_block *block);
 
 /* A callable is to be queued on the stream, with these arguments: it reads
  * Buffers, and the moment of its run goes to the Future; -1 with an

@@ -329,7 +329,7 @@ span_settle(struct span *span, struct ps_stream *stream)
     struct ps_stream *current = work_stream(span, NULL);
     struct ps_stream **users;
     size_t count;
-    ps_status status = ps_block_streams(span->block, &users, &count);
+    ps_status status = ps_block_streams(span->block, false, &users, &count);
     if (status != PS_SUCCESS) {
         stream_release(current);
         return zero_or_raise(device_of(span)->runtime,

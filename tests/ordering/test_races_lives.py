@@ -430,6 +430,79 @@ def test_an_event_that_others_may_record(backend, three, interprocess):
     assert len(found) == (0 if interprocess else 1)
 
 
+def again(place, stream, address):
+    """A Buffer at the address, if there comes one."""
+    kept = []
+    for _ in range(1000):
+        kept.append(pystreams.Buffer(512, stream=stream, **place))
+        if kept[-1].data_ptr() == address:
+            return kept[-1]
+    if place.get("pin_memory"):
+        raise AssertionError("pinned memory is pooled")
+    pytest.skip("the allocator did not give the address again")
+
+
+def by_record_stream(two, block):
+    block.record_stream(two.b)
+
+
+def by_the_allocating_stream(two, block):
+    two.a.wait_stream(two.b)
+
+
+def by_the_host(two, block):
+    two.b.synchronize()
+
+
+KEPT = {
+    "record_stream": by_record_stream,
+    "stream": by_the_allocating_stream,
+    "host": by_the_host,
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_memory_that_is_freed_too_early(three, found, keep, pinned):
+    """Its owner does not know of what another library does with it."""
+    if pinned and three.backend.name == "cpu":
+        pytest.skip("cpu: needs no pinned memory")
+    if pinned and keep is by_the_allocating_stream:
+        pytest.skip("pinned memory is not freed in the order of a stream")
+    place = {"device": three.backend.device(), "pin_memory": pinned}
+    stream = None if pinned else three.a
+    block = pystreams.Buffer(512, stream=stream, **place)
+    address = block.data_ptr()
+    races.declare(three.b, writes=[block[:64]], name="kernel")
+    if keep is not None:
+        keep(three, block)
+    del block
+    block = again(place, stream, address)
+    block.fill_(0, stream=three.a)
+    assert [race.first.name for race in found] == (
+        [] if keep is not None else ["kernel"]
+    )
+    if keep is None:
+        (race,) = found
+        assert race.freed
+        assert "the memory was freed in between" in str(race)
+        three.a.wait_stream(three.b)
+        block.fill_(0, stream=three.a)
+        assert len(found) == 1
+
+
+def test_memory_that_is_freed_in_time(three, found):
+    """What comes after a free in the order of its stream is not blamed."""
+    place = {"device": three.backend.device()}
+    block = pystreams.Buffer(512, stream=three.a, **place)
+    address = block.data_ptr()
+    races.declare(three.a, writes=[block], name="kernel")
+    block.close()
+    again(place, three.c, address).fill_(0, stream=three.c)
+    assert found == []
+
+
 def test_memory_that_is_used_again(three, found):
     """It is handed out once the work of its last life is over."""
     backend = three.backend
