@@ -1,5 +1,5 @@
-"""What pystreams adds to pytest: the conformance suite of a backend, and tests
-that look for races.
+"""What pystreams adds to pytest: the conformance suite of a backend, tests
+that look for races, and tests that run under many schedules.
 
 Nothing of pystreams is imported unless it is asked for: pytest reads this in
 every project, before a conftest can set PYSTREAMS_* variables.
@@ -7,11 +7,15 @@ every project, before a conftest can set PYSTREAMS_* variables.
 
 from __future__ import annotations
 
+import re
+from inspect import iscoroutinefunction
+
 import pytest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from typing import Any
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +37,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="have a test fail when two accesses to memory are not ordered, "
         "as if each were marked with pytest.mark.races",
     )
+    group.addoption(
+        "--pystreams-schedules",
+        metavar="N",
+        type=int,
+        help="call each test function under N schedules, as if each were "
+        "marked with pytest.mark.schedules(runs=N)",
+    )
+    group.addoption(
+        "--pystreams-replay",
+        metavar="NAME",
+        help="call each test function under the schedule that a report named",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "races: run the test in pystreams.races.detect()"
+    )
+    config.addinivalue_line(
+        "markers",
+        "schedules(runs=200, seed=None, strategy='pct', depth=2): call the "
+        "test function under that many schedules, with "
+        "pystreams.schedules.explore(); its fixtures are made once",
     )
     if config.getoption("pystreams_device"):
         from pystreams.testing import plugin
@@ -61,6 +83,53 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
     with races.detect():
         return (yield)
+
+
+def _options_of(item: pytest.Function) -> dict[str, Any] | None:
+    """Return the arguments of explore(); None if the test runs once."""
+    marker = item.get_closest_marker("schedules")
+    runs = item.config.getoption("pystreams_schedules")
+    if marker is None and not runs:
+        return None
+    options = {"runs": 200, **(marker.kwargs if marker is not None else {})}
+    return {**options, "runs": runs} if runs else options
+
+
+def _call(item: pytest.Function) -> None:
+    names = item._fixtureinfo.argnames
+    try:
+        item.obj(**{name: item.funcargs[name] for name in names})
+    except pytest.fail.Exception as failure:
+        # This one is no Exception, which explore() reports.
+        raise AssertionError(failure.msg) from failure
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    replayed = pyfuncitem.config.getoption("pystreams_replay")
+    options = _options_of(pyfuncitem)
+    if iscoroutinefunction(pyfuncitem.obj):
+        return None
+    if replayed is None and options is None:
+        return None
+    from pystreams import schedules
+
+    try:
+        if replayed is not None:
+            schedules.replay(lambda: _call(pyfuncitem), replayed)
+        elif options is not None:
+            schedules.explore(lambda: _call(pyfuncitem), **options)
+    except Exception as error:
+        notes = "\n".join(getattr(error, "__notes__", []))
+        name = re.search(r'schedule "([^"]*)"', notes)
+        if name is not None:
+            pyfuncitem.add_report_section(
+                "call",
+                "schedule",
+                f"pytest --pystreams-replay {name[1]} {pyfuncitem.nodeid!r}",
+            )
+        raise
+    return True
 
 
 @pytest.fixture

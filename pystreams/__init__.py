@@ -15,6 +15,7 @@ try:
 
     _settings.register_backends()
     _settings.look_for_races()
+    _settings.explore_a_schedule()
 except ImportError:
     from importlib.util import find_spec
 

@@ -13,6 +13,7 @@ VARIABLES = {
     "PYSTREAMS_EMULATE_CUDA",
     "PYSTREAMS_EMULATE_MEMORY",
     "PYSTREAMS_RACES",
+    "PYSTREAMS_SCHEDULE",
     "PYSTREAMS_CUDA",
     "PYSTREAMS_DEBUG",
     "PYSTREAMS_SANITIZE",
@@ -80,6 +81,19 @@ def look_for_races() -> None:
         raise ValueError(
             f"PYSTREAMS_RACES must be 'raise' or 'warn', got {action!r}"
         ) from None
+
+
+def explore_a_schedule() -> None:
+    """Run the whole program under a schedule if the environment says so."""
+    name = os.environ.get("PYSTREAMS_SCHEDULE")
+    if not name:
+        return
+    from . import schedules
+
+    try:
+        schedules._explore_program(name)
+    except ValueError as error:
+        raise ValueError(f"PYSTREAMS_SCHEDULE: {error}") from None
 
 
 def warn_of_unknown_variables() -> None:

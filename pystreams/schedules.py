@@ -150,20 +150,37 @@ class _Run:
         self._note = self.places.note if logged else None
         self.operations: list[_Operation] = []
         self.steps = self.order = 0
-        self._failed = False
+        self._failed = self._paused = False
 
-    def __enter__(self) -> _Run:
+    def begin(self) -> None:
         s = self._schedule
         _C.schedule_begin(
             s.strategy, s.seed, s.changes, s.steps, s.held, self._note
         )
+
+    def __enter__(self) -> _Run:
+        if _program is not None and _C.schedule_is_on():
+            # The program's own schedule pauses.
+            _C.schedule_end(False)
+            self._paused = True
+        try:
+            self.begin()
+        except BaseException:
+            self._resume()
+            raise
         return self
+
+    def _resume(self) -> None:
+        if self._paused and _program is not None:
+            self._paused = False
+            _program.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
         drop = self._failed or kind is not None
         _, self.steps, self.order, log = _C.schedule_end(drop)
+        self._resume()
         self.operations = [_Operation(*entry) for entry in log]
 
     def failure_of(
@@ -182,6 +199,17 @@ class _Run:
                 if not keep:
                     clear_frames(error.__traceback__)
         return failure
+
+
+# The schedule of the whole program, or None.
+_program: _Run | None = None
+
+
+def _explore_program(name: str) -> None:
+    """Run the whole program under the schedule."""
+    global _program
+    _program = _Run(name)
+    _program.begin()
 
 
 @contextmanager
@@ -246,7 +274,8 @@ def _shrink(
 
 def _describe(run: _Run) -> str:
     ran = [o for o in run.operations if o.step]
-    left = [o for o in run.operations if not o.step]
+    # Memory is freed when the exception drops the function's variables.
+    left = [o for o in run.operations if not o.step and o.name != "free"]
     lines = [f'schedule "{run.name}"']
     for title, operations in (
         ("operations in the order in which they ran:", ran),

@@ -10,7 +10,6 @@
 #include "engine.h"
 
 #include <search.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,7 +24,8 @@ struct range {
 
 struct block {
     struct cpu_operation end;
-    struct range range; /* in engine->ranges, if the device is emulated */
+    /* In engine->ranges, if the device is emulated; else the bytes alone. */
+    struct range range;
 };
 
 _Static_assert(sizeof(struct block) <= ALIGNMENT, "it fits in front");
@@ -102,6 +102,7 @@ cpu_memory_allocate(const struct ps_backend *backend, int device,
     if (status != PS_SUCCESS) {
         return status;
     }
+    block_of(allocated)->range = (struct range){.nbytes = nbytes};
     cpu_lock(engine);
     if (cpu_stream_find_locked(engine, device, handle) == NULL) {
         status = PS_ERROR_INVALID_HANDLE;
@@ -157,7 +158,7 @@ void
 cpu_memory_poison(struct cpu_operation *end)
 {
     memset((char *)end + ALIGNMENT, PS_SCHEDULE_POISON,
-           malloc_usable_size(end) - ALIGNMENT);
+           ((struct block *)end)->range.nbytes);
     /* Or the compiler leaves it away before a free. */
     __asm__ volatile("" : : "r"(end) : "memory");
 }

@@ -1,0 +1,131 @@
+"""Schedules by an environment variable and under pytest."""
+
+import re
+
+import pytest
+
+PROGRAM = """
+import pystreams
+stream = pystreams.Stream("cpu")
+host = pystreams.Buffer(64, device="cpu", pin_memory=True)
+host.memoryview()[:] = bytes(64)
+host.fill_(7, stream=stream)
+print(host.memoryview()[0])
+stream.synchronize()
+print(host.memoryview()[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("late", 0), ("early", 7), ("late:1", 0), ("random:0", 0)],
+)
+def test_a_whole_program(run_python, name, first):
+    done = run_python(
+        PROGRAM,
+        env={"PYSTREAMS_SCHEDULE": name, "PYSTREAMS_EMULATE_CUDA": None},
+    )
+    assert done.stdout.split() == [str(first), "7"]
+
+
+def test_a_schedule_in_a_program_that_has_one(run_python):
+    done = run_python(
+        "from pystreams import Stream, schedules\n"
+        "def fn():\n"
+        "    stream = Stream('cpu')\n"
+        "    stream.record_event()\n"
+        "    return stream.query()\n"
+        "print(fn(), schedules.replay(fn, 'early'), fn())",
+        env={"PYSTREAMS_SCHEDULE": "late"},
+    )
+    assert done.stdout.split() == ["False", "True", "False"]
+
+
+def test_an_unknown_name(run_python):
+    done = run_python("import pystreams", env={"PYSTREAMS_SCHEDULE": "x"})
+    assert done.returncode == 1
+    assert "PYSTREAMS_SCHEDULE: a schedule is 'late'" in done.stderr
+
+
+TESTS = """
+import pystreams
+import pytest
+
+def fill(fixed):
+    stream = pystreams.Stream("cpu")
+    block = pystreams.empty(64, device="cpu", stream=stream)
+    block.fill_(1, stream=stream)
+    if fixed:
+        stream.synchronize()
+    assert block.memoryview(readonly=True)[0] == 1
+
+calls = []
+
+@pytest.mark.schedules(runs=20)
+def test_holds(tmp_path):
+    calls.append(tmp_path)
+    fill(fixed=True)
+
+def test_calls():
+    assert len(calls) in (0, 1, 20)
+    print(len(calls), "calls")
+
+@pytest.mark.schedules(strategy="late")
+def test_fails():
+    fill(fixed=False)
+
+@pytest.mark.schedules(strategy="late")
+def test_fails_by_pytest():
+    try:
+        fill(fixed=False)
+    except AssertionError:
+        pytest.fail("so")
+
+@pytest.mark.schedules
+def test_skips():
+    pytest.skip("so")
+"""
+
+
+@pytest.fixture
+def suite(tmp_path, run_python):
+    (tmp_path / "test_it.py").write_text(TESTS)
+
+    def run(*options):
+        done = run_python(
+            "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))",
+            "-p",
+            "no:cacheprovider",
+            "-rA",
+            str(tmp_path / "test_it.py"),
+            *options,
+        )
+        return done.stdout
+
+    return run
+
+
+def test_marked_tests(suite):
+    text = suite()
+    assert "2 failed, 2 passed, 1 skipped" in text
+    assert "20 calls" in text
+    found = re.findall(r"pytest --pystreams-replay (\S+) '(.*)'", text)
+    assert [name for name, _ in found] == ["late:1", "late:1"]
+    assert {test.split("::")[1] for _, test in found} == {
+        "test_fails",
+        "test_fails_by_pytest",
+    }
+
+
+def test_a_replayed_test(suite):
+    text = suite("--pystreams-replay", "late:1", "-k", "fails")
+    assert "2 failed" in text
+    text = suite("--pystreams-replay", "early", "-k", "fails")
+    assert "2 passed" in text
+
+
+def test_all_tests_under_schedules(suite):
+    text = suite("--pystreams-schedules", "7", "-k", "holds")
+    assert "1 passed" in text
+    text = suite("--pystreams-schedules", "7", "-k", "calls")
+    assert text.count("0 calls") == 7
