@@ -80,6 +80,32 @@ future_is_done(void *future)
     return is_done(future);
 }
 
+/* Whether, while a schedule is explored, a thread may wait for a Future where
+ * it calls nothing here: in a function of concurrent.futures, or in an event
+ * loop.  Then the threads that run callables run the work, too. */
+static atomic_bool watched;
+
+static void
+watch(FutureObject *self)
+{
+    advance_schedule(future_is_done, self, NO_TIMEOUT);
+    if (!is_done(self) && ps_cpu_schedules.is_on()) {
+        atomic_store(&watched, true);
+    }
+}
+
+void
+future_advance_watched(void)
+{
+    enum ps_progress progress = PS_RAN;
+    while (progress == PS_RAN && atomic_load(&watched)) {
+        WITHOUT_GIL(progress = ps_cpu_schedules.advance(NO_TIMEOUT));
+        if (progress == PS_NOTHING) {
+            atomic_store(&watched, false);
+        }
+    }
+}
+
 /* The number of callables whose Futures were settled. */
 static atomic_ullong settled;
 
@@ -348,9 +374,7 @@ static PyObject *
 get_condition(PyObject *self, void *Py_UNUSED(closure))
 {
     PyTypeObject *type = module_state.future_lock_type;
-    /* A thread that takes it may be about to wait where nothing is called
-     * here. */
-    advance_schedule(future_is_done, self, NO_TIMEOUT);
+    watch(as_future(self));
     LockObject *lock = (LockObject *)type->tp_alloc(type, 0);
     if (lock != NULL) {
         lock->future = as_future(Py_NewRef(self));
@@ -811,8 +835,7 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
     if (!is_done(self) && check_generation(self) < 0) {
         return NULL;
     }
-    /* An event loop may be about to wait for the call. */
-    advance_schedule(future_is_done, self, NO_TIMEOUT);
+    watch(self);
     PyObject *list = list_at(&self->callbacks);
     if (list == NULL) {
         return NULL;

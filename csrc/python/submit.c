@@ -374,6 +374,7 @@ run(struct worker *self, struct job *job)
         self->replaced = false;
         want_threads(-1);
     }
+    future_advance_watched();
 }
 
 /* Prepare a thread to run callables; false if there is no memory. */

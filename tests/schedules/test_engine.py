@@ -334,6 +334,35 @@ def test_a_callable_may_wait_for_the_host(engine, name):
         assert future.result() is True
 
 
+@each_strategy
+def test_host_functions_that_wait_for_the_host(engine, name):
+    with schedules.run(name):
+        streams = [engine.stream() for _ in range(3)]
+        gates = [engine.gate(stream) for stream in streams]
+        for stream in streams:
+            stream.record_event()
+        for _ in range(40):
+            assert not any(stream.query() for stream in streams)
+        for gate in gates:
+            gate.open()
+        engine.synchronize()
+        assert all(stream.query() for stream in streams)
+
+
+@each_strategy
+def test_other_waits_for_futures(engine, name):
+    """Where nothing is called that could run work."""
+    with schedules.run(name):
+        stream, go = engine.stream(), threading.Event()
+        futures = [stream.submit(go.wait, LONG)]
+        futures += [stream.submit(divmod, i, 2) for i in range(5)]
+        done, pending = concurrent.futures.wait(futures, timeout=0.01)
+        assert (done, pending) == (set(), set(futures))
+        go.set()
+        done, pending = concurrent.futures.wait(futures, LONG)
+        assert (done, pending) == (set(futures), set())
+
+
 def test_a_deadlock_is_found_at_once(engine):
     before = time.monotonic()
     with schedules.run("late"):

@@ -96,6 +96,7 @@ struct cpu_stream {
     ps_status status;          /* the first failure; changed by its server */
     bool reported;             /* a synchronize returned status */
     bool destroyed;            /* freed once idle and not waited for */
+    bool handed;               /* to a worker, for a host function */
     struct cpu_operation *first;
     struct cpu_operation **tail;
     unsigned pending;                      /* operations in the queue */
@@ -313,6 +314,9 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, which counts as running.  False if that fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
+/* While the engine is CPU_LAZY: have a worker run the host function at the
+ * head of a stream that the caller took; false if there is none. */
+bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Stop counting a thread as running. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
 /* End a thread that began after so many forks, and release the lock.  In a
@@ -463,7 +467,10 @@ struct cpu_lazy {
     bool busy;                 /* a thread runs an operation */
     bool ending;               /* what is left is being dropped */
     bool impatient;            /* do not wait for the callables that run */
-    unsigned callables;        /* that run: entered gates */
+    unsigned callables;        /* that run, host functions included */
+    /* Those whose host functions workers are to run. */
+    struct cpu_stream_list handed;
+    unsigned handed_count;
     LIST_HEAD(, ps_blocked) blocked; /* the latest first */
     pthread_cond_t changed;          /* one of the above */
     struct ps_schedule_entry *log;

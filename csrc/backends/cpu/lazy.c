@@ -244,7 +244,7 @@ needed_locked(struct cpu_stream *stream)
         }
         stream = source;
     }
-    return stream->first != NULL ? stream : NULL;
+    return stream->first != NULL && !stream->handed ? stream : NULL;
 }
 
 /* goal: NULL if it is unknown. */
@@ -433,6 +433,7 @@ run_locked(struct cpu_stream *stream)
     struct cpu_operation *operation = stream->first;
     bool frees = operation->kind == CPU_FREE;
     bool enters = operation->kind == CPU_ENTER_GATE;
+    bool calls = operation->kind == CPU_CALL && stream->status == PS_SUCCESS;
     unsigned forks = cpu_forks;
     meet_locked(stream);
     if (is_asleep(stream) && stream->deadline > lazy->now) {
@@ -447,6 +448,12 @@ run_locked(struct cpu_stream *stream)
         operation->record->entered = true;
         lazy->callables++;
         lazy->impatient = false;
+    }
+    if (calls && cpu_stream_hand_locked(stream)) {
+        lazy->callables++;
+        lazy->impatient = false;
+        await_callables_locked(engine);
+        return !cpu_may_notify(engine) || cpu_notify_due_locked(engine);
     }
     lazy->busy = true;
     if (!cpu_stream_serve_locked(stream)) {

@@ -204,6 +204,21 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind)
     return PS_SUCCESS;
 }
 
+bool
+cpu_stream_hand_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (lazy->handed_count >= engine->idle && !worker_start_locked(engine)) {
+        return false;
+    }
+    cpu_list_append(&lazy->handed, stream);
+    lazy->handed_count++;
+    stream->handed = true;
+    pthread_cond_signal(&engine->work);
+    return true;
+}
+
 void
 cpu_engine_leave_locked(struct cpu_engine *engine)
 {

@@ -45,11 +45,21 @@ worker_serve_locked(struct cpu_stream *stream)
     struct cpu_engine *engine = stream->engine;
     struct cpu_operation *operation = stream->first;
     bool frees = operation->kind == CPU_FREE;
-    engine->ready_count--;
+    bool handed = cpu_is_lazy(engine);
+    if (handed) {
+        engine->lazy.handed_count--;
+    }
+    else {
+        engine->ready_count--;
+    }
     if (!cpu_stream_serve_locked(stream)) {
         return false;
     }
+    stream->handed = false;
     cpu_stream_settle_locked(stream);
+    if (handed) {
+        engine->driver->opened_locked(engine);
+    }
     if (frees) {
         cpu_unlock(engine);
         free(operation);
@@ -66,8 +76,9 @@ cpu_worker_main(void *argument)
     cpu_lock(engine);
     engine->coming = false;
     while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
-        struct cpu_stream *stream =
-            cpu_is_lazy(engine) ? NULL : engine->scheduler(engine);
+        struct cpu_stream *stream = cpu_is_lazy(engine)
+                                        ? cpu_list_take(&engine->lazy.handed)
+                                        : engine->scheduler(engine);
         if (stream == NULL && cpu_may_notify(engine)) {
             cpu_notify_due_locked(engine);
         }
