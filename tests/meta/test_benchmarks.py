@@ -130,6 +130,19 @@ def test_races_cost(run_python):
     assert all(off > 0 and on > 0 for off, on in rows.values())
 
 
+def test_schedules_rate(run_python):
+    done = run_python(
+        [BENCHMARKS / "schedules_rate.py"], "--runs", "200", "--json"
+    )
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["schedules a second"] > 0
+    assert found["virtual seconds a second"] > 1000
+    for depth in "123":
+        hit, least = found["hits"][depth]
+        assert hit >= least - 3 * (least * (1 - least) / 200) ** 0.5
+
+
 def test_trace_cost(run_python, sanitized):
     if sanitized:
         pytest.skip("the compiler runs without sanitizers")

@@ -1,0 +1,126 @@
+"""How fast schedules are explored, and how often they hit planted bugs.
+
+    python benchmarks/schedules_rate.py [--runs 2000] [--json]
+
+- Schedules a second, for a program that queues 100 operations from Python on 4
+  streams and waits for them.
+- Virtual seconds for each real one, for a program of sleeps.
+- For a bug of depth 1, 2 and 3: the part of the runs of "pct" that hit it, and
+  the least that PCT guarantees, 1 / (n k^(d-1)) for n streams, the program
+  counted as one, and k steps.
+
+Exits with 1 if there are less than 1,000 schedules a second, if time goes less
+than 1,000 times as fast, or if a bug is hit less often than is guaranteed, by
+more than three standard deviations.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+from pystreams import _C, Buffer, Event, Stream, schedules
+
+LEAST_RATE = 1000
+LEAST_RATIO = 1000
+
+
+def fills():
+    """100 operations, on 4 streams that wait for each other now and then."""
+    streams = [Stream("cpu") for _ in range(4)]
+    block = Buffer(64, device="cpu", stream=streams[0])
+    for i in range(90):
+        block.fill_(i, stream=streams[i % 4])
+    for one, other in zip(streams, streams[1:] + streams[:1], strict=True):
+        one.wait_stream(other)
+    streams[0].record_event()
+    streams[1].record_event().synchronize()
+
+
+def rate(runs):
+    start = time.perf_counter()
+    schedules.explore(fills, runs=runs)
+    return runs / (time.perf_counter() - start)
+
+
+def ratio():
+    def sleeps():
+        stream = Stream("cpu")
+        begin, end = (Event("cpu", enable_timing=True) for _ in range(2))
+        begin.record(stream)
+        for _ in range(100):
+            _C.sleep(0, 1_000_000_000, stream)
+        end.record(stream)
+        end.synchronize()
+        return begin.elapsed_time(end) / 1000
+
+    start = time.perf_counter()
+    virtual = schedules.replay(sleeps, "late")
+    return virtual / (time.perf_counter() - start)
+
+
+class Hit(Exception):
+    """The planted bug."""
+
+
+def run_in_order(depth):
+    """Raise Hit if the marks of two streams come in turn, `depth` deep: the
+    second's first, then the first's, and so on."""
+    order = []
+    one, other = Stream("cpu"), Stream("cpu")
+    for i in range(3):
+        one.submit(order.append, ("one", i))
+        other.submit(order.append, ("other", i))
+    one.synchronize()
+    other.synchronize()
+    place = {mark: i for i, mark in enumerate(order)}
+    bug = [("other", 0), ("one", 0), ("other", 1), ("one", 1)][: depth + 1]
+    places = [place[mark] for mark in bug]
+    # The chain, each before the next.
+    if places == sorted(places):
+        raise Hit
+
+
+def hits(depth, runs):
+    """Return the part of the runs that hit it, and the guaranteed one."""
+    base = schedules._Run("early")
+    base.failure_of(lambda: run_in_order(depth))
+    count = 0
+    for seed in range(runs):
+        run = schedules._Run(f"pct:{depth}:{seed}:{base.steps}")
+        count += isinstance(
+            run.failure_of(lambda: run_in_order(depth), keep=False), Hit
+        )
+    return count / runs, 1 / (3 * base.steps ** (depth - 1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = {
+        "schedules a second": rate(options.runs),
+        "virtual seconds a second": ratio(),
+    }
+    table = {depth: hits(depth, options.runs) for depth in (1, 2, 3)}
+    if options.json:
+        print(json.dumps({**found, "hits": table}, indent=2))
+    else:
+        for name, value in found.items():
+            print(f"{name:26} {value:12,.0f}")
+        print(f"{'depth':>5} {'hit':>8} {'guaranteed':>11}")
+        for depth, (hit, least) in table.items():
+            print(f"{depth:5} {hit:8.4f} {least:11.4f}")
+    return (
+        found["schedules a second"] < LEAST_RATE
+        or found["virtual seconds a second"] < LEAST_RATIO
+        or any(
+            hit < least - 3 * (least * (1 - least) / options.runs) ** 0.5
+            for hit, least in table.values()
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
