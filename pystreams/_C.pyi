@@ -1,6 +1,6 @@
 import ctypes
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import (

@@ -380,6 +380,28 @@ def test_a_deadlock_is_found_at_once(engine):
     assert time.monotonic() - before < LONG
 
 
+def test_each_thread_is_told_of_a_deadlock(engine):
+    """The host's wait and the callable's: who waits for whom, in both."""
+    errors = []
+
+    def program():
+        stream, other = engine.stream(), engine.stream()
+        future = stream.submit(other.synchronize)
+        other.wait_stream(stream)
+        for wait in (other.synchronize, future.result):
+            try:
+                wait()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    for seed in range(20):
+        with schedules.run(f"random:{seed}"):
+            program()
+    assert errors
+    for text in errors:
+        assert "the caller waits for" in text
+
+
 def test_the_exception_of_a_callable(engine):
     with schedules.run("late"):
         future = engine.stream().submit(int, "x")

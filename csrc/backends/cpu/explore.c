@@ -98,7 +98,6 @@ explore_deadlock(char words[512])
         cpu_lock(engine);
         if (engine->lazy.deadlock[0] != '\0') {
             memcpy(words, engine->lazy.deadlock, 512);
-            engine->lazy.deadlock[0] = '\0';
         }
         cpu_unlock(engine);
     }
