@@ -73,7 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_protocol(
+    item: pytest.Item,
+) -> Generator[None, object, object]:
+    """Look for races in the test and its fixtures."""
     looked = item.config.getoption("pystreams_races") or (
         item.get_closest_marker("races") is not None
     )

@@ -21,7 +21,10 @@ from . import report
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Any, NoReturn
+
+    from ..races import Redundant
 
 SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30}
 
@@ -143,6 +146,7 @@ def parser() -> Parser:
 
 def run_program(options: argparse.Namespace) -> int:
     """Run a program in races.detect(), as the main module."""
+    import atexit
     import logging
     import runpy
 
@@ -154,17 +158,26 @@ def run_program(options: argparse.Namespace) -> int:
     sys.argv = [options.script, *options.arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(options.script))
     action = "warn" if options.warn else "raise"
-    if not options.redundant:
-        with races.detect(action):
-            runpy.run_path(options.script, run_name="__main__")
-        return 0
-    with races.redundant(action) as waits:
-        runpy.run_path(options.script, run_name="__main__")
-    if waits:
-        print("waits that ordered nothing new:")
-    for wait in waits:
-        print(wait)
+    # The detector stays on for threads that outlive the main module, and the
+    # list comes even if that ends with an exception.
+    if options.redundant:
+        waits = races.redundant(action)
+        found = waits.__enter__()
+        atexit.register(show_redundant, waits, found)
+    else:
+        races._begin(action)
+    runpy.run_path(options.script, run_name="__main__")
     return 0
+
+
+def show_redundant(
+    waits: AbstractContextManager[list[Redundant]], found: list[Redundant]
+) -> None:
+    """Print the waits that ordered nothing new, at the end of a program."""
+    waits.__exit__(None, None, None)
+    print("waits that ordered nothing new:" if found else "no redundant waits")
+    for wait in found:
+        print(wait)
 
 
 def show_report(options: argparse.Namespace) -> None:

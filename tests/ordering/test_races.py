@@ -580,6 +580,21 @@ def test_the_command(run_python, script, warn):
     assert "x.fill_(2, stream=b)" in done.stderr
 
 
+def test_the_command_and_a_thread_that_outlives_the_main_module(
+    run_python, tmp_path
+):
+    path = tmp_path / "script.py"
+    body = PROGRAM.strip().replace("\n", "\n    ")
+    path.write_text(
+        f"import threading, time\ndef work():\n    time.sleep(0.2)\n    {body}"
+        "\nthreading.Thread(target=work).start()\n"
+    )
+    program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
+    done = run_python(program, "races", path)
+    assert "RaceError" in done.stderr
+    assert done.stdout == ""
+
+
 def test_the_command_without_a_program(run_python, tmp_path):
     program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
     done = run_python(program, "races", tmp_path / "none.py")
@@ -601,12 +616,25 @@ def test_marked():
 
 def test_fixture(no_races):
     racing()
+
+@pytest.fixture
+def filled():
+    import pystreams
+    stream = pystreams.Stream("cpu")
+    yield pystreams.empty(64, device="cpu", stream=stream).fill_(1, stream)
+
+@pytest.mark.races
+def test_with_its_fixture(filled):
+    filled.memoryview(readonly=True)
 """
 
 
 @pytest.mark.parametrize(
     ("option", "failed"),
-    [([], ["marked", "fixture"]), (["--pystreams-races"], ["plain"])],
+    [
+        ([], ["marked", "fixture", "with_its_fixture"]),
+        (["--pystreams-races"], ["plain"]),
+    ],
     ids=["marked", "all"],
 )
 def test_under_pytest(run_python, tmp_path, option, failed):
@@ -617,4 +645,4 @@ def test_under_pytest(run_python, tmp_path, option, failed):
     done = run_python(program, *options, *option, path)
     for name in failed:
         assert f"test_{name} - pystreams.races.RaceError" in done.stdout
-    assert f"{3 if option else 2} failed" in done.stdout
+    assert f"{4 if option else 3} failed" in done.stdout

@@ -236,19 +236,30 @@ def test_code_that_is_made_anew(two):
     assert listed(found) == [("synchronize", 1000)]
 
 
-def test_the_command(run_python, tmp_path):
+@pytest.mark.parametrize(
+    ("end", "code"), [("pass", 0), ("sys.exit(0)", 0), ("sys.exit(3)", 3)]
+)
+def test_the_command(run_python, tmp_path, end, code):
     path = tmp_path / "script.py"
     path.write_text(
-        "import pystreams\n"
+        "import pystreams, sys\n"
         'a, b = pystreams.Stream("cpu"), pystreams.Stream("cpu")\n'
-        "b.wait_stream(a)\n"
+        f"b.wait_stream(a)\n{end}\n"
     )
     program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
     done = run_python(program, "races", "--redundant", path)
-    assert done.returncode == 0
+    assert done.returncode == code
     assert done.stdout.splitlines() == [
         "waits that ordered nothing new:",
         "wait, once",
         f'  File "{path}", line 3, in <module>',
         "    b.wait_stream(a)",
     ]
+
+
+def test_the_command_finds_none(run_python, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import pystreams")
+    program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
+    done = run_python(program, "races", "--redundant", path)
+    assert (done.returncode, done.stdout) == (0, "no redundant waits\n")
