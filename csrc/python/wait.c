@@ -311,7 +311,9 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         return status;
     }
     status = watch_work(wait.mailbox, work, 0);
-    if (status == PS_SUCCESS) {
+    /* Streams and events can be queried without a notification. */
+    if (status == PS_SUCCESS ||
+        (status == PS_ERROR_NOT_SUPPORTED && !is_device)) {
         status = wait_in_slices(
             notified_slice, &wait,
             is_device && timeout_ns < LEAST_NS ? LEAST_NS : timeout_ns);

@@ -82,7 +82,7 @@ check_generation(PyObject *self)
 static int
 work_of(PyObject *object, struct work *work)
 {
-    *work = (struct work){.operation = "waiting for an object"};
+    *work = (struct work){.operation = "await, wait() or as_completed()"};
     if (is_event(object)) {
         work->event = ((EventObject *)object)->event;
         work->device = atomic_load(&work->event->device);
@@ -159,7 +159,7 @@ Waiter_watch(PyObject *self, PyObject *args)
     }
     ps_status status = watch_work(as_waiter(self)->mailbox, &work, token);
     stream_release(work.stream);
-    return none_or_raise(runtime, "waiting for an object", status);
+    return none_or_raise(runtime, "await, wait() or as_completed()", status);
 }
 
 static int

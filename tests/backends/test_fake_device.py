@@ -201,6 +201,22 @@ threading.Thread(target=stream.synchronize, daemon=True).start()
 event = stream.record_event()
 threading.Thread(target=event.synchronize, daemon=True).start()
 """,
+    "waits with a limit": """
+import asyncio, threading
+stream = Stream("mtia")
+work = launch(stream)
+event = stream.record_event()
+raises(TimeoutError, "Stream.synchronize", stream.synchronize, timeout=0.01)
+raises(TimeoutError, "Event.synchronize", event.synchronize, timeout=0.01)
+async def main():
+    await stream
+words = "does not support await, wait() or as_completed()"
+raises(NotImplementedError, words, asyncio.run, main())
+raises(NotImplementedError, words, pystreams.wait, [event])
+threading.Timer(0.05, complete, [work]).start()
+stream.synchronize(timeout=30)
+event.synchronize(timeout=30)
+""",
     "a second one of the name": """
 import os
 os.environ["FAULT"] = "query"
