@@ -143,6 +143,8 @@ class RaceError(RuntimeError):
 _lock = threading.RLock()
 _actions: list[Action] = []
 _reported: set[tuple[object, ...]] = set()
+# A race that was raised, and the frames of the thread then.
+_raised: tuple[RaceError, int, list[Any]] | None = None
 # How many redundant() blocks there are.
 _counting = 0
 
@@ -207,11 +209,49 @@ def _report(
         known = key in _reported
         _reported.add(key)
     if action == "raise":
-        raise RaceError(race)
+        raise _noted(RaceError(race))
     if callable(action):
         action(race)
     elif action == "warn" and not known:
         _log.warning("%s", race)
+
+
+def _noted(error: RaceError) -> RaceError:
+    """Remember the error, unless another one is still to be delivered."""
+    global _raised
+    frames = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    with _lock:
+        if _undelivered(threading.get_ident()) is None:
+            _raised = error, threading.get_ident(), frames
+    return error
+
+
+def _undelivered(thread: int) -> RaceError | None:
+    """Return the error that was raised if the thread did not get it: code in
+    C dropped it, or it ended on another thread."""
+    if _raised is None:
+        return None
+    error, raiser, frames = _raised
+    # A traceback begins with the last function that the exception reached;
+    # some Pythons give it one only when a function catches it.
+    trace = error.__traceback__
+    if trace is None or trace.tb_frame is frames[0]:
+        return error
+    return error if raiser != thread and trace.tb_frame in frames else None
+
+
+def _deliver(cause: BaseException | None) -> None:
+    """At the end of a block: raise what was found and got lost."""
+    global _raised
+    with _lock:
+        error = _undelivered(threading.get_ident())
+        _raised = None
+    if error is not None and not isinstance(cause, RaceError):
+        raise error from cause
 
 
 def _begin(action: Action) -> None:
@@ -242,7 +282,9 @@ def detect(action: Action = "raise") -> Iterator[None]:
     Look for races in the whole process until the block ends.
 
     action says what is done about a race.  "raise" raises RaceError from the
-    call that makes the second access, which is not queued then.  "warn" logs
+    call that makes the second access, which is not queued then; if the error
+    does not come so far, because another library drops it or because it ends a
+    callable or a thread, the block raises it when it ends.  "warn" logs
     each pair of places once, to the logger "pystreams.races".  A callable is
     called with the Race, and the second access is queued if it returns.  Of
     nested blocks the one that began last decides.  What was queued before the
@@ -253,8 +295,12 @@ def detect(action: Action = "raise") -> Iterator[None]:
     _begin(action)
     try:
         yield
-    finally:
+    except BaseException as error:
         _end(action)
+        _deliver(error)
+        raise
+    _end(action)
+    _deliver(None)
 
 
 @dataclass(frozen=True)

@@ -402,6 +402,53 @@ block_ends(struct ps_block *block)
     free(streams);
 }
 
+/* The Buffer that an object is a view of, a memoryview or an array of NumPy
+ * over one; NULL without an exception if it is none.  A new reference. */
+static PyObject *
+viewed_buffer(PyObject *object)
+{
+    enum { DEEPEST = 8 };
+    PyObject *seen = Py_NewRef(object);
+    for (int i = 0; i < DEEPEST && seen != NULL && seen != Py_None; i++) {
+        PyObject *next = NULL;
+        if (PyObject_TypeCheck(seen, module_state.buffer_type)) {
+            return seen;
+        }
+        if (PyMemoryView_Check(seen)) {
+            next = Py_XNewRef(PyMemoryView_GET_BUFFER(seen)->obj);
+        }
+        else if (PyObject_CheckBuffer(seen) && !PyBytes_Check(seen)) {
+            next = PyObject_GetAttrString(seen, "base");
+            PyErr_Clear();
+        }
+        Py_SETREF(seen, next);
+    }
+    Py_XDECREF(seen);
+    return NULL;
+}
+
+/* The bytes of a Buffer, or of a view of one; false if it is neither. */
+static bool
+viewed_bytes(PyObject *object, struct ps_access *access)
+{
+    PyObject *buffer = viewed_buffer(object);
+    if (buffer == NULL) {
+        return false;
+    }
+    access->begin = (uintptr_t)((BufferObject *)buffer)->data;
+    access->nbytes = (size_t)((BufferObject *)buffer)->nbytes;
+    Py_buffer view;
+    if (object != buffer &&
+        PyObject_GetBuffer(object, &view, PyBUF_C_CONTIGUOUS) == 0) {
+        access->begin = (uintptr_t)view.buf;
+        access->nbytes = (size_t)view.len;
+        PyBuffer_Release(&view);
+    }
+    PyErr_Clear();
+    Py_DECREF(buffer);
+    return access->nbytes > 0;
+}
+
 int
 expect_callable(struct ps_stream *stream, PyObject *const *args,
                 Py_ssize_t count, PyObject *future)
@@ -415,12 +462,7 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        BufferObject *buffer = (BufferObject *)args[i];
-        if (PyObject_TypeCheck(args[i], module_state.buffer_type) &&
-            buffer->nbytes > 0) {
-            accesses[used].begin = (uintptr_t)buffer->data;
-            accesses[used++].nbytes = (size_t)buffer->nbytes;
-        }
+        used += viewed_bytes(args[i], &accesses[used]);
     }
     ps_status status = ps_races_operation(&name, "submit", accesses, used);
     PyMem_Free(accesses);

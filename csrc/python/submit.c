@@ -522,7 +522,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (ps_races_are_on() &&
-        expect_callable(stream, job->args + 1, job->nargs - 1, job->future) <
+        expect_callable(stream, job->args + 1, job->count - 1, job->future) <
             0) {
         job_destroy(job);
         return NULL;

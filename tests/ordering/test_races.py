@@ -302,6 +302,35 @@ def test_callables(two, found):
     assert [race.first.name for race in found] == ["submit"]
 
 
+ARGUMENTS = {
+    "buffer": lambda host, numpy: ((host,), {}),
+    "keyword": lambda host, numpy: ((), {"data": host}),
+    "memoryview": lambda host, numpy: ((host.memoryview()[8:],), {}),
+    "array": lambda host, numpy: ((numpy.asarray(host)[8:],), {}),
+    "reshaped": lambda host, numpy: (
+        (numpy.frombuffer(host, "i4").reshape(4, 4)[2:],),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("make", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_of_a_callable(two, found, numpy, make):
+    """It reads the Buffers, and the views of them, that it is given."""
+    args, kwargs = make(two.host, numpy)
+    two.host[:8].fill_(1, stream=two.b)
+    two.host[-4:].fill_(1, stream=two.b)
+    two.a.submit(lambda *args, **kwargs: None, *args, **kwargs)
+    assert [race.nbytes for race in found] == (
+        [8] if make in list(ARGUMENTS.values())[:2] else [4]
+    )
+    found.clear()
+    two.a.wait_stream(two.b)
+    two.a.submit(lambda *args, **kwargs: None, *args, **kwargs)
+    two.a.submit(lambda *args: None, bytes(8), numpy.zeros(4), "x", None)
+    assert found == []
+
+
 def test_declared_work(two, found):
     races.declare(two.a, writes=[two.x], name="kernel")
     races.declare(two.b, reads=[(two.x.data_ptr() + 8, 4)], name="other")

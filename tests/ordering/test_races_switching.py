@@ -1,6 +1,7 @@
 """pystreams.races switched on and off: at any time, from any thread, with work
 in flight, more than once, and over a backend that a program registered."""
 
+import io
 import threading
 
 import pytest
@@ -126,6 +127,71 @@ def test_traced_meanwhile(two):
     kinds = [event.kind for event in events]
     assert "event_wait" in kinds
     assert "stream_creation" in kinds
+
+
+# ---- Errors that do not come far ----
+
+
+def by_numpy(two, host):
+    """It takes whatever the buffer protocol raises for another kind."""
+    numpy = pytest.importorskip("numpy", reason="needs NumPy")
+    numpy.asarray(host)
+
+
+def by_readinto(two, host):
+    """It raises another error instead."""
+    io.BytesIO(bytes(SIZE)).readinto(host)
+
+
+def by_a_callable(two, host):
+    two.b.submit(lambda: host.memoryview().release())
+    two.b.synchronize()
+
+
+def by_a_thread(two, host):
+    threading.excepthook, hook = lambda args: None, threading.excepthook
+    try:
+        thread = threading.Thread(target=host.memoryview)
+        thread.start()
+        thread.join(LONG)
+    finally:
+        threading.excepthook = hook
+
+
+LOST = [by_numpy, by_readinto, by_a_callable, by_a_thread]
+
+
+@pytest.mark.parametrize("lose", LOST, ids=lambda lose: lose.__name__)
+def test_an_error_that_is_lost(two, lose):
+    """The block raises it when it ends."""
+    host = pystreams.Buffer(
+        SIZE,
+        device=two.backend.device(),
+        pin_memory=two.x.device.type != "cpu",
+    )
+    with pytest.raises(races.RaceError), races.detect():
+        host.fill_(1, stream=two.a)
+        lose(two, host)
+    with races.detect():
+        two.order()
+
+
+def test_an_error_that_is_caught(two):
+    """It was got, here or from a Future, and is not raised again."""
+    host = pystreams.Buffer(
+        SIZE,
+        device=two.backend.device(),
+        pin_memory=two.x.device.type != "cpu",
+    )
+    with races.detect():
+        host.fill_(1, stream=two.a)
+        with pytest.raises(races.RaceError):
+            host.memoryview()
+    with races.detect():
+        host.fill_(1, stream=two.a)
+        with pytest.raises(races.RaceError):
+            two.b.submit(lambda: host.memoryview()).result(LONG)
+    two.backend.synchronize()
 
 
 FAKE = """
