@@ -3,11 +3,15 @@
     python benchmarks/races_cost.py [--device cpu] [--json]
 
 Nanoseconds for each call, the least of several batches, on idle streams; on
-and off are measured in turn.  Exits with 1 if a call takes more than three
-times as long with the detector on, where the CPU engine serves the device.
+and off are measured in turn.  Then the bytes that the detector keeps, as the
+C library counts them: for a stream, for a block that one stream has accessed,
+and for each further stream that has accessed it.  Exits with 1 if a call takes
+more than three times as long with the detector on, where the CPU engine serves
+the device.
 """
 
 import argparse
+import ctypes
 import json
 import sys
 import timeit
@@ -18,6 +22,7 @@ from pystreams import Buffer, Event, Stream, races
 CALLS = 2000
 ROUNDS = 7
 MOST = 3.0
+STREAMS, BLOCKS = 100, 1000
 
 
 def calls(device):
@@ -62,18 +67,67 @@ def measure(device):
     return least
 
 
+class Usage(ctypes.Structure):
+    """struct mallinfo2: hblkhd and uordblks are of use here."""
+
+    _fields_ = (
+        ("before", ctypes.c_size_t * 4),
+        ("hblkhd", ctypes.c_size_t),
+        ("between", ctypes.c_size_t * 2),
+        ("uordblks", ctypes.c_size_t),
+        ("after", ctypes.c_size_t * 2),
+    )
+
+
+def allocated():
+    """The bytes that malloc has given out."""
+    usage = ctypes.CDLL(None).mallinfo2
+    usage.restype = Usage
+    found = usage()
+    return found.uordblks + found.hblkhd
+
+
+def kept(streams, blocks):
+    """The bytes kept after each stream has accessed each block; the blocks
+    are addresses, so that nothing else is allocated."""
+    with races.detect():
+        before = allocated()
+        for stream in streams:
+            races.declare(stream)
+            for block in range(blocks):
+                races.declare(stream, reads=[(4096 * (block + 1), 64)])
+        return allocated() - before
+
+
+def memory(device):
+    """Return the bytes by what they are for; nothing without mallinfo2."""
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        return {}
+    streams = [Stream(device) for _ in range(STREAMS)]
+    kept(streams, 1)
+    alone, one = kept(streams, 0), kept(streams[:1], BLOCKS)
+    return {
+        "stream": alone / STREAMS,
+        "block, by one stream": one / BLOCKS,
+        "(stream, block) pair": (kept(streams, BLOCKS) - alone - one)
+        / ((STREAMS - 1) * BLOCKS),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = measure(options.device)
+    rows, nbytes = measure(options.device), memory(options.device)
     if options.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps({"calls": rows, "bytes": nbytes}, indent=2))
     else:
         print(f"{options.device:32} {'off, ns':>8} {'on, ns':>8} {'ratio':>6}")
         for name, (off, on) in rows.items():
             print(f"{name:32} {off:8,.0f} {on:8,.0f} {on / off:6.2f}")
+        for name, each in nbytes.items():
+            print(f"{name:32} {each:8,.0f} bytes")
     worst = max(on / off for off, on in rows.values())
     return options.device.startswith("cpu") and worst > MOST
 

@@ -177,6 +177,7 @@ struct actor {
     unsigned capture;    /* that it is part of, or 0 */
     /* Whether all of it was known when its moment was last asked for. */
     bool was_known;
+    size_t entries; /* that are kept of its accesses */
 };
 
 static struct actor *actors;
@@ -309,13 +310,13 @@ known_to_all(void)
     return first != NULL ? first->known : host;
 }
 
-/* A place that no clock or access can tell from a new one's. */
+/* A place that no access can tell from a new one's; nor can a clock, as its
+ * numbers go on. */
 static int
 free_place(void)
 {
     for (int i = FIRST_STREAM; i < actor_count; i++) {
-        if (!actors[i].alive &&
-            clock_at(known_to_all(), i) >= actors[i].number) {
+        if (!actors[i].alive && actors[i].entries == 0) {
             return i;
         }
     }
@@ -350,6 +351,7 @@ actor_of(const struct ps_actor_name *name)
         return -1;
     }
     struct actor *actor = &actors[index];
+    clock_unref(actor->clock);
     *actor = (struct actor){
         .name = *name,
         .alive = true,
@@ -449,6 +451,9 @@ description_drop(struct ps_description *description)
 static void
 entry_free(struct entry *entry)
 {
+    if (entry->actor < actor_count) {
+        actors[entry->actor].entries--;
+    }
     description_drop(entry->description);
     clock_unref(entry->clock);
     free(entry);
@@ -542,6 +547,7 @@ entries_copy(const struct entry *entries, struct entry **copy)
         }
         *made = *entries;
         made->next = *copy;
+        actors[made->actor].entries++;
         clock_ref(made->clock);
         atomic_fetch_add(&made->description->refs, 1);
         *copy = made;
@@ -648,18 +654,18 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
 }
 
 /* Whether an access, with its actor, number and clock, may race with a
- * callable that is pending, while a later one of the actor, which has the
+ * callable that is pending, while a later one, of the actor `who` with the
  * other clock, comes after that. */
 static bool
-outlives(int actor, uint64_t number, const struct clock *clock,
+outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
 {
     const struct ps_moment *callable;
-    TAILQ_FOREACH(callable, &pending, neighbours)
-    {
+    TAILQ_FOREACH (callable, &pending, neighbours) {
         if (callable->actor != actor &&
             clock_at(clock, callable->actor) < callable->number &&
-            clock_at(later, callable->actor) >= callable->number &&
+            (callable->actor == who ||
+             clock_at(later, callable->actor) >= callable->number) &&
             clock_at(callable->clock, actor) < number) {
             return true;
         }
@@ -667,25 +673,45 @@ outlives(int actor, uint64_t number, const struct clock *clock,
     return false;
 }
 
-/* Note the access instead of those of its actor that say no more. */
+/* Whether the access makes the entry, of another actor, needless: what races
+ * with the entry then races with the access, which comes after it. */
+static bool
+replaces(const struct actual *actual, const struct entry *entry)
+{
+    return entry->actor != HOST &&
+           (actual->access->writes || !entry->writes) &&
+           clock_at(actual->clock, entry->actor) >= entry->number &&
+           !outlives(entry->actor, entry->number, entry->clock, actual->actor,
+                     actual->clock);
+}
+
+/* Note the access instead of those that say no more. */
 static bool
 entry_note(struct segment *segment, const struct actual *actual)
 {
     struct entry **link = &segment->entries, *entry;
     while ((entry = *link) != NULL) {
-        if (entry->actor != actual->actor ||
-            entry->writes != actual->access->writes) {
+        if (entry->actor != actual->actor) {
+            if (replaces(actual, entry)) {
+                *link = entry->next;
+                entry_free(entry);
+            }
+            else {
+                link = &entry->next;
+            }
+        }
+        else if (entry->writes != actual->access->writes) {
             link = &entry->next;
         }
         else if (entry->number > actual->number) {
             if (!outlives(actual->actor, actual->number, actual->clock,
-                          entry->clock)) {
+                          entry->actor, entry->clock)) {
                 return true;
             }
             link = &entry->next;
         }
         else if (outlives(entry->actor, entry->number, entry->clock,
-                          actual->clock)) {
+                          actual->actor, actual->clock)) {
             link = &entry->next;
         }
         else {
@@ -709,6 +735,7 @@ entry_note(struct segment *segment, const struct actual *actual)
     };
     atomic_fetch_add(&actual->description->refs, 1);
     segment->entries = entry;
+    actors[entry->actor].entries++;
     return true;
 }
 

@@ -125,9 +125,10 @@ def test_races_cost(run_python):
     """Whatever the ratios: others use the machine."""
     done = run_python([BENCHMARKS / "races_cost.py"], "--json")
     assert done.stderr == ""
-    rows = json.loads(done.stdout)
-    assert len(rows) == 8
-    assert all(off > 0 and on > 0 for off, on in rows.values())
+    found = json.loads(done.stdout)
+    assert len(found["calls"]) == 8
+    assert all(off > 0 and on > 0 for off, on in found["calls"].values())
+    assert all(0 < each < 4096 for each in found["bytes"].values())
 
 
 def test_schedules_rate(run_python):

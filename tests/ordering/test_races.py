@@ -532,8 +532,11 @@ def work(count):
         b.wait_event(event)
         x[i % 8].fill_(2, stream=b)
         a.wait_stream(b)
-        if i % 100 == 0:
-            pystreams.Stream("cpu").wait_stream(a)
+        if i % 10 == 0:
+            other = pystreams.Stream("cpu")
+            other.wait_stream(a)
+            x[i % 8].fill_(3, stream=other)
+            a.wait_stream(other)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 with races.detect():
