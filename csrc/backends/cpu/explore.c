@@ -32,8 +32,7 @@ cpu_explore_add(struct cpu_engine *engine)
 static void
 explore_poll(void)
 {
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (cpu_is_lazy(engine)) {
             cpu_lazy_poll_locked(engine);
@@ -46,8 +45,7 @@ static enum ps_progress
 explore_advance(int64_t timeout_ns)
 {
     enum ps_progress best = PS_NOTHING;
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         if (best == PS_RAN) {
             break;
         }
@@ -64,8 +62,7 @@ static void
 explore_sleep(struct ps_sleep *sleep)
 {
     *sleep = (struct ps_sleep){.forks = cpu_forks};
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (cpu_is_lazy(engine) && engine->lazy.asked.is_callable()) {
             cpu_lazy_block_locked(engine, &sleep->blocked[engine->number],
@@ -78,8 +75,7 @@ explore_sleep(struct ps_sleep *sleep)
 static void
 explore_wake(struct ps_sleep *sleep)
 {
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (sleep->forks == cpu_forks &&
             sleep->blocked[engine->number].callable) {
@@ -93,8 +89,7 @@ static void
 explore_deadlock(char words[512])
 {
     words[0] = '\0';
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (engine->lazy.deadlock[0] != '\0') {
             memcpy(words, engine->lazy.deadlock, 512);
@@ -108,8 +103,7 @@ explore_deadlock(char words[512])
 static const struct ps_backend *
 explore_table(const struct ps_backend *registered, bool on)
 {
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         if (registered == &engine->table.base) {
             return on ? &engine->lazy_table.base : registered;
         }
@@ -203,8 +197,7 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
 {
     bool finished = true;
     *result = (struct ps_schedule_result){0};
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (cpu_is_lazy(engine)) {
             int64_t end = cpu_monotonic_clock.now(engine) + timeout_ns;
@@ -215,11 +208,10 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
     if (!finished) {
         return PS_ERROR_TIMED_OUT;
     }
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         cpu_lock(engine);
         end_locked(engine, result);
-        pthread_mutex_unlock(&engine->lock);
+        cpu_unlock(engine);
     }
     atomic_store(&explored, false);
     return PS_SUCCESS;
@@ -229,8 +221,7 @@ static ps_status
 explore_begin(const struct ps_schedule *schedule, char pending[256])
 {
     ps_status status = PS_SUCCESS;
-    EACH_ENGINE(engine)
-    {
+    EACH_ENGINE (engine) {
         if (status == PS_SUCCESS) {
             status = begin(engine, schedule, pending);
         }

@@ -146,8 +146,7 @@ static struct cpu_stream *
 first_sleeper_locked(struct cpu_engine *engine, bool held)
 {
     struct cpu_stream *first = NULL;
-    EACH_READY(engine, stream)
-    {
+    EACH_READY (engine, stream) {
         if (is_asleep(stream) && (held || !is_held(stream)) &&
             (first == NULL || stream->deadline < first->deadline)) {
             first = stream;
@@ -160,8 +159,7 @@ static struct cpu_stream *
 pick_early_locked(struct cpu_engine *engine, bool blocked)
 {
     struct cpu_stream *first = NULL;
-    EACH_READY(engine, stream)
-    {
+    EACH_READY (engine, stream) {
         if (!is_asleep(stream) && !is_held(stream) &&
             (first == NULL || stream->first->ticket < first->first->ticket)) {
             first = stream;
@@ -176,16 +174,14 @@ pick_random_locked(struct cpu_engine *engine, bool blocked)
 {
     struct cpu_stream *sleeper = first_sleeper_locked(engine, true);
     uint64_t count = 0;
-    EACH_READY(engine, stream)
-    {
+    EACH_READY (engine, stream) {
         count += !is_asleep(stream) || stream == sleeper;
     }
     if (count == 0) {
         return NULL;
     }
     uint64_t left = draw(&engine->lazy) % (count + !blocked);
-    EACH_READY(engine, stream)
-    {
+    EACH_READY (engine, stream) {
         if ((!is_asleep(stream) || stream == sleeper) && left-- == 0) {
             return stream;
         }
@@ -199,8 +195,7 @@ pick_by_rank_locked(struct cpu_engine *engine, bool blocked)
     struct cpu_stream *sleeper = first_sleeper_locked(engine, true);
     struct cpu_stream *best = NULL;
     uint64_t least = blocked ? 0 : engine->lazy.rank;
-    EACH_READY(engine, stream)
-    {
+    EACH_READY (engine, stream) {
         meet_locked(stream);
         if ((!is_asleep(stream) || stream == sleeper) &&
             stream->rank > least) {
@@ -215,8 +210,7 @@ static struct cpu_stream *
 first_queued_locked(struct cpu_engine *engine)
 {
     struct cpu_stream *first = NULL;
-    EACH_READY(engine, stream)
-    {
+    EACH_READY (engine, stream) {
         if (first == NULL || stream->first->ticket < first->first->ticket) {
             first = stream;
         }
@@ -490,8 +484,7 @@ step_locked(struct cpu_engine *engine)
         }
     }
     if (lazy->asked.logged) {
-        EACH_READY(engine, ready)
-        {
+        EACH_READY (engine, ready) {
             ready->first->overtaken = true;
         }
     }

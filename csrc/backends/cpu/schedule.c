@@ -236,15 +236,26 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
     return NULL;
 }
 
+/* Apart, so that the usual case saves no registers for it. */
+__attribute__((cold, noinline)) static void
+release_unopen(struct cpu_engine *engine)
+{
+    if (cpu_is_lazy(engine)) {
+        engine->driver->release_locked(engine);
+    }
+    else {
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
 void
 cpu_release(struct cpu_engine *engine)
 {
-    if (engine->phase == CPU_LAZY) {
-        engine->driver->release_locked(engine);
+    if (engine->phase != CPU_OPEN) {
+        release_unopen(engine);
         return;
     }
-    bool wanted = engine->phase == CPU_OPEN && !engine->coming &&
-                  engine->ready_count > 0;
+    bool wanted = !engine->coming && engine->ready_count > 0;
     bool wake = wanted && engine->idle > 0;
     if (wake) {
         engine->coming = true;
