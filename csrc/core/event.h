@@ -26,7 +26,7 @@ struct ps_stream;
 struct ps_event {
     atomic_uint refs;
     unsigned generation;
-    unsigned flags;
+    atomic_uint flags;
     /* Created by core for its own use, and not traced. */
     bool internal;
     /* The flag PS_EVENT_EXTERNAL: graphs record the event, so its state is

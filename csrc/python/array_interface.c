@@ -128,14 +128,10 @@ entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
 static PyObject *
 read_interface(PyObject *interface)
 {
-    if (module_state.read_array_interface == NULL) {
-        module_state.read_array_interface =
-            import_attribute("pystreams._interchange", "read_array_interface");
-    }
-    return module_state.read_array_interface != NULL
-               ? PyObject_CallOneArg(module_state.read_array_interface,
-                                     interface)
-               : NULL;
+    PyObject *function =
+        import_once(&module_state.read_array_interface,
+                    "pystreams._interchange", "read_array_interface");
+    return function != NULL ? PyObject_CallOneArg(function, interface) : NULL;
 }
 
 int

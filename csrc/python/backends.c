@@ -135,7 +135,7 @@ preferred_runtime(void)
 struct ps_runtime *
 default_runtime(void)
 {
-    if (module_state.default_type < 0) {
+    if (atomic_load(&module_state.default_type) < 0) {
         const char *forced = getenv("PYSTREAMS_ACCELERATOR");
         struct ps_runtime *runtime = forced != NULL && *forced != '\0'
                                          ? forced_runtime(forced)
@@ -143,9 +143,10 @@ default_runtime(void)
         if (runtime == NULL) {
             return NULL;
         }
-        module_state.default_type = runtime->backend->device_type;
+        atomic_store(&module_state.default_type,
+                     runtime->backend->device_type);
     }
-    return find_runtime(module_state.default_type);
+    return find_runtime(atomic_load(&module_state.default_type));
 }
 
 /* The pointer of a capsule with the name; NULL with an exception. */

@@ -1,11 +1,12 @@
 /* The type `Buffer`: device or pinned memory, or a part of another Buffer's.
- * A method that may release the GIL works on a held copy of the object's
- * fields, because another thread may close the Buffer meanwhile. */
+ * A method works on a held copy of the object's fields, because another thread
+ * may close the Buffer meanwhile. */
 #include "buffer.h"
 
 #include <inttypes.h>
 
 #include "../core/memory_use.h"
+#include "../core/thread.h"
 
 #include "args.h"
 #include "array_interface.h"
@@ -26,49 +27,82 @@ as_buffer(PyObject *self)
     return (BufferObject *)self;
 }
 
-static struct ps_device *
-device_of(BufferObject *self)
+/* What a Buffer tells of its memory. */
+struct traits {
+    struct ps_device *device; /* NULL if it is closed */
+    char *data;
+    bool pinned;
+    bool read_only;
+};
+
+static struct traits
+traits_of(PyObject *op)
 {
-    return self->block->device;
+    BufferObject *self = as_buffer(op);
+    struct traits traits = {NULL};
+    Py_BEGIN_CRITICAL_SECTION(op);
+    if (self->block != NULL) {
+        traits = (struct traits){self->block->device, self->data,
+                                 self->block->pinned, self->block->read_only};
+    }
+    Py_END_CRITICAL_SECTION();
+    return traits;
 }
 
-/* NULL with ValueError if it is closed. */
-static BufferObject *
-opened(PyObject *self)
+char *
+buffer_data(PyObject *op)
 {
-    if (as_buffer(self)->block == NULL) {
-        PyErr_SetString(PyExc_ValueError, "the Buffer is closed");
-        return NULL;
-    }
-    return as_buffer(self);
+    return traits_of(op).data;
 }
 
-int
-buffer_check_usable(PyObject *op)
+static int
+raise_closed(void)
 {
-    BufferObject *self = opened(op);
-    if (self == NULL) {
-        return -1;
+    return refuse(PyExc_ValueError, "the Buffer is closed");
+}
+
+/* Likewise; -1 with ValueError if it is closed. */
+static int
+traits_of_open(PyObject *op, struct traits *traits)
+{
+    *traits = traits_of(op);
+    return traits->device != NULL ? 0 : raise_closed();
+}
+
+static int
+check_generation(const struct ps_block *block)
+{
+    return block->generation == ps_generation()
+               ? 0
+               : zero_or_raise(block->device->runtime, "using a Buffer",
+                               PS_ERROR_FOREIGN);
+}
+
+/* As buffer_hold, for a Buffer of any process. */
+static int
+hold(PyObject *op, struct span *span)
+{
+    BufferObject *self = as_buffer(op);
+    *span = (struct span){.nbytes = self->nbytes};
+    Py_BEGIN_CRITICAL_SECTION(op);
+    if (self->block != NULL) {
+        span->block = ps_block_ref(self->block);
+        span->data = self->data;
     }
-    if (self->block->generation != ps_generation()) {
-        return zero_or_raise(self->block->device->runtime, "using a Buffer",
-                             PS_ERROR_FOREIGN);
-    }
-    return 0;
+    Py_END_CRITICAL_SECTION();
+    return span->block != NULL ? 0 : raise_closed();
 }
 
 int
 buffer_hold(PyObject *op, struct span *span)
 {
-    BufferObject *self = (BufferObject *)op;
-    if (buffer_check_usable(op) < 0) {
+    if (hold(op, span) < 0) {
         return -1;
     }
-    *span = (struct span){
-        .block = ps_block_ref(self->block),
-        .data = self->data,
-        .nbytes = self->nbytes,
-    };
+    if (check_generation(span->block) < 0) {
+        span_release(span);
+        return -1;
+    }
     return 0;
 }
 
@@ -268,9 +302,7 @@ static void
 Buffer_dealloc(PyObject *op)
 {
     BufferObject *self = as_buffer(op);
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
+    clear_weakrefs(op, self->weakrefs);
     if (self->block != NULL && !is_finalizing()) {
         block_release(self->block);
     }
@@ -280,20 +312,20 @@ Buffer_dealloc(PyObject *op)
 static PyObject *
 Buffer_repr(PyObject *op)
 {
-    BufferObject *self = as_buffer(op);
-    if (self->block == NULL) {
+    struct traits traits = traits_of(op);
+    if (traits.device == NULL) {
         return PyUnicode_FromString("<pystreams.Buffer closed>");
     }
-    struct handle_text text = handle_text((ps_handle)self->data);
-    if (self->block->pinned) {
+    struct handle_text text = handle_text((ps_handle)traits.data);
+    if (traits.pinned) {
         return PyUnicode_FromFormat(
             "<pystreams.Buffer device=cpu pinned nbytes=%zd data=%s>",
-            self->nbytes, text.chars);
+            as_buffer(op)->nbytes, text.chars);
     }
     return PyUnicode_FromFormat(
         "<pystreams.Buffer device=%s:%d nbytes=%zd data=%s>",
-        device_of(self)->runtime->backend->name, device_of(self)->index,
-        self->nbytes, text.chars);
+        traits.device->runtime->backend->name, traits.device->index,
+        as_buffer(op)->nbytes, text.chars);
 }
 
 /* The stream that a method's argument names, NULL if it is None or was not
@@ -490,9 +522,11 @@ Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (only < 0) {
         return NULL;
     }
-    as_buffer(op)->reading = only;
+    if (only && ps_thread_set_word(PS_THREAD_READING, op) != PS_SUCCESS) {
+        return PyErr_NoMemory();
+    }
     PyObject *view = PyMemoryView_FromObject(op);
-    as_buffer(op)->reading = false;
+    ps_thread_set_word(PS_THREAD_READING, NULL);
     if (view != NULL && only) {
         Py_SETREF(view, PyObject_CallMethod(view, "toreadonly", NULL));
     }
@@ -502,35 +536,44 @@ Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Buffer_data_ptr(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    BufferObject *self = opened(op);
-    return self != NULL ? PyLong_FromVoidPtr(self->data) : NULL;
+    struct traits traits;
+    return traits_of_open(op, &traits) == 0 ? PyLong_FromVoidPtr(traits.data)
+                                            : NULL;
 }
 
 static PyObject *
 Buffer_is_pinned(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    BufferObject *self = opened(op);
-    return self != NULL ? PyBool_FromLong(self->block->pinned) : NULL;
+    struct traits traits;
+    return traits_of_open(op, &traits) == 0 ? PyBool_FromLong(traits.pinned)
+                                            : NULL;
 }
 
 static PyObject *
 Buffer_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     BufferObject *self = as_buffer(op);
-    struct ps_block *block = self->block;
+    struct ps_block *block = NULL;
+    Py_ssize_t exports;
     ps_status status;
-    if (block == NULL) {
-        Py_RETURN_NONE;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    exports = self->exports;
+    if (exports == 0) {
+        block = self->block;
+        self->block = NULL;
+        self->data = NULL;
     }
-    if (self->exports > 0) {
+    Py_END_CRITICAL_SECTION();
+    if (exports > 0) {
         return PyErr_Format(PyExc_BufferError,
                             "cannot close a Buffer with %zd exported views; "
                             "release them first",
-                            self->exports);
+                            exports);
+    }
+    if (block == NULL) {
+        Py_RETURN_NONE;
     }
     struct ps_runtime *runtime = block->device->runtime;
-    self->block = NULL;
-    self->data = NULL;
     if (ps_races_are_on()) {
         block_ends(block);
     }
@@ -547,50 +590,69 @@ Buffer_length(PyObject *op)
 static PyObject *
 Buffer_subscript(PyObject *op, PyObject *key)
 {
-    BufferObject *self = as_buffer(op);
+    struct span part;
     Py_ssize_t start, stop, step;
     if (!PySlice_Check(key)) {
         return PyErr_Format(PyExc_TypeError,
                             "a Buffer is indexed by slices, not by %s",
                             Py_TYPE(key)->tp_name);
     }
-    if (PySlice_Unpack(key, &start, &stop, &step) < 0 || opened(op) == NULL) {
+    if (PySlice_Unpack(key, &start, &stop, &step) < 0 || hold(op, &part) < 0) {
         return NULL;
     }
     if (step != 1) {
+        span_release(&part);
         return PyErr_Format(PyExc_ValueError,
                             "a slice of a Buffer must have step 1, got %zd",
                             step);
     }
-    Py_ssize_t length =
-        PySlice_AdjustIndices(self->nbytes, &start, &stop, step);
-    struct span part = {
-        .block = ps_block_ref(self->block),
-        .data = self->data + start,
-        .nbytes = length,
-    };
+    part.nbytes = PySlice_AdjustIndices(part.nbytes, &start, &stop, step);
+    part.data += start;
     return buffer_wrap(&part);
 }
 
+/* Export the memory; -1 with ValueError if it is closed. */
 static int
-Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
+export_begin(PyObject *op)
+{
+    BufferObject *self = as_buffer(op);
+    bool open;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    open = self->block != NULL;
+    self->exports += open;
+    Py_END_CRITICAL_SECTION();
+    return open ? 0 : raise_closed();
+}
+
+static void
+export_end(PyObject *op)
+{
+    Py_BEGIN_CRITICAL_SECTION(op);
+    as_buffer(op)->exports--;
+    Py_END_CRITICAL_SECTION();
+}
+
+/* A view of exported memory. */
+static int
+view_exported(PyObject *op, Py_buffer *view, int flags)
 {
     BufferObject *self = as_buffer(op);
     static char empty;
-    view->obj = NULL;
-    if (buffer_check_usable(op) < 0) {
+    if (check_generation(self->block) < 0) {
         return -1;
     }
     if (!self->block->host) {
+        struct ps_device *device = self->block->device;
         return refuse(PyExc_BufferError,
                       "the host cannot address memory of %s:%d; copy it to a "
                       "pinned Buffer, or use tobytes()",
-                      device_of(self)->runtime->backend->name,
-                      device_of(self)->index);
+                      device->runtime->backend->name, device->index);
     }
     /* It is of this view alone: to report a race may make others. */
-    bool reading = self->reading;
-    self->reading = false;
+    bool reading = ps_thread_word(PS_THREAD_READING) == op;
+    if (reading) {
+        ps_thread_set_word(PS_THREAD_READING, NULL);
+    }
     /* memoryview() asks for no writable view, and gets one. */
     if (ps_races_are_on() &&
         host_access("a view", self->data, self->nbytes,
@@ -599,36 +661,50 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
                          (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO)) < 0) {
         return -1;
     }
-    if (PyBuffer_FillInfo(view, op, self->data != NULL ? self->data : &empty,
-                          self->nbytes, self->block->read_only, flags) < 0) {
+    return PyBuffer_FillInfo(view, op,
+                             self->data != NULL ? self->data : &empty,
+                             self->nbytes, self->block->read_only, flags);
+}
+
+static int
+Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
+{
+    view->obj = NULL;
+    if (export_begin(op) < 0) {
         return -1;
     }
-    self->exports++;
+    if (view_exported(op, view, flags) < 0) {
+        export_end(op);
+        return -1;
+    }
     return 0;
 }
 
 static void
 Buffer_releasebuffer(PyObject *op, Py_buffer *Py_UNUSED(view))
 {
-    as_buffer(op)->exports--;
+    export_end(op);
 }
 
 static PyObject *
 Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
 {
-    BufferObject *self = opened(op);
-    if (self == NULL || self->block->pinned) {
-        return self != NULL ? device_new(PS_DEVICE_CPU, -1) : NULL;
+    struct traits traits;
+    if (traits_of_open(op, &traits) < 0) {
+        return NULL;
     }
-    return device_new(device_of(self)->runtime->backend->device_type,
-                      device_of(self)->index);
+    return traits.pinned
+               ? device_new(PS_DEVICE_CPU, -1)
+               : device_new(traits.device->runtime->backend->device_type,
+                            traits.device->index);
 }
 
 static PyObject *
 Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 {
-    BufferObject *self = opened(op);
-    return self != NULL ? PyBool_FromLong(self->block->read_only) : NULL;
+    struct traits traits;
+    return traits_of_open(op, &traits) == 0 ? PyBool_FromLong(traits.read_only)
+                                            : NULL;
 }
 
 static PyMethodDef buffer_methods[] = {

@@ -13,10 +13,9 @@ typedef struct {
     /* The first byte, within the block. */
     char *data;
     Py_ssize_t nbytes;
-    /* The views that the buffer protocol has handed out and not got back. */
+    /* The views that the buffer protocol has handed out and not got back: the
+     * Buffer cannot be closed. */
     Py_ssize_t exports;
-    /* The view that is made next is only read. */
-    bool reading;
     PyObject *weakrefs;
 } BufferObject;
 
@@ -35,6 +34,9 @@ struct span {
  * an exception. */
 int buffer_hold(PyObject *buffer, struct span *span);
 
+/* The first byte; NULL if the Buffer is closed. */
+char *buffer_data(PyObject *buffer);
+
 /* Drop a reference from Python code, reporting a failure. */
 void block_release(struct ps_block *block);
 
@@ -43,9 +45,6 @@ span_release(struct span *span)
 {
     block_release(span->block);
 }
-
-/* -1 with an exception if it is closed, or was made before a fork. */
-int buffer_check_usable(PyObject *buffer);
 
 /* A new Buffer for the span, which is released on failure. */
 PyObject *buffer_wrap(struct span *span);

@@ -33,7 +33,7 @@ struct choice {
 #define CHOICE "pystreams.current"
 
 /* The context variable; NULL while no context has a value. */
-static PyObject *variable;
+static PyObject *_Atomic variable;
 
 static void
 choice_destroy(struct choice *choice)
@@ -85,7 +85,7 @@ capsule_of(struct choice *choice)
 static struct choice *
 thread_choice(void)
 {
-    static uint64_t threads;
+    static atomic_ullong threads;
     struct choice *choice = ps_thread_word(PS_THREAD_CURRENTS);
     if (choice != NULL) {
         return choice;
@@ -93,7 +93,9 @@ thread_choice(void)
     /* The thread's dictionary is cleared when its thread state ends, which
      * is the one place where dropping a stream is safe. */
     PyObject *dictionary = PyThreadState_GetDict();
-    choice = dictionary != NULL ? choice_create(NULL, ++threads) : NULL;
+    choice = dictionary != NULL
+                 ? choice_create(NULL, atomic_fetch_add(&threads, 1) + 1)
+                 : NULL;
     if (choice == NULL) {
         return (struct choice *)PyErr_NoMemory();
     }
@@ -226,7 +228,7 @@ renew_context_choice(struct choice *thread)
 {
     PyObject *token = NULL;
     if (variable == NULL &&
-        (variable = PyContextVar_New(CHOICE, NULL)) == NULL) {
+        set_once(&variable, PyContextVar_New(CHOICE, NULL)) == NULL) {
         return NULL;
     }
     struct choice *choice = choice_create(currents_in_use(), thread->thread);
@@ -323,12 +325,25 @@ choice_to_leave(void)
     return choice;
 }
 
+/* Whether the process that created an open Stream has forked, and this is the
+ * child. */
+static bool
+is_forked(PyObject *stream)
+{
+    struct stream_use use;
+    if (!stream_try_use(stream, &use)) {
+        return false;
+    }
+    bool forked = use.stream->generation != ps_generation();
+    stream_use_end(&use);
+    return forked;
+}
+
 PyObject *
 Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
             Py_ssize_t Py_UNUSED(nargs))
 {
-    struct ps_stream *stream = ((StreamObject *)self)->stream;
-    if (stream != NULL && stream->generation != ps_generation()) {
+    if (is_forked(self)) {
         /* It was entered before a fork, and the child has nothing to
          * restore. */
         Py_RETURN_NONE;

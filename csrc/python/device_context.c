@@ -1,9 +1,9 @@
 /* The types `DeviceContext` and `cuda.device`: context managers that make a
  * device current.
  *
- * The device to restore is kept per object and per thread, under the GIL, so
- * that one object can be entered again while it is entered, and by several
- * threads at once. */
+ * The device to restore is kept per object and per thread, so that one object
+ * can be entered again while it is entered, and by several threads at once.
+ * Methods read and change the fields in one step each. */
 #include "module.h"
 
 #include <limits.h>
@@ -22,10 +22,10 @@ struct entry {
 
 typedef struct {
     PyObject ob_base;
-    int type;
-    /* As `idx`: an int, None, or NULL. */
+    /* With the index -1: leave the device as it is. */
+    struct device_name name;
+    /* Its index as it was given: an int, None, or NULL. */
     PyObject *idx;
-    int index; /* -1: leave the device as it is */
     int prev_idx;
     /* The latest entry. */
     struct entry *entries;
@@ -88,10 +88,15 @@ fill(PyObject *op, int type, PyObject *idx)
         Py_DECREF(idx);
         return -1;
     }
-    self->type = type;
-    self->index = index < 0 ? -1 : (int)index;
+    PyObject *replaced;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    self->name.type = type;
+    self->name.index = index < 0 ? -1 : (int)index;
     self->prev_idx = -1;
-    Py_XSETREF(self->idx, idx);
+    replaced = self->idx;
+    self->idx = idx;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(replaced);
     return 0;
 }
 
@@ -183,39 +188,62 @@ static PyObject *
 DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     ContextObject *self = as_context(op);
-    struct device_name name = {self->type,
-                               self->idx != NULL ? self->index : -1};
+    struct device_name name = {.index = -1};
     struct entry *entry = PyMem_Malloc(sizeof(*entry));
     if (entry == NULL) {
         return PyErr_NoMemory();
     }
     entry->thread = PyThread_get_thread_ident();
+    Py_BEGIN_CRITICAL_SECTION(op);
+    if (self->idx != NULL) {
+        name = self->name;
+    }
+    Py_END_CRITICAL_SECTION();
     if (exchange(name, &entry->previous) < 0) {
         PyMem_Free(entry);
         return NULL;
     }
+    Py_BEGIN_CRITICAL_SECTION(op);
     self->prev_idx = entry->previous;
     entry->earlier = self->entries;
     self->entries = entry;
+    Py_END_CRITICAL_SECTION();
     Py_RETURN_NONE;
+}
+
+/* Remove the calling thread's latest entry, and find the type of its device;
+ * NULL if there is none. */
+static struct entry *
+take_entry(PyObject *op, int *type)
+{
+    ContextObject *self = as_context(op);
+    unsigned long thread = PyThread_get_thread_ident();
+    struct entry *entry;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    struct entry **place = &self->entries;
+    while (*place != NULL && (*place)->thread != thread) {
+        place = &(*place)->earlier;
+    }
+    entry = *place;
+    if (entry != NULL) {
+        *place = entry->earlier;
+    }
+    *type = self->name.type;
+    Py_END_CRITICAL_SECTION();
+    return entry;
 }
 
 static PyObject *
 DeviceContext_exit(PyObject *op, PyObject *const *Py_UNUSED(args),
                    Py_ssize_t Py_UNUSED(nargs))
 {
-    unsigned long thread = PyThread_get_thread_ident();
-    struct entry **place = &as_context(op)->entries;
-    while (*place != NULL && (*place)->thread != thread) {
-        place = &(*place)->earlier;
-    }
-    struct entry *entry = *place;
+    struct device_name name;
+    struct entry *entry = take_entry(op, &name.type);
     if (entry == NULL) {
         return PyErr_Format(PyExc_RuntimeError,
                             "This thread did not enter the device context");
     }
-    struct device_name name = {as_context(op)->type, entry->previous};
-    *place = entry->earlier;
+    name.index = entry->previous;
     PyMem_Free(entry);
     return restore(name);
 }
@@ -229,10 +257,27 @@ static PyMethodDef context_methods[] = {
     {NULL},
 };
 
-static PyMemberDef context_members[] = {
-    {"idx", T_OBJECT, offsetof(ContextObject, idx), READONLY,
+static PyObject *
+DeviceContext_get_idx(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *idx = reference_get(self, &as_context(self)->idx);
+    return idx != NULL ? idx : Py_NewRef(Py_None);
+}
+
+static PyObject *
+DeviceContext_get_prev_idx(PyObject *self, void *Py_UNUSED(closure))
+{
+    int prev_idx;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    prev_idx = as_context(self)->prev_idx;
+    Py_END_CRITICAL_SECTION();
+    return PyLong_FromLong(prev_idx);
+}
+
+static PyGetSetDef context_getset[] = {
+    {"idx", DeviceContext_get_idx, NULL,
      PyDoc_STR("The index of the device; None or negative: none.")},
-    {"prev_idx", T_INT, offsetof(ContextObject, prev_idx), READONLY,
+    {"prev_idx", DeviceContext_get_prev_idx, NULL,
      PyDoc_STR("The index that the latest entry found; -1 before any.")},
     {NULL},
 };
@@ -246,7 +291,7 @@ static PyType_Slot context_slots[] = {
     {Py_tp_init, DeviceContext_init},
     {Py_tp_dealloc, DeviceContext_dealloc},
     {Py_tp_methods, context_methods},
-    {Py_tp_members, context_members},
+    {Py_tp_getset, context_getset},
     {Py_tp_doc, (void *)context_doc},
     {0, NULL},
 };

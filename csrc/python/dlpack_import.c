@@ -1,7 +1,7 @@
 /* DLPack tensors of other libraries, as sources and destinations of copies and
- * as Buffers.  A capsule is consumed once: it is renamed before anything
- * releases the GIL, and gets its old name back if the tensor is refused, so
- * that its destructor still frees the tensor. */
+ * as Buffers.  A capsule is consumed once: it is renamed in the step that
+ * reads it, and gets its old name back if the tensor is refused, so that its
+ * destructor still frees the tensor. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -236,8 +236,14 @@ capsule_hold(PyObject *capsule, const struct place *promise,
              struct ps_device *host_device, struct span *span)
 {
     struct tensor tensor;
-    if (read_capsule(capsule, &tensor) < 0 ||
-        PyCapsule_SetName(capsule, tensor.used_name) < 0) {
+    int read;
+    Py_BEGIN_CRITICAL_SECTION(capsule);
+    read = read_capsule(capsule, &tensor);
+    if (read == 0) {
+        read = PyCapsule_SetName(capsule, tensor.used_name);
+    }
+    Py_END_CRITICAL_SECTION();
+    if (read < 0) {
         return -1;
     }
     if ((promise != NULL && check_promise(tensor.dl, promise) < 0) ||

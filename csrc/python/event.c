@@ -171,9 +171,7 @@ static void
 Event_dealloc(PyObject *op)
 {
     EventObject *self = (EventObject *)op;
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
+    clear_weakrefs(op, self->weakrefs);
     if (self->event != NULL && !is_finalizing()) {
         release(self->event);
     }

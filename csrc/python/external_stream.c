@@ -168,11 +168,10 @@ foreign_stream(const char *function, PyObject *object)
 static struct ps_stream *
 share(PyObject *source, PyObject *argument)
 {
-    struct ps_stream *stream = stream_of(source);
+    struct ps_stream *stream = stream_share(source);
     if (stream == NULL) {
         return NULL;
     }
-    ps_stream_ref(stream);
     struct ps_device *device = stream->device;
     if (argument != NULL && argument != Py_None) {
         device = device_argument(
@@ -263,16 +262,15 @@ CudaExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 /* The owner, if this object alone keeps it alive: the object has the only
  * reference to the stream, and no call is using the stream, which could add a
- * reference with the GIL released.  Both change with the GIL held, so the
- * collector gets one answer throughout a collection; a count that falls
- * meanwhile only makes it keep the owner. */
+ * reference with the GIL released.  Both change with the GIL held, or with no
+ * collection going on, so the collector gets one answer throughout one; a
+ * count that falls meanwhile only makes it keep the owner. */
 static PyObject *
 sole_owner(PyObject *op)
 {
     StreamObject *self = (StreamObject *)op;
-    struct ps_stream *stream = self->stream;
-    return stream != NULL && self->uses == 0 && atomic_load(&stream->refs) == 1
-               ? stream->owner
+    return self->uses == 0 && atomic_load(&self->stream->refs) == 1
+               ? self->stream->owner
                : NULL;
 }
 
@@ -285,14 +283,9 @@ ExternalStream_traverse(PyObject *self, visitproc visit, void *arg)
 }
 
 static int
-ExternalStream_clear(PyObject *op)
+ExternalStream_clear(PyObject *self)
 {
-    StreamObject *self = (StreamObject *)op;
-    struct ps_stream *stream = self->stream;
-    if (stream != NULL) {
-        self->stream = NULL;
-        stream_release(stream);
-    }
+    stream_release(stream_take(self));
     return 0;
 }
 

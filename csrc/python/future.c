@@ -2,9 +2,8 @@
  * differ from those of concurrent.futures.Future, its other base; and
  * `_C.FutureLock`, the type of its _condition.
  *
- * The state is a word that changes with the GIL held.  No method takes a lock,
- * which an exception could leave locked for ever, and starting and settling
- * need no memory. */
+ * The state is an atomic word.  No method takes a lock, which an exception
+ * could leave locked for ever, and starting and settling need no memory. */
 #include "future.h"
 
 #include <errno.h>
@@ -37,24 +36,26 @@ enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
 
 typedef struct {
     PyObject ob_base;
-    /* An enum future_state, written with the GIL. */
+    /* An enum future_state. */
     atomic_int state;
     /* The number of threads that sleep until it is done. */
     atomic_int sleepers;
     /* The fork generation of the process that submitted the callable. */
     unsigned generation;
-    /* The number of threads inside `with _condition`. */
-    unsigned holders;
-    /* Whether _state shows it as done. */
-    bool published;
+    /* The number of threads inside `with _condition`, and PUBLISHED. */
+    atomic_uint holders;
+    /* Set before it is done, and then fixed. */
     PyObject *result;
     PyObject *exception;
     /* Of the stream's work, with the callable; NULL if nothing observed. */
     struct ps_moment *moment;
     /* Lists; NULL until they are asked for. */
-    PyObject *callbacks;
-    PyObject *waiters;
+    PyObject *_Atomic callbacks;
+    PyObject *_Atomic waiters;
 } FutureObject;
+
+/* Set in `holders` once _state shows it as done. */
+#define PUBLISHED (UINT_MAX / 2 + 1)
 
 static FutureObject *
 as_future(PyObject *self)
@@ -106,6 +107,20 @@ future_advance_watched(void)
     }
 }
 
+static bool
+is_published(FutureObject *self)
+{
+    return atomic_load(&self->holders) & PUBLISHED;
+}
+
+/* Change the state; false if it is not `from`. */
+static bool
+change_state(FutureObject *self, enum future_state from, enum future_state to)
+{
+    int state = (int)from;
+    return atomic_compare_exchange_strong(&self->state, &state, (int)to);
+}
+
 /* The number of callables whose Futures were settled. */
 static atomic_ullong settled;
 
@@ -129,13 +144,45 @@ Future_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
 PyObject *
 future_new(void)
 {
-    if (module_state.future_type == NULL) {
-        module_state.future_type =
-            import_attribute("pystreams._futures", "StreamFuture");
+    PyObject *type = import_once(&module_state.future_type,
+                                 "pystreams._futures", "StreamFuture");
+    return type != NULL ? alloc((PyTypeObject *)type) : NULL;
+}
+
+/* A list of the Future's: a new reference; NULL if it was not asked for. */
+static PyObject *
+list_get(FutureObject *self, PyObject *_Atomic *field)
+{
+    PyObject *list;
+    (void)self;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    list = Py_XNewRef(*field);
+    Py_END_CRITICAL_SECTION();
+    return list;
+}
+
+/* Likewise, of a list that is made if need be; NULL with an exception. */
+static PyObject *
+list_ask(FutureObject *self, PyObject *_Atomic *field)
+{
+    PyObject *list = list_get(self, field);
+    if (list == NULL) {
+        /* The garbage collector may run code that makes one. */
+        set_once(field, PyList_New(0));
+        list = list_get(self, field);
     }
-    return module_state.future_type != NULL
-               ? alloc((PyTypeObject *)module_state.future_type)
-               : NULL;
+    return list;
+}
+
+static void
+list_drop(FutureObject *self, PyObject *_Atomic *field)
+{
+    PyObject *list;
+    (void)self;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    list = atomic_exchange(field, NULL);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(list);
 }
 
 static int
@@ -156,8 +203,8 @@ Future_clear(PyObject *op)
     FutureObject *self = as_future(op);
     Py_CLEAR(self->result);
     Py_CLEAR(self->exception);
-    Py_CLEAR(self->callbacks);
-    Py_CLEAR(self->waiters);
+    list_drop(self, &self->callbacks);
+    list_drop(self, &self->waiters);
     return 0;
 }
 
@@ -198,9 +245,9 @@ nap(void)
 
 /* Runs no Python. */
 static bool
-snapshot_try(struct snapshot *snapshot, PyObject *list)
+read_list(struct snapshot *snapshot, PyObject *list)
 {
-    snapshot->count = list != NULL ? PyList_GET_SIZE(list) : 0;
+    snapshot->count = PyList_GET_SIZE(list);
     snapshot->items =
         snapshot->count <= (Py_ssize_t)Py_ARRAY_LENGTH(snapshot->few)
             ? snapshot->few
@@ -215,11 +262,21 @@ snapshot_try(struct snapshot *snapshot, PyObject *list)
 }
 
 static void
-snapshot_take(struct snapshot *snapshot, PyObject **list)
+snapshot_take(struct snapshot *snapshot, FutureObject *self,
+              PyObject *_Atomic *field)
 {
-    while (!snapshot_try(snapshot, *list)) {
-        nap();
+    PyObject *list = list_get(self, field);
+    bool taken = list == NULL;
+    *snapshot = (struct snapshot){.items = snapshot->few};
+    while (!taken) {
+        Py_BEGIN_CRITICAL_SECTION(list);
+        taken = read_list(snapshot, list);
+        Py_END_CRITICAL_SECTION();
+        if (!taken) {
+            nap();
+        }
     }
+    Py_XDECREF(list);
 }
 
 static void
@@ -253,10 +310,12 @@ is_known_to(PyObject *waiter, PyObject *future)
     struct saved_exception saved = exception_save();
     PyObject *list = PyObject_GetAttrString(waiter, "finished_futures");
     bool found = false;
-    for (Py_ssize_t i = 0;
-         list != NULL && PyList_Check(list) && i < PyList_GET_SIZE(list);
-         i++) {
-        found = found || PyList_GET_ITEM(list, i) == future;
+    if (list != NULL && PyList_Check(list)) {
+        Py_BEGIN_CRITICAL_SECTION(list);
+        for (Py_ssize_t i = 0; !found && i < PyList_GET_SIZE(list); i++) {
+            found = PyList_GET_ITEM(list, i) == future;
+        }
+        Py_END_CRITICAL_SECTION();
     }
     Py_XDECREF(list);
     exception_restore(saved);
@@ -290,16 +349,26 @@ notify(PyObject *waiter, PyObject *future, const char *method)
     Py_XDECREF(none);
 }
 
+/* Show that it is done, as soon as there are no holders. */
+static void
+show(FutureObject *self)
+{
+    unsigned none = 0;
+    for (int i = 0; i < PATIENCE && !atomic_compare_exchange_strong(
+                                        &self->holders, &none, PUBLISHED);
+         i++) {
+        none = 0;
+        nap();
+    }
+    atomic_fetch_or(&self->holders, PUBLISHED);
+}
+
 static void
 publish(FutureObject *self)
 {
     struct snapshot snapshot;
-    for (int i = 0; (self->holders > 0 && i < PATIENCE) ||
-                    !snapshot_try(&snapshot, self->waiters);
-         i++) {
-        nap();
-    }
-    self->published = true;
+    show(self);
+    snapshot_take(&snapshot, self, &self->waiters);
     const char *method = state_of_future(self) == CANCELLED ? "add_cancelled"
                          : self->exception != NULL          ? "add_exception"
                                                             : "add_result";
@@ -307,20 +376,6 @@ publish(FutureObject *self)
         notify(snapshot.items[i], (PyObject *)self, method);
     }
     snapshot_drop(&snapshot);
-}
-
-static PyObject *
-list_at(PyObject **list)
-{
-    PyObject *made = *list == NULL ? PyList_New(0) : NULL;
-    /* The garbage collector may have run code that made one. */
-    if (*list == NULL) {
-        *list = made;
-    }
-    else {
-        Py_XDECREF(made);
-    }
-    return *list;
 }
 
 /* ---- The attributes ---- */
@@ -335,7 +390,7 @@ get_state(PyObject *op, void *Py_UNUSED(closure))
 {
     FutureObject *self = as_future(op);
     int state = state_of_future(self);
-    if (state >= CANCELLED && !self->published) {
+    if (state >= CANCELLED && !is_published(self)) {
         state = state == CANCELLED ? PENDING : RUNNING;
     }
     if (state == FINISHED) {
@@ -347,27 +402,29 @@ get_state(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 get_result(PyObject *self, void *Py_UNUSED(closure))
 {
-    PyObject *result = as_future(self)->result;
+    FutureObject *future = as_future(self);
+    PyObject *result = is_done(future) ? future->result : NULL;
     return Py_NewRef(result != NULL ? result : Py_None);
 }
 
 static PyObject *
 get_exception(PyObject *self, void *Py_UNUSED(closure))
 {
-    PyObject *exception = as_future(self)->exception;
+    FutureObject *future = as_future(self);
+    PyObject *exception = is_done(future) ? future->exception : NULL;
     return Py_NewRef(exception != NULL ? exception : Py_None);
 }
 
 static PyObject *
 get_callbacks(PyObject *self, void *Py_UNUSED(closure))
 {
-    return Py_XNewRef(list_at(&as_future(self)->callbacks));
+    return list_ask(as_future(self), &as_future(self)->callbacks);
 }
 
 static PyObject *
 get_waiters(PyObject *self, void *Py_UNUSED(closure))
 {
-    return Py_XNewRef(list_at(&as_future(self)->waiters));
+    return list_ask(as_future(self), &as_future(self)->waiters);
 }
 
 static PyObject *
@@ -403,7 +460,7 @@ static PyGetSetDef future_getters[] = {
 
 /* ---- FutureLock ---- */
 
-static unsigned *
+static atomic_uint *
 holders_of(PyObject *self)
 {
     return &((LockObject *)self)->future->holders;
@@ -412,18 +469,22 @@ holders_of(PyObject *self)
 static PyObject *
 Lock_acquire(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    ++*holders_of(self);
+    atomic_fetch_add(holders_of(self), 1);
     Py_RETURN_TRUE;
 }
 
 static PyObject *
 Lock_release(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    if (*holders_of(self) == 0) {
+    unsigned holders = atomic_load(holders_of(self));
+    while ((holders & ~PUBLISHED) != 0 &&
+           !atomic_compare_exchange_weak(holders_of(self), &holders,
+                                         holders - 1)) {
+    }
+    if ((holders & ~PUBLISHED) == 0) {
         return PyErr_Format(PyExc_RuntimeError,
                             "release() of a _condition that nothing holds");
     }
-    --*holders_of(self);
     Py_RETURN_NONE;
 }
 
@@ -514,9 +575,9 @@ call_callbacks(FutureObject *self)
 {
     struct snapshot snapshot;
     PyObject *exit = NULL;
-    snapshot_take(&snapshot, &self->callbacks);
+    snapshot_take(&snapshot, self, &self->callbacks);
     /* What waits by a callback is not kept for as long as the Future is. */
-    Py_CLEAR(self->callbacks);
+    list_drop(self, &self->callbacks);
     for (Py_ssize_t i = 0; i < snapshot.count; i++) {
         if (call_callback(snapshot.items[i], (PyObject *)self) < 0) {
             Py_XSETREF(exit, take_exception());
@@ -531,16 +592,15 @@ call_callbacks(FutureObject *self)
     return -1;
 }
 
-/* Make the Future done, wake the waiters and call the callbacks; -1 with an
- * exception of theirs that is not an Exception. */
+/* After the Future is done: wake the waiters and call the callbacks; -1 with
+ * an exception of theirs that is not an Exception. */
 static int
-finish(FutureObject *self, enum future_state state)
+finish(FutureObject *self)
 {
-    atomic_store(&self->state, state);
     if (atomic_load(&self->sleepers) > 0) {
         futex(self, FUTEX_WAKE_BITSET, INT_MAX, NULL);
     }
-    if (self->holders > 0 || self->waiters != NULL) {
+    if (atomic_load(&self->holders) > 0 || self->waiters != NULL) {
         /* The calls below may take long, and may wait for callables. */
         let_others_run();
     }
@@ -567,11 +627,7 @@ future_moment(PyObject *self)
 bool
 future_start(PyObject *self)
 {
-    if (is_done(as_future(self))) {
-        return false;
-    }
-    atomic_store(&as_future(self)->state, RUNNING);
-    return true;
+    return change_state(as_future(self), PENDING, RUNNING);
 }
 
 void
@@ -579,7 +635,8 @@ future_settle(PyObject *op, PyObject *outcome, bool failed)
 {
     FutureObject *self = as_future(op);
     *(failed ? &self->exception : &self->result) = Py_NewRef(outcome);
-    if (finish(self, FINISHED) < 0) {
+    atomic_store(&self->state, FINISHED);
+    if (finish(self) < 0) {
         PyErr_WriteUnraisable(op);
     }
 }
@@ -587,7 +644,7 @@ future_settle(PyObject *op, PyObject *outcome, bool failed)
 static int
 cancel(FutureObject *self)
 {
-    return state_of_future(self) == PENDING ? finish(self, CANCELLED) : 0;
+    return change_state(self, PENDING, CANCELLED) ? finish(self) : 0;
 }
 
 void
@@ -836,14 +893,17 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
         return NULL;
     }
     watch(self);
-    PyObject *list = list_at(&self->callbacks);
+    PyObject *list = list_ask(self, &self->callbacks);
     if (list == NULL) {
         return NULL;
     }
-    /* Once it is published, the list is not read any more. */
-    int result = self->published ? call_callback(callback, op)
-                                 : PyList_Append(list, callback);
-    return none_unless_raised(result);
+    /* Held, because once it is published, the list is not read any more. */
+    bool published = atomic_fetch_add(&self->holders, 1) & PUBLISHED;
+    int result = published ? 0 : PyList_Append(list, callback);
+    atomic_fetch_sub(&self->holders, 1);
+    Py_DECREF(list);
+    return none_unless_raised(published ? call_callback(callback, op)
+                                        : result);
 }
 
 static PyMethodDef future_methods[] = {

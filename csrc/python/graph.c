@@ -136,7 +136,7 @@ Graph_begin(PyObject *self, PyObject *args)
                                                 (enum ps_capture_mode)mode));
     stream_release(stream);
     if (status == PS_SUCCESS) {
-        Py_XSETREF(((GraphObject *)self)->pool, Py_NewRef(pool));
+        reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     }
     return finish(self, "CUDAGraph.capture_begin", NULL, status);
 }
@@ -208,11 +208,11 @@ Graph_state(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     ps_handle native, executable;
     WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
-    PyObject *pool = ((GraphObject *)self)->pool;
-    return Py_BuildValue("(OKKO)", graph_of(self)->keeps ? Py_True : Py_False,
+    PyObject *pool = reference_get(self, &((GraphObject *)self)->pool);
+    return Py_BuildValue("(OKKN)", graph_of(self)->keeps ? Py_True : Py_False,
                          (unsigned long long)native,
                          (unsigned long long)executable,
-                         pool != NULL ? pool : Py_None);
+                         pool != NULL ? pool : Py_NewRef(Py_None));
 }
 
 static PyObject *

@@ -18,6 +18,25 @@ import_attribute(const char *module_name, const char *name)
 }
 
 PyObject *
+set_once(PyObject *_Atomic *field, PyObject *made)
+{
+    PyObject *known = NULL;
+    if (made != NULL && atomic_compare_exchange_strong(field, &known, made)) {
+        return made;
+    }
+    Py_XDECREF(made);
+    return known;
+}
+
+PyObject *
+import_once(PyObject *_Atomic *field, const char *module, const char *name)
+{
+    PyObject *known = *field;
+    return known != NULL ? known
+                         : set_once(field, import_attribute(module, name));
+}
+
+PyObject *
 import_call(const char *module, const char *name, const char *format, ...)
 {
     PyObject *function = import_attribute(module, name), *result = NULL;
@@ -217,9 +236,9 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    /* The GIL guards the fields of objects against close() on another thread,
-     * and the counts of callables; importing the module enables it in a
-     * free-threaded interpreter. */
+    /* The fields of objects are guarded without the GIL, too, but no
+     * free-threaded interpreter has run the tests; importing the module
+     * enables the GIL in one. */
     {Py_mod_gil, Py_MOD_GIL_USED},
 #endif
     {0, NULL},

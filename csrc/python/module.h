@@ -36,8 +36,8 @@ extern struct module_state {
     PyTypeObject *cuda_device_type;
     /* The package's StreamFuture, and its function read_array_interface; NULL
      * until they are needed. */
-    PyObject *future_type;
-    PyObject *read_array_interface;
+    PyObject *_Atomic future_type;
+    PyObject *_Atomic read_array_interface;
     /* The values of a Future's _state, in the order of enum future_state. */
     PyObject *future_states;
     PyObject *empty_tuple;
@@ -52,8 +52,43 @@ extern struct module_state {
     PyObject *str_array_interface;
     PyObject *str_host_array_interface;
     /* The device type chosen when none is given; -1 until first asked. */
-    int default_type;
+    atomic_int default_type;
 } module_state;
+
+/* Between these, the fields of the object are one thread's, as the GIL makes
+ * them in any case: on a free-threaded interpreter a critical section.  It
+ * ends early wherever the thread waits, so it holds reads and changes of
+ * fields, and nothing that may run Python code or release the GIL. */
+#if PY_VERSION_HEX < 0x030D0000
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION()         }
+#endif
+
+/* A new reference to the object that a field of the owner has, which another
+ * thread may replace meanwhile; NULL if it has none. */
+static inline PyObject *
+reference_get(PyObject *owner, PyObject *const *field)
+{
+    PyObject *object;
+    (void)owner;
+    Py_BEGIN_CRITICAL_SECTION(owner);
+    object = Py_XNewRef(*field);
+    Py_END_CRITICAL_SECTION();
+    return object;
+}
+
+/* Replace it; takes over the caller's reference. */
+static inline void
+reference_set(PyObject *owner, PyObject **field, PyObject *object)
+{
+    PyObject *replaced;
+    (void)owner;
+    Py_BEGIN_CRITICAL_SECTION(owner);
+    replaced = *field;
+    *field = object;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(replaced);
+}
 
 /* Run a statement with the GIL released. */
 #define WITHOUT_GIL(statement) \
@@ -94,8 +129,32 @@ is_instance(PyObject *object, PyTypeObject *type)
 /* An attribute of a Python module, and what it returns when called; the format
  * is Py_BuildValue's for a tuple.  New references, NULL with an exception. */
 PyObject *import_attribute(const char *module, const char *name);
+
+/* Set a field that is set once, unless another thread did first: what it has
+ * then, borrowed; NULL if `made`, which it takes over, is. */
+PyObject *set_once(PyObject *_Atomic *field, PyObject *made);
+
+/* Likewise, an attribute of a Python module; NULL with an exception. */
+PyObject *
+import_once(PyObject *_Atomic *field, const char *module, const char *name);
+
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
+
+/* With no GIL a list that reads as empty may still be in use: only the
+ * interpreter can tell. */
+static inline void
+clear_weakrefs(PyObject *self, PyObject *list)
+{
+#ifdef Py_GIL_DISABLED
+    (void)list;
+#else
+    if (list != NULL)
+#endif
+    {
+        PyObject_ClearWeakRefs(self);
+    }
+}
 
 /* What every tp_dealloc does last. */
 static inline void

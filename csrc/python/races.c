@@ -435,7 +435,7 @@ viewed_bytes(PyObject *object, struct ps_access *access)
     if (buffer == NULL) {
         return false;
     }
-    access->begin = (uintptr_t)((BufferObject *)buffer)->data;
+    access->begin = (uintptr_t)buffer_data(buffer);
     access->nbytes = (size_t)((BufferObject *)buffer)->nbytes;
     Py_buffer view;
     if (object != buffer &&

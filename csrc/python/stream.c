@@ -41,16 +41,30 @@ mark_used(struct ps_stream *stream)
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-struct ps_stream *
-stream_of(PyObject *self)
+/* Replace the uses that were read; false, with those there are now, if another
+ * thread changed them first.  The GIL lets none. */
+static inline bool
+change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
-    struct ps_stream *stream = as_stream(self)->stream;
-    if (stream == NULL) {
-        PyErr_Format(PyExc_ValueError, "the Stream is closed: %R", self);
-        return NULL;
-    }
-    mark_used(stream);
-    return stream;
+#ifdef Py_GIL_DISABLED
+    return atomic_compare_exchange_weak(&as_stream(self)->uses, uses, changed);
+#else
+    (void)uses;
+    as_stream(self)->uses = changed;
+    return true;
+#endif
+}
+
+struct ps_stream *
+stream_take(PyObject *self)
+{
+    unsigned uses = as_stream(self)->uses;
+    do {
+        if (uses & STREAM_CLOSED) {
+            return NULL;
+        }
+    } while (!change_uses(self, &uses, uses | STREAM_CLOSED));
+    return uses == 0 ? as_stream(self)->stream : NULL;
 }
 
 void
@@ -65,26 +79,76 @@ stream_release(struct ps_stream *stream)
     report_cleanup(device->runtime, device, "dropping a stream", status);
 }
 
+static inline bool
+try_use(PyObject *stream, struct stream_use *use)
+{
+    unsigned uses = as_stream(stream)->uses;
+    do {
+        if (uses & STREAM_CLOSED) {
+            return false;
+        }
+    } while (!change_uses(stream, &uses, uses + 1));
+    use->object = as_stream(stream);
+    use->stream = use->object->stream;
+    mark_used(use->stream);
+    return true;
+}
+
 int
 stream_use(PyObject *stream, struct stream_use *use)
 {
-    use->object = as_stream(stream);
-    use->stream = stream_of(stream);
-    if (use->stream == NULL) {
-        return -1;
+    if (!try_use(stream, use)) {
+        return refuse(PyExc_ValueError, "the Stream is closed: %R", stream);
     }
-    use->object->uses++;
     return 0;
+}
+
+bool
+stream_try_use(PyObject *stream, struct stream_use *use)
+{
+    return try_use(stream, use);
+}
+
+/* Whether it was the last use of a closed object. */
+static inline bool
+end_use(PyObject *stream)
+{
+    unsigned uses = as_stream(stream)->uses;
+    while (!change_uses(stream, &uses, uses - 1)) {
+    }
+    return uses - 1 == STREAM_CLOSED;
 }
 
 void
 stream_use_end(struct stream_use *use)
 {
-    StreamObject *object = use->object;
-    /* The last use of a closed object releases the stream. */
-    if (object == NULL || (--object->uses == 0 && object->stream == NULL)) {
+    if (use->object == NULL || end_use((PyObject *)use->object)) {
         stream_release(use->stream);
     }
+}
+
+struct ps_stream *
+stream_share(PyObject *stream)
+{
+    struct stream_use use;
+    if (stream_use(stream, &use) < 0) {
+        return NULL;
+    }
+    ps_stream_ref(use.stream);
+    stream_use_end(&use);
+    return use.stream;
+}
+
+/* -1 with ValueError if it is closed.  Then its handle means nothing. */
+static int
+check_open(PyObject *stream)
+{
+    struct stream_use use;
+    if (stream_use(stream, &use) < 0) {
+        return -1;
+    }
+    stream_use_end(&use);
+    return 0;
 }
 
 PyObject *
@@ -109,11 +173,8 @@ stream_wrap(PyTypeObject *type, struct ps_stream *stream)
 struct ps_stream *
 stream_named(const char *function, PyObject *argument)
 {
-    if (!is_stream(argument)) {
-        return foreign_stream(function, argument);
-    }
-    struct ps_stream *stream = stream_of(argument);
-    return stream != NULL ? ps_stream_ref(stream) : NULL;
+    return is_stream(argument) ? stream_share(argument)
+                               : foreign_stream(function, argument);
 }
 
 int
@@ -241,15 +302,12 @@ Stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 void
 Stream_dealloc(PyObject *op)
 {
-    StreamObject *self = as_stream(op);
     if (PyType_IS_GC(Py_TYPE(op))) {
         PyObject_GC_UnTrack(op);
     }
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    if (self->stream != NULL && !is_finalizing()) {
-        stream_release(self->stream);
+    clear_weakrefs(op, as_stream(op)->weakrefs);
+    if (!is_finalizing()) {
+        stream_release(stream_take(op));
     }
     object_free(op);
 }
@@ -261,7 +319,7 @@ stream_repr(PyObject *self, const char *handle_name)
     const char *device = backend_of(self)->name;
     int index = as_stream(self)->device->index;
     struct handle_text text = handle_text(as_stream(self)->handle);
-    if (as_stream(self)->stream == NULL) {
+    if (stream_is_closed(self)) {
         return PyUnicode_FromFormat("<%s device=%s:%d closed>", type, device,
                                     index);
     }
@@ -283,8 +341,9 @@ Stream_richcompare(PyObject *self, PyObject *other, int operation)
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = as_stream(self), *b = as_stream(other);
-    bool equal = a == b || (a->handle == b->handle && a->device == b->device &&
-                            a->stream != NULL && b->stream != NULL);
+    bool equal =
+        a == b || (a->handle == b->handle && a->device == b->device &&
+                   !stream_is_closed(self) && !stream_is_closed(other));
     return Py_NewRef(equal == (operation == Py_EQ) ? Py_True : Py_False);
 }
 
@@ -479,23 +538,22 @@ Stream_priority_range(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyObject *
-Stream_close(PyObject *op, PyObject *Py_UNUSED(ignored))
+Stream_close(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    StreamObject *self = as_stream(op);
-    struct ps_stream *stream = self->stream;
+    struct ps_stream *stream = stream_take(self);
     ps_status status;
-    self->stream = NULL;
-    if (stream == NULL || self->uses > 0) {
+    if (stream == NULL) {
         Py_RETURN_NONE;
     }
     WITHOUT_GIL(status = ps_stream_unref(stream));
-    return none_or_raise(self->device->runtime, "Stream.close", status);
+    return none_or_raise(as_stream(self)->device->runtime, "Stream.close",
+                         status);
 }
 
 static PyObject *
 Stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    if (stream_of(self) == NULL) {
+    if (check_open(self) < 0) {
         return NULL;
     }
     if (backend_of(self)->device_type != PS_DEVICE_CUDA) {
@@ -510,7 +568,7 @@ Stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Stream_get_handle(PyObject *self, void *Py_UNUSED(closure))
 {
-    return stream_of(self) != NULL
+    return check_open(self) == 0
                ? PyLong_FromUnsignedLongLong(as_stream(self)->handle)
                : NULL;
 }
@@ -537,15 +595,20 @@ Stream_get_device(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *
 Stream_get_priority(PyObject *self, void *Py_UNUSED(closure))
 {
-    struct ps_stream *stream = stream_of(self);
-    return stream != NULL ? PyLong_FromLong(stream->priority) : NULL;
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
+        return NULL;
+    }
+    int priority = use.stream->priority;
+    stream_use_end(&use);
+    return PyLong_FromLong(priority);
 }
 
 static PyObject *
 Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
 {
-    return stream_of(self) != NULL ? ctypes_pointer(as_stream(self)->handle)
-                                   : NULL;
+    return check_open(self) == 0 ? ctypes_pointer(as_stream(self)->handle)
+                                 : NULL;
 }
 
 static PyMethodDef stream_methods[] = {

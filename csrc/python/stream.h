@@ -2,21 +2,30 @@
 #ifndef PYSTREAMS_PYTHON_STREAM_H
 #define PYSTREAMS_PYTHON_STREAM_H
 
+#include <limits.h>
+
 #include "../core/stream.h"
 
 #include "module.h"
 
 #define is_stream(object) is_instance((object), module_state.stream_type)
 
+/* The GIL guards it, if there is one. */
+#ifdef Py_GIL_DISABLED
+typedef atomic_uint use_count;
+#else
+typedef unsigned use_count;
+#endif
+
 typedef struct {
     PyObject ob_base;
-    /* NULL once closed. */
+    /* Valid within a use. */
     struct ps_stream *stream;
-    /* Kept from the stream after it is closed. */
+    /* Those of the stream, which the object outlives. */
     struct ps_device *device;
     ps_handle handle;
-    /* The calls that are using the stream. */
-    unsigned uses;
+    /* The number of calls that are using the stream, and STREAM_CLOSED. */
+    use_count uses;
     PyObject *weakrefs;
 } StreamObject;
 
@@ -24,12 +33,23 @@ typedef struct {
  * Takes over the caller's reference, also on failure. */
 PyObject *stream_wrap(PyTypeObject *type, struct ps_stream *stream);
 
-/* The stream of an open Stream: borrowed; NULL with ValueError if closed. */
-struct ps_stream *stream_of(PyObject *self);
+/* Set in `uses` once the object is closed: then no use begins, and the end of
+ * the last one releases the stream. */
+#define STREAM_CLOSED (UINT_MAX / 2 + 1)
 
-/* A stream that a call uses, also if another thread closes the object while
- * the GIL is released.  The object counts its uses, under the GIL, because a
- * reference per call would cost two atomic operations more. */
+static inline bool
+stream_is_closed(PyObject *stream)
+{
+    return ((StreamObject *)stream)->uses & STREAM_CLOSED;
+}
+
+/* Close the object: the stream, which the caller releases, or NULL if a use
+ * that has not ended will, or if it was closed before. */
+struct ps_stream *stream_take(PyObject *stream);
+
+/* A stream that a call uses, also if another thread closes the object
+ * meanwhile.  The object counts its uses, because the GIL makes that cheaper
+ * than a reference, which would cost two atomic operations. */
 struct stream_use {
     struct ps_stream *stream;
     StreamObject *object; /* NULL if the use has a reference */
@@ -38,6 +58,9 @@ struct stream_use {
 /* Begin to use an open Stream that the caller keeps alive; -1 with ValueError
  * if it is closed. */
 int stream_use(PyObject *stream, struct stream_use *use);
+
+/* Likewise; false without an exception if it is closed. */
+bool stream_try_use(PyObject *stream, struct stream_use *use);
 
 /* Likewise, the stream that a function's argument names: that of a Stream, or
  * of another library's object with __cuda_stream__; -1 with an exception. */
@@ -51,6 +74,10 @@ stream_use_parsed(const char *method, int type, PyObject *const *args,
                   Py_ssize_t nargs, PyObject *kwnames, struct stream_use *use);
 
 void stream_use_end(struct stream_use *use);
+
+/* A new reference to the stream of an open Stream; NULL with ValueError if it
+ * is closed. */
+struct ps_stream *stream_share(PyObject *stream);
 
 /* A new reference to the stream that stream_use_named gives; NULL with an
  * exception. */

@@ -28,8 +28,8 @@ StreamContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
         return refuse_type("StreamContext", "a Stream or None", "stream",
                            stream);
     }
-    Py_XSETREF(((ContextObject *)self)->stream,
-               stream != Py_None ? Py_NewRef(stream) : NULL);
+    reference_set(self, &((ContextObject *)self)->stream,
+                  stream != Py_None ? Py_NewRef(stream) : NULL);
     return 0;
 }
 
@@ -56,12 +56,18 @@ StreamContext_dealloc(PyObject *self)
     object_free(self);
 }
 
+/* A new reference, because another thread may call __init__ again; NULL if it
+ * has none. */
+static PyObject *
+held_stream(PyObject *self)
+{
+    return reference_get(self, &((ContextObject *)self)->stream);
+}
+
 static PyObject *
 StreamContext_enter(PyObject *self, PyObject *ignored)
 {
-    /* Held, because entering may release the GIL, and another thread may call
-     * __init__ again. */
-    PyObject *stream = Py_XNewRef(((ContextObject *)self)->stream);
+    PyObject *stream = held_stream(self);
     if (stream == NULL) {
         Py_RETURN_NONE;
     }
@@ -77,7 +83,7 @@ StreamContext_enter(PyObject *self, PyObject *ignored)
 static PyObject *
 StreamContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *stream = Py_XNewRef(((ContextObject *)self)->stream);
+    PyObject *stream = held_stream(self);
     if (stream == NULL) {
         Py_RETURN_NONE;
     }
@@ -124,8 +130,15 @@ static PyMethodDef context_methods[] = {
     {NULL},
 };
 
-static PyMemberDef context_members[] = {
-    {"stream", T_OBJECT, offsetof(ContextObject, stream), READONLY,
+static PyObject *
+StreamContext_get_stream(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *stream = held_stream(self);
+    return stream != NULL ? stream : Py_NewRef(Py_None);
+}
+
+static PyGetSetDef context_getset[] = {
+    {"stream", StreamContext_get_stream, NULL,
      PyDoc_STR("The Stream; None if no stream is made current.")},
     {NULL},
 };
@@ -142,7 +155,7 @@ static PyType_Slot context_slots[] = {
     {Py_tp_clear, StreamContext_clear},
     {Py_tp_dealloc, StreamContext_dealloc},
     {Py_tp_methods, context_methods},
-    {Py_tp_members, context_members},
+    {Py_tp_getset, context_getset},
     {Py_tp_doc, (void *)context_doc},
     {0, NULL},
 };

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,11 +75,14 @@ static struct {
     int wanted;
     /* No callable starts any more. */
     bool closed;
-    /* The fork generation of the queue; guarded by the GIL. */
-    unsigned generation;
-    /* The callables that have not started; guarded by the GIL. */
+    /* The callables that have not started; the GIL guards it, if there is one,
+     * else the mutex. */
     struct job *pending;
-} queue = {.generation = UINT_MAX};
+} queue;
+
+/* The fork generation of the queue; its complement while a thread makes the
+ * queue. */
+static atomic_uint queue_generation = UINT_MAX / 2;
 
 /* The state of a thread that runs callables. */
 struct worker {
@@ -94,16 +98,11 @@ worker_self(void)
     return ps_thread_word(PS_THREAD_WORKER);
 }
 
-/* Initialize the queue in this process; a forked child gets an empty one. */
 static void
-ensure_queue(void)
+make_queue(void)
 {
     pthread_condattr_t monotonic;
-    if (queue.generation == ps_generation()) {
-        return;
-    }
     memset(&queue, 0, sizeof(queue));
-    queue.generation = ps_generation();
     queue.tail = &queue.first;
     pthread_mutex_init(&queue.mutex, NULL);
     pthread_condattr_init(&monotonic);
@@ -111,6 +110,26 @@ ensure_queue(void)
     pthread_cond_init(&queue.ended, &monotonic);
     sem_init(&queue.hints, 0, 0);
     pthread_condattr_destroy(&monotonic);
+}
+
+/* Initialize the queue in this process; a forked child gets an empty one. */
+static void
+ensure_queue(void)
+{
+    unsigned generation = ps_generation();
+    unsigned found = atomic_load(&queue_generation);
+    while (found != generation) {
+        if (found == ~generation) {
+            sched_yield();
+            found = atomic_load(&queue_generation);
+        }
+        else if (atomic_compare_exchange_weak(&queue_generation, &found,
+                                              ~generation)) {
+            make_queue();
+            atomic_store(&queue_generation, generation);
+            return;
+        }
+    }
 }
 
 /* A ps_notification_function: the stream has reached the callable. */
@@ -315,21 +334,39 @@ open_gate(struct worker *self, struct job *job)
     report_cleanup(device->runtime, device, "opening a gate", status);
 }
 
+static void
+lock_pending(void)
+{
+#ifdef Py_GIL_DISABLED
+    pthread_mutex_lock(&queue.mutex);
+#endif
+}
+
+static void
+unlock_pending(void)
+{
+#ifdef Py_GIL_DISABLED
+    pthread_mutex_unlock(&queue.mutex);
+#endif
+}
+
 /* Put a job into the list of callables that have not started; the next one
  * takes it out. */
 static void
 link_pending(struct job *job)
 {
+    lock_pending();
     job->later = queue.pending;
     job->earlier = &queue.pending;
     if (job->later != NULL) {
         job->later->earlier = &job->later;
     }
     queue.pending = job;
+    unlock_pending();
 }
 
 static void
-unlink_pending(struct job *job)
+unlink_locked(struct job *job)
 {
     if (job->earlier != NULL) {
         *job->earlier = job->later;
@@ -338,6 +375,28 @@ unlink_pending(struct job *job)
         }
         job->earlier = NULL;
     }
+}
+
+static void
+unlink_pending(struct job *job)
+{
+    lock_pending();
+    unlink_locked(job);
+    unlock_pending();
+}
+
+/* Take out a job: a new reference to its Future, NULL if there is none. */
+static PyObject *
+take_pending(void)
+{
+    PyObject *future = NULL;
+    lock_pending();
+    if (queue.pending != NULL) {
+        future = Py_NewRef(queue.pending->future);
+        unlink_locked(queue.pending);
+    }
+    unlock_pending();
+    return future;
 }
 
 static void
@@ -512,12 +571,15 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (!PyCallable_Check(args[0])) {
         return raise_expected("submit", "a callable", "fn", args[0]);
     }
-    struct ps_stream *stream = stream_of(self);
-    if (stream == NULL) {
+    struct stream_use use;
+    if (stream_use(self, &use) < 0) {
         return NULL;
     }
+    struct ps_stream *stream = use.stream;
     ensure_queue();
     struct job *job = job_create(stream, args, nargs, kwnames);
+    /* The job has a reference of its own. */
+    stream_use_end(&use);
     if (job == NULL) {
         return NULL;
     }
@@ -605,9 +667,8 @@ close_queue(void)
 static void
 cancel_pending(void)
 {
-    while (queue.pending != NULL) {
-        PyObject *future = Py_NewRef(queue.pending->future);
-        unlink_pending(queue.pending);
+    PyObject *future;
+    while ((future = take_pending()) != NULL) {
         future_cancel(future);
         Py_DECREF(future);
     }

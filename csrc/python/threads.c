@@ -52,9 +52,10 @@ create_state(void)
 static void
 serve_by_name(void (*serve)(void))
 {
-    static int count;
+    static atomic_int count;
     char name[16];
-    snprintf(name, sizeof(name), "pystreams-%d", ++count);
+    snprintf(name, sizeof(name), "pystreams-%d",
+             atomic_fetch_add(&count, 1) + 1);
     pthread_setname_np(pthread_self(), name);
     check_shown(
         import_call("pystreams._futures", "enter_thread", "(s)", name));

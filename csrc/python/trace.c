@@ -8,28 +8,34 @@
 #include "errors.h"
 #include "races.h"
 
-/* The GIL guards them. */
 static PyObject *dispatch;
-static int wanted[PS_TRACE_KINDS];
+/* The number of subscribers of each kind. */
+static atomic_int wanted[PS_TRACE_KINDS];
 /* The kinds that the race detector needs. */
 static atomic_uint for_races;
 
+/* What has the variables above, as an object has its fields. */
+static PyObject *
+owner(void)
+{
+    return (PyObject *)module_state.device_type;
+}
+
 /* Report an event that the callbacks could not be called for. */
 static void
-report_no_memory(void)
+report_no_memory(PyObject *function)
 {
     struct saved_exception saved = exception_save();
     PyErr_NoMemory();
-    PyErr_WriteUnraisable(dispatch);
+    PyErr_WriteUnraisable(function);
     exception_restore(saved);
 }
 
 static void
-call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
-              uintptr_t first, uintptr_t second)
+call_dispatch(PyObject *function, enum ps_trace_kind kind,
+              struct ps_device *device, uintptr_t first, uintptr_t second)
 {
     struct saved_exception saved = exception_save();
-    PyObject *function = Py_NewRef(dispatch);
     PyObject *result = PyObject_CallFunction(
         function, "iiiKK", (int)kind, device->runtime->backend->device_type,
         device->index, (unsigned long long)first, (unsigned long long)second);
@@ -42,7 +48,6 @@ call_dispatch(enum ps_trace_kind kind, struct ps_device *device,
         PyErr_WriteUnraisable(function);
     }
     Py_XDECREF(result);
-    Py_DECREF(function);
     exception_restore(saved);
 }
 
@@ -54,29 +59,35 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
         races_trace(kind, device, first);
     }
     /* The calls of a callback itself are not traced. */
-    if (wanted[kind] == 0 || ps_thread_word(PS_THREAD_TRACING) != NULL ||
-        is_finalizing()) {
+    if (atomic_load(&wanted[kind]) == 0 ||
+        ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *function = reference_get(owner(), &dispatch);
     if (ps_thread_set_word(PS_THREAD_TRACING, &dispatch) == PS_SUCCESS) {
-        call_dispatch(kind, device, first, second);
+        call_dispatch(function, kind, device, first, second);
         ps_thread_set_word(PS_THREAD_TRACING, NULL);
     }
     else {
-        report_no_memory();
+        report_no_memory(function);
     }
+    Py_DECREF(function);
     PyGILState_Release(gil);
 }
 
+/* Change the subscribers of the kinds in a mask, and what core traces. */
 static void
-set_kinds(void)
+set_kinds(unsigned kinds, int change)
 {
+    Py_BEGIN_CRITICAL_SECTION(owner());
     unsigned all = atomic_load(&for_races);
     for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
-        all |= wanted[kind] > 0 ? 1u << kind : 0;
+        atomic_fetch_add(&wanted[kind], kinds >> kind & 1 ? change : 0);
+        all |= atomic_load(&wanted[kind]) > 0 ? 1u << kind : 0;
     }
     atomic_store(&ps_trace_kinds, all);
+    Py_END_CRITICAL_SECTION();
 }
 
 void
@@ -88,7 +99,7 @@ trace_races(bool streams, bool waits)
                      (unsigned)waits << PS_TRACE_EVENT_SYNCHRONIZATION |
                      (unsigned)waits << PS_TRACE_STREAM_SYNCHRONIZATION |
                      (unsigned)waits << PS_TRACE_DEVICE_SYNCHRONIZATION);
-    set_kinds();
+    set_kinds(0, 0);
 }
 
 static PyObject *
@@ -100,11 +111,8 @@ set_trace(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OIi:set_trace", &function, &kinds, &change)) {
         return NULL;
     }
-    Py_XSETREF(dispatch, Py_NewRef(function));
-    for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
-        wanted[kind] += kinds >> kind & 1 ? change : 0;
-    }
-    set_kinds();
+    reference_set(owner(), &dispatch, Py_NewRef(function));
+    set_kinds(kinds, change);
     Py_RETURN_NONE;
 }
 

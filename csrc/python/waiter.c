@@ -23,7 +23,7 @@ typedef struct {
     struct ps_mailbox *mailbox;
     unsigned generation;
     /* Whether backends must be called with the GIL released. */
-    bool shared;
+    atomic_bool shared;
     PyObject *weakrefs;
 } WaiterObject;
 
@@ -56,9 +56,7 @@ static void
 Waiter_dealloc(PyObject *op)
 {
     WaiterObject *self = as_waiter(op);
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
+    clear_weakrefs(op, self->weakrefs);
     /* A backend's thread may have held the lock at the fork. */
     if (self->generation == ps_generation() && !is_finalizing()) {
         CALL_WITH(self->shared, ps_mailbox_destroy(self->mailbox));

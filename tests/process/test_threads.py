@@ -5,11 +5,10 @@ import sys
 import threading
 
 import pytest
+from together import together
 
 import pystreams
 from pystreams import _C
-
-THREADS = 64
 
 
 @pytest.fixture(autouse=True)
@@ -18,27 +17,6 @@ def switch_often():
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
-
-
-def together(work, threads=THREADS):
-    """Run work(number) on each thread, all starting at once; re-raise."""
-    barrier = threading.Barrier(threads)
-    errors = []
-
-    def run(number):
-        try:
-            barrier.wait(60)
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    running = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_nesting(two_devices):
