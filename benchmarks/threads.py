@@ -1,0 +1,96 @@
+"""What a call costs on many threads at once, each with a stream of its own.
+
+    python benchmarks/threads.py [--device TYPE] [--seconds S]
+
+Prints for record, wait and query on 1 to 64 threads the nanoseconds of a call
+as its thread sees them, and their ratio to those on one thread: the median of
+five runs.  Without the GIL, and with a core for each thread, a ratio of 1 says
+that the threads share nothing; with the GIL it is about their number.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import threading
+import time
+
+import pystreams
+
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+RUNS = 5
+# Between two looks at the clock.
+BATCH = 200
+
+
+def prepare(name, device):
+    """The call that one thread makes again and again."""
+    stream = pystreams.Stream(device)
+    event = pystreams.Event(device.type)
+    event.record(stream)
+    stream.synchronize()
+    if name == "record":
+        return lambda: event.record(stream)
+    if name == "wait":
+        return lambda: stream.wait_event(event)
+    return event.query
+
+
+def run(name, device, count, seconds):
+    """The nanoseconds of a call: the time of all threads by their calls."""
+    costs = []
+    ready = threading.Barrier(count)
+
+    def work():
+        call = prepare(name, device)
+        calls = 0
+        ready.wait()
+        start = now = time.perf_counter_ns()
+        end = start + int(seconds * 1e9)
+        while now < end:
+            for _ in range(BATCH):
+                call()
+            calls += BATCH
+            now = time.perf_counter_ns()
+        costs.append((now - start, calls))
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times, calls = map(sum, zip(*costs, strict=True))
+    return times / calls
+
+
+def describe():
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    version = ".".join(map(str, sys.version_info[:3]))
+    return (
+        f"Python {version}, {'with' if gil else 'without'} the GIL, "
+        f"{len(os.sched_getaffinity(0))} cores"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description="What calls cost on many threads."
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=0.2)
+    options = parser.parse_args()
+    device = pystreams.device(options.device, 0)
+    print(f"{describe()}, device {device}")
+    print(f"{'call':8}{'threads':>8}{'ns/call':>10}{'ratio':>8}")
+    for name in ("record", "wait", "query"):
+        alone = None
+        for count in COUNTS:
+            cost = statistics.median(
+                run(name, device, count, options.seconds) for _ in range(RUNS)
+            )
+            alone = alone or cost
+            print(f"{name:8}{count:8}{cost:10.0f}{cost / alone:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
