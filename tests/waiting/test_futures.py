@@ -1,9 +1,11 @@
 """The Futures that `Stream.submit` returns: how concurrent.futures and asyncio
 use them, and that each one completes."""
 
+import ast
 import asyncio
 import concurrent.futures
 import copy
+import inspect
 import pickle
 import threading
 import time
@@ -333,3 +335,38 @@ def test_an_await_that_is_cancelled_cancels_the_callable(stream, block):
     block.release()
     stream.synchronize()
     assert ran == []
+
+
+def unguarded(tree):
+    """Where functions use a Future's list of waiters or its state, or call
+    one that does, outside `with` its _condition."""
+    found = []
+
+    def visit(node, function, held):
+        if isinstance(node, ast.With):
+            contexts = " ".join(map(ast.unparse, node.items))
+            held = held or "_condition" in contexts or "Acquire" in contexts
+        if isinstance(node, ast.Attribute) and not held:
+            found.extend([function] * (node.attr in ("_waiters", "_state")))
+        if isinstance(node, ast.Call) and not held:
+            found.extend([function] * (ast.unparse(node.func) in INSIDE))
+        for child in ast.iter_child_nodes(node):
+            visit(child, function, held)
+
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            visit(node, node.name, node.name in INSIDE)
+    return found
+
+
+# Called within `with` the _condition of each Future.
+INSIDE = {"_create_and_install_waiters"}
+
+
+def test_this_python_uses_futures_within_their_condition():
+    """wait() and as_completed() rely on it, and so does FutureLock."""
+    source = inspect.getsource(concurrent.futures._base)
+    assert "_create_and_install_waiters(" in source
+    assert unguarded(ast.parse(source)) == []
+    bare = source.replace("with _AcquireFutures(fs):", "if fs:")
+    assert set(unguarded(ast.parse(bare))) == {"as_completed", "wait"}
