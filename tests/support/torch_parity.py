@@ -70,9 +70,8 @@ class Comparison:
         compared = self.torch.keys() & self.ours.keys()
         meant = sum(map(len, self.meant.values()))
         return (
-            f"{len(compared)} facts compared; {meant} differences are meant, "
-            f"{len(self.faults)} are faults; "
-            f"{len(self.unused)} reasons match nothing."
+            f"{len(compared)} facts compared: {meant} intended differences, "
+            f"{len(self.faults)} faults, {len(self.unused)} unused reasons."
         )
 
 
@@ -94,17 +93,17 @@ def page(comparison, about):
     yield "# Parity with torch"
     yield ""
     yield about
-    yield "Written by `tests/support/torch_parity.py`; the calls are those of"
-    yield "`tests/support/parity/programs.txt`.  Here it is called torch."
+    yield "Written by `tests/support/torch_parity.py`.  The programs are in"
+    yield "`tests/support/parity/programs.txt`; torch is either library there."
     yield ""
     yield comparison.summary()
     for title, rows in (
         ("Faults", comparison.faults),
-        ("Reasons that match nothing", comparison.unused),
+        ("Unused reasons", comparison.unused),
     ):
         if rows:
             yield from ("", f"## {title}", "", *table(rows))
-    yield from ("", "## Differences that are meant")
+    yield from ("", "## Intended differences")
     for why, rows in comparison.meant.items():
         absent = [key for key, *texts in rows if ABSENT in texts]
         both = [row for row in rows if row[0] not in absent]
@@ -132,17 +131,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--to", type=Path, help="the folder to write to")
     folder = parser.parse_args().to
-    # The filename in its traceback is the program that brought it about.
+    # The filename in its traceback is the program that failed.
     faulthandler.enable()
     try:
         import torch
     except ImportError as error:
-        sys.exit(f"torch_parity.py: torch is what is compared with: {error}")
+        sys.exit(f"torch_parity.py: torch is needed to compare with: {error}")
 
     import pystreams
 
     if not torch.cuda.is_available() or pystreams.cuda.is_emulated():
-        sys.exit("torch_parity.py: a GPU is needed, which both can use")
+        sys.exit("torch_parity.py: torch and pystreams need a GPU")
     comparison = Comparison(facts.gather("torch"), facts.gather("pystreams"))
     devices = [
         torch.cuda.get_device_name(index)

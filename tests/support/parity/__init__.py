@@ -1,2 +1,2 @@
-"""What torch and pystreams are compared by: facts.py finds out, of either,
-what programs.txt asks; reasons.py says which differences are meant."""
+"""The comparison of torch and pystreams: facts.py runs the programs of
+programs.txt with either, and reasons.py has the intended differences."""

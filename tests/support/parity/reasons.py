@@ -1,14 +1,14 @@
-"""The differences from torch that are meant, each with the reason.
+"""The intended differences from torch, each with the reason.
 
-A row is a key, torch's text and ours; * stands for anything.  What no row
-matches is a fault, and so is a row that matches nothing.
+A row is a key, torch's text and ours; * stands for anything.  A difference
+that no row matches is a fault, and so is a row that matches no difference.
 """
 
 ABSENT = "absent"
 
-# What is left out of torch's, and why; a name stands for what is below it.
+# Members of torch that pystreams lacks; a name includes its submembers.
 LEFT_OUT = {
-    "Tensors, storages and kernels of torch's.": """
+    "torch's tensors, storages and kernels.": """
         torch.cuda.*Storage torch.cuda.*Tensor torch.cuda.amp
         torch.cuda.get_arch_list
         torch.cuda.get_gencode_flags torch.cuda.has_half torch.cuda.has_magma
@@ -17,7 +17,7 @@ LEFT_OUT = {
         torch.cuda.sparse torch.cuda.tunable
         torch.accelerator.get_device_capability
     """,
-    "The device that new tensors get; there are no tensors here.": """
+    "The default device of new tensors; pystreams has no tensors.": """
         torch.get_default_device torch.get_device torch.set_default_device
         torch.device.__enter__ torch.device.__exit__
     """,
@@ -28,8 +28,8 @@ LEFT_OUT = {
         torch.cuda.seed torch.cuda.seed_all
         torch.cuda.CUDAGraph.register_generator_state
     """,
-    "Settings and statistics of torch's caching allocators; a Buffer's memory "
-    "is the driver's pool's.": """
+    "Settings and statistics of torch's caching allocators; a Buffer's "
+    "memory comes from a pool of the driver.": """
         torch.cuda.CUDAPluggableAllocator torch.cuda.MemPool
         torch.cuda.caching_allocator_* torch.cuda.change_current_allocator
         torch.cuda.empty_cache torch.cuda.get_allocator_backend
@@ -43,7 +43,8 @@ LEFT_OUT = {
         torch.accelerator.empty_cache
         torch.accelerator.reset_accumulated_memory_stats
     """,
-    "What NVML says; torch asks it through nvidia-ml-py, as anybody can.": """
+    "Readings of NVML; torch gets them from nvidia-ml-py, which any "
+    "program can use.": """
         torch.cuda.clock_rate torch.cuda.device_memory_used
         torch.cuda.list_gpu_processes torch.cuda.memory_usage
         torch.cuda.power_draw torch.cuda.temperature torch.cuda.utilization
@@ -53,26 +54,27 @@ LEFT_OUT = {
         torch.cuda.nvtx torch.cuda.profiler
         torch.cuda._cudart.cudaProfiler* torch.cuda._cudart.cudaHost*
     """,
-    "Modules that torch's own classes happen to live in.": """
+    "Modules in which torch happens to define its classes.": """
         torch.cuda.graphs torch.cuda.green_contexts torch.cuda.memory
         torch.cuda.streams torch.accelerator.memory
     """,
     "Types of TorchScript.": "torch.DeviceObjType torch.StreamObjType",
-    "A module for every device type; accelerator is the one for all.": (
-        "torch.get_device_module"
-    ),
-    "Partitions of a device, which need the driver's API of contexts.": (
+    "A module for each device type; the module accelerator serves all "
+    "types.": ("torch.get_device_module"),
+    "Partitions of a device, which need the driver's context API.": (
         "torch.cuda.GreenContext"
     ),
-    "Nothing is deferred to the initialization that could fail there.": (
+    "No call is deferred to the initialization, so none can fail there.": (
         "torch.cuda.DeferredCudaCallError"
     ),
-    "A capture has a stream of its own; torch's have one, of the device that "
-    "was current at the first.": "torch.cuda.graph.default_capture_stream",
-    "pystreams.trace tells of each synchronization as it is made.": (
+    "Each capture has its own stream; torch's captures share one, on "
+    "the device that was current at the first.": (
+        "torch.cuda.graph.default_capture_stream"
+    ),
+    "pystreams.trace reports each synchronization as it is made.": (
         "torch.cuda.get_sync_debug_mode torch.cuda.set_sync_debug_mode"
     ),
-    "Limits of kernels, for who launches them; the driver tells them.": """
+    "Limits for kernel launches; the driver reports them.": """
         torch.cuda._CudaDeviceProperties.clock_rate
         torch.cuda._CudaDeviceProperties.gcnArchName
         torch.cuda._CudaDeviceProperties.is_*
@@ -84,18 +86,19 @@ LEFT_OUT = {
     """,
 }
 
-# What torch has not, and why it is here.
+# Members that torch lacks.
 ADDED = {
-    "Memory for streams to order, in tensors' place.": """
+    "Stream-ordered memory, in place of tensors.": """
         torch.Buffer
     """,
     "Streams of other libraries, on every device type.": """
         torch.ExternalStream torch.Stream.__cuda_stream__
         torch.Stream._as_parameter_
     """,
-    "Devices of one's own.": "torch.get_include torch.register_backend",
+    "Backends for other devices.": "torch.get_include torch.register_backend",
     "Callbacks for every device type.": "torch.trace",
-    "Waiting that gives up in time, and closing now.": """
+    "Waits for several objects with a timeout, and the release of a "
+    "stream.": """
         torch.as_completed torch.wait torch.Stream.close
         torch.cuda.Stream.close torch.cuda.ExternalStream.close
     """,
@@ -103,23 +106,23 @@ ADDED = {
         torch.Stream.submit torch.cuda.Stream.submit
         torch.cuda.ExternalStream.submit
     """,
-    "cuda.Stream's, on every stream.": """
+    "Members of cuda.Stream, on every stream.": """
         torch.Stream.priority torch.Stream.priority_range
     """,
-    "What was asked for can be read again.": """
+    "The constructor's arguments, as attributes.": """
         torch.Event.blocking torch.Event.enable_timing
         torch.Event.interprocess torch.cuda.Event.blocking
         torch.cuda.Event.enable_timing torch.cuda.Event.interprocess
     """,
-    "One stream's answer, where torch has the current stream's only.": """
+    "A query of any stream; torch has it for the current stream only.": """
         torch.Stream.is_capturing torch.cuda.Stream.is_capturing
         torch.cuda.ExternalStream.is_capturing
     """,
-    "Whether the CPU engine stands in.": "torch.cuda.is_emulated",
-    "torch.cuda's, for the accelerator.": """
+    "Whether the CPU engine emulates CUDA.": "torch.cuda.is_emulated",
+    "Functions of torch.cuda, for the accelerator.": """
         torch.accelerator.default_stream torch.accelerator.stream
     """,
-    "Slots of the class; torch's objects have them in a dictionary.": """
+    "Slots of the class; torch stores them in each object's dictionary.": """
         torch.cuda.StreamContext.stream torch.cuda.device.idx
         torch.cuda.device.prev_idx torch.cuda.device_of.idx
         torch.cuda.device_of.prev_idx torch.accelerator.device_index.idx
@@ -128,9 +131,9 @@ ADDED = {
     """,
 }
 
-# Differences in what both have.
+# Differences in members of both.
 CHANGED = {
-    "The type of the error is torch's, the words are our own.": (
+    "The exception has torch's type and another message.": (
         ("*", "TypeError: *", "TypeError: *"),
         ("*", "AttributeError: *", "AttributeError: *"),
         (
@@ -159,10 +162,10 @@ CHANGED = {
             "RuntimeError: No CUDA GPUs are available: *",
         ),
     ),
-    "An index above 127 is taken as it is; torch wraps it around.": (
+    "A device index above 127 keeps its value; torch wraps it around.": (
         ("torch.device(*128*)", "device(*65408)", "device(*128)"),
     ),
-    "Memory is bytes.": (
+    "A Buffer has bytes, not elements of a data type.": (
         ("torch.empty", "*", "(nbytes, *)"),
         ("torch.from_dlpack", "(ext_tensor, *)", "(_, /)"),
     ),
@@ -173,18 +176,18 @@ CHANGED = {
         ("torch.Stream", "(device, *, priority)", "(device=None, *, *)"),
         ("torch.Stream.record_event", "(event)", "(event=None)"),
     ),
-    "Nothing is passed on that has no effect.": (
+    "Arguments without effect are not accepted.": (
         ("torch.cuda.Stream", "(*, **kwargs)", "(*)"),
         ("torch.cuda.ExternalStream", "(*, **kwargs)", "(*)"),
     ),
-    "A with statement gives the three by position.": (
+    "A with statement passes the three arguments by position.": (
         ("torch.cuda.*__exit__", "(type, value, traceback)", "(*exc_info)"),
     ),
     "The arguments have names.": (
         ("torch.cuda._cudart.cuda*", "(_, /)", "(*)"),
     ),
-    "An Event, and one that Stream.record_event() makes, is timed unless it "
-    "is said not to be.": (
+    "An Event is timed by default, also one that Stream.record_event() "
+    "creates.": (
         ("torch.Event", "(*enable_timing=False*", "(*=True*"),
         (
             "torch.Event().elapsed_time(torch.Event())",
@@ -197,16 +200,16 @@ CHANGED = {
             "0.0",
         ),
     ),
-    "CUDA has no timed interprocess event: said when it is made, not when it "
-    "is recorded.": (
+    "CUDA has no timed interprocess events: the constructor raises the "
+    "error, not the first record.": (
         (
             "torch*Event(*).query()",
             "True",
             "ValueError: an interprocess event cannot be timed: *",
         ),
     ),
-    "A device that is not there is an AcceleratorError, the same in every "
-    "call.": (
+    "A device index out of range is an AcceleratorError, the same in "
+    "every call.": (
         (
             'torch.Event("cuda:64").query()',
             "True",
@@ -228,14 +231,15 @@ CHANGED = {
             "AcceleratorError: CUDA error: invalid device ordinal",
         ),
     ),
-    "A negative index is the current device, in every call.": (
+    "A negative index means the current device, in every call.": (
         (
             "*get_device_properties(-1)*",
             "AssertionError: Invalid device id",
             "'str'",
         ),
     ),
-    "A wrong type is a TypeError, always, and never read as what it is not.": (
+    "An argument of a wrong type is always a TypeError, and is never "
+    "converted.": (
         ("*", "RuntimeError: expected *", "TypeError: *"),
         ("torch.cuda._sleep(*)", "RuntimeError: *", "TypeError: *"),
         ("torch.*set_device*(*)", "ValueError: *", "TypeError: *"),
@@ -245,7 +249,7 @@ CHANGED = {
         ("torch.cuda.*(1.5)", "<*Stream *>", "TypeError: *"),
         ("! *", "undefined behaviour, not run", "TypeError: *"),
     ),
-    "A stream of another device type is a ValueError that names both.": (
+    "A stream of another device type is a ValueError that names both types.": (
         (
             'torch.cuda.set_stream(torch.Stream("cpu"))',
             "RuntimeError: *",
@@ -265,14 +269,15 @@ CHANGED = {
     "A graph's keep_graph takes any truth value.": (
         ('torch.cuda.CUDAGraph("yes").reset()', "TypeError: *", "None"),
     ),
-    "An event's switches are bools: an int may be meant as a device.": (
+    "An event's flags must be bools, because an int may be meant as a "
+    "device.": (
         (
             "*torch.cuda.Event(1, 0, 0).query()",
             "(True, True)",
             "TypeError: Event() expects a bool for enable_timing, but got *",
         ),
     ),
-    "An Event that is made with the index of a device is of that device.": (
+    "An Event that is created with a device index belongs to that device.": (
         (
             'torch.Event*("cuda:*").device*',
             "*device(type='cuda')*",
@@ -284,7 +289,7 @@ CHANGED = {
             "RuntimeError: Event device index 1 does not match *",
         ),
     ),
-    "The ids of a stream are given by keyword.": (
+    "The ids of a stream are passed by keyword.": (
         ("torch.Stream(0, 0, 1).device", "device(*)", "TypeError: *"),
     ),
     "Streams have no order.": (
@@ -294,7 +299,7 @@ CHANGED = {
             "TypeError: '<' not supported *",
         ),
     ),
-    "A stream is unequal to None, as to all that is no stream.": (
+    "A stream is unequal to None, and to any object that is not a stream.": (
         ("torch.Stream() != None", "False", "True"),
     ),
     "Two objects for one stream are equal, whatever their class.": (
@@ -316,14 +321,14 @@ CHANGED = {
             "ValueError: Both events must be recorded *",
         ),
     ),
-    "Events of two devices are refused before the driver is asked.": (
+    "Events of two devices are rejected without a call of the driver.": (
         (
             "a, b = torch.cuda.Event(True), *",
             "AcceleratorError: CUDA error: *",
             "RuntimeError: Event device index 0 does not match other's *",
         ),
     ),
-    "Interprocess events are of every class, and of every device type.": (
+    "Events of any class and device type can be interprocess.": (
         ("*torch.Event(*).ipc_handle()*", "NotImplementedError: *", "64"),
         (
             "torch.Event.from_ipc_handle(*)",
@@ -331,14 +336,15 @@ CHANGED = {
             "ValueError: from_ipc_handle() *",
         ),
     ),
-    "A handle and a device that cannot be are ValueErrors.": (
+    "An impossible handle or device is a ValueError.": (
         (
             "torch.cuda.Event.from_ipc_handle(*)",
             "RuntimeError: *",
             "ValueError: *",
         ),
     ),
-    "What cannot be shared is said before the driver is asked.": (
+    "An event that cannot be shared is rejected without a call of the "
+    "driver.": (
         (
             "torch.cuda.Event().ipc_handle()",
             "AcceleratorError: CUDA error: *",
@@ -350,29 +356,31 @@ CHANGED = {
             "RuntimeError: from_ipc_handle: the event of this handle was *",
         ),
     ),
-    "A message is whole; torch writes an index as the character with that "
-    "number, and the message ends at index 0.": (
+    "The message is complete; torch writes an index as the character "
+    "with that code, so index 0 ends the message.": (
         (
             "e = torch.*Event(); e.record(*(*0*)); e.record(*(*1*))",
             "RuntimeError: Event device*",
             "RuntimeError: Event device index 0 does not match recording *",
         ),
     ),
-    "An event that was recorded in a capture says so, after its end too.": (
+    "The error says that the event was recorded in a capture, also "
+    "after the capture's end.": (
         (
             "*inside(torch.cuda.graph(g), e.record); e.query()",
             "AcceleratorError: CUDA error: invalid argument",
             "AcceleratorError: CUDA error: operation not permitted on an *",
         ),
     ),
-    "The end of no capture is told before the driver is asked.": (
+    "capture_end() without a capture is an error without a call of the "
+    "driver.": (
         (
             "torch.cuda.CUDAGraph().capture_end()",
             "AcceleratorError: CUDA error: *",
             "RuntimeError: capture_end() called before capture_begin().",
         ),
     ),
-    "A capture without a stream is on the device that is current.": (
+    "A capture without a stream argument is on the current device.": (
         ("torch.cuda.set_device(1); inside(*graph(*", "(0, 1)", "(1, 1)"),
     ),
     "A repr names the class, the device and the handle.": (
@@ -381,15 +389,16 @@ CHANGED = {
         ("*repr(e)", "'<torch.cuda.Event 0x*>'", "'<* cuda:0 0x*>'"),
         ("*repr(torch.cuda.ExternalStream(*", "*", "'<*External*"),
     ),
-    "Every Stream() is a stream that is created; torch hands out those of a "
-    "pool.": (
+    "Every Stream() is reported as a creation; torch hands out streams "
+    "of a pool.": (
         ('traced("stream_creation", *torch.cuda.Stream())', "[]", "[1]"),
     ),
-    "Without a GPU the accelerator is the CPU.": (
+    "Without a GPU, the accelerator is the CPU.": (
         ("no GPU: torch.accelerator.is_available(), *", "(False, 0)", "*"),
         ("no GPU: torch.accelerator.current_*", "None", "device(*'cpu')"),
     ),
-    "Without a GPU, asking for one says so at once, and why.": (
+    "Without a GPU, a call that needs one raises an error at once, with"
+    " the reason.": (
         (
             "no GPU: *",
             "AcceleratorError: CUDA error: no CUDA-capable device *",
@@ -406,7 +415,7 @@ CHANGED = {
             "False",
         ),
     ),
-    "A forked child is told so by every call.": (
+    "In a forked child, every call reports the fork.": (
         (
             "forked: *",
             "AcceleratorError: CUDA error: initialization error",
