@@ -217,6 +217,7 @@ def test_a_free_threaded_interpreter_turns_the_gil_on(run_python):
         "import warnings, sys\n"
         "warnings.simplefilter('ignore')\n"
         "import pystreams\n"
-        "print(sys._is_gil_enabled())"
+        "print(sys._is_gil_enabled())",
+        env={"PYTHON_GIL": ""},
     )
     assert done.stdout == "True\n"
