@@ -82,7 +82,7 @@ _Static_assert(sizeof(struct token) == PS_IPC_HANDLE_BYTES, "no gaps");
 static const char magic[8] = "psevent2";
 
 struct cpu_shared {
-    unsigned refs; /* the event's, its promises' and its watches' */
+    unsigned refs; /* the event's and its records' */
     uint64_t word; /* of the record that is the event's here; 0 for none */
     struct page *page;
     struct cpu_file file; /* the page; open with the maker, until destroyed */
@@ -98,7 +98,7 @@ struct promise {
 };
 
 /* A pending record of another process. */
-struct watch {
+struct remote {
     struct cpu_file pipe;
     struct cpu_record *record;
     struct cpu_shared *shared;
@@ -330,24 +330,24 @@ status_of(int outcome)
 }
 
 static void
-watch_end_locked(struct cpu_engine *engine, struct watch *watch)
+remote_end_locked(struct cpu_engine *engine, struct remote *remote)
 {
-    uint64_t latest = atomic_load(&watch->shared->page->latest);
+    uint64_t latest = atomic_load(&remote->shared->page->latest);
     int outcome = 0;
-    ioctl(watch->pipe.number, FIONREAD, &outcome);
-    if (outcome == 0 && PENDING(latest) == watch->word) {
+    ioctl(remote->pipe.number, FIONREAD, &outcome);
+    if (outcome == 0 && PENDING(latest) == remote->word) {
         outcome = OUTCOME(latest);
     }
-    if (!watch->record->done) {
-        cpu_record_complete_locked(engine, watch->record, status_of(outcome));
+    if (!remote->record->done) {
+        cpu_record_complete_locked(engine, remote->record, status_of(outcome));
     }
-    cpu_record_unref_locked(engine, watch->record);
-    shared_unref_locked(watch->shared);
+    cpu_record_unref_locked(engine, remote->record);
+    shared_unref_locked(remote->shared);
     /* Closing is not enough while a forked child has the file, too. */
-    epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, watch->pipe.number,
+    epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, remote->pipe.number,
               NULL);
-    cpu_file_close_locked(&watch->pipe);
-    free(watch);
+    cpu_file_close_locked(&remote->pipe);
+    free(remote);
 }
 
 static void *
@@ -365,7 +365,7 @@ watcher_main(void *argument)
         cpu_lock(engine);
         for (int i = 0; i < count && cpu_forks == forks; i++) {
             if (events[i].data.ptr != NULL) {
-                watch_end_locked(engine, events[i].data.ptr);
+                remote_end_locked(engine, events[i].data.ptr);
             }
         }
     }
@@ -409,26 +409,27 @@ cpu_watcher_stop_locked(struct cpu_engine *engine)
  * watcher owns the pipe from here on.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
-watch_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
-                   uint64_t word, int pipe, struct cpu_record *record)
+remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
+                    uint64_t word, int pipe, struct cpu_record *record)
 {
     ps_status status = watcher_start_locked(engine);
-    struct watch *watch = NULL;
+    struct remote *remote = NULL;
     struct epoll_event ended = {.events = EPOLLIN};
     if (status == PS_SUCCESS) {
-        ended.data.ptr = watch = malloc(sizeof(*watch));
-        if (watch == NULL || epoll_ctl(engine->watcher.epoll.number,
-                                       EPOLL_CTL_ADD, pipe, &ended) != 0) {
+        ended.data.ptr = remote = malloc(sizeof(*remote));
+        if (remote == NULL || epoll_ctl(engine->watcher.epoll.number,
+                                        EPOLL_CTL_ADD, pipe, &ended) != 0) {
             status = PS_ERROR_OUT_OF_MEMORY;
         }
     }
     if (status != PS_SUCCESS) {
-        free(watch);
+        free(remote);
         close(pipe);
         return status;
     }
-    *watch = (struct watch){.record = record, .shared = shared, .word = word};
-    cpu_file_keep_locked(engine, &watch->pipe, pipe);
+    *remote =
+        (struct remote){.record = record, .shared = shared, .word = word};
+    cpu_file_keep_locked(engine, &remote->pipe, pipe);
     record->refs++;
     shared->refs++;
     return PS_SUCCESS;
@@ -460,7 +461,7 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
         status = PS_ERROR_NOT_READY;
     }
     else if (status == PS_SUCCESS) {
-        status = watch_begin_locked(engine, shared, word, pipe, record);
+        status = remote_begin_locked(engine, shared, word, pipe, record);
     }
     else if (status == PS_ERROR_INVALID_HANDLE) {
         cpu_record_complete_locked(engine, record, status_of(OUTCOME(word)));

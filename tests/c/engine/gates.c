@@ -12,10 +12,10 @@
 
 enum { SECOND = 1000000000 };
 
-/* What became of a gate; its notification may open it, and another. */
-struct passage {
+/* A gate and its state.  Its notification may open it, and another one. */
+struct gate {
     struct ps_notification notification;
-    ps_handle gate, other;
+    ps_handle handle, other;
     atomic_int reached;
     ps_status status;
     bool opens;
@@ -27,30 +27,30 @@ static _Thread_local int depth;
 static void
 reach(void *argument, ps_status status)
 {
-    struct passage *passage = argument;
+    struct gate *gate = argument;
     CHECK(depth++ == 0);
-    passage->status = status;
-    passage->thread = pthread_self();
-    if (passage->opens) {
-        OK(cpu->gate_open(cpu, 0, passage->gate));
+    gate->status = status;
+    gate->thread = pthread_self();
+    if (gate->opens) {
+        OK(cpu->gate_open(cpu, 0, gate->handle));
     }
-    if (passage->other != 0) {
-        OK(cpu->gate_open(cpu, 0, passage->other));
+    if (gate->other != 0) {
+        OK(cpu->gate_open(cpu, 0, gate->other));
     }
     depth--;
-    passage->reached++;
+    gate->reached++;
 }
 
 static void
-gate_new(ps_handle stream, struct passage *passage)
+gate_new(ps_handle stream, struct gate *gate)
 {
-    OK(cpu->stream_gate(cpu, 0, stream, reach, passage, &passage->gate));
+    OK(cpu->stream_gate(cpu, 0, stream, reach, gate, &gate->handle));
 }
 
 static void
-await(struct passage *passage)
+await(struct gate *gate)
 {
-    while (passage->reached == 0) {
+    while (gate->reached == 0) {
         sched_yield();
     }
 }
@@ -61,7 +61,7 @@ void
 test_gates(void)
 {
     ps_handle stream = stream_new(0), event = event_new();
-    struct passage idle = {0}, queued = {0}, early = {0}, last = {0};
+    struct gate idle = {0}, queued = {0}, early = {0}, last = {0};
     struct hold busy;
     int ran = 0;
     gate_new(stream, &idle);
@@ -71,7 +71,7 @@ test_gates(void)
     OK(cpu->host_function(cpu, 0, stream, count, &ran));
     pause_ms(5);
     CHECK(ran == 0);
-    OK(cpu->gate_open(cpu, 0, idle.gate));
+    OK(cpu->gate_open(cpu, 0, idle.handle));
     OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
     CHECK(ran == 1);
 
@@ -81,20 +81,21 @@ test_gates(void)
     gate_new(stream, &early);
     OK(cpu->event_record(cpu, 0, event, stream));
     gate_new(stream, &last);
-    OK(cpu->gate_open(cpu, 0, early.gate));
-    CHECK_STATUS(cpu->gate_open(cpu, 0, early.gate), PS_ERROR_INVALID_HANDLE);
+    OK(cpu->gate_open(cpu, 0, early.handle));
+    CHECK_STATUS(cpu->gate_open(cpu, 0, early.handle),
+                 PS_ERROR_INVALID_HANDLE);
     CHECK(queued.reached == 0 && early.reached == 0);
     hold_release(&busy);
     await(&queued);
     pause_ms(5);
     CHECK(ran == 1 && early.reached == 0);
-    OK(cpu->gate_open(cpu, 0, queued.gate));
+    OK(cpu->gate_open(cpu, 0, queued.handle));
     OK(cpu->event_synchronize(cpu, 0, event, NULL));
     CHECK(ran == 2 && early.reached == 1);
     await(&last);
     /* Destroyed, it still goes on. */
     OK(cpu->stream_destroy(cpu, 0, stream));
-    OK(cpu->gate_open(cpu, 0, last.gate));
+    OK(cpu->gate_open(cpu, 0, last.handle));
     OK(cpu->device_synchronize(cpu, 0, NULL));
     CHECK(queued.reached == 1 && last.reached == 1);
     OK(cpu->event_destroy(cpu, 0, event));
@@ -106,41 +107,41 @@ void
 test_gates_opened_within(void)
 {
     enum { GATES = 20000, STREAMS = 64 };
-    struct passage *passages = calloc(GATES, sizeof(*passages));
+    struct gate *gates = calloc(GATES, sizeof(*gates));
     ps_handle stream = stream_new(0), streams[STREAMS];
     struct hold busy;
-    passages[0].opens = true;
-    gate_new(stream, &passages[0]);
+    gates[0].opens = true;
+    gate_new(stream, &gates[0]);
     OK(cpu->stream_query(cpu, 0, stream));
     hold_take(cpu, &busy, stream);
     for (int i = 1; i < GATES; i++) {
-        passages[i].opens = true;
-        gate_new(stream, &passages[i]);
+        gates[i].opens = true;
+        gate_new(stream, &gates[i]);
     }
     hold_release(&busy);
     stream_end(stream);
     for (int i = 0; i < GATES; i++) {
-        CHECK(passages[i].reached == 1);
+        CHECK(gates[i].reached == 1);
     }
-    memset(passages, 0, GATES * sizeof(*passages));
+    memset(gates, 0, GATES * sizeof(*gates));
 
     /* What is behind each stream's gate opens the next stream's. */
     for (int i = STREAMS - 1; i >= 0; i--) {
-        struct passage *behind = &passages[STREAMS + i];
+        struct gate *behind = &gates[STREAMS + i];
         streams[i] = stream_new(0);
-        gate_new(streams[i], &passages[i]);
-        behind->other = i + 1 < STREAMS ? passages[i + 1].gate : 0;
+        gate_new(streams[i], &gates[i]);
+        behind->other = i + 1 < STREAMS ? gates[i + 1].handle : 0;
         behind->notification.reached = reach;
         behind->notification.argument = behind;
         OK(cpu->stream_notify(cpu, 0, streams[i], &behind->notification));
     }
-    OK(cpu->gate_open(cpu, 0, passages[0].gate));
+    OK(cpu->gate_open(cpu, 0, gates[0].handle));
     for (int i = 0; i < STREAMS; i++) {
-        await(&passages[STREAMS + i]);
+        await(&gates[STREAMS + i]);
         stream_end(streams[i]);
-        CHECK(passages[STREAMS + i].reached == 1);
+        CHECK(gates[STREAMS + i].reached == 1);
     }
-    free(passages);
+    free(gates);
 }
 
 /* A gate reports a failure, and holds back what a failed stream still does. */
@@ -148,7 +149,7 @@ void
 test_gates_failed(void)
 {
     ps_handle stream = stream_new(0);
-    struct passage before = {0}, after = {0};
+    struct gate before = {0}, after = {0};
     void *data = NULL;
     int ran = 0;
     OK(cpu->memory_allocate(cpu, 0, stream, 100, &data));
@@ -157,11 +158,11 @@ test_gates_failed(void)
     gate_new(stream, &after);
     OK(cpu->host_function(cpu, 0, stream, count, &ran));
     OK(cpu->memory_free(cpu, 0, stream, data));
-    OK(cpu->gate_open(cpu, 0, before.gate));
+    OK(cpu->gate_open(cpu, 0, before.handle));
     await(&after);
     CHECK(before.status == PS_SUCCESS && after.status == 719);
     CHECK_STATUS(cpu->stream_query(cpu, 0, stream), PS_ERROR_NOT_READY);
-    OK(cpu->gate_open(cpu, 0, after.gate));
+    OK(cpu->gate_open(cpu, 0, after.handle));
     CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, NULL), 719);
     CHECK(ran == 0);
     OK(cpu->stream_destroy(cpu, 0, stream));
@@ -172,7 +173,7 @@ void
 test_gates_refused(void)
 {
     ps_handle stream = stream_new(0), event = event_new();
-    struct passage first = {0}, refused = {0}, lost = {0};
+    struct gate first = {0}, refused = {0}, lost = {0};
     int queued = 1;
     gate_new(stream, &first);
     while (cpu->event_record(cpu, 0, event, stream) == PS_SUCCESS) {
@@ -180,27 +181,29 @@ test_gates_refused(void)
     }
     CHECK(queued == 65536);
     CHECK_STATUS(
-        cpu->stream_gate(cpu, 0, stream, reach, &refused, &refused.gate),
+        cpu->stream_gate(cpu, 0, stream, reach, &refused, &refused.handle),
         PS_ERROR_QUEUE_FULL);
     /* A notification takes no place. */
     refused.notification.reached = reach;
     refused.notification.argument = &refused;
     OK(cpu->stream_notify(cpu, 0, stream, &refused.notification));
-    OK(cpu->gate_open(cpu, 0, first.gate));
+    OK(cpu->gate_open(cpu, 0, first.handle));
     OK(cpu->stream_wait_room(cpu, 0, stream, SECOND));
     stream_end(stream);
     await(&refused);
     CHECK(refused.reached == 1);
-    CHECK_STATUS(cpu->stream_gate(cpu, 0, stream, reach, &lost, &lost.gate),
+    CHECK_STATUS(cpu->stream_gate(cpu, 0, stream, reach, &lost, &lost.handle),
                  PS_ERROR_INVALID_HANDLE);
-    CHECK_STATUS(cpu->gate_open(cpu, 0, first.gate), PS_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(cpu->gate_open(cpu, 0, first.handle),
+                 PS_ERROR_INVALID_HANDLE);
     CHECK_STATUS(cpu->gate_open(cpu, 0, event), PS_ERROR_INVALID_HANDLE);
     CHECK_STATUS(cpu->gate_open(cpu, 0, 0), PS_ERROR_INVALID_HANDLE);
     gate_new(0, &first);
-    CHECK_STATUS(cpu->gate_open(cpu, 1, first.gate), PS_ERROR_INVALID_HANDLE);
-    CHECK_STATUS(cpu->event_query(cpu, 0, first.gate),
+    CHECK_STATUS(cpu->gate_open(cpu, 1, first.handle),
                  PS_ERROR_INVALID_HANDLE);
-    OK(cpu->gate_open(cpu, 0, first.gate));
+    CHECK_STATUS(cpu->event_query(cpu, 0, first.handle),
+                 PS_ERROR_INVALID_HANDLE);
+    OK(cpu->gate_open(cpu, 0, first.handle));
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
@@ -282,7 +285,7 @@ test_timed_waits(void)
 {
     ps_handle stream = stream_new(0), event = event_new();
     struct within within = {.stream = stream};
-    struct passage gate = {0};
+    struct gate gate = {0};
     OK(cpu->stream_synchronize(cpu, 0, stream, LIMIT(0)));
     OK(cpu->event_synchronize(cpu, 0, event, LIMIT(0)));
     gate_new(stream, &gate);
@@ -300,7 +303,7 @@ test_timed_waits(void)
     OK(cpu->device_synchronize(cpu, 1, LIMIT(0)));
     OK(cpu->stream_gate(cpu, 0, stream, wait_within, &within, &within.gate));
     OK(ps_cpu_faults.stream_fail(cpu, 0, stream, 719));
-    OK(cpu->gate_open(cpu, 0, gate.gate));
+    OK(cpu->gate_open(cpu, 0, gate.handle));
     OK(cpu->event_synchronize(cpu, 0, event, LIMIT(INT64_MAX)));
     CHECK_STATUS(cpu->stream_synchronize(cpu, 0, stream, LIMIT(INT64_MAX)),
                  719);
@@ -333,7 +336,7 @@ void
 test_interrupted_waits(void)
 {
     ps_handle stream = stream_new(0), event = event_new();
-    struct passage gate = {0}, last = {0};
+    struct gate gate = {0}, last = {0};
     struct asked asked = {.most = 1, .event = event, .busy = stream};
     struct ps_limit limit = {INT64_MAX, ask, &asked};
     gate_new(stream, &gate);
@@ -352,10 +355,11 @@ test_interrupted_waits(void)
     CHECK(asked.times == 3);
     limit.timeout_ns = INT64_MAX;
     gate_new(stream, &last);
-    asked = (struct asked){.event = event, .busy = stream, .gate = gate.gate};
+    asked =
+        (struct asked){.event = event, .busy = stream, .gate = gate.handle};
     OK(cpu->event_synchronize(cpu, 0, event, &limit));
     CHECK_STATUS(cpu->event_query(cpu, 0, event), PS_ERROR_NOT_READY);
-    OK(cpu->gate_open(cpu, 0, last.gate));
+    OK(cpu->gate_open(cpu, 0, last.handle));
     OK(cpu->stream_synchronize(cpu, 0, stream, &limit));
     stream_end(stream);
     OK(cpu->event_destroy(cpu, 0, event));
@@ -367,7 +371,7 @@ test_busy_workers(void)
 {
     enum { MOST_WORKERS = 8 };
     ps_handle busy[MOST_WORKERS], stream = stream_new(0), event = event_new();
-    struct passage passage = {0};
+    struct gate gate = {0};
     struct hold gates[MOST_WORKERS];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int workers = cores < 2 ? 2 : cores > 8 ? 8 : (int)cores;
@@ -376,10 +380,10 @@ test_busy_workers(void)
         hold_take(cpu, &gates[i], busy[i]);
     }
     OK(cpu->sleep(cpu, 0, stream, 5000000));
-    gate_new(stream, &passage);
+    gate_new(stream, &gate);
     OK(cpu->event_record(cpu, 0, event, stream));
-    await(&passage);
-    OK(cpu->gate_open(cpu, 0, passage.gate));
+    await(&gate);
+    OK(cpu->gate_open(cpu, 0, gate.handle));
     OK(cpu->event_synchronize(cpu, 0, event, LIMIT(20 * (int64_t)SECOND)));
     for (int i = 0; i < workers; i++) {
         hold_release(&gates[i]);
