@@ -23,7 +23,12 @@ print(host.memoryview()[0])
 def test_a_whole_program(run_python, name, first):
     done = run_python(
         PROGRAM,
-        env={"PYSTREAMS_SCHEDULE": name, "PYSTREAMS_EMULATE_CUDA": None},
+        # Memory is pinned by the accelerator.
+        env={
+            "PYSTREAMS_SCHEDULE": name,
+            "PYSTREAMS_ACCELERATOR": "cpu",
+            "PYSTREAMS_EMULATE_CUDA": None,
+        },
     )
     assert done.stdout.split() == [str(first), "7"]
 
