@@ -1,15 +1,16 @@
-"""Builds pystreams._C; what is said without code stands in pyproject.toml.
+"""Builds pystreams._C.  pyproject.toml has all settings that need no code.
 
 Switches, read from the environment:
   PYSTREAMS_CUDA      1 (default): with CUDA, or fail; 0: without; auto: with
-                      CUDA where a toolkit is found
+                      CUDA if a toolkit is found
   CUDA_HOME           the toolkit to build with, before any other
   PYSTREAMS_SANITIZE  address (and undefined behaviour), thread, or compute: a
-                      query of a CUDA event then is one that NVIDIA's
-                      compute-sanitizer takes for an order
+                      query that finds a CUDA event done also waits for it,
+                      because NVIDIA's compute-sanitizer sees an order in a
+                      wait, but not in a query
   PYSTREAMS_SHARED    1: emulated CUDA is called with the GIL released, as the
-                      CUDA backend is, which then shows its races; the default
-                      with PYSTREAMS_SANITIZE
+                      CUDA backend is, so that races between threads show; the
+                      default with PYSTREAMS_SANITIZE address or thread
   PYSTREAMS_DEBUG     1: no optimization, debug information
   PYSTREAMS_WERROR    1: warnings are errors
 """
@@ -77,7 +78,7 @@ class Toolkit:
         return None
 
     def fault(self):
-        """What keeps this toolkit from being built with; None if nothing."""
+        """Return why this toolkit cannot be used, or None if it can."""
         if self.include is None:
             return "has no cuda.h, cuda_runtime_api.h and crt/host_defines.h"
         if self.cudart is None:
@@ -119,7 +120,7 @@ def check_python_h():
 class BuildExt(build_ext):
     def build_extension(self, ext):
         check_python_h()
-        # What was built with other switches is no use.
+        # Object files may be of a build with other switches.
         self.force = True
         self.add_cuda(ext)
         self.add_options(ext)
@@ -141,7 +142,7 @@ class BuildExt(build_ext):
         ext.libraries += ["dl", "rt"]
 
     def optimizes_across_files(self, options):
-        """Whether compiler and linker do; clang with GNU's linker may not."""
+        """Whether link-time optimization works; clang with GNU ld may fail."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "check.c")
             source.write_text("int check(void) { return 0; }\n")
@@ -212,8 +213,8 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """Puts the public headers inside the package: copies in what is
-    built, a link to it where the checkout itself is used."""
+    """Puts the public headers into the package: copies in a wheel, a symbolic
+    link in an editable install."""
 
     def run(self):
         super().run()

@@ -1,1 +1,1 @@
-"""pystreams beside the plain C calls and beside its peers: see __main__."""
+"""Compares pystreams with the plain C calls and its peers; see __main__."""

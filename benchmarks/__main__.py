@@ -1,9 +1,9 @@
-"""How fast pystreams is, beside the plain C calls and its peers.
+"""How fast pystreams is, compared with the plain C calls and its peers.
 
     python -m benchmarks [--only calls,memory] [--json FILE] [--chart FILE]
 
-On a GPU where there is one, else on the CPU engine.  Figures are medians
-with half of the distance between quartiles.
+Runs on a GPU if there is one, else on the CPU engine.  Figures are medians,
+± half the interquartile range.
 """
 
 import argparse

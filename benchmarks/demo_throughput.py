@@ -1,17 +1,17 @@
-"""The demo's speed beside the limits of the machine it runs on.
+"""The demo's speed, compared with the limits of the machine it runs on.
 
-Stages are what plain threads read of the page cache into the demo's kind of
-memory, with and without a CRC-32 of each chunk, and what the devices copy up,
-down and both ways at once.  They share memory and caches, so that together
-they are slower than the slowest: on a GPU the limit is what readers and copies
-reach at once, with nothing that orders them.  On the CPU engine they share the
-cores, too, and the limit is a loop in C on as many threads: read and two
-memcpy for each chunk.  Every round measures all of it; ratios are within a
-round, and the medians of the rounds are printed.
+The stages are: plain threads read from the page cache into the demo's kind of
+memory, with and without a CRC-32 of each chunk; the devices copy up, down, and
+both ways at once.  Stages share memory and caches, so together they are slower
+than the slowest alone.  On a GPU, the limit is the rate of readers and copies
+that run at once, unordered.  On the CPU engine, stages share the cores, too,
+and the limit is a loop in C on as many threads: read and two memcpy for each
+chunk.  Every round measures all of these; ratios are within a round, and the
+medians of the rounds are printed.
 
-Plain threads, as many as the demo has streams, do what the demo does: each
-reads a chunk, copies it to the device and back, waits, and checks it, with a
-stream of its own and no callables.
+Plain threads, as many as the demo has streams, do the demo's work: each reads
+a chunk, copies it to the device and back, waits, and checks it, with a stream
+of its own and no callables.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the CPU engine does on its threads, beside what the machine does."""
+"""The CPU engine's threads, compared with the plain calls of the machine."""
 
 import time
 from collections.abc import Callable
@@ -23,8 +23,8 @@ def milliseconds(ns):
 
 @dataclass(frozen=True)
 class Held:
-    """What of the engine's is shown as what, beside what of the machine's,
-    and when both medians together are good."""
+    """A row: a measurement of the engine, the machine's to compare it with if
+    there is one, and whether the two medians meet the target."""
 
     title: str
     engine: str

@@ -2,12 +2,12 @@
 
     python benchmarks/instructions.py [--check | --record] [--plant]
 
-Counted by valgrind, so that a busy machine changes nothing: the difference of
-two loops, less what an empty loop takes, with the engine's workers idle.
-Prints each count beside the one recorded for this Python in
-instructions.json.  --check exits with 1 where one is more than 10% above its
-record, and tells why it checks nothing where it can't; --record writes the
-record; --plant makes each call slower by a glance at an attribute.
+valgrind counts them, so a busy machine does not change the result: the
+difference of two loops, minus that of an empty loop, with the engine's workers
+idle.  Prints each count next to the one recorded for this Python in
+instructions.json.  --check exits with 1 if a count is more than 10% above its
+record, and prints the reason if it cannot check; --record writes the record;
+--plant makes each call slower by the read of an attribute.
 """
 
 import argparse

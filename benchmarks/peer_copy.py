@@ -1,10 +1,10 @@
-"""How fast a Buffer is copied from one GPU to another, beside torch.
+"""How fast a Buffer is copied from one GPU to another, compared with torch.
 
     python benchmarks/peer_copy.py [--bytes 1073741824] [--json]
 
-GB/s of the best of some rounds of copies on one stream, each library in a
-process of its own, in turns, so that both meet the machine alike.  The ratio
-is that of pystreams to torch.
+Prints the GB/s of the best of some rounds of copies on one stream.  Each
+library runs in its own process, and they take turns, so that both find the
+same conditions.  The ratio is pystreams to torch.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""How long a program takes to its first stream and record, and how large what
-it imports is; each in processes of their own, beside a bare interpreter."""
+"""The time to a program's first stream and record, and the size of the package
+on disk; each in its own processes, compared with a bare interpreter."""
 
 import importlib
 import subprocess

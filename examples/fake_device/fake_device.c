@@ -1,9 +1,10 @@
-/* A backend for pystreams, whole and in one file: two devices of the type
- * "mtia" whose work takes until the program says that it is over.
+/* A backend for pystreams in one file, with the required members and fault
+ * injection: two devices of the type "mtia", whose work runs until the program
+ * completes it.
  *
- * Its one rule: operations are numbered as they are queued.  So a point in a
+ * One rule: operations are numbered as they are queued.  So a point in a
  * stream's work is the stream and a number, an event's record is such a point,
- * and one comparison tells whether it was passed. */
+ * and one comparison shows whether the stream has passed it. */
 #include <Python.h>
 
 #include <pystreams/backend.h>
@@ -19,8 +20,8 @@
 
 enum { DEVICES = 2, STREAMS = 1 << 16, EVENTS = 1 << 20 };
 
-/* What a stream had been given when so many operations were numbered; nothing
- * where stream is NULL. */
+/* The work of a stream up to the operation with this number; no work if stream
+ * is NULL. */
 struct point {
     struct stream *stream;
     uint64_t number;
@@ -28,9 +29,9 @@ struct point {
 
 struct operation {
     uint64_t number;
-    bool running;       /* until the program says that it is over */
-    struct point after; /* what it waits for */
-    ps_status status;   /* what it ends with */
+    bool running;       /* until the program completes it */
+    struct point after; /* the work that it waits for */
+    ps_status status;   /* its result */
     struct operation *next;
 };
 
@@ -41,7 +42,7 @@ struct stream {
     /* Of the first operation that failed; nothing after it runs. */
     ps_status failure;
     uint64_t failed;
-    bool told; /* whether a synchronize has returned the failure */
+    bool reported; /* whether a synchronize has returned the failure */
 };
 
 /* Guards all that follows.  A handle is a place in an array, and none is used
@@ -88,13 +89,13 @@ wait_locked(struct point point)
     return status;
 }
 
-/* Wait on somebody's behalf, who is then told of a failure. */
+/* Wait for a synchronize, and note that it returns the failure. */
 static ps_status
-tell_locked(struct point point)
+wait_and_report_locked(struct point point)
 {
     ps_status status = wait_locked(point);
     if (status != PS_SUCCESS) {
-        point.stream->told = true;
+        point.stream->reported = true;
     }
     return status;
 }
@@ -121,7 +122,8 @@ step_locked(struct stream *stream)
     return true;
 }
 
-/* End all that can end; one operation may let another, anywhere, go on. */
+/* End all operations that can end; each may let operations of any stream go
+ * on. */
 static void
 run_locked(void)
 {
@@ -137,9 +139,9 @@ run_locked(void)
     pthread_cond_broadcast(&changed);
 }
 
-/* ---- What several members do ---- */
+/* ---- Helpers of several members ---- */
 
-/* NULL for a handle that is none of the device's. */
+/* The stream of the handle; NULL if the device has none. */
 static struct stream *
 find_locked(int device, ps_handle handle)
 {
@@ -151,7 +153,7 @@ find_locked(int device, ps_handle handle)
     return known ? &streams[handle] : NULL;
 }
 
-/* Ask about, or wait for, all that the stream has now. */
+/* Query, or wait for, all work that the stream has now. */
 static ps_status
 ask_stream(int device, ps_handle handle, ps_status (*ask)(struct point point))
 {
@@ -163,7 +165,7 @@ ask_stream(int device, ps_handle handle, ps_status (*ask)(struct point point))
     return status;
 }
 
-/* Ask about, or wait for, the event's latest record. */
+/* Query, or wait for, the event's latest record. */
 static ps_status
 ask_event(ps_handle event, ps_status (*ask)(struct point point))
 {
@@ -201,7 +203,7 @@ enqueue(int device, ps_handle handle, struct operation *operation)
     return PS_SUCCESS;
 }
 
-/* Let the operation that runs under the number end when its turn comes. */
+/* Complete the operation with this number; it ends when its turn comes. */
 static void
 end_work(uint64_t number)
 {
@@ -285,8 +287,8 @@ fake_device_synchronize(const struct ps_backend *self, int device,
             continue;
         }
         wait_locked(point);
-        if (status == PS_SUCCESS && !(s->given_up && s->told)) {
-            status = tell_locked(point);
+        if (status == PS_SUCCESS && !(s->given_up && s->reported)) {
+            status = wait_and_report_locked(point);
         }
     }
     pthread_mutex_unlock(&mutex);
@@ -349,7 +351,7 @@ fake_stream_synchronize(const struct ps_backend *self, int device,
                         ps_handle handle, const struct ps_limit *limit)
 {
     return limit != NULL ? PS_ERROR_NOT_SUPPORTED
-                         : ask_stream(device, handle, tell_locked);
+                         : ask_stream(device, handle, wait_and_report_locked);
 }
 
 /* The operation has a copy of the record: what becomes of the event later
@@ -414,7 +416,7 @@ fake_event_synchronize(const struct ps_backend *self, int device,
                        ps_handle event, const struct ps_limit *limit)
 {
     return limit != NULL ? PS_ERROR_NOT_SUPPORTED
-                         : ask_event(event, tell_locked);
+                         : ask_event(event, wait_and_report_locked);
 }
 
 /* ---- Fault injection ---- */

@@ -1,4 +1,4 @@
-"""Builds the backend; pystreams tells where its header is."""
+"""Builds the backend; pystreams.get_include() returns the headers' folder."""
 
 from setuptools import Extension, setup
 

@@ -1,5 +1,5 @@
-/* Failures: what a failed stream skips, where its status travels, and who is
- * told of it. */
+/* Failures: a failed stream skips its work, passes its status on to waiting
+ * streams, and reports it. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -75,7 +75,7 @@ test_failures(void)
     CHECK_STATUS(ps_cpu_faults.stream_fail(cpu, 0, 0, PS_ERROR_NOT_READY),
                  PS_ERROR_INVALID_VALUE);
 
-    /* Nobody was told: the device says it, once. */
+    /* No call returned the failure, so the device reports it once. */
     ps_handle stream = stream_new(0);
     struct hold hold;
     OK(cpu->stream_query(cpu, 0, stream));

@@ -22,7 +22,7 @@ struct operation {
     uint64_t nanoseconds;
     cudaHostFn_t function;
     void *argument;
-    struct clock *known; /* to whom it tells of its turn */
+    struct clock *known; /* joins the host's clock when it begins */
     void *to;
     const void *from; /* NULL: fill with the value */
     size_t nbytes;
@@ -261,10 +261,10 @@ append(int index)
     return &operations[operation];
 }
 
-/* Whoever the operation tells of its turn knows that what is before it is
+/* When the operation begins, the host sees that all work before it is
  * done. */
 static void
-tell(struct operation *operation, int stream)
+inform_host(struct operation *operation, int stream)
 {
     operation->known = malloc(sizeof(*operation->known));
     *operation->known = streams[stream].clock;
@@ -285,7 +285,7 @@ queue_word(int stream, uint32_t *word, uint32_t value, int writes)
     operation->value = value;
     operation->writes = writes;
     if (writes) {
-        tell(operation, stream);
+        inform_host(operation, stream);
     }
 }
 
@@ -301,7 +301,7 @@ queue_call(int stream, cudaHostFn_t function, void *argument)
     struct operation *operation = append(stream);
     operation->function = function;
     operation->argument = argument;
-    tell(operation, stream);
+    inform_host(operation, stream);
 }
 
 void

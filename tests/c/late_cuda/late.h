@@ -1,11 +1,13 @@
-/* A CUDA of one device for machines with no GPU: what the backend calls of
- * libcuda and cudart, without graphs.  Work is done late: now and then some of
- * what the order of streams and events lets proceed, at random.
+/* A fake CUDA with one device, for machines without a GPU: the functions of
+ * libcuda and cudart that the backend calls, without graphs.  Work is delayed:
+ * from time to time, some of the operations that the order of streams and
+ * events allows run, chosen at random.
  *
- * One rule: a use of memory that its allocation is not ordered before, and a
- * free that a use is not ordered before, is told and counted.  What is ordered
- * is known by clocks, one of each stream and one of the host: a call comes
- * after what the host has seen to be done, and after nothing else of it. */
+ * One rule: a use of memory that is not ordered after its allocation, and a
+ * free that is not ordered after each use, is reported and counted.  Vector
+ * clocks, one of each stream and one of the host, represent the order: a call
+ * is ordered after the work that the host has seen to be done, and after no
+ * other work. */
 #ifndef LATE_CUDA_H
 #define LATE_CUDA_H
 
@@ -17,32 +19,33 @@
 
 enum { MOST_STREAMS = 400 };
 
-/* How much of each stream's work comes before. */
+/* The number of operations of each stream that are ordered before. */
 struct clock {
     unsigned of[MOST_STREAMS];
 };
 
-/* Of the latest record; no operation before the first. */
+/* The latest record; operation is 0 before the first. */
 struct event {
     int operation;
     struct clock clock;
 };
 
-/* How many faults there were. */
+/* The number of faults reported. */
 int late_cuda_faults(void);
 
-/* What follows is random by it. */
+/* Set the seed of the random choices. */
 void late_cuda_seed(unsigned seed);
 
-/* The library is preloaded, and these names are not for others. */
+/* The library is preloaded, so these names are hidden from the program. */
 #pragma GCC visibility push(hidden)
 
-/* Around each call.  What is below is for between the two. */
+/* Call these at the beginning and end of each CUDA function, and the functions
+ * below only between the two. */
 void begin(void);
 void end(void);
 
-/* Streams are told by their index; 0 is both default streams.  A new one's,
- * and -1 where there are too many. */
+/* Streams are identified by an index; 0 is both default streams.  add_stream
+ * returns the new stream's, or -1 if there are too many. */
 int add_stream(void);
 void remove_stream(int stream);
 cudaStream_t handle_of(int stream);
@@ -62,24 +65,24 @@ void queue_fill(int stream, void *to, int value, size_t nbytes);
 void record(struct event *event, int stream);
 void record_all(struct event *event);
 
-/* Whether it is done, which the host has seen then. */
+/* Whether the work is done.  If so, the host has seen that from here on. */
 int is_idle(int stream);
 int is_over(struct event *event);
 
-/* Nanoseconds between the ends of two that are. */
+/* Nanoseconds between two records that are done. */
 int64_t between(const struct event *start, const struct event *stop);
 
-/* Wait until all that the stream has is done. */
+/* Wait until all work of the stream is done. */
 void drain(int stream);
 void drain_all(void);
 
-/* Memory of the device.  No address is given out twice, so that what was
- * freed is known for good. */
+/* Memory of the device.  No address is allocated twice, so freed memory is
+ * always recognized. */
 void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
 
-/* What all of it holds, and what was not freed of it. */
+/* The bytes of all allocations, and of those that are not freed. */
 void count_memory(uint64_t *reserved, uint64_t *used);
 
 #pragma GCC visibility pop
