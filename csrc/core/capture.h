@@ -44,7 +44,7 @@ extern atomic_int ps_captures;
 void ps_capture_add(struct ps_capture *capture);
 void ps_capture_remove(struct ps_capture *capture);
 
-/* In a forked child there are none. */
+/* In a forked child: no capture is in progress. */
 void ps_captures_reset_in_child(void);
 
 /* Whether the stream is being captured, by this library or another.

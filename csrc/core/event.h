@@ -1,9 +1,9 @@
 /* Events.  An event gets its native event at the first record, on the
  * device of that stream, and keeps it until the last reference is dropped.
  *
- * Records are counted.  `completed` is the number of records that were made
- * when the device last said "done", so while it equals `recorded` the answer
- * is known without asking the device. */
+ * Records are counted.  `completed` is the value of `recorded` when the event
+ * was last found done, so while the two are equal the event is known to be
+ * done without a query. */
 #ifndef PYSTREAMS_CORE_EVENT_H
 #define PYSTREAMS_CORE_EVENT_H
 
@@ -44,7 +44,7 @@ struct ps_event {
     atomic_ullong recorded;
     atomic_ullong completed;
     /* The stream of the latest record.  For a shared or external event, which
-     * others may have recorded since, a value that is no stream. */
+     * others may have recorded since, a value that is no stream's handle. */
     _Atomic ps_handle source;
     /* Its interprocess handle; NULL until exported or opened. */
     struct ps_ipc *_Atomic ipc;
@@ -57,9 +57,9 @@ struct ps_event *ps_event_ref(struct ps_event *event);
 /* Accepts NULL.  As ps_stream_unref. */
 ps_status ps_event_unref(struct ps_event *event);
 
-/* The two halves of ps_event_unref.  The first answers.  It returns false if
- * the native event has to be destroyed: then the second must be called, which
- * may block. */
+/* The two halves of ps_event_unref.  ps_event_let_go answers.  If it returns
+ * false, the native event has to be destroyed: call ps_event_finish, which may
+ * block. */
 bool ps_event_let_go(struct ps_event *event);
 ps_status ps_event_finish(struct ps_event *event);
 
@@ -67,7 +67,7 @@ ps_status ps_event_finish(struct ps_event *event);
  * block.  PS_ERROR_INVALID_DEVICE for a device other than its home. */
 ps_status ps_event_make(struct ps_event *event, struct ps_device *device);
 
-/* Likewise, unless it has one. */
+/* As ps_event_make, unless the event has a native event. */
 static inline ps_status
 ps_event_bind(struct ps_event *event, struct ps_device *device)
 {
@@ -76,13 +76,13 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
                : ps_event_make(event, device);
 }
 
-/* Likewise, on the stream's device, with a native event of the pool.  False,
- * with nothing done, if the pool is empty, the event is bound, or its home is
- * another device.  Answers. */
+/* Bind the event to a native event from the pool of the stream's device.
+ * False, with nothing done, if the pool is empty, the event is bound, or its
+ * home is another device.  Answers. */
 bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
-/* Make the handle the native event of an event that has none.  False if it has
- * one by now. */
+/* Make the handle the native event of an event that has none.  False if
+ * another thread has given it one meanwhile. */
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
@@ -98,8 +98,8 @@ ps_status ps_event_query(struct ps_event *event);
 ps_status
 ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
 
-/* As ps_event_synchronize, but traced, if it is known that there is nothing to
- * wait for; else PS_ERROR_NOT_READY, with nothing done.  Answers. */
+/* As ps_event_synchronize, but traced, if the latest record is known to be
+ * done; else PS_ERROR_NOT_READY, with nothing done.  Answers. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
 /* Milliseconds between two recorded events of one device. */
@@ -126,7 +126,8 @@ void ps_events_reset_in_child(void);
 /* Keep the event for the captures in progress; see ps_capture_keep. */
 ps_status ps_event_keep(struct ps_event *event);
 
-/* Whether each launch executes a record on the stream, or a wait of it. */
+/* Whether a record or wait of this event on the stream is captured as a node
+ * that each launch of the graph executes. */
 bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);
 
 /* Whether other processes may record the event, so that the counts here are
@@ -138,8 +139,8 @@ ps_event_is_shared(struct ps_event *event)
            atomic_load_explicit(&event->handle, memory_order_acquire) != 0;
 }
 
-/* Whether the latest record was seen to be done, or there is none, so that the
- * device need not be asked. */
+/* Whether no query is needed, because there is no record or a query has found
+ * the latest one done. */
 static inline bool
 ps_event_known_done(struct ps_event *event)
 {

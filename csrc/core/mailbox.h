@@ -18,15 +18,16 @@ struct ps_message {
      * it with one of the functions of notify.h. */
     struct ps_watch watch;
     struct ps_mailbox *mailbox;
-    /* The receiver's, to tell messages apart. */
+    /* Chosen by the receiver to distinguish messages. */
     uint64_t token;
     /* How the work ended. */
     ps_status status;
-    /* The receiver's, released by the function when the message is. */
+    /* Set by the receiver; release(attached) is called when the message is
+     * freed. */
     void *attached;
     void (*release)(void *attached);
-    /* Somebody registers or cancels the notification, and so looks at the
-     * message: it is not for the receiver yet. */
+    /* A thread is registering or cancelling the notification and accesses the
+     * message, so the receiver cannot take it yet. */
     bool held;
     bool arrived;
     /* It was cancelled, but will still arrive. */
@@ -46,14 +47,15 @@ void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
-/* The notification was registered; the message may have arrived. */
+/* Call after the notification was registered; the message may have arrived
+ * already. */
 void ps_message_expect(struct ps_message *message);
 
-/* The message will not arrive, because registering failed. */
+/* Call if registering failed: drops the message, which will not arrive. */
 void ps_message_drop(struct ps_message *message);
 
-/* Post a message with this token that watches nothing; false if none is
- * expected. */
+/* Deliver an expected message with this token that has no notification; false
+ * if there is none. */
 bool ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token);
 
 /* Cancel all messages with the token, including those that arrived and were
@@ -66,8 +68,9 @@ void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
 bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status);
 
-/* All that came since the last call, the oldest first; NULL for none.  Each is
- * the caller's to ps_message_free, or goes back with those behind it. */
+/* Take all messages that have arrived, the oldest first; NULL for none.  The
+ * caller frees each with ps_message_free, or puts it back together with all
+ * that follow it. */
 struct ps_message *ps_mailbox_take(struct ps_mailbox *mailbox);
 void ps_message_free(struct ps_message *message);
 void

@@ -220,7 +220,7 @@ is_limit_reached(const struct ps_limit *limit)
     return limit->is_over != NULL && limit->is_over(limit->argument);
 }
 
-/* Wait until no other thread sweeps, or the limit says so. */
+/* Wait until no other thread sweeps, or until the limit is reached. */
 static void
 wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
 {

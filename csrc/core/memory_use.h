@@ -47,9 +47,9 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status);
  * possible. */
 void ps_uses_record(struct ps_block *block);
 
-/* Whether the stream's work with a block that was given up is done.  wait:
- * NULL, or wait until it is, unless the stream is captured, within the limit
- * if the backend knows limits. */
+/* Whether the stream's work with a retired block is done.  If wait is not
+ * NULL, first wait until it is: within that limit, or as long as it takes if
+ * the backend knows no limits.  A captured stream is never waited for. */
 bool ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait);
 
 #endif

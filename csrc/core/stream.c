@@ -334,8 +334,9 @@ try_ref(struct ps_stream *stream)
     return refs != 0;
 }
 
-/* A new reference to a live owned stream, or NULL.  Its handle may
- * get work that core does not see. */
+/* A new reference to the live owned stream with this handle, or NULL.  The
+ * stream is marked as used, since the caller may queue work on the handle that
+ * core does not see. */
 static struct ps_stream *
 find_locked(struct ps_device *device, ps_handle handle)
 {
