@@ -15,6 +15,12 @@ import pystreams
 from pystreams import _C
 
 
+def test_default_streams_are_current(backend, stream):
+    with stream:
+        future = stream.submit(backend.current_stream)
+    assert future.result(LONG) == backend.default_stream()
+
+
 def test_result(stream):
     future = stream.submit(divmod, 7, 2)
     assert future.result(LONG) == (3, 1)
