@@ -1,5 +1,5 @@
-/* Graphs: work that was captured once and is launched as a whole, as often as
- * wanted.  A graph has one owner, and several threads may use it at once.
+/* Graphs: work that was captured once and is launched as a whole, any number
+ * of times.  A graph has one owner, and several threads may use it at once.
  *
  * It keeps the memory and the external events that its work uses, until it is
  * reset and its last launch is done. */
@@ -17,15 +17,15 @@
 
 struct ps_graph {
     unsigned generation;
-    /* Whether the native graph is kept once it was instantiated. */
+    /* Whether the native graph is kept after it was instantiated. */
     bool keeps;
     /* Guards the fields below, also across calls of the backend. */
     pthread_mutex_t mutex;
-    /* Of the latest capture. */
+    /* The device of the latest capture. */
     struct ps_device *device;
     /* The stream of the capture in progress, or NULL. */
     struct ps_stream *origin;
-    /* The thread that must end it, unless any may. */
+    /* The thread that must end the capture, unless `relaxed`. */
     pthread_t thread;
     bool relaxed;
     struct ps_capture capture;
@@ -76,8 +76,8 @@ ps_status ps_graph_instantiate(struct ps_graph *graph);
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_stream **full);
 
-/* Release everything it holds, and end its capture.  Launches that were queued
- * still run.  May block; the status is that of the clean-up.
+/* Release everything that the graph holds, and end its capture.  Queued
+ * launches still run.  May block; the status is that of the clean-up.
  * PS_ERROR_CAPTURE_WRONG_THREAD, with nothing given up. */
 ps_status ps_graph_reset(struct ps_graph *graph);
 

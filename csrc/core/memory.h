@@ -1,6 +1,6 @@
-/* Memory that streams order.  A block is counted; when the last reference is
- * dropped it is freed, or handed out again, only after the work of every
- * stream that it was lent to. */
+/* Stream-ordered memory.  References to a block are counted; when the last one
+ * is dropped, the block is freed or reused only after the work of every stream
+ * that uses it. */
 #ifndef PYSTREAMS_CORE_MEMORY_H
 #define PYSTREAMS_CORE_MEMORY_H
 
@@ -21,13 +21,13 @@ struct ps_memory_counter {
     uint64_t freed;
 };
 
-/* Device memory in blocks with references; the device's mutex guards it. */
+/* Device memory of blocks with references; the device's mutex guards these. */
 struct ps_memory_stats {
     struct ps_memory_counter bytes;
     struct ps_memory_counter blocks;
 };
 
-/* The blocks of a runtime without references. */
+/* The blocks without references of a runtime. */
 struct ps_memory_pool {
     /* Guards the lists and counts; never held across a call of a backend. */
     pthread_mutex_t mutex;
@@ -45,11 +45,12 @@ struct ps_memory_pool {
     size_t idle_bytes;
 };
 
-/* Memory that somebody else owns. */
+/* Memory of another owner. */
 struct ps_loan {
     void *data;
     size_t nbytes;
-    /* Host memory; pinned: that devices copy asynchronously. */
+    /* Whether it is host memory, and whether that is pinned: devices copy
+     * pinned memory asynchronously. */
     bool host;
     bool pinned;
     bool read_only;
@@ -73,7 +74,7 @@ struct ps_block {
     /* The stream in whose order the memory was allocated and will be freed;
      * such memory is counted.  NULL for other memory. */
     struct ps_stream *stream;
-    /* Of a borrowed block; release is NULL in others. */
+    /* For a borrowed block; release is NULL in others. */
     void *owner;
     ps_status (*release)(void *owner);
     /* The other streams whose work uses the block; the device's mutex guards
@@ -86,30 +87,31 @@ struct ps_block {
     struct ps_block *next;
 };
 
-/* Make the pool empty, and forget former contents. */
-/* The byte that pinned memory is filled with when it is handed out and when it
- * is given up; -1: it is left as it is. */
+/* The byte that pinned memory is filled with when it is allocated and when it
+ * is released; -1 to leave it unchanged. */
 extern atomic_int ps_memory_poison;
 
+/* Make the pool empty, and forget former contents. */
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
-/* Set whether the calling thread may wait for work, as every thread may at
- * first.  A thread that work waits for must not.  Then its allocations do not
- * wait if memory is short, and pinned memory is kept, because a driver may
- * wait for work to free it.  PS_ERROR_OUT_OF_MEMORY is possible only the first
- * time that a thread may not wait. */
+/* Set whether the calling thread may wait for work; initially every thread
+ * may.  A thread that work waits for may not: its allocations do not wait if
+ * memory is short, and it frees no pinned memory, because the driver may wait
+ * for work before it frees that.  PS_ERROR_OUT_OF_MEMORY is possible only at a
+ * thread's first call with false. */
 ps_status ps_memory_may_wait(bool may);
 
-/* Whether there are retired blocks: those that were given up while work used
- * them. */
+/* Whether there are retired blocks: those whose last reference was dropped
+ * while work used them. */
 static inline bool
 ps_memory_has_retired(struct ps_memory_pool *pool)
 {
     return atomic_load_explicit(&pool->retired, memory_order_relaxed) != NULL;
 }
 
-/* Free, pool or give back the retired blocks that no work uses any more.
- * Call before a block is made and after work was waited for.  May block. */
+/* Free, pool or return to their owners the retired blocks that no work uses
+ * any more.  Call before a block is created and after a wait for work.  May
+ * block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
 /* Return and clear the failure of a clean-up, PS_SUCCESS if none has failed
@@ -147,8 +149,9 @@ ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
 
-/* A block of memory that somebody else owns; it counts in no statistics.
- * After success, the loan's release is called for its owner at the end. */
+/* A block of another owner's memory, which no statistics count.  After
+ * success, the loan's release is called when nothing uses the memory any more.
+ */
 ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                           struct ps_block **block);
 
@@ -158,7 +161,7 @@ struct ps_block *ps_block_ref(struct ps_block *block);
 ps_status ps_block_unref(struct ps_block *block);
 
 /* Declare that work now queued on the stream uses the block.  lasting: later
- * work may too, while the block has references. */
+ * work may use it too, while the block has references. */
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 
@@ -168,9 +171,9 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
-/* The streams whose work is known to use the block, or will until its end if
- * lasting: a new reference to each, in an array that is the caller's to
- * free. */
+/* The streams whose work is known to use the block; if lasting, only those
+ * that may use it as long as it has references.  Returns a new reference to
+ * each, in an array that the caller frees. */
 ps_status ps_block_streams(struct ps_block *block, bool lasting,
                            struct ps_stream ***streams, size_t *count);
 

@@ -20,8 +20,9 @@
 
 enum {
     PS_MAX_RUNTIMES = 8,
-    /* How many idle native streams of a device are kept for reuse; busy ones
-     * are in any case.  A stream holds device memory, so few. */
+    /* The number of idle native streams of a device that are kept for reuse;
+     * few, because a stream holds device memory.  Busy ones are always kept.
+     */
     PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
     /* PS_EVENT_TIMING and PS_EVENT_BLOCKING: the flags of pooled events. */
@@ -48,15 +49,15 @@ struct ps_device {
     /* Guards the fields below.  Held for a few instructions, never across a
      * call of the backend. */
     pthread_mutex_t mutex;
-    /* Streams made here that somebody holds, for ps_stream_find. */
+    /* The owned streams that have references, for ps_stream_find. */
     LIST_HEAD(, ps_stream) streams;
-    /* Streams that were given up while they were captured; changed under the
-     * mutex. */
+    /* Streams whose last reference was dropped while they were captured;
+     * changed under the mutex. */
     struct ps_stream *_Atomic captured;
     /* The side stream, on which memory is allocated for captured work; made
      * when it is first needed, and never freed. */
     struct ps_stream *side;
-    /* Native streams that nobody holds, in an array with so much room; their
+    /* Native streams without an owner, in an array of this capacity; their
      * count is read without the mutex, too. */
     struct ps_pooled_stream *pooled_streams;
     atomic_int pooled_stream_count;
@@ -68,7 +69,7 @@ struct ps_device {
 
     /* Notifications of all the device's work, guarded by the mutex of
      * notify.c: a ring of them, the latest number, whether a thread waits, and
-     * a failure that was reported to nobody. */
+     * a failure that no call has returned. */
     struct ps_notification *notifications;
     uint64_t notified;
     bool notifying;
@@ -76,8 +77,8 @@ struct ps_device {
 };
 
 struct ps_runtime {
-    /* The one that was registered, and the one that is called: another one
-     * while something observes. */
+    /* The table that was registered, and the one that is called: that of the
+     * observer while there is one. */
     const struct ps_backend *registered;
     const struct ps_backend *_Atomic backend;
     const struct ps_faults *faults;
@@ -91,8 +92,8 @@ struct ps_runtime {
     struct ps_memory_pool memory;
 };
 
-/* Call a member that takes a device: with the device, and with the arguments
- * that come after it. */
+/* Call a member that takes a device, with the arguments that follow the
+ * device. */
 #define PS_CALL(device, member, ...)                                   \
     ({                                                                 \
         const struct ps_device *device_ = (device);                    \
@@ -101,16 +102,16 @@ struct ps_runtime {
     })
 
 /* Register a table, and its fault injection or NULL, that live as long as the
- * process.  PS_ERROR_INVALID_VALUE, with the reason: a table that is not
- * whole, a name or device type that is taken, or no place.
+ * process.  PS_ERROR_INVALID_VALUE, with the reason: the table is incomplete,
+ * its name or device type is taken, or PS_MAX_RUNTIMES are registered.
  * PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
-/* While something observes, mark what this thread does as the library's own:
- * it orders nothing that a program may rely on.  Returns whether to call
- * ps_own_end. */
+/* If there is an observer, mark this thread's calls from here on as the
+ * library's own: a program may not rely on the order that they create.
+ * Returns whether to call ps_own_end. */
 static inline bool
 ps_own_begin(struct ps_runtime *runtime)
 {
@@ -130,12 +131,11 @@ ps_own_end(bool begun)
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);
 
-/* NULL if no backend of the device type is registered. */
+/* The runtime of the device type; NULL if no backend of it is registered. */
 struct ps_runtime *ps_runtime_find(int device_type);
 
-/* How many devices there are, with the status that says why there are none.
- * The backend is asked each time until a device is used.  Initializes
- * nothing. */
+/* The number of devices; the status is the reason if there are none.  Calls
+ * the backend each time until a device is used.  Initializes nothing. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
 /* Whether this process has used a device. */
@@ -146,12 +146,12 @@ ps_runtime_is_used(struct ps_runtime *runtime)
            ps_generation() + 1;
 }
 
-/* Call before a device is used: makes the devices ready and marks the runtime
- * as used by this process.  PS_ERROR_FOREIGN in a forked child of a
+/* Call before a device is used: prepares the devices and marks the runtime as
+ * used by this process.  PS_ERROR_FOREIGN in a forked child of a
  * process that used a runtime that is not PS_BACKEND_FORKABLE. */
 ps_status ps_runtime_use(struct ps_runtime *runtime);
 
-/* Make it a device without any state, and its default stream one of the fork
+/* Initialize a device without state; its default stream belongs to the fork
  * generation. */
 void ps_device_init(struct ps_device *device, struct ps_runtime *runtime,
                     int index, unsigned generation);
@@ -164,7 +164,7 @@ ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
 ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
-/* In the child of a fork: no thread registers a backend. */
+/* In the child of a fork: no thread is registering a backend. */
 void ps_runtime_reset_in_child(void);
 
 /* Make previous current again after a switch, see device_restore. */
