@@ -6,8 +6,8 @@
 
 struct ps_device;
 
-/* Call before anything else of core, with no other thread in it; again after
- * a failure.  PS_ERROR_OUT_OF_MEMORY. */
+/* Call before anything else of core, while no other thread uses core; again
+ * after a failure.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_core_init(void);
 
 /* The member device_synchronize, untraced. */

@@ -1,4 +1,4 @@
-/* Forks: which process of a family made an object. */
+/* Forks: which process of a family created an object. */
 #ifndef PYSTREAMS_CORE_FORK_H
 #define PYSTREAMS_CORE_FORK_H
 
@@ -14,7 +14,7 @@ ps_generation(void)
     return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
 }
 
-/* In the child, before anything else: begins its generation. */
+/* Call first of all in the child: begins its generation. */
 void ps_fork_begin_child(void);
 
 #endif

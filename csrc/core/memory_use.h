@@ -28,7 +28,7 @@ struct ps_block_use {
     bool recorded;
     /* The block, once it is retired. */
     struct ps_block *block;
-    /* The next use of the block, later of the stream. */
+    /* The next use of the block; once it is retired, of the stream. */
     struct ps_block_use *next;
 };
 
@@ -39,7 +39,7 @@ ps_status ps_use_drop(struct ps_block_use *use);
 ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
                       bool lasting, unsigned begun);
 
-/* The uses of a retired block that are not over. */
+/* Drop the uses of a retired block that are over, and return the others. */
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 

@@ -1,4 +1,4 @@
-/* Notifications: completion that is reported, without a thread that waits. */
+/* Notifications: completion is reported by a callback; no thread waits. */
 #ifndef PYSTREAMS_CORE_NOTIFY_H
 #define PYSTREAMS_CORE_NOTIFY_H
 
@@ -10,20 +10,20 @@ struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* A notification and where it is pending; struct ps_notification says who owns
- * its memory.  The device is written before the backend is called, and is
- * constant then. */
+/* A notification and the device on which it is pending; see struct
+ * ps_notification for the owner of its memory.  The device is written before
+ * the backend is called, and is constant then. */
 struct ps_watch {
     struct ps_notification notification;
     struct ps_device *device;
-    /* A notification of all the device's work, which core itself reports. */
+    /* Whether it is for all work of the device, which core itself reports. */
     bool of_device;
 };
 
 /* The members stream_notify and event_notify.  PS_ERROR_FOREIGN,
  * PS_ERROR_NOT_SUPPORTED, and PS_ERROR_CAPTURE_UNSUPPORTED or
- * PS_ERROR_CAPTURED_EVENT for what is known to be captured.  The latter may
- * block. */
+ * PS_ERROR_CAPTURED_EVENT if the stream or event is known to be captured.  The
+ * latter may block. */
 ps_status ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch);
 ps_status ps_event_notify(struct ps_event *event, struct ps_watch *watch);
 
@@ -31,14 +31,14 @@ ps_status ps_event_notify(struct ps_event *event, struct ps_watch *watch);
  * for it, so every backend can do this. */
 ps_status ps_device_notify(struct ps_device *device, struct ps_watch *watch);
 
-/* Take the failure that a thread found for notifications that were cancelled
- * meanwhile, or PS_SUCCESS. */
+/* Return and clear a failure that was found for cancelled notifications, or
+ * PS_SUCCESS. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
 /* The member notify_cancel.  Answers. */
 ps_status ps_notify_cancel(struct ps_watch *watch);
 
-/* In a forked child: no thread reports. */
+/* In a forked child: no thread reports completions. */
 void ps_notify_reset_in_child(void);
 
 #endif

@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Drop a reference that is not the last one.  False, with nothing done, if
- * it is: to look at the count first and then drop would let another thread
- * make it the last in between. */
+/* Drop a reference unless it is the last one; false, with nothing done, if it
+ * is.  One atomic step: between a test of the count and a drop, another thread
+ * could make the reference the last one. */
 static inline bool
 ps_refs_drop_shared(atomic_uint *refs)
 {

@@ -1,4 +1,4 @@
-/* Statuses of core's own, next to the contract's.  Python turns each into an
+/* Statuses of core, in addition to the contract's.  Python turns each into an
  * exception. */
 #ifndef PYSTREAMS_CORE_STATUS_H
 #define PYSTREAMS_CORE_STATUS_H
@@ -6,10 +6,10 @@
 #include <pystreams/backend.h>
 
 enum {
-    /* The object, or the use of the runtime, is of a process that forked this
-     * one. */
+    /* The object was created, or the runtime used, before this process was
+     * forked. */
     PS_ERROR_FOREIGN = 1001,
-    /* The event of the handle was made in this process. */
+    /* The event of the handle was created in this process. */
     PS_ERROR_OWN_HANDLE = 1002,
     /* The graph is not in the state for the call: */
     PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds a graph, or captures one */
@@ -21,7 +21,7 @@ enum {
     PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
 };
 
-/* The status to report for two steps that are both taken. */
+/* The status to report after two steps: the first failure. */
 static inline ps_status
 ps_first_failure(ps_status status, ps_status next)
 {

@@ -1,6 +1,6 @@
-/* Streams.  A stream is counted; the native stream of an owned one goes back
- * to its device's pool when the last reference is dropped, which may be on
- * any thread. */
+/* Streams.  References to a stream are counted.  When the last one is dropped,
+ * on any thread, the native stream of an owned stream returns to its device's
+ * pool. */
 #ifndef PYSTREAMS_CORE_STREAM_H
 #define PYSTREAMS_CORE_STREAM_H
 
@@ -26,15 +26,15 @@ enum ps_stream_kind {
 struct ps_stream {
     atomic_uint refs;
     enum ps_stream_kind kind;
-    /* The fork generation that made it. */
+    /* The fork generation that created it. */
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
     int priority;
-    /* Whether work may have been queued since it was idle. */
+    /* Whether work may have been queued since the stream was last idle. */
     atomic_bool used;
-    /* Callables that were submitted and are not done; their queue's mutex
-     * guards it. */
+    /* The number of submitted callables that are not done; guarded by the
+     * mutex of submit.c's queue. */
     unsigned jobs;
     /* Kept alive with an external stream; release may be NULL. */
     void *owner;
@@ -44,7 +44,7 @@ struct ps_stream {
     struct ps_stream *shared;
     /* Neighbours among the device's owned streams; its mutex guards them. */
     LIST_ENTRY(ps_stream) neighbours;
-    /* The next of those dropped while they were captured. */
+    /* The next stream that was dropped while it was captured. */
     struct ps_stream *next_captured;
     /* For retired memory: the uses by this stream's work that are not over,
      * the oldest first, and the blocks to be freed in its order after the end
@@ -63,15 +63,16 @@ struct ps_stream {
 struct ps_stream *
 ps_stream_new(struct ps_device *device, enum ps_stream_kind kind);
 
-/* A stream that no other live stream shares a native one with, from the pool
- * or new.  priority is clamped to the device's range.  May block. */
+/* A stream with a native stream of its own, from the pool or new.  priority is
+ * clamped to the device's range.  May block. */
 ps_status ps_stream_create(struct ps_device *device, int priority,
                            struct ps_stream **stream);
 
-/* A stream that somebody else owns.  After success owner is given to
- * release_owner when the last reference is dropped.  The handle of a live
- * owned stream keeps that one: without an owner the result is that stream
- * itself.  PS_ERROR_INVALID_HANDLE for the handle of one that was given up. */
+/* A stream of another owner.  After success, release_owner(owner) is called
+ * when the last reference is dropped.  If the handle is that of a live owned
+ * stream, the result keeps that stream alive, and without an owner it is that
+ * stream itself.  PS_ERROR_INVALID_HANDLE for the handle of a pooled stream.
+ */
 ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
@@ -79,7 +80,7 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
 /* A new reference to a live owned stream with this handle, or NULL. */
 struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
 
-/* References are counted, but to a default stream, which is never freed. */
+/* References are counted, except to a default stream, which is never freed. */
 static inline struct ps_stream *
 ps_stream_ref(struct ps_stream *stream)
 {
@@ -106,7 +107,7 @@ ps_status ps_stream_unref(struct ps_stream *stream);
 ps_status ps_device_forget_failed(struct ps_device *device);
 
 /* Release the streams that were dropped while they were captured, except those
- * that still are.  The status is that of the clean-up. */
+ * that are still captured.  The status is that of the clean-up. */
 ps_status ps_device_give_up_captured(struct ps_device *device);
 
 /* The members of the contract of the same names, for a stream of this
@@ -132,9 +133,9 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 
-/* Wait for the event's record in effect; does not ask the device if there is
- * nothing to wait for.  Enqueues; may block while an external event
- * has no handle, which it gets on the stream's device. */
+/* Wait for the event's record in effect; calls no backend if the record is
+ * known to be done.  Enqueues; may block if an external event has no native
+ * event yet, which is then created on the stream's device. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 

@@ -1,5 +1,5 @@
-/* Tables before they are registered: whether one keeps the form that the
- * contract demands, and which members it has.  Nothing here calls a member. */
+/* Checks of a table before it is registered: its form, and the members that it
+ * has.  Nothing here calls a member. */
 #ifndef PYSTREAMS_CORE_TABLE_H
 #define PYSTREAMS_CORE_TABLE_H
 
@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* Why a table cannot be registered, for people. */
+/* Why a table cannot be registered, for the user. */
 struct ps_refusal {
     char text[256];
 };
@@ -24,8 +24,8 @@ ps_status ps_table_complete(const struct ps_backend *backend,
                             const struct ps_backend **result,
                             struct ps_refusal *refusal);
 
-/* PS_ERROR_INVALID_VALUE, with the reason: a required member missing, a group
- * there in part, a malformed name, a negative device type. */
+/* PS_ERROR_INVALID_VALUE, with the reason: a missing required member, an
+ * incomplete group, a malformed name, a negative device type. */
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
 

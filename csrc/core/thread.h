@@ -1,12 +1,12 @@
-/* Thread-local storage of the library: a few words, each under a key of
- * POSIX's, NULL until set.
+/* Thread-local storage of the library: a few words, each under a POSIX key,
+ * NULL until set.
  *
- * Not _Thread_local: a library that is loaded late gets the block for such
- * variables from malloc, when a thread first touches one, and glibc ends the
- * process if that fails.  Nor can they be of the initial-exec kind, whose
- * block is part of a thread's stack: all of this library's would have to be,
- * and static cudart has some of 4 KiB, aligned to as much, while glibc has
- * about 1.6 KiB for all libraries that are loaded late (2.17 to 2.36).
+ * Not _Thread_local: for a library that is loaded with dlopen, glibc allocates
+ * such variables with malloc when a thread first accesses one, and ends the
+ * process if that fails.  The initial-exec model needs no malloc, but applies
+ * to all such variables of a library.  Static cudart has 4 KiB of them,
+ * aligned to 4 KiB, and glibc (2.17 to 2.36) reserves about 1.6 KiB for all
+ * libraries that are loaded with dlopen.
  *
  * A key has no destructor, as nothing may call a device when a thread ends. */
 #ifndef PYSTREAMS_CORE_THREAD_H
@@ -16,7 +16,8 @@
 
 #include <pthread.h>
 
-/* The first and the last are core's, the others its caller's. */
+/* PS_THREAD_MEMORY and PS_THREAD_OWN belong to core, the others to its
+ * caller. */
 enum ps_thread_word {
     PS_THREAD_MEMORY,
     PS_THREAD_CURRENTS,
@@ -30,7 +31,8 @@ enum ps_thread_word {
 
 extern pthread_key_t ps_thread_keys[PS_THREAD_WORDS];
 
-/* Call before all else, with no other thread in here; again after a failure.
+/* Call before anything else, while no other thread uses core; again after a
+ * failure.
  * PS_ERROR_OUT_OF_MEMORY: other libraries have used up the keys. */
 ps_status ps_thread_init(void);
 

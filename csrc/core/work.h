@@ -1,6 +1,7 @@
 /* Work on streams: the optional members of the contract, for a stream of this
  * process.  PS_ERROR_NOT_SUPPORTED if the backend lacks the member,
- * PS_ERROR_FOREIGN for a stream of an ancestor.  Blocking is the member's. */
+ * PS_ERROR_FOREIGN for a stream of an ancestor.  Each blocks as the member
+ * does. */
 #ifndef PYSTREAMS_CORE_WORK_H
 #define PYSTREAMS_CORE_WORK_H
 
