@@ -125,8 +125,8 @@ cuda_scope_leave(struct cuda_scope scope)
                }))
 
 /* For the driver's functions that take a stream or an event and nothing else
- * of a context: the handle tells the context, unless it is that of a default
- * stream, 0 to 2. */
+ * of a context: the handle identifies the context, unless it is that of a
+ * default stream, 0 to 2. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \

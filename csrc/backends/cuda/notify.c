@@ -116,7 +116,8 @@ relay_notify(int device, ps_handle event, struct ps_notification *notification)
     return status;
 }
 
-/* *done: the work is done already, and the caller calls the notification. */
+/* Sets *done if the work is done already; then the caller calls the
+ * notification. */
 static ps_status
 event_notify(int device, ps_handle event, struct ps_notification *notification,
              bool *done)

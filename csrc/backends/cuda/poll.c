@@ -1,4 +1,4 @@
-/* Completions and their pollers; poll.h says why there are any. */
+/* Completions and their pollers; poll.h explains why they are needed. */
 #include "poll.h"
 
 #include <cuda_runtime_api.h>

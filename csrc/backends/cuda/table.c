@@ -295,7 +295,7 @@ cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
     ps_status status =
         ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
 #ifdef PS_COMPUTE_SANITIZER
-    /* The tool takes a wait for an order, but not a query. */
+    /* The tool sees an order in a wait, but not in a query. */
     if (status == PS_SUCCESS) {
         cuda_driver.event_synchronize((CUevent)event);
     }

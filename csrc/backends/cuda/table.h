@@ -35,8 +35,8 @@ ps_status cuda_event_share(ps_handle event);
  * and an event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
-/* The program destroys the event.  True if the backend destroys it later;
- * otherwise the caller does. */
+/* Call when the program destroys the event.  If true, the backend destroys it
+ * later; otherwise the caller does so now. */
 bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- gate.c ---- */

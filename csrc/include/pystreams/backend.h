@@ -31,9 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a table of your own gets in.  An extension module, compiled with the
- * folder that pystreams.get_include() returns, hands the address over in a
- * capsule of this name when it is imported:
+/* How to register a table.  An extension module, compiled with the folder that
+ * pystreams.get_include() returns, passes the table's address in a capsule of
+ * this name when it is imported:
  *
  *     PyObject *capsule =
  *         PyCapsule_New((void *)&table, PS_CAPSULE_NAME, NULL);
@@ -43,9 +43,9 @@
  * The table must stay unchanged until the process ends. */
 #define PS_CAPSULE_NAME "pystreams.backend"
 
-/* A status has cudaError_t's numbering on every backend, and one meaning:
- * PS_ERROR_NOT_READY is work that is pending, PS_ERROR_TIMED_OUT a wait that
- * was given up, PS_ERROR_QUEUE_FULL work that was not queued. */
+/* Statuses have cudaError_t's numbering on every backend, and each has one
+ * meaning: PS_ERROR_NOT_READY: work is pending; PS_ERROR_TIMED_OUT: a wait has
+ * reached its limit; PS_ERROR_QUEUE_FULL: work was not queued. */
 typedef int ps_status;
 enum {
     PS_SUCCESS = 0,
@@ -156,12 +156,12 @@ enum ps_capture_mode {
 /* Flags of a backend; a combination by |. */
 enum {
     /* A forked child starts with idle devices and may use the backend.
-     * Without it, a child of a process that used the backend is refused. */
+     * Without it, a child of a process that used the backend may not. */
     PS_BACKEND_FORKABLE = 1,
     /* The devices only stand in for those of this device type. */
     PS_BACKEND_EMULATED = 2,
-    /* Other libraries in the process use the devices too, and may block any
-     * call until a callback of theirs has run, which needs the GIL.  So the
+    /* Other libraries in the process use the devices too.  They may block any
+     * call until one of their callbacks, which needs the GIL, has run.  So the
      * thread state is detached in all members but status_name, status_text,
      * device_current, device_restore, event_query, event_elapsed and
      * gate_open. */
@@ -238,7 +238,7 @@ struct ps_backend {
 
     /* Optional; if NULL, device_set is called and must do the same.
      * Make previous current again, as it was before a device_set.  Answers,
-     * and initializes nothing: a device that had never been used stays so. */
+     * and initializes nothing: an unused device stays unused. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
@@ -324,7 +324,7 @@ struct ps_backend {
     ps_status (*event_create)(const struct ps_backend *backend, int device,
                               unsigned flags, ps_handle *event);
 
-    /* Give the event up.  Records and waits already queued are unaffected.
+    /* Destroy the event.  Records and waits already queued are unaffected.
      * May block. */
     ps_status (*event_destroy)(const struct ps_backend *backend, int device,
                                ps_handle event);
@@ -403,7 +403,7 @@ struct ps_backend {
     ps_status (*pinned_allocate)(const struct ps_backend *backend, int device,
                                  size_t nbytes, void **data);
 
-    /* No queued work uses it any more.  May block. */
+    /* Free it.  No queued work uses it any more.  May block. */
     ps_status (*pinned_free)(const struct ps_backend *backend, int device,
                              void *data);
 
@@ -500,7 +500,7 @@ struct ps_backend {
      * and reached never runs; nor does it once shutdown has begun.
      *
      * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED on a stream that is being
-     * captured, or by a driver that has no gates. */
+     * captured, or if the driver has no gates. */
     ps_status (*stream_gate)(const struct ps_backend *backend, int device,
                              ps_handle stream,
                              ps_notification_function reached, void *argument,
