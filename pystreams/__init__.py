@@ -41,15 +41,12 @@ from ._C import (
     OutOfMemoryError,
     Stream,
     device,
+    empty,
     from_dlpack,
     register_backend,
 )
 from ._version import __version__
 from ._waiting import as_completed, wait
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ._C import _Device, _StreamLike
 
 __all__ = [
     "AcceleratorError",
@@ -72,23 +69,6 @@ __all__ = [
 ]
 
 _EXIT_DEADLINE = 5.0
-
-
-def empty(
-    nbytes: int,
-    *,
-    device: _Device = None,
-    stream: _StreamLike | None = None,
-    pin_memory: bool = False,
-) -> Buffer:
-    """Return nbytes of uninitialized memory that streams order.
-
-    Device memory is allocated in the order of the stream, by default the
-    device's current one; pinned memory is host memory.  May block.  Raises
-    ValueError for a negative size or a stream of another device,
-    OutOfMemoryError if there is not enough memory.
-    """
-    return Buffer(nbytes, device=device, stream=stream, pin_memory=pin_memory)
 
 
 def get_include() -> str:

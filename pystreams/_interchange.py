@@ -53,7 +53,11 @@ def read_array_interface(
             f"{_WHAT} must be a dict, got {type(interface).__name__}"
         )
     # To read an entry may run the producer's code, which may change it.
-    get = interface.copy().get
+    entries = interface.copy()
+    for name in ("version", "data", "shape", "typestr"):
+        if name not in entries:
+            raise ValueError(f"{_WHAT} lacks '{name}'")
+    get = entries.get
     version, data = get("version"), get("data")
     if not isinstance(version, int) or not 0 <= version <= 3:
         raise ValueError(

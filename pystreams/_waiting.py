@@ -47,18 +47,21 @@ class DoneAndNotDone(tuple["set[_W]", "set[_W]"], Generic[_W]):
         return f"DoneAndNotDone(done={self.done}, not_done={self.not_done})"
 
 
-def _check(objects: Iterable[_W]) -> list[_W]:
+def _check(function: str, objects: Iterable[_W]) -> list[_W]:
     """Return the objects, each once; TypeError for one of another type."""
     from concurrent.futures import Future
 
-    found = list(dict.fromkeys(objects))
+    expected = (
+        f"{function}() expects an iterable of Streams, Events and Futures for "
+        "objects, but "
+    )
+    if not hasattr(objects, "__iter__"):
+        raise TypeError(f"{expected}got {type(objects).__name__}")
+    found = list(objects)
     for obj in found:
         if not isinstance(obj, (_C.Stream, _C.Event, Future)):
-            raise TypeError(
-                "expected Streams, Events and Futures, "
-                f"but got {type(obj).__name__}"
-            )
-    return found
+            raise TypeError(f"{expected}it has {type(obj).__name__}")
+    return list(dict.fromkeys(found))
 
 
 def _failed(obj: _Waitable) -> bool:
@@ -190,7 +193,7 @@ def wait(
         "FIRST_EXCEPTION",
     ):
         raise ValueError(f"Invalid return condition: {return_when!r}")
-    found = _check(objects)
+    found = _check("wait", objects)
     deadline = _deadline("wait", timeout)
     done: set[_W] = set()
     if timeout is not None and timeout <= 0:
@@ -224,7 +227,7 @@ class as_completed(Generic[_W]):
     def __init__(
         self, objects: Iterable[_W], timeout: float | None = None
     ) -> None:
-        self._objects = _check(objects)
+        self._objects = _check("as_completed", objects)
         self._deadline = _deadline("as_completed", timeout)
 
     def _late(self, left: int) -> TimeoutError:

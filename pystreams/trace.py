@@ -109,12 +109,20 @@ def subscribe(
     fn runs on the thread of the operation, before or after it as Record says,
     perhaps on several threads at once.  An Exception that it raises is logged
     to "pystreams.trace" and not propagated.  Lasts until the Subscription is
-    closed.  Raises TypeError if fn is not callable, ValueError for a kind
-    that is not in KINDS.
+    closed.  Raises TypeError if fn is not callable, or if kinds is
+    neither a str nor an iterable, ValueError for a kind that is not in KINDS.
     """
     if not callable(fn):
-        raise TypeError(f"subscribe() expects a callable fn, but got {fn!r}")
+        raise TypeError(
+            "subscribe() expects a callable for fn, but got "
+            f"{type(fn).__name__}"
+        )
     names = (kinds,) if isinstance(kinds, str) else kinds
+    if names is not None and not hasattr(names, "__iter__"):
+        raise TypeError(
+            "subscribe() expects a str, an iterable of str or None for kinds, "
+            f"but got {type(names).__name__}"
+        )
     wanted = 0
     for name in KINDS if names is None else names:
         if name not in KINDS:

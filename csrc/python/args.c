@@ -48,6 +48,11 @@ set_positional(const struct signature *signature, PyObject *const *args,
                Py_ssize_t nargs, PyObject **values)
 {
     if (nargs > signature->positional) {
+        if (signature->positional == 0) {
+            return refuse(PyExc_TypeError,
+                          "%s() takes no positional arguments (%zd given)",
+                          signature->function, nargs);
+        }
         return refuse(
             PyExc_TypeError,
             "%s() takes at most %d positional argument%s (%zd given)",
@@ -203,6 +208,16 @@ truth_argument(PyObject *argument, bool *value)
     int truth = argument != NULL ? PyObject_IsTrue(argument) : 0;
     *value = truth > 0;
     return truth < 0 ? -1 : 0;
+}
+
+int
+switch_argument(const char *function, const char *name, PyObject *argument,
+                bool *value)
+{
+    if (argument != NULL && argument != Py_None && !PyLong_Check(argument)) {
+        return refuse_type(function, "a bool", name, argument);
+    }
+    return truth_argument(argument, value);
 }
 
 int

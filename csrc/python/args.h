@@ -92,6 +92,11 @@ int clamped_argument(const char *function, const char *name,
 /* The truth of an object, false if it was not given; -1 with an exception. */
 int truth_argument(PyObject *argument, bool *value);
 
+/* A switch: a bool or an int; false for None and if it was not given.  -1 with
+ * TypeError. */
+int switch_argument(const char *function, const char *name, PyObject *argument,
+                    bool *value);
+
 /* An int that may be a handle or an address; -1 with an exception. */
 int handle_argument(const char *function, const char *name, PyObject *argument,
                     ps_handle *handle);

@@ -50,12 +50,18 @@ wait_for_producer(struct ps_device *device, struct ps_stream *stream,
 }
 
 static int
-read_extents(PyObject *tuple, int64_t extents[MOST_DIMENSIONS])
+read_extents(const char *name, PyObject *tuple,
+             int64_t extents[MOST_DIMENSIONS])
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
         extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
         if (extents[i] == -1 && PyErr_Occurred()) {
-            return -1;
+            return refuse(PyErr_ExceptionMatches(PyExc_OverflowError)
+                              ? PyExc_ValueError
+                              : PyExc_TypeError,
+                          "the CUDA array interface must have '%s' as a "
+                          "tuple of ints of at most 64 bits, got %R",
+                          name, tuple);
         }
     }
     return 0;
@@ -84,8 +90,8 @@ parse_entries(const char *function, PyObject *entries,
                           &steps, &interface->stream) ||
         handle_argument(function, "the address in __cuda_array_interface__",
                         address, &data) < 0 ||
-        read_extents(sizes, interface->shape) < 0 ||
-        read_extents(steps, interface->strides) < 0) {
+        read_extents("shape", sizes, interface->shape) < 0 ||
+        read_extents("strides", steps, interface->strides) < 0) {
         return -1;
     }
     interface->claim = (struct claim){

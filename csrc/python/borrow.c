@@ -244,7 +244,7 @@ protocol_stream(struct ps_device *device, const char *function,
         device->runtime->backend->device_type != PS_DEVICE_CUDA) {
         handle = 0;
     }
-    return stream_from_handle(device, false, handle, NULL);
+    return stream_from_handle(function, device, false, handle, NULL);
 }
 
 static void

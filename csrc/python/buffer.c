@@ -212,17 +212,18 @@ span_create(struct ps_device *device, struct ps_stream *stream,
 /* The stream to allocate in the order of: the one given, which must be of the
  * device, or the device's current stream.  A new reference. */
 static struct ps_stream *
-allocation_stream(struct ps_device *device, PyObject *argument)
+allocation_stream(const char *function, struct ps_device *device,
+                  PyObject *argument)
 {
     if (argument == NULL) {
         return ps_stream_ref(current_stream_of(device));
     }
-    struct ps_stream *stream = stream_named("Buffer", argument);
+    struct ps_stream *stream = stream_named(function, argument);
     if (stream != NULL && stream->device != device) {
-        PyErr_Format(
-            PyExc_ValueError,
-            "Buffer() expects a stream of %s:%d for stream, but got %R",
-            device->runtime->backend->name, device->index, argument);
+        PyErr_Format(PyExc_ValueError,
+                     "%s() expects a stream of %s:%d for stream, but got %R",
+                     function, device->runtime->backend->name, device->index,
+                     argument);
         stream_release(stream);
         return NULL;
     }
@@ -232,51 +233,49 @@ allocation_stream(struct ps_device *device, PyObject *argument)
 /* The device whose backend pins the memory.  A CPU needs no pinned memory, so
  * "cpu" means the accelerator. */
 static struct ps_device *
-pinning_device(struct ps_device *device)
+pinning_device(const char *function, struct ps_device *device)
 {
     bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    return cpu ? device_argument("Buffer", -1, NULL) : device;
+    return cpu ? device_argument(function, -1, NULL) : device;
 }
 
 static int
-nbytes_argument(PyObject *argument, Py_ssize_t *nbytes)
+nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes)
 {
-    if (int_argument("Buffer", "nbytes", argument, nbytes) < 0) {
+    if (int_argument(function, "nbytes", argument, nbytes) < 0) {
         return -1;
     }
     if (*nbytes < 0) {
         return refuse(
             PyExc_ValueError,
-            "Buffer() expects an int of at least 0 for nbytes, but got %zd",
-            *nbytes);
+            "%s() expects an int of at least 0 for nbytes, but got %zd",
+            function, *nbytes);
     }
     return 0;
 }
 
+/* A Buffer of new memory, for the arguments of `function`. */
 static PyObject *
-Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
+allocate(const char *function, PyObject *const *values)
 {
-    static const struct signature signature = {
-        "Buffer", 1, 1, {"nbytes", "device", "stream", "pin_memory"}};
-    PyObject *values[4];
     Py_ssize_t nbytes;
     bool pinned;
 
-    if (parse_tuple(&signature, args, kwargs, values) < 0 ||
-        truth_argument(values[3], &pinned) < 0 ||
-        nbytes_argument(values[0], &nbytes) < 0) {
+    if (switch_argument(function, "pin_memory", values[3], &pinned) < 0 ||
+        nbytes_argument(function, values[0], &nbytes) < 0) {
         return NULL;
     }
     PyObject *order = values[2] != Py_None ? values[2] : NULL;
     if (pinned && order != NULL) {
         return PyErr_Format(
             PyExc_ValueError,
-            "Buffer() expects None for stream with pin_memory=True: pinned "
-            "memory is not allocated in stream order");
+            "%s() expects None for stream with pin_memory=True: pinned "
+            "memory is not allocated in stream order",
+            function);
     }
-    struct ps_device *device = device_argument("Buffer", -1, values[1]);
+    struct ps_device *device = device_argument(function, -1, values[1]);
     if (device != NULL && pinned) {
-        device = pinning_device(device);
+        device = pinning_device(function, device);
     }
     if (device == NULL) {
         return NULL;
@@ -287,7 +286,7 @@ Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
     }
     struct ps_stream *stream = NULL;
     if (!pinned) {
-        stream = allocation_stream(device, order);
+        stream = allocation_stream(function, device, order);
         if (stream == NULL) {
             return NULL;
         }
@@ -297,6 +296,41 @@ Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
     stream_release(stream);
     return result == 0 ? buffer_wrap(&span) : NULL;
 }
+
+static PyObject *
+Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
+{
+    static const struct signature signature = {
+        "Buffer", 1, 1, {"nbytes", "device", "stream", "pin_memory"}};
+    PyObject *values[4];
+    return parse_tuple(&signature, args, kwargs, values) == 0
+               ? allocate("Buffer", values)
+               : NULL;
+}
+
+static PyObject *
+empty(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
+      PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "empty", 1, 1, {"nbytes", "device", "stream", "pin_memory"}};
+    PyObject *values[4];
+    return parse_arguments(&signature, args, nargs, kwnames, values) == 0
+               ? allocate("empty", values)
+               : NULL;
+}
+
+PyMethodDef buffer_functions[] = {
+    FUNCTION("empty", empty, METH_FASTCALL | METH_KEYWORDS,
+             "nbytes, *, device=None, stream=None, pin_memory=False",
+             "Return nbytes of uninitialized memory that streams order.\n\n"
+             "Device memory is allocated in the order of the stream, by "
+             "default the device's current\none; pinned memory is host "
+             "memory.  May block.  Raises ValueError for a negative "
+             "size\nor a stream of another device, OutOfMemoryError if there "
+             "is not enough memory."),
+    {NULL},
+};
 
 static void
 Buffer_dealloc(PyObject *op)

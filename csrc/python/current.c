@@ -164,7 +164,7 @@ struct ps_stream *
 current_stream_at(int type)
 {
     struct device_name name = {type, -1};
-    struct ps_device *device = device_at(name);
+    struct ps_device *device = device_at("current_stream", name);
     return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
 }
 

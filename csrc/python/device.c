@@ -249,14 +249,18 @@ device_name_argument(const char *function, const char *parameter, int type,
 }
 
 __attribute__((cold)) static struct ps_device *
-raise_choice(struct ps_runtime *runtime, int index, ps_status status)
+raise_choice(const char *function, struct ps_runtime *runtime, int index,
+             ps_status status)
 {
-    int count = atomic_load(&runtime->device_count);
-    char operation[96];
+    const char *name = runtime->backend->name;
+    int last = atomic_load(&runtime->device_count) - 1;
+    char operation[128], range[48] = "";
+    if (last > 0) {
+        snprintf(range, sizeof(range), " to %.29s:%d", name, last);
+    }
     snprintf(operation, sizeof(operation),
-             "choosing %s:%d, where there %s %d device%s,",
-             runtime->backend->name, index, count == 1 ? "is" : "are", count,
-             count == 1 ? "" : "s");
+             "%.32s() of %.29s:%d, where there is only %.29s:0%s,", function,
+             name, index, name, range);
     raise_status(runtime,
                  index < 0 ? "asking for the current device" : operation,
                  status);
@@ -264,7 +268,7 @@ raise_choice(struct ps_runtime *runtime, int index, ps_status status)
 }
 
 struct ps_device *
-device_at(struct device_name name)
+device_at(const char *function, struct device_name name)
 {
     struct ps_device *device;
     struct ps_runtime *runtime = use_runtime(name.type);
@@ -274,8 +278,9 @@ device_at(struct device_name name)
     ps_status status = name.index < 0
                            ? ps_runtime_current_device(runtime, &device)
                            : ps_runtime_device(runtime, name.index, &device);
-    return status == PS_SUCCESS ? device
-                                : raise_choice(runtime, name.index, status);
+    return status == PS_SUCCESS
+               ? device
+               : raise_choice(function, runtime, name.index, status);
 }
 
 struct ps_device *
@@ -286,7 +291,7 @@ device_argument(const char *function, int type, PyObject *argument)
         device_name_argument(function, "device", type, argument, &name) < 0) {
         return NULL;
     }
-    return device_at(name);
+    return device_at(function, name);
 }
 
 struct ps_device *

@@ -30,9 +30,9 @@ device_argument(const char *function, int type, PyObject *argument);
 int device_name_argument(const char *function, const char *parameter, int type,
                          PyObject *argument, struct device_name *name);
 
-/* The device of a type and an index, -1 for the current one; NULL with an
- * exception. */
-struct ps_device *device_at(struct device_name name);
+/* The device of a type and an index, -1 for the current one, for a call of the
+ * function; NULL with an exception. */
+struct ps_device *device_at(const char *function, struct device_name name);
 
 /* The index of a device; -1 with an exception. */
 int index_argument(const char *function, const char *name, PyObject *argument,

@@ -46,7 +46,7 @@ exchange(struct device_name name, int *previous)
     if (name.index < 0) {
         return 0;
     }
-    struct ps_device *device = device_at(name);
+    struct ps_device *device = device_at("device", name);
     if (device == NULL) {
         return -1;
     }
@@ -61,7 +61,7 @@ restore(struct device_name name)
     if (name.index < 0) {
         Py_RETURN_NONE;
     }
-    struct ps_device *device = device_at(name);
+    struct ps_device *device = device_at("device", name);
     if (device == NULL) {
         return NULL;
     }

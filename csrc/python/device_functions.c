@@ -135,7 +135,7 @@ device_index(PyObject *Py_UNUSED(module), PyObject *args)
                             "index or an integer, but got:%S",
                             argument);
     }
-    struct ps_device *device = device_at(name);
+    struct ps_device *device = device_at(function, name);
     return device != NULL ? PyLong_FromLong(device->index) : NULL;
 }
 
@@ -211,7 +211,7 @@ can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
         device != NULL &&
                 device_name_argument("can_device_access_peer", "peer_device",
                                      type, second, &name) == 0
-            ? device_at(name)
+            ? device_at("can_device_access_peer", name)
             : NULL;
     if (peer == NULL) {
         return NULL;

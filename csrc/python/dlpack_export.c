@@ -193,7 +193,8 @@ static int
 copy_span(struct span *span, bool to_host)
 {
     struct device_name cpu = {.type = PS_DEVICE_CPU, .index = -1};
-    struct ps_device *device = to_host ? device_at(cpu) : span->block->device;
+    struct ps_device *device =
+        to_host ? device_at("__dlpack__", cpu) : span->block->device;
     if (device == NULL) {
         return -1;
     }
@@ -282,8 +283,8 @@ parse_request(struct span *span, PyObject *const *values,
             0) {
         return -1;
     }
-    int wanted = copy == Py_None ? 0 : PyObject_IsTrue(copy);
-    if (wanted < 0) {
+    bool wanted;
+    if (switch_argument("__dlpack__", "copy", copy, &wanted) < 0) {
         return -1;
     }
     request->copy = wanted || request->to_host;

@@ -158,7 +158,7 @@ find_place(long type, long id, struct ps_device **device)
                       "memory of DLPack device type %ld is not supported",
                       type);
     }
-    *device = device_at(name);
+    *device = device_at("from_dlpack", name);
     return *device != NULL ? 0 : -1;
 }
 
@@ -176,7 +176,7 @@ home_of(const struct dlpack_tensor *tensor)
         name.type = usable ? PS_DEVICE_CUDA : PS_DEVICE_CPU;
         name.index = -1;
     }
-    return device_at(name);
+    return device_at("from_dlpack", name);
 }
 
 /* -1 with an exception unless the tensor is on the device that its producer
@@ -359,9 +359,15 @@ dlpack_hold(PyObject *object, struct ps_device *host_device,
 }
 
 static PyObject *
-from_dlpack(PyObject *Py_UNUSED(module), PyObject *object)
+from_dlpack(PyObject *Py_UNUSED(module), PyObject *const *args,
+            Py_ssize_t nargs, PyObject *kwnames)
 {
     struct span span;
+    PyObject *object;
+    if (parse_required("from_dlpack", "obj", args, nargs, kwnames, &object) <
+        0) {
+        return NULL;
+    }
     int found = dlpack_hold(object, NULL, NULL, &span);
     if (found == 0) {
         raise_expected("from_dlpack",
@@ -373,7 +379,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *object)
 }
 
 PyMethodDef dlpack_functions[] = {
-    FUNCTION("from_dlpack", from_dlpack, METH_O, "obj, /",
+    FUNCTION("from_dlpack", from_dlpack, METH_FASTCALL | METH_KEYWORDS, "obj",
              "Return a Buffer for the memory of another library's tensor, "
              "without a copy.\n\n"
              "obj has __dlpack__ and __dlpack_device__, as arrays of NumPy, "

@@ -130,7 +130,7 @@ construct(PyTypeObject *type, PyObject **values)
     struct ps_runtime *runtime = use_runtime(name.type);
     struct ps_device *home = NULL;
     if (runtime == NULL ||
-        (name.index >= 0 && (home = device_at(name)) == NULL)) {
+        (name.index >= 0 && (home = device_at("Event", name)) == NULL)) {
         return NULL;
     }
     if (decide && runtime->backend->event_elapsed != NULL &&
@@ -454,7 +454,7 @@ export_handle(PyObject *self)
     }
     if (device == NULL) {
         struct device_name name = {event->runtime->backend->device_type, -1};
-        device = device_at(name);
+        device = device_at("ipc_handle", name);
     }
     if (device == NULL) {
         return NULL;
@@ -496,8 +496,9 @@ raise_not_opened(struct ps_device *device, ps_status status)
     case PS_ERROR_INVALID_VALUE:
         return PyErr_Format(
             PyExc_ValueError,
-            "from_ipc_handle: expected the handle of a %s event that lives, "
-            "whole and as ipc_handle() gave it; got %d bytes that name none",
+            "from_ipc_handle() expects the handle of a live %s event for "
+            "handle, as its ipc_handle() returned it; these %d bytes are not "
+            "one",
             name, PS_IPC_HANDLE_BYTES);
     case PS_ERROR_INVALID_DEVICE:
         return PyErr_Format(PyExc_ValueError,

@@ -65,8 +65,8 @@ check_device(struct ps_device *actual, ps_handle handle,
 }
 
 struct ps_stream *
-stream_from_handle(struct ps_device *device, bool strict, ps_handle handle,
-                   PyObject *owner)
+stream_from_handle(const char *function, struct ps_device *device, bool strict,
+                   ps_handle handle, PyObject *owner)
 {
     struct ps_device *actual = device;
     struct ps_stream *stream;
@@ -88,7 +88,11 @@ stream_from_handle(struct ps_device *device, bool strict, ps_handle handle,
                                 owner != NULL ? release_owner : NULL, &stream);
     }
     if (status != PS_SUCCESS) {
-        raise_status(device->runtime, "wrapping a stream handle", status);
+        char operation[96];
+        snprintf(operation, sizeof(operation),
+                 "%.32s() of the stream handle %s", function,
+                 handle_text(handle).chars);
+        raise_status(device->runtime, operation, status);
         return NULL;
     }
     Py_XINCREF(owner);
@@ -158,15 +162,16 @@ foreign_stream(const char *function, PyObject *object)
                        "stream", object);
     }
     struct device_name cuda = {PS_DEVICE_CUDA, -1};
-    struct ps_device *device = found > 0 ? device_at(cuda) : NULL;
-    return device != NULL ? stream_from_handle(device, false, handle, object)
-                          : NULL;
+    struct ps_device *device = found > 0 ? device_at(function, cuda) : NULL;
+    return device != NULL
+               ? stream_from_handle(function, device, false, handle, object)
+               : NULL;
 }
 
 /* A new reference to the stream of a Stream of this package, which must be on
  * the device that the argument names. */
 static struct ps_stream *
-share(PyObject *source, PyObject *argument)
+share(const char *function, PyObject *source, PyObject *argument)
 {
     struct ps_stream *stream = stream_share(source);
     if (stream == NULL) {
@@ -175,7 +180,7 @@ share(PyObject *source, PyObject *argument)
     struct ps_device *device = stream->device;
     if (argument != NULL && argument != Py_None) {
         device = device_argument(
-            "ExternalStream", device->runtime->backend->device_type, argument);
+            function, device->runtime->backend->device_type, argument);
     }
     if (device == NULL ||
         check_device(stream->device, stream->handle, device) < 0) {
@@ -188,47 +193,46 @@ share(PyObject *source, PyObject *argument)
 /* The handle that an ExternalStream is given, by itself or by an object that
  * owns the stream; -1 with an exception. */
 static int
-external_handle(const char *name, PyObject *source, ps_handle *handle)
+external_handle(const char *function, const char *name, PyObject *source,
+                ps_handle *handle)
 {
     if (PyLong_Check(source)) {
-        return handle_argument("ExternalStream", name, source, handle);
+        return handle_argument(function, name, source, handle);
     }
-    int found = cuda_stream_protocol("ExternalStream", source, handle);
+    int found = cuda_stream_protocol(function, source, handle);
     if (found == 0) {
-        raise_expected("ExternalStream",
-                       "an int or an object with __cuda_stream__", name,
-                       source);
+        raise_expected(function, "an int or an object with __cuda_stream__",
+                       name, source);
     }
     return found == 1 ? 0 : -1;
 }
 
 /* A stream for a handle or for another library's object. */
 static struct ps_stream *
-adopt(const char *name, PyObject *source, PyObject *argument, int device_type)
+adopt(const char *function, const char *name, PyObject *source,
+      PyObject *argument, int device_type)
 {
     PyObject *owner = PyLong_Check(source) ? NULL : source;
     bool strict = argument != NULL && argument != Py_None;
     ps_handle handle;
-    if (external_handle(name, source, &handle) < 0) {
+    if (external_handle(function, name, source, &handle) < 0) {
         return NULL;
     }
     struct ps_device *device = device_argument(
-        "ExternalStream", owner != NULL ? PS_DEVICE_CUDA : device_type,
-        argument);
-    return device != NULL ? stream_from_handle(device, strict, handle, owner)
-                          : NULL;
+        function, owner != NULL ? PS_DEVICE_CUDA : device_type, argument);
+    return device != NULL
+               ? stream_from_handle(function, device, strict, handle, owner)
+               : NULL;
 }
 
-/* A constructor whose first parameter has the name; device_type as in
- * device_argument. */
+/* An object for a function's arguments; device_type as in device_argument. */
 static PyObject *
-construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
-          const char *name, int device_type)
+construct(PyTypeObject *type, const struct signature *signature,
+          PyObject *args, PyObject *kwargs, int device_type)
 {
-    const struct signature signature = {
-        "ExternalStream", 1, 2, {name, "device", "priority"}};
-    PyObject *values[3];
-    if (parse_tuple(&signature, args, kwargs, values) < 0) {
+    const char *function = signature->function;
+    PyObject *values[3] = {NULL};
+    if (parse_tuple(signature, args, kwargs, values) < 0) {
         return NULL;
     }
     if (values[2] != NULL) {
@@ -242,23 +246,45 @@ construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
         (device_type < 0 ||
          ((StreamObject *)source)->device->runtime->backend->device_type ==
              device_type);
-    struct ps_stream *stream =
-        ours ? share(source, values[1])
-             : adopt(name, source, values[1], device_type);
+    struct ps_stream *stream = ours ? share(function, source, values[1])
+                                    : adopt(function, signature->names[0],
+                                            source, values[1], device_type);
     return stream != NULL ? stream_wrap(type, stream) : NULL;
 }
 
 static PyObject *
 ExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    return construct(type, args, kwargs, "handle", -1);
+    static const struct signature signature = {
+        "ExternalStream", 1, 2, {"handle", "device", "priority"}};
+    return construct(type, &signature, args, kwargs, -1);
 }
 
 static PyObject *
 CudaExternalStream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    return construct(type, args, kwargs, "stream_ptr", PS_DEVICE_CUDA);
+    static const struct signature signature = {
+        "ExternalStream", 1, 2, {"stream_ptr", "device", "priority"}};
+    return construct(type, &signature, args, kwargs, PS_DEVICE_CUDA);
 }
+
+static PyObject *
+get_stream_from_external(PyObject *Py_UNUSED(module), PyObject *args,
+                         PyObject *kwargs)
+{
+    static const struct signature signature = {
+        "get_stream_from_external", 1, 2, {"data_ptr", "device"}};
+    return construct(module_state.cuda_external_stream_type, &signature, args,
+                     kwargs, PS_DEVICE_CUDA);
+}
+
+PyMethodDef get_stream_from_external_function = FUNCTION(
+    "get_stream_from_external",
+    (PyCFunction)(void (*)(void))get_stream_from_external,
+    METH_VARARGS | METH_KEYWORDS, "data_ptr, device=None",
+    "Return a stream for a cudaStream_t that another library owns.\n\n"
+    "A handle that is not of a live stream cannot be detected, and crashes "
+    "the process when\nit is used.");
 
 /* The owner, if this object alone keeps it alive: the object has the only
  * reference to the stream, and no call is using the stream, which could add a

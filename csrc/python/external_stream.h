@@ -8,9 +8,11 @@
 
 /* A new reference to a stream that owner (may be NULL) owns and that keeps it
  * alive.  Its device is that of the handle if the backend can tell; strict:
- * ValueError if that is not the device given. */
-struct ps_stream *stream_from_handle(struct ps_device *device, bool strict,
-                                     ps_handle handle, PyObject *owner);
+ * ValueError if that is not the device given.  NULL with
+ * an exception, which names the function. */
+struct ps_stream *
+stream_from_handle(const char *function, struct ps_device *device, bool strict,
+                   ps_handle handle, PyObject *owner);
 
 /* A new reference to the stream of an object with __cuda_stream__, which is an
  * argument of the function; NULL with an exception. */

@@ -234,7 +234,16 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (parse_arguments(&signature, args, nargs, kwnames, &argument) < 0) {
         return NULL;
     }
+    if (!PyUnicode_FSConverter(argument, &path)) {
+        return PyErr_ExceptionMatches(PyExc_TypeError)
+                   ? raise_expected("debug_dump",
+                                    "a path (str, bytes or "
+                                    "os.PathLike)",
+                                    "debug_path", argument)
+                   : NULL;
+    }
     if (!atomic_load(&debugging) && !graph_of(self)->keeps) {
+        Py_DECREF(path);
         if (PyErr_WarnEx(PyExc_UserWarning,
                          "CUDA Graphs debug not enabled, set with "
                          "[graph].enable_debug_mode()",
@@ -242,9 +251,6 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             return NULL;
         }
         Py_RETURN_NONE;
-    }
-    if (!PyUnicode_FSConverter(argument, &path)) {
-        return NULL;
     }
     errno = 0;
     WITHOUT_GIL(status =

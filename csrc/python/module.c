@@ -218,6 +218,9 @@ module_exec(PyObject *module)
         add_cuda_function(module, &cuda_default_stream_function,
                           "cuda_default_stream") < 0 ||
         add_cuda_function(module, &cuda_stream_function, "cuda_stream") < 0 ||
+        add_cuda_function(module, &get_stream_from_external_function,
+                          "get_stream_from_external") < 0 ||
+        PyModule_AddFunctions(module, buffer_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0 ||

@@ -238,12 +238,13 @@ stream_from_ids(PyTypeObject *type, PyObject **values)
     struct ps_device *device =
         index_argument("Stream", "device_index", values[DEVICE_INDEX],
                        &name.index) == 0
-            ? device_at(name)
+            ? device_at("Stream", name)
             : NULL;
     if (device == NULL) {
         return NULL;
     }
-    struct ps_stream *stream = stream_from_handle(device, true, handle, NULL);
+    struct ps_stream *stream =
+        stream_from_handle("Stream", device, true, handle, NULL);
     return stream != NULL ? stream_wrap(type, stream) : NULL;
 }
 

@@ -8,7 +8,12 @@ and a negative int mean the calling thread's current device.
 from __future__ import annotations
 
 from .. import _C
-from .._C import AcceleratorError, OutOfMemoryError, StreamContext
+from .._C import (
+    AcceleratorError,
+    OutOfMemoryError,
+    StreamContext,
+    get_stream_from_external,
+)
 from .._C import CudaDevice as device
 from .._C import CudaEvent as Event
 from .._C import CudaExternalStream as ExternalStream
@@ -169,17 +174,6 @@ def set_stream(stream: _StreamLike | None) -> None:
     """
     if stream is not None:
         _set_stream(_C.as_stream("set_stream", stream, _CUDA))
-
-
-def get_stream_from_external(
-    data_ptr: int, device: _Device = None
-) -> ExternalStream:
-    """Return a stream for a cudaStream_t that another library owns.
-
-    A handle that is not of a live stream cannot be detected, and crashes the
-    process when it is used.
-    """
-    return ExternalStream(data_ptr, device)
 
 
 def is_current_stream_capturing() -> bool:
@@ -404,5 +398,10 @@ class CudaError(RuntimeError):
 
 def check_error(res: int) -> None:
     """Raise CudaError unless a cudaError_t is success."""
+    if not hasattr(res, "__index__"):
+        raise TypeError(
+            "check_error() expects an int for res, but got "
+            f"{type(res).__name__}"
+        )
     if res != _cudart.cudaError.success:
         raise CudaError(res)

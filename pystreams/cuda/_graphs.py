@@ -139,7 +139,13 @@ class CUDAGraph(Graph):
     __module__ = "pystreams.cuda"
 
     def __new__(cls, keep_graph: bool = False) -> Self:
-        return super().__new__(cls, _CUDA, keep_graph)
+        # torch accepts None and any int, too.
+        if keep_graph is not None and not isinstance(keep_graph, int):
+            raise TypeError(
+                "CUDAGraph() expects a bool for keep_graph, but got "
+                f"{type(keep_graph).__name__}"
+            )
+        return super().__new__(cls, _CUDA, bool(keep_graph))
 
 
 class graph(_C.GraphContext):
@@ -162,6 +168,12 @@ class graph(_C.GraphContext):
         stream: _StreamLike | None = None,
         capture_error_mode: str = "global",
     ) -> None:
+        for method in ("capture_begin", "capture_end", "reset"):
+            if not callable(getattr(cuda_graph, method, None)):
+                raise TypeError(
+                    "graph() expects a CUDAGraph for cuda_graph, but got "
+                    f"{type(cuda_graph).__name__}"
+                )
         self.capture_stream = (
             Stream() if stream is None else _C.as_stream("graph", stream)
         )

@@ -94,6 +94,188 @@ def test_an_error_names_the_function_that_was_called(cuda):
         pystreams.cuda.set_stream(Stream("cpu"))
 
 
+class _Interface:
+    """An object with a CUDA array interface."""
+
+    def __init__(self, **entries):
+        self.__cuda_array_interface__ = entries
+
+
+_SHAPE = {"version": 3, "data": (0, False), "typestr": "|u1"}
+
+# By the name of a case: the call, and the exception that it raises.
+REFUSED = {
+    "wait(5)": (
+        lambda: pystreams.wait(5),
+        TypeError(
+            "wait() expects an iterable of Streams, Events and Futures for "
+            "objects, but got int"
+        ),
+    ),
+    "as_completed(5)": (
+        lambda: pystreams.as_completed(5),
+        TypeError(
+            "as_completed() expects an iterable of Streams, Events and "
+            "Futures for objects, but got int"
+        ),
+    ),
+    "wait([5])": (
+        lambda: pystreams.wait([Stream("cpu"), 5]),
+        TypeError(
+            "wait() expects an iterable of Streams, Events and Futures for "
+            "objects, but it has int"
+        ),
+    ),
+    "empty('x')": (
+        lambda: pystreams.empty("x"),
+        TypeError("empty() expects an int for nbytes, but got str"),
+    ),
+    "empty(-1)": (
+        lambda: pystreams.empty(-1),
+        ValueError(
+            "empty() expects an int of at least 0 for nbytes, but got -1"
+        ),
+    ),
+    "empty(stream=5)": (
+        lambda: pystreams.empty(9, stream=5),
+        TypeError(
+            "empty() expects a Stream or an object with __cuda_stream__ for "
+            "stream, but got int"
+        ),
+    ),
+    "empty(device=1.5)": (
+        lambda: pystreams.empty(9, device=1.5),
+        TypeError(
+            "empty() expects a device (int, str, device or None) for device, "
+            "but got float"
+        ),
+    ),
+    "empty(pin_memory='x')": (
+        lambda: pystreams.empty(9, pin_memory="x"),
+        TypeError("empty() expects a bool for pin_memory, but got str"),
+    ),
+    "Buffer('x')": (
+        lambda: pystreams.Buffer("x"),
+        TypeError("Buffer() expects an int for nbytes, but got str"),
+    ),
+    "get_stream_from_external('x')": (
+        lambda: pystreams.cuda.get_stream_from_external("x"),
+        TypeError(
+            "get_stream_from_external() expects an int or an object with "
+            "__cuda_stream__ for data_ptr, but got str"
+        ),
+    ),
+    "subscribe(5)": (
+        lambda: pystreams.trace.subscribe(5),
+        TypeError("subscribe() expects a callable for fn, but got int"),
+    ),
+    "subscribe(kinds=5)": (
+        lambda: pystreams.trace.subscribe(print, kinds=5),
+        TypeError(
+            "subscribe() expects a str, an iterable of str or None for kinds, "
+            "but got int"
+        ),
+    ),
+    "graph(5)": (
+        lambda: pystreams.cuda.graph(5),
+        TypeError("graph() expects a CUDAGraph for cuda_graph, but got int"),
+    ),
+    "CUDAGraph('x')": (
+        lambda: pystreams.cuda.CUDAGraph("x"),
+        TypeError("CUDAGraph() expects a bool for keep_graph, but got str"),
+    ),
+    "debug_dump(5)": (
+        lambda: pystreams.cuda.CUDAGraph().debug_dump(5),
+        TypeError(
+            "debug_dump() expects a path (str, bytes or os.PathLike) for "
+            "debug_path, but got int"
+        ),
+    ),
+    "check_error('x')": (
+        lambda: pystreams.cuda.check_error("x"),
+        TypeError("check_error() expects an int for res, but got str"),
+    ),
+    "from_dlpack(device='x')": (
+        lambda: pystreams.from_dlpack(
+            pystreams.empty(1, device="cpu"), device="x"
+        ),
+        TypeError("from_dlpack() got an unexpected keyword argument 'device'"),
+    ),
+    "__dlpack__(1)": (
+        lambda: pystreams.empty(1, device="cpu").__dlpack__(1),
+        TypeError("__dlpack__() takes no positional arguments (1 given)"),
+    ),
+    "__dlpack__(copy='x')": (
+        lambda: pystreams.empty(1, device="cpu").__dlpack__(copy="x"),
+        TypeError("__dlpack__() expects a bool for copy, but got str"),
+    ),
+    "array interface {}": (
+        lambda: pystreams.empty(1).copy_(_Interface()),
+        ValueError("the CUDA array interface lacks 'version'"),
+    ),
+    "array interface without a shape": (
+        lambda: pystreams.empty(1).copy_(_Interface(**_SHAPE)),
+        ValueError("the CUDA array interface lacks 'shape'"),
+    ),
+    "array interface of a huge extent": (
+        lambda: pystreams.empty(1).copy_(_Interface(**_SHAPE, shape=(2**70,))),
+        ValueError(
+            "the CUDA array interface must have 'shape' as a tuple of ints of "
+            f"at most 64 bits, got ({2**70},)"
+        ),
+    ),
+    "array interface of another extent": (
+        lambda: pystreams.empty(1).copy_(_Interface(**_SHAPE, shape=("x",))),
+        TypeError(
+            "the CUDA array interface must have 'shape' as a tuple of ints of "
+            "at most 64 bits, got ('x',)"
+        ),
+    ),
+    "from_ipc_handle(zeros)": (
+        lambda: pystreams.cuda.Event.from_ipc_handle(0, bytes(64)),
+        ValueError(
+            "from_ipc_handle() expects the handle of a live cuda event for "
+            "handle, as its ipc_handle() returned it; these 64 bytes are not "
+            "one"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_error_names_the_function_and_the_parameter(cuda, case):
+    call, expected = REFUSED[case]
+    before = cuda.currents()
+    with pytest.raises(type(expected)) as caught:
+        call()
+    assert str(caught.value) == str(expected)
+    assert cuda.currents() == before
+
+
+def test_a_device_that_is_not_there_is_named_with_those_that_are(cuda):
+    last = cuda.count - 1
+    range_text = "cuda:0" + (f" to cuda:{last}" if last else "")
+    for name, call in (
+        ("Stream", Stream),
+        ("Event", Event),
+        ("empty", lambda device: pystreams.empty(1, device=device)),
+        ("synchronize", pystreams.cuda.synchronize),
+    ):
+        with pytest.raises(pystreams.AcceleratorError) as caught:
+            call("cuda:99")
+        assert (
+            f"\n{name}() of cuda:99, where there is only {range_text}, failed "
+        ) in str(caught.value)
+
+
+def test_an_unknown_stream_handle_is_named(engine):
+    with pytest.raises(pystreams.AcceleratorError) as caught:
+        pystreams.ExternalStream(12345, engine.device())
+    assert "\nExternalStream() of the stream handle 0x3039 failed " in str(
+        caught.value
+    )
+
+
 @pytest.mark.usefixtures("unchanged")
 def test_calls(backend):
     device, stream, event = backend.device(), backend.stream(), backend.event()

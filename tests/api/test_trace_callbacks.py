@@ -347,11 +347,11 @@ def test_threads_subscribe_and_close_while_others_trace(backend):
 
 
 BAD = {
-    "no function": ((None,), TypeError, "callable fn, but got None"),
+    "no function": ((None,), TypeError, "callable for fn, but got NoneType"),
     "no function but a kind": (
         ("event_wait", "event_wait"),
         TypeError,
-        "callable fn",
+        "callable for fn",
     ),
     "an unknown kind": ((print, "nothing"), ValueError, "got 'nothing'"),
     "an unknown kind among others": (
@@ -360,7 +360,7 @@ BAD = {
         "got 'event'",
     ),
     "no name": ((print, [3]), ValueError, "got 3"),
-    "nothing iterable": ((print, 3), TypeError, "not iterable"),
+    "nothing iterable": ((print, 3), TypeError, "for kinds, but got int"),
 }
 
 

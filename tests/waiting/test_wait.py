@@ -99,7 +99,7 @@ def test_each_once(trio):
 @pytest.mark.parametrize("bad", [None, 3, "cpu", object], ids=repr)
 def test_what_cannot_be_waited_for(backend, bad):
     for use in (wait, as_completed):
-        with pytest.raises(TypeError, match="expected Streams, Events and"):
+        with pytest.raises(TypeError, match="Streams, Events and Futures for"):
             use([backend.stream(), bad])
     with pytest.raises(TypeError):
         wait(backend.stream())
