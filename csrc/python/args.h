@@ -17,8 +17,8 @@ struct signature {
 };
 
 /* Set values[i] to the argument for names[i], borrowed; NULL if it was not
- * given.  Of a METH_FASTCALL | METH_KEYWORDS function, and of one that gets a
- * tuple and a dict.  -1 with TypeError. */
+ * given.  The first is for METH_FASTCALL | METH_KEYWORDS functions, the second
+ * for functions that get a tuple and a dict.  -1 with TypeError. */
 int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
 int parse_tuple(const struct signature *signature, PyObject *args,
@@ -41,7 +41,7 @@ PyObject *
 call_constructor(const struct constructor *constructor, PyObject *type,
                  PyObject *const *args, size_t nargs, PyObject *kwnames);
 
-/* Of a function with one parameter, which has the name. */
+/* For a function with one parameter, of this name. */
 int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
@@ -105,7 +105,7 @@ int handle_argument(const char *function, const char *name, PyObject *argument,
  * it has none; -1 with NULL and an exception. */
 int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
 
-/* A handle as people read it: "0x7f01". */
+/* A handle as text: "0x7f01". */
 struct handle_text {
     char chars[24];
 };

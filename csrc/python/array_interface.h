@@ -4,8 +4,8 @@
 
 #include "buffer.h"
 
-/* As dlpack_hold, for an object with __cuda_array_interface__; device: the one
- * it is of where the backend cannot tell. */
+/* As dlpack_hold, for an object with __cuda_array_interface__.  device is used
+ * if the backend cannot tell which device has the memory. */
 int array_interface_hold(PyObject *object, struct ps_device *device,
                          struct ps_stream *stream, struct span *span);
 

@@ -4,7 +4,8 @@
 
 #include "module.h"
 
-/* Why a build without the CUDA backend has no CUDA devices. */
+/* The text that explains why a build without the CUDA backend has no CUDA
+ * devices. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
 /* The runtime of a device type; NULL with an exception if no backend is
@@ -15,7 +16,7 @@ struct ps_runtime *find_runtime(long type);
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
 /* As find_runtime, for a runtime that has devices and may be used in this
- * process; NULL with an exception that says why it may not. */
+ * process; NULL with an exception that gives the reason if it may not. */
 struct ps_runtime *use_runtime(int type);
 
 /* The runtime used when no device is given; NULL with an exception. */

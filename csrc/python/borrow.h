@@ -10,7 +10,7 @@
 /* The most dimensions that a producer's array may have, as in NumPy. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer claims about its memory. */
+/* A producer's claim about its memory. */
 struct claim {
     /* The claimant, for messages: "the DLPack tensor". */
     const char *what;

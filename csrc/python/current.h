@@ -20,7 +20,8 @@ PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
  * NULL with an exception. */
 struct ps_stream *current_stream_at(int type);
 
-/* The argument if it is a Stream, else a new one for what stream_named gives.
+/* The argument if it is a Stream, else a new Stream for the result of
+ * stream_named.
  * type: the only device type that it may have; -1 for any. */
 PyObject *as_stream_object(const char *function, int type, PyObject *argument);
 

@@ -61,11 +61,11 @@ PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
  * an exception has reported is not reported again. */
 void report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
                     const char *operation, ps_status status);
-/* Pass the pending exception to sys.unraisablehook, with what was being
- * done. */
+/* Pass the pending exception to sys.unraisablehook, with a description of the
+ * operation. */
 void report_ignored(const char *doing);
 
-/* The pending exception, if any, while other code runs that must not see it.
+/* The pending exception, if any, saved while code runs that must not see it.
  */
 struct saved_exception {
     PyObject *type;

@@ -28,8 +28,8 @@ void future_cancel(PyObject *future);
  * about to release the GIL. */
 void future_mark_settled(void);
 
-/* Called by a thread that has run a callable: while a schedule is explored,
- * run work for threads that cannot. */
+/* Call on a thread that has run a callable: while a schedule is explored, it
+ * runs work for threads that cannot. */
 void future_advance_watched(void);
 
 /* Take the pending exception, of which there must be one, with its

@@ -1,7 +1,7 @@
-/* What every file of the extension module needs: the module's state, its types
- * and functions, and the GIL.  Only the files of this folder include Python.h.
- * Each holds one type or one task, and the header of the same name declares
- * what other files use of it. */
+/* Declarations for every file of the extension module: the module's state, its
+ * types and functions, and the GIL.  Only the files of this folder include
+ * Python.h. Each holds one type or one task, and the header of the same name
+ * declares what other files use of it. */
 #ifndef PYSTREAMS_PYTHON_MODULE_H
 #define PYSTREAMS_PYTHON_MODULE_H
 
@@ -141,6 +141,7 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name);
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
 
+<<<<<<< HEAD
 /* With no GIL a list that reads as empty may still be in use: only the
  * interpreter can tell. */
 static inline void
@@ -157,6 +158,9 @@ clear_weakrefs(PyObject *self, PyObject *list)
 }
 
 /* What every tp_dealloc does last. */
+=======
+/* The last step of every tp_dealloc. */
+>>>>>>> fe77725 (Word the headers of the extension module by field terms)
 static inline void
 object_free(PyObject *self)
 {
@@ -176,7 +180,7 @@ is_finalizing(void)
 #endif
 }
 
-/* ---- What the module consists of ---- */
+/* ---- Parts of the module ---- */
 
 extern PyType_Spec device_spec, device_context_spec, cuda_device_spec;
 extern PyType_Spec stream_spec, external_stream_spec, stream_context_spec;

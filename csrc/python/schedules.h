@@ -24,7 +24,7 @@ poll_schedule(void)
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t timeout_ns);
 
-/* Raise RuntimeError with who waits for whom; always returns NULL. */
+/* Raise RuntimeError that lists the waits; always returns NULL. */
 PyObject *raise_deadlock(const char *operation);
 
 #endif

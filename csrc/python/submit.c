@@ -161,8 +161,8 @@ take_locked(void)
         queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
-            /* A thread that has not posted yet will wake a waiter for its own
-             * callable. */
+            /* The queue is empty, so no hint is needed.  A
+             * callable that is appended later posts its own. */
             while (sem_trywait(&queue.hints) == 0) {
             }
         }

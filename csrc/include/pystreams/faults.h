@@ -1,5 +1,5 @@
-/* Fault injection, with which tests make a device's work fail.  Programs do not
- * need it.  A backend that offers it registers a second capsule with its
+/* Fault injection, with which tests make a device's work fail.  Programs do
+ * not need it.  A backend that offers it registers a second capsule with its
  * first one,
  *
  *     PyObject_CallMethod(pystreams, "register_backend", "NN", capsule,
