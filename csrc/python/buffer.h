@@ -13,16 +13,9 @@ typedef struct {
     /* The first byte, within the block. */
     char *data;
     Py_ssize_t nbytes;
-<<<<<<< HEAD
     /* The views that the buffer protocol has handed out and not got back: the
      * Buffer cannot be closed. */
     Py_ssize_t exports;
-=======
-    /* The number of exported views that are not released yet. */
-    Py_ssize_t exports;
-    /* Whether the view created next will only be read. */
-    bool reading;
->>>>>>> fe77725 (Word the headers of the extension module by field terms)
     PyObject *weakrefs;
 } BufferObject;
 
@@ -53,12 +46,6 @@ span_release(struct span *span)
     block_release(span->block);
 }
 
-<<<<<<< HEAD
-=======
-/* -1 with an exception if it is closed, or was created before a fork. */
-int buffer_check_usable(PyObject *buffer);
-
->>>>>>> fe77725 (Word the headers of the extension module by field terms)
 /* A new Buffer for the span, which is released on failure. */
 PyObject *buffer_wrap(struct span *span);
 

@@ -141,7 +141,6 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name);
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
 
-<<<<<<< HEAD
 /* With no GIL a list that reads as empty may still be in use: only the
  * interpreter can tell. */
 static inline void
@@ -158,9 +157,6 @@ clear_weakrefs(PyObject *self, PyObject *list)
 }
 
 /* What every tp_dealloc does last. */
-=======
-/* The last step of every tp_dealloc. */
->>>>>>> fe77725 (Word the headers of the extension module by field terms)
 static inline void
 object_free(PyObject *self)
 {

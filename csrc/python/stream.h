@@ -24,13 +24,8 @@ typedef struct {
     /* Those of the stream, which the object outlives. */
     struct ps_device *device;
     ps_handle handle;
-<<<<<<< HEAD
     /* The number of calls that are using the stream, and STREAM_CLOSED. */
     use_count uses;
-=======
-    /* The number of calls that are using the stream. */
-    unsigned uses;
->>>>>>> fe77725 (Word the headers of the extension module by field terms)
     PyObject *weakrefs;
 } StreamObject;
 
@@ -80,15 +75,11 @@ stream_use_parsed(const char *method, int type, PyObject *const *args,
 
 void stream_use_end(struct stream_use *use);
 
-<<<<<<< HEAD
 /* A new reference to the stream of an open Stream; NULL with ValueError if it
  * is closed. */
 struct ps_stream *stream_share(PyObject *stream);
 
 /* A new reference to the stream that stream_use_named gives; NULL with an
-=======
-/* A new reference to the stream that stream_use_named would use; NULL with an
->>>>>>> fe77725 (Word the headers of the extension module by field terms)
  * exception. */
 struct ps_stream *stream_named(const char *function, PyObject *argument);
 
