@@ -86,4 +86,4 @@ def _shutdown() -> None:
 
 
 atexit.register(_shutdown)
-_settings.warn_of_unknown_variables()
+_settings.warn_of_variables()

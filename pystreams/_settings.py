@@ -6,14 +6,18 @@ import os
 
 from . import _C
 
-# Every environment variable of programs, of builds and of the tests.
-VARIABLES = {
+# The environment variables of programs.
+RUN_TIME = {
     "PYSTREAMS_ACCELERATOR",
     "PYSTREAMS_CPU_DEVICES",
     "PYSTREAMS_EMULATE_CUDA",
     "PYSTREAMS_EMULATE_MEMORY",
     "PYSTREAMS_RACES",
     "PYSTREAMS_SCHEDULE",
+}
+
+# And those of builds and of the tests.
+VARIABLES = RUN_TIME | {
     "PYSTREAMS_CUDA",
     "PYSTREAMS_DEBUG",
     "PYSTREAMS_SANITIZE",
@@ -96,16 +100,34 @@ def explore_a_schedule() -> None:
         raise ValueError(f"PYSTREAMS_SCHEDULE: {error}") from None
 
 
-def warn_of_unknown_variables() -> None:
+def warn_of_variables() -> None:
+    """Warn of variables that have no effect."""
     for name in os.environ:
         if name.startswith("PYSTREAMS_") and name not in VARIABLES:
             import difflib
             import warnings
 
-            (nearest,) = difflib.get_close_matches(name, VARIABLES, 1, 0.0)
+            # All names have the prefix in common.
+            names = {known[10:]: known for known in RUN_TIME}
+            near = difflib.get_close_matches(name[10:], names, 1, 0.6)
+            hint = (
+                "; the variable with the nearest name is " + names[near[0]]
+                if near
+                else ""
+            )
             warnings.warn(
-                f"{name} is set, but means nothing to pystreams; the variable "
-                f"with the nearest name is {nearest}",
+                f"{name} is set, but means nothing to pystreams{hint}",
                 RuntimeWarning,
                 stacklevel=3,
             )
+    if os.environ.get("PYSTREAMS_EMULATE_MEMORY") and not _devices(
+        "PYSTREAMS_EMULATE_CUDA", 0
+    ):
+        import warnings
+
+        warnings.warn(
+            "PYSTREAMS_EMULATE_MEMORY has no effect without "
+            "PYSTREAMS_EMULATE_CUDA, the number of emulated devices",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -91,6 +91,24 @@ find_runtime_by_name(const char *name)
     return NULL;
 }
 
+static void
+raise_unknown_accelerator(const char *name)
+{
+    PyObject *names = PyUnicode_FromString("");
+    for (int i = 0; names != NULL && i < ps_runtime_count(); i++) {
+        Py_SETREF(names,
+                  PyUnicode_FromFormat("%U%s%s", names, i > 0 ? ", " : "",
+                                       ps_runtime_at(i)->backend->name));
+    }
+    if (names != NULL) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "PYSTREAMS_ACCELERATOR names an unknown device type: "
+                     "'%s'; expected one of %U",
+                     name, names);
+        Py_DECREF(names);
+    }
+}
+
 /* The accelerator that the environment asks for; NULL with an exception. */
 static struct ps_runtime *
 forced_runtime(const char *name)
@@ -104,9 +122,7 @@ forced_runtime(const char *name)
         return NULL;
     }
     if (runtime == NULL) {
-        PyErr_Format(
-            PyExc_RuntimeError,
-            "PYSTREAMS_ACCELERATOR names an unknown device type: '%s'", name);
+        raise_unknown_accelerator(name);
         return NULL;
     }
     ps_status status = count_devices(runtime, &count);

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, NoReturn
 
+    from _typeshed import SupportsWrite
+
     from ..races import Redundant
 
 SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30}
@@ -61,10 +63,14 @@ def stream_count(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and whose help is all written."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        # argparse's own ignores OSError.
+        (sys.stdout if file is None else file).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"pystreams: {message}\n")
+        self.exit(2, f"pystreams: {message}; see `{self.prog} --help`\n")
 
 
 def parser() -> Parser:
@@ -138,9 +144,10 @@ def parser() -> Parser:
         help="list the waits that ordered nothing new at the end",
     )
     races.add_argument("script", metavar="SCRIPT.PY")
+    # Some versions of argparse require the rest, which may be empty.
     races.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT"
-    )
+    ).required = False
     return top
 
 
@@ -308,6 +315,14 @@ class Bars:
         return advance
 
 
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Parse the command line; OSError if the help can't be written."""
+    try:
+        return parser().parse_args(arguments)
+    finally:
+        sys.stdout.flush()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     from .demo import DemoError, Mismatch
@@ -320,7 +335,10 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As stderr does, so that any path can be printed.
         sys.stdout.reconfigure(errors="backslashreplace")
-    options = parser().parse_args(arguments)
+    try:
+        options = parse(arguments)
+    except OSError as error:
+        return unwritable(error)
     if options.command == "races":
         return run_program(options)
     try:
@@ -330,11 +348,7 @@ def main(arguments: list[str] | None = None) -> int:
             show_report(options)
         sys.stdout.flush()
     except OSError as error:
-        # Otherwise the interpreter's flush at exit fails, too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return 141
-        return complain(f"the output can't be written: {error.strerror}", 2)
+        return unwritable(error)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
     except Mismatch as error:
@@ -344,6 +358,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (DemoError, RuntimeError) as error:
         return complain(error, 2)
     return 0
+
+
+def unwritable(error: OSError) -> int:
+    """Drop what was not written to stdout, and return the exit code."""
+    # Otherwise the interpreter's flush at exit fails, too.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 141
+    return complain(f"the output can't be written: {error.strerror}", 2)
 
 
 def complain(reason: object, code: int) -> int:

@@ -349,7 +349,8 @@ def read_plainly(
 def find_devices(names: list[str]) -> list[_C.device]:
     """Return the devices that were named, or the accelerator's.
 
-    A type without an index names all devices of the type.
+    A type without an index names all devices of the type.  Each device comes
+    once.
     """
     types = dict(_C.backends())
     if not names:
@@ -360,7 +361,10 @@ def find_devices(names: list[str]) -> list[_C.device]:
         try:
             device = _C.device(name)
         except RuntimeError as error:
-            raise DemoError(f"unknown device {name!r}") from error
+            raise DemoError(
+                f"unknown device {name!r}; expected one of "
+                f"{', '.join(types)}, with or without an index"
+            ) from error
         kind = types.get(device.type, 1 if device.type == "cuda" else None)
         if kind is None:
             raise DemoError(f"no backend serves the device {name!r}")
@@ -378,7 +382,7 @@ def find_devices(names: list[str]) -> list[_C.device]:
             )
     if len({device.type for device in found}) > 1:
         raise DemoError("the devices must be of one type")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def default_streams(devices: int) -> int:

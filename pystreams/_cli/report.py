@@ -120,7 +120,7 @@ def text(report: dict[str, Any]) -> str:
 
 def _accelerator_line(accelerator: dict[str, str | None]) -> str:
     if accelerator["name"] is None:
-        return f"no accelerator: {accelerator['why']}"
+        return "no accelerator"
     return f"accelerator {accelerator['name']}, because {accelerator['why']}"
 
 

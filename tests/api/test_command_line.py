@@ -11,6 +11,7 @@ import pytest
 from places import ROOT
 
 from pystreams import _settings
+from pystreams._cli.demo import DemoError, find_devices
 
 COMMANDS = [[], ["--json"], ["demo", sys.executable], ["demo", "--help"]]
 
@@ -53,7 +54,7 @@ def test_errors_that_nobody_reads(shell, arguments):
     assert done.stdout
 
 
-@pytest.mark.parametrize("arguments", COMMANDS[:3])
+@pytest.mark.parametrize("arguments", COMMANDS)
 def test_output_on_a_full_disk(shell, arguments):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
@@ -98,6 +99,68 @@ print(*(w.message for w in caught), sep="\\n")
         f"{name} is set, but means nothing to pystreams; the variable with "
         f"the nearest name is {nearest}\n"
     )
+
+
+IMPORT = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import pystreams
+print(*(w.message for w in caught), sep="\\n")
+"""
+
+
+def test_a_variable_like_no_other_gets_no_suggestion(run_python):
+    for name in ("PYSTREAMS_FOO", "PYSTREAMS_WERRORS"):
+        done = run_python(IMPORT, env={name: "1"})
+        assert done.stdout == (
+            f"{name} is set, but means nothing to pystreams\n"
+        )
+
+
+def test_emulated_memory_without_emulated_devices(run_python):
+    memory = {"PYSTREAMS_EMULATE_MEMORY": "1GiB"}
+    for devices, said in (("", True), ("0", True), ("1", False)):
+        env = {**memory, "PYSTREAMS_EMULATE_CUDA": devices}
+        done = run_python(IMPORT, env=env)
+        assert (
+            "PYSTREAMS_EMULATE_MEMORY has no effect" in done.stdout
+        ) is said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["races"], "the following arguments are required: SCRIPT.PY; "),
+        (["--no"], "unrecognized arguments: --no; "),
+        (["demo", "--streams", "x"], "argument --streams: "),
+    ],
+)
+def test_a_wrong_option_points_to_the_help(run_python, arguments, message):
+    done = run_python(["-m", "pystreams", *arguments])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"pystreams: {message}")
+    assert done.stderr.endswith(" --help`\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["demo"]])
+def test_an_unknown_accelerator_is_named_once(run_python, arguments):
+    env = {"PYSTREAMS_ACCELERATOR": "tpu", "PYSTREAMS_EMULATE_CUDA": "1"}
+    done = run_python(["-m", "pystreams", *arguments], env=env)
+    assert done.returncode == 2
+    assert "tpu" not in done.stdout
+    assert done.stderr == (
+        "pystreams: PYSTREAMS_ACCELERATOR names an unknown device type: "
+        "'tpu'; expected one of cpu, cuda\n"
+    )
+
+
+def test_devices_of_the_demo():
+    assert find_devices(["cpu:0", "cpu", "cpu:0"]) == find_devices(["cpu"])
+    with pytest.raises(
+        DemoError, match="unknown device 'tpu'; expected .*cpu"
+    ):
+        find_devices(["tpu"])
 
 
 def test_variables_that_are_right(run_python):

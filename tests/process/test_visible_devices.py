@@ -50,7 +50,10 @@ print(cuda.device_count())
     if number > 0:
         assert (used, last) == (f"{number - 1}", f"{number}")
     else:
-        assert used.startswith("No CUDA GPUs are available: ")
+        assert used == (
+            "No CUDA GPUs are available: CUDA_VISIBLE_DEVICES hides all "
+            "devices"
+        )
         assert last == "2"
 
 

@@ -35,7 +35,7 @@ static const struct {
     STATUS(ERROR_NOT_INITIALIZED, "initialization error"),
     STATUS(ERROR_SHUTTING_DOWN, "the engine is shutting down"),
     STATUS(ERROR_INSUFFICIENT_DRIVER, "the driver is too old"),
-    STATUS(ERROR_NO_DEVICE, "no device is available"),
+    STATUS(ERROR_NO_DEVICE, "CUDA_VISIBLE_DEVICES hides all devices"),
     STATUS(ERROR_INVALID_DEVICE, "invalid device ordinal"),
     STATUS(ERROR_OPERATING_SYSTEM, "a call of the operating system failed"),
     STATUS(ERROR_INVALID_HANDLE, "invalid resource handle"),
