@@ -158,7 +158,7 @@ def test_an_unknown_accelerator_is_named_once(run_python, arguments):
 def test_devices_of_the_demo():
     assert find_devices(["cpu:0", "cpu", "cpu:0"]) == find_devices(["cpu"])
     with pytest.raises(
-        DemoError, match="unknown device 'tpu'; expected .*cpu"
+        DemoError, match=r"unknown device 'tpu'; expected .*cpu"
     ):
         find_devices(["tpu"])
 

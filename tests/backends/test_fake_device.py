@@ -216,6 +216,7 @@ raises(NotImplementedError, words, pystreams.wait, [event])
 threading.Timer(0.05, complete, [work]).start()
 stream.synchronize(timeout=30)
 event.synchronize(timeout=30)
+_C.synchronize(MTIA, 0, 30)
 """,
     "a second one of the name": """
 import os

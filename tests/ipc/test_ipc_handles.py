@@ -141,7 +141,7 @@ def test_not_in_the_process_that_made_it(backend):
 
 
 def test_bytes_that_are_no_handle(backend):
-    with pytest.raises(ValueError, match="whole and as ipc_handle"):
+    with pytest.raises(ValueError, match="as its ipc_handle"):
         Event.from_ipc_handle(backend.device(), bytes(64))
 
 
@@ -151,7 +151,7 @@ def test_any_bit_of_a_handle(engine, byte):
     for bit in range(8):
         altered = bytearray(handle)
         altered[byte] ^= 1 << bit
-        with pytest.raises(ValueError, match="whole and as ipc_handle"):
+        with pytest.raises(ValueError, match="as its ipc_handle"):
             Event.from_ipc_handle(engine.device(), altered)
 
 
@@ -210,7 +210,7 @@ def test_a_handle_of_another_device_type(peer, backend):
     ):
         pytest.skip(f"{backend}: needs both types on the CPU engine")
     event = Event(others[backend.name], enable_timing=False, interprocess=True)
-    with pytest.raises(PeerError, match="whole and as"):
+    with pytest.raises(PeerError, match="as its"):
         peer.open(event)
 
 

@@ -1,3 +1,5 @@
+"""What tests of schedules share."""
+
 import pytest
 
 from pystreams import schedules

@@ -717,7 +717,7 @@ CASES = {
     "Waiter.take": take,
     "Waiter.wait": wait_waiter,
     "Waiter.check": lambda w: lambda: w.waiter.check(w.stream, 0),
-    "Buffer pystreams.empty": lambda w: (
+    "Buffer empty": lambda w: (
         lambda: pystreams.empty(64, device=w.device, stream=w.stream)
     ),
     "Buffer (pinned)": lambda w: lambda: pystreams.empty(64, pin_memory=True),
@@ -863,7 +863,7 @@ CUDA_CASES = {
     "CudaStream CudaStream.cuda_stream": lambda w: (
         lambda: _C.CudaStream(w.device).cuda_stream
     ),
-    "CudaExternalStream cuda.get_stream_from_external": lambda w: (
+    "CudaExternalStream get_stream_from_external": lambda w: (
         lambda: cuda.get_stream_from_external(w.stream.native_handle, w.device)
     ),
     "CudaEvent CudaEvent.device CudaEvent.cuda_event "

@@ -253,30 +253,3 @@ def test_from_a_thread(backend, stream, wait):
         for thread in threads:
             thread.join()
     assert len(errors) == 4
-
-
-def test_no_timed_waits(run_with_device):
-    """Nor gates: there is no way to end a wait, which is said."""
-    code = """
-import fake_device, pystreams
-from pystreams import _C
-stream = pystreams.Stream("mtia")
-work = fake_device.launch(stream)
-event = stream.record_event()
-for wait in stream.synchronize, event.synchronize:
-    try:
-        wait(timeout=0.1)
-    except NotImplementedError as error:
-        print(error)
-fake_device.complete(work)
-stream.synchronize(timeout=1)
-event.synchronize(timeout=1)
-_C.synchronize(13, 0, 5)
-"""
-    done = run_with_device(code, timeout=60)
-    absent = "the mtia backend does not support "
-    assert done.stdout.splitlines() == [
-        absent + "Stream.synchronize",
-        absent + "Event.synchronize",
-    ]
-    assert (done.returncode, done.stderr) == (0, "")
