@@ -61,7 +61,7 @@ class Result:
     complete: bool
 
     def __str__(self) -> str:
-        return f"{self.distinct} different orders hold, in {self.runs} runs"
+        return f"{self.runs} runs passed, in {self.distinct} different orders"
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,11 @@ class _Places:
 
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
+        # Whether the run has failed: what is queued then is its clean-up.
+        self.complete = False
 
     def note(self, first: int, last: int) -> None:
-        frame: Any = sys._getframe(1)
+        frame: Any = sys._getframe(1) if not self.complete else None
         while frame is not None and frame.f_code.co_filename.startswith(
             _PACKAGE
         ):
@@ -196,6 +198,7 @@ class _Run:
                 fn()
             except Exception as error:
                 failure, self._failed = error, True
+                self.places.complete = True
                 if not keep:
                     clear_frames(error.__traceback__)
         return failure
@@ -274,8 +277,7 @@ def _shrink(
 
 def _describe(run: _Run) -> str:
     ran = [o for o in run.operations if o.step]
-    # Memory is freed when the exception drops the function's variables.
-    left = [o for o in run.operations if not o.step and o.name != "free"]
+    left = [o for o in run.operations if not o.step and run.places[o.number]]
     lines = [f'schedule "{run.name}"']
     for title, operations in (
         ("operations in the order in which they ran:", ran),
