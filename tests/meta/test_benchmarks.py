@@ -121,14 +121,15 @@ def test_chart(benchmarks, tmp_path):
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
-def test_races_cost(run_python):
+def test_races_cost(run_python, sanitized):
     """Whatever the ratios: others use the machine."""
     done = run_python([BENCHMARKS / "races_cost.py"], "--json")
     assert done.stderr == ""
     found = json.loads(done.stdout)
     assert len(found["calls"]) == 8
     assert all(off > 0 and on > 0 for off, on in found["calls"].values())
-    assert all(0 < each < 4096 for each in found["bytes"].values())
+    if not sanitized:
+        assert all(0 < each < 4096 for each in found["bytes"].values())
 
 
 def test_schedules_rate(run_python):
