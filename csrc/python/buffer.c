@@ -27,7 +27,8 @@ as_buffer(PyObject *self)
     return (BufferObject *)self;
 }
 
-/* What a Buffer tells of its memory. */
+/* The properties of a Buffer.  They are read in one step, because another
+ * thread may close it. */
 struct traits {
     struct ps_device *device; /* NULL if it is closed */
     char *data;
