@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "capture.h"
-#include "event.h"
+#include "ipc.h"
 #include "notify.h"
 #include "runtime.h"
 #include "thread.h"
@@ -33,7 +33,7 @@ after_fork_in_child(void)
     ps_fork_begin_child();
     ps_runtime_reset_in_child();
     ps_captures_reset_in_child();
-    ps_events_reset_in_child();
+    ps_exports_reset_in_child();
     ps_notify_reset_in_child();
     for (int i = 0; i < ps_runtime_count(); i++) {
         reset_in_child(ps_runtime_at(i));

@@ -6,9 +6,9 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 
 #include "capture.h"
+#include "ipc.h"
 #include "refs.h"
 #include "runtime.h"
 #include "trace.h"
@@ -33,30 +33,16 @@ pool_of(struct ps_device *device, const struct ps_event *event)
 /* ---- Events of several processes ---- */
 
 struct ps_ipc {
-    unsigned char handle[PS_IPC_HANDLE_BYTES];
-    bool exported; /* here; it is among these then */
-    LIST_ENTRY(ps_ipc) neighbours;
+    struct ps_export base;
+    bool exported; /* here */
 };
-
-/* The events that this process exported.  They must not be opened here,
- * because runtimes fail differently then.  The mutex is held for a few
- * instructions. */
-static pthread_mutex_t exported_mutex = PTHREAD_MUTEX_INITIALIZER;
-static LIST_HEAD(, ps_ipc) exported;
-
-void
-ps_events_reset_in_child(void)
-{
-    pthread_mutex_init(&exported_mutex, NULL);
-    LIST_INIT(&exported);
-}
 
 static struct ps_ipc *
 ipc_create(const unsigned char *handle)
 {
     struct ps_ipc *ipc = calloc(1, sizeof(*ipc));
     if (ipc != NULL && handle != NULL) {
-        memcpy(ipc->handle, handle, sizeof(ipc->handle));
+        memcpy(ipc->base.handle, handle, sizeof(ipc->base.handle));
     }
     return ipc;
 }
@@ -67,9 +53,7 @@ forget_exported(struct ps_event *event)
 {
     struct ps_ipc *ipc = atomic_load(&event->ipc);
     if (ipc != NULL && ipc->exported && event->generation == ps_generation()) {
-        pthread_mutex_lock(&exported_mutex);
-        LIST_REMOVE(ipc, neighbours);
-        pthread_mutex_unlock(&exported_mutex);
+        ps_export_remove(&ipc->base);
     }
     free(ipc);
 }
@@ -405,32 +389,18 @@ ps_event_elapsed(struct ps_event *start, struct ps_event *end,
 
 /* ---- Export and import ---- */
 
+/* False if another thread has exported the event. */
 static bool
 publish(struct ps_event *event, struct ps_ipc *ipc)
 {
     struct ps_ipc *none = NULL;
-    pthread_mutex_lock(&exported_mutex);
+    ipc->exported = true;
+    ps_export_add(&ipc->base);
     bool first = atomic_compare_exchange_strong(&event->ipc, &none, ipc);
-    if (first) {
-        ipc->exported = true;
-        LIST_INSERT_HEAD(&exported, ipc, neighbours);
+    if (!first) {
+        ps_export_remove(&ipc->base);
     }
-    pthread_mutex_unlock(&exported_mutex);
     return first;
-}
-
-static bool
-is_exported(const unsigned char *handle)
-{
-    pthread_mutex_lock(&exported_mutex);
-    struct ps_ipc *ipc;
-    LIST_FOREACH (ipc, &exported, neighbours) {
-        if (memcmp(ipc->handle, handle, sizeof(ipc->handle)) == 0) {
-            break;
-        }
-    }
-    pthread_mutex_unlock(&exported_mutex);
-    return ipc != NULL;
 }
 
 ps_status
@@ -449,7 +419,7 @@ ps_event_export(struct ps_event *event, struct ps_device *device,
                                        : PS_ERROR_OUT_OF_MEMORY;
         if (status == PS_SUCCESS) {
             status = PS_CALL(atomic_load(&event->device), event_export,
-                             atomic_load(&event->handle), ipc->handle);
+                             atomic_load(&event->handle), ipc->base.handle);
         }
         if (status != PS_SUCCESS || !publish(event, ipc)) {
             free(ipc);
@@ -458,7 +428,7 @@ ps_event_export(struct ps_event *event, struct ps_device *device,
             return status;
         }
     }
-    *handle = atomic_load(&event->ipc)->handle;
+    *handle = atomic_load(&event->ipc)->base.handle;
     return PS_SUCCESS;
 }
 
@@ -472,7 +442,7 @@ ps_event_open(struct ps_device *device,
     if (device->runtime->backend->event_open == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    if (is_exported(handle)) {
+    if (ps_is_exported(handle)) {
         return PS_ERROR_OWN_HANDLE;
     }
     struct ps_ipc *ipc = ipc_create(handle);

@@ -120,9 +120,6 @@ ps_status ps_event_open(struct ps_device *device,
                         const unsigned char handle[PS_IPC_HANDLE_BYTES],
                         struct ps_event **event);
 
-/* In the child of a fork: no thread holds a lock, and nothing was exported. */
-void ps_events_reset_in_child(void);
-
 /* Keep the event for the captures in progress; see ps_capture_keep. */
 ps_status ps_event_keep(struct ps_event *event);
 

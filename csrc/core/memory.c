@@ -101,6 +101,7 @@ drop_block(struct ps_block *block)
         status = ps_first_failure(status, ps_use_drop(use));
     }
     status = ps_first_failure(status, ps_stream_unref(block->stream));
+    free(block->share);
     free(block);
     return status;
 }
@@ -114,6 +115,9 @@ free_native(struct ps_block *block)
     }
     if (block->data == NULL) {
         return PS_SUCCESS;
+    }
+    if (block->share != NULL) {
+        return PS_CALL(device, shared_free, block->data);
     }
     if (block->pinned) {
         return PS_CALL(device, pinned_free, block->data);
@@ -137,11 +141,19 @@ poison(struct ps_block *block)
     }
 }
 
-/* The block is used by nothing any more: keep it for reuse or free it. */
+/* The block is used by nothing any more: keep it for reuse or free it, now or
+ * later. */
 static ps_status
 settle(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
+    if (block->share != NULL && may_not_wait()) {
+        pthread_mutex_lock(&pool->mutex);
+        block->next = pool->unshared;
+        pool->unshared = block;
+        pthread_mutex_unlock(&pool->mutex);
+        return PS_SUCCESS;
+    }
     if (block->pinned && block->data != NULL && block->release == NULL) {
         poison(block);
         pthread_mutex_lock(&pool->mutex);
@@ -405,33 +417,46 @@ static ps_status
 allocate_native(struct ps_block *block, size_t nbytes)
 {
     struct ps_device *device = block->device;
+    if (block->share != NULL) {
+        return PS_CALL(device, shared_allocate, nbytes,
+                       block->share->base.handle, &block->data);
+    }
     return block->pinned
                ? PS_CALL(device, pinned_allocate, nbytes, &block->data)
                : PS_CALL(device, memory_allocate, block->stream->handle,
                          nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks if they hold more than `most` bytes and the
- * thread may wait. */
 static void
-drop_idle(struct ps_memory_pool *pool, size_t most)
+free_blocks(struct ps_memory_pool *pool, struct ps_block *block)
 {
-    struct ps_block *block = NULL;
-    if (may_not_wait()) {
-        return;
-    }
-    pthread_mutex_lock(&pool->mutex);
-    if (pool->idle_bytes > most) {
-        block = pool->idle;
-        pool->idle = NULL;
-        pool->idle_bytes = 0;
-    }
-    pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
         ps_memory_note_failure(pool, free_block(block));
         block = next;
     }
+}
+
+/* If the thread may wait, free the interprocess blocks that are left, and the
+ * idle pinned ones if they hold more than `most` bytes. */
+static void
+drop_idle(struct ps_memory_pool *pool, size_t most)
+{
+    struct ps_block *idle = NULL;
+    if (may_not_wait()) {
+        return;
+    }
+    pthread_mutex_lock(&pool->mutex);
+    if (pool->idle_bytes > most) {
+        idle = pool->idle;
+        pool->idle = NULL;
+        pool->idle_bytes = 0;
+    }
+    struct ps_block *unshared = pool->unshared;
+    pool->unshared = NULL;
+    pthread_mutex_unlock(&pool->mutex);
+    free_blocks(pool, idle);
+    free_blocks(pool, unshared);
 }
 
 /* Fill in data and nbytes.  If memory is short, retry after a sweep that waits
@@ -456,6 +481,25 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
         block->nbytes = nbytes;
     }
     return status;
+}
+
+/* Statistics count the device memory that this process allocated. */
+static bool
+is_counted(const struct ps_block *block)
+{
+    return block->stream != NULL ||
+           (block->share != NULL && block->share->exported);
+}
+
+/* Count a block that was allocated. */
+static void
+count_block(struct ps_block *block)
+{
+    struct ps_device *device = block->device;
+    pthread_mutex_lock(&device->mutex);
+    count_up(&device->memory.bytes, block->nbytes);
+    count_up(&device->memory.blocks, 1);
+    pthread_mutex_unlock(&device->mutex);
 }
 
 static ps_status
@@ -551,10 +595,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         free_block(block);
         return status;
     }
-    pthread_mutex_lock(&device->mutex);
-    count_up(&device->memory.bytes, nbytes);
-    count_up(&device->memory.blocks, 1);
-    pthread_mutex_unlock(&device->mutex);
+    count_block(block);
     if (captured) {
         status = keep_block(block);
     }
@@ -627,6 +668,76 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     return PS_SUCCESS;
 }
 
+static struct ps_block *
+new_shared(struct ps_device *device, const unsigned char *handle)
+{
+    struct ps_block *block = new_block(device);
+    struct ps_share *share = calloc(1, sizeof(*share));
+    if (block == NULL || share == NULL) {
+        free(block);
+        free(share);
+        return NULL;
+    }
+    if (handle != NULL) {
+        memcpy(share->base.handle, handle, PS_IPC_HANDLE_BYTES);
+    }
+    block->share = share;
+    block->host = device->runtime->backend->flags & PS_BACKEND_HOST_MEMORY;
+    return block;
+}
+
+ps_status
+ps_block_create_shared(struct ps_device *device, size_t nbytes,
+                       const struct ps_limit *limit, struct ps_block **result)
+{
+    if (device->runtime->backend->shared_allocate == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    struct ps_block *block = new_shared(device, NULL);
+    if (block == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    drop_idle(&device->runtime->memory, IDLE_BYTES);
+    ps_status status = allocate(block, nbytes, limit);
+    if (status != PS_SUCCESS) {
+        drop_block(block);
+        return status;
+    }
+    block->share->exported = true;
+    ps_export_add(&block->share->base);
+    count_block(block);
+    *result = block;
+    ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data, 0);
+    return PS_SUCCESS;
+}
+
+ps_status
+ps_block_open(struct ps_device *device,
+              const unsigned char handle[PS_IPC_HANDLE_BYTES], size_t nbytes,
+              struct ps_block **result)
+{
+    if (device->runtime->backend->shared_open == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    if (ps_is_exported(handle)) {
+        return PS_ERROR_OWN_HANDLE;
+    }
+    struct ps_block *block = new_shared(device, handle);
+    if (block == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    drop_idle(&device->runtime->memory, IDLE_BYTES);
+    ps_status status =
+        PS_CALL(device, shared_open, handle, nbytes, &block->data);
+    if (status != PS_SUCCESS) {
+        drop_block(block);
+        return status;
+    }
+    block->nbytes = nbytes;
+    *result = block;
+    return PS_SUCCESS;
+}
+
 ps_status
 ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                 struct ps_block **result)
@@ -664,7 +775,7 @@ ps_block_unref(struct ps_block *block)
         return drop_block(block);
     }
     struct ps_device *device = block->device;
-    if (block->stream != NULL) {
+    if (is_counted(block)) {
         if (block->data != NULL) {
             ps_trace(PS_TRACE_MEMORY_DEALLOCATION, device,
                      (uintptr_t)block->data, 0);
@@ -673,6 +784,9 @@ ps_block_unref(struct ps_block *block)
         count_down(&device->memory.bytes, block->nbytes);
         count_down(&device->memory.blocks, 1);
         pthread_mutex_unlock(&device->mutex);
+    }
+    if (block->share != NULL && block->share->exported) {
+        ps_export_remove(&block->share->base);
     }
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);

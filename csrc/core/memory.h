@@ -10,6 +10,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "ipc.h"
+
 struct ps_device;
 struct ps_runtime;
 struct ps_stream;
@@ -43,6 +45,8 @@ struct ps_memory_pool {
     /* Idle pinned blocks, and their bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
+    /* Interprocess blocks to be freed by a thread that may wait for work. */
+    struct ps_block *unshared;
 };
 
 /* Memory of another owner. */
@@ -60,6 +64,12 @@ struct ps_loan {
     ps_status (*release)(void *owner);
 };
 
+/* What makes a block that processes share. */
+struct ps_share {
+    struct ps_export base;
+    bool exported; /* by this process, which allocated it */
+};
+
 struct ps_block {
     atomic_uint refs;
     unsigned generation;
@@ -72,11 +82,13 @@ struct ps_block {
     bool pinned;
     bool read_only;
     /* The stream in whose order the memory was allocated and will be freed;
-     * such memory is counted.  NULL for other memory. */
+     * NULL for other memory. */
     struct ps_stream *stream;
     /* For a borrowed block; release is NULL in others. */
     void *owner;
     ps_status (*release)(void *owner);
+    /* For an interprocess block; NULL in others. */
+    struct ps_share *share;
     /* The other streams whose work uses the block; the device's mutex guards
      * the list. */
     struct ps_block_use *uses;
@@ -148,6 +160,27 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
+
+/* Likewise, nbytes, at least 1, of device memory that other processes may
+ * open, for work of any stream.  The handle of the block and its nbytes are
+ * what they need. */
+ps_status
+ps_block_create_shared(struct ps_device *device, size_t nbytes,
+                       const struct ps_limit *limit, struct ps_block **block);
+
+/* A block of memory that another process allocated as above, which no
+ * statistics of this one count; see shared_open.  May block.
+ * Statuses: PS_ERROR_OWN_HANDLE if this process did. */
+ps_status ps_block_open(struct ps_device *device,
+                        const unsigned char handle[PS_IPC_HANDLE_BYTES],
+                        size_t nbytes, struct ps_block **block);
+
+/* The handle of an interprocess block. */
+static inline const unsigned char *
+ps_block_handle(const struct ps_block *block)
+{
+    return block->share->base.handle;
+}
 
 /* A block of another owner's memory, which no statistics count.  After
  * success, the loan's release is called when nothing uses the memory any more.

@@ -11,6 +11,7 @@ enum kind {
     REQUIRED,
     OPTIONAL,
     IPC,
+    SHARED,
     MEMORY,
     NOTIFICATIONS,
     GATES,
@@ -82,6 +83,9 @@ static const struct {
     MEMBER(OPTIONAL, graph_print),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
+    MEMBER(SHARED, shared_allocate),
+    MEMBER(SHARED, shared_open),
+    MEMBER(SHARED, shared_free),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -202,6 +206,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         const char *name;
     } groups[] = {
         {IPC, "interprocess events"},
+        {SHARED, "interprocess memory"},
         {MEMORY, "memory"},
         {NOTIFICATIONS, "notifications"},
         {GATES, "gates"},

@@ -71,6 +71,7 @@ FORWARD(ps_status, event_export,
 FORWARD(ps_status, memory_free, WITH(int device, ps_handle stream, void *data),
         device, stream, data)
 FORWARD(ps_status, pinned_free, WITH(int device, void *data), device, data)
+FORWARD(ps_status, shared_free, WITH(int device, void *data), device, data)
 FORWARD(ps_status, memory_info,
         WITH(int device, uint64_t *free, uint64_t *total), device, free, total)
 FORWARD(ps_status, peer_accessible,
@@ -257,6 +258,31 @@ pinned_allocate(const struct ps_backend *backend, int device, size_t nbytes,
 {
     ps_status status =
         inner(backend)->pinned_allocate(inner(backend), device, nbytes, data);
+    if (status == PS_SUCCESS) {
+        ps_races_forget_memory((uintptr_t)*data, nbytes);
+    }
+    return status;
+}
+
+static ps_status
+shared_allocate(const struct ps_backend *backend, int device, size_t nbytes,
+                unsigned char handle[PS_IPC_HANDLE_BYTES], void **data)
+{
+    ps_status status = inner(backend)->shared_allocate(inner(backend), device,
+                                                       nbytes, handle, data);
+    if (status == PS_SUCCESS) {
+        ps_races_forget_memory((uintptr_t)*data, nbytes);
+    }
+    return status;
+}
+
+static ps_status
+shared_open(const struct ps_backend *backend, int device,
+            const unsigned char handle[PS_IPC_HANDLE_BYTES], size_t nbytes,
+            void **data)
+{
+    ps_status status = inner(backend)->shared_open(inner(backend), device,
+                                                   handle, nbytes, data);
     if (status == PS_SUCCESS) {
         ps_races_forget_memory((uintptr_t)*data, nbytes);
     }
@@ -481,7 +507,10 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(graph_destroy)         \
     X(graph_print)           \
     X(versions)              \
-    X(shutdown)
+    X(shutdown)              \
+    X(shared_allocate)       \
+    X(shared_open)           \
+    X(shared_free)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

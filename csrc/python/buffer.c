@@ -16,6 +16,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "races.h"
+#include "share.h"
 #include "stream.h"
 #include "submit.h"
 #include "transfer.h"
@@ -34,6 +35,7 @@ struct traits {
     char *data;
     bool pinned;
     bool read_only;
+    bool interprocess;
 };
 
 static struct traits
@@ -44,7 +46,8 @@ traits_of(PyObject *op)
     Py_BEGIN_CRITICAL_SECTION(op);
     if (self->block != NULL) {
         traits = (struct traits){self->block->device, self->data,
-                                 self->block->pinned, self->block->read_only};
+                                 self->block->pinned, self->block->read_only,
+                                 self->block->share != NULL};
     }
     Py_END_CRITICAL_SECTION();
     return traits;
@@ -180,8 +183,8 @@ raise_not_allocated(struct ps_device *device, Py_ssize_t nbytes, bool pinned,
 }
 
 int
-span_create(struct ps_device *device, struct ps_stream *stream,
-            Py_ssize_t nbytes, struct span *span)
+span_create(enum memory_kind kind, struct ps_device *device,
+            struct ps_stream *stream, Py_ssize_t nbytes, struct span *span)
 {
     struct ps_runtime *runtime = device->runtime;
     struct ps_block *block = NULL;
@@ -190,10 +193,18 @@ span_create(struct ps_device *device, struct ps_stream *stream,
     let_others_run();
     wait_begin(&wait, NO_TIMEOUT);
     ps_memory_sweep(runtime);
-    status = stream != NULL
-                 ? ps_block_create(stream, (size_t)nbytes, &wait.limit, &block)
-                 : ps_block_create_pinned(device, (size_t)nbytes, &wait.limit,
-                                          &block);
+    switch (kind) {
+    case MEMORY_PINNED:
+        status = ps_block_create_pinned(device, (size_t)nbytes, &wait.limit,
+                                        &block);
+        break;
+    case MEMORY_INTERPROCESS:
+        status = ps_block_create_shared(device, (size_t)nbytes, &wait.limit,
+                                        &block);
+        break;
+    default:
+        status = ps_block_create(stream, (size_t)nbytes, &wait.limit, &block);
+    }
     status = wait_end(&wait, status);
     memory_report(runtime);
     if (status != PS_SUCCESS && block != NULL) {
@@ -201,7 +212,7 @@ span_create(struct ps_device *device, struct ps_stream *stream,
         block_release(block);
     }
     if (status != PS_SUCCESS) {
-        raise_not_allocated(device, nbytes, stream == NULL, status);
+        raise_not_allocated(device, nbytes, kind == MEMORY_PINNED, status);
         return -1;
     }
     /* It may have been kept for reuse: no backend allocated it now. */
@@ -255,55 +266,104 @@ nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes)
     return 0;
 }
 
+/* The kind of memory that the arguments of `function` ask for; -1 with an
+ * exception. */
+static int
+kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
+              enum memory_kind *kind)
+{
+    bool pinned, interprocess;
+    if (switch_argument(function, "pin_memory", values[3], &pinned) < 0 ||
+        switch_argument(function, "interprocess", values[4], &interprocess) <
+            0) {
+        return -1;
+    }
+    if (pinned && interprocess) {
+        return refuse(PyExc_ValueError,
+                      "%s() expects pin_memory=False with interprocess=True: "
+                      "pinned memory is of one process",
+                      function);
+    }
+    if (interprocess && nbytes == 0) {
+        return refuse(PyExc_ValueError,
+                      "%s() expects an int of at least 1 for nbytes with "
+                      "interprocess=True, but got 0",
+                      function);
+    }
+    *kind = pinned         ? MEMORY_PINNED
+            : interprocess ? MEMORY_INTERPROCESS
+                           : MEMORY_ORDERED;
+    if (*kind != MEMORY_ORDERED && values[2] != NULL && values[2] != Py_None) {
+        return refuse(PyExc_ValueError,
+                      "%s() expects None for stream with %s: %s memory is not "
+                      "allocated in stream order",
+                      function,
+                      pinned ? "pin_memory=True" : "interprocess=True",
+                      pinned ? "pinned" : "interprocess");
+    }
+    return 0;
+}
+
+/* What a device lacks that cannot allocate memory of the kind; NULL if it
+ * can. */
+static const char *
+lacking(const struct ps_backend *backend, enum memory_kind kind)
+{
+    if (kind == MEMORY_INTERPROCESS) {
+        return backend->shared_allocate == NULL ? "interprocess memory" : NULL;
+    }
+    return backend->memory_allocate != NULL ? NULL
+           : kind == MEMORY_PINNED          ? "pinned memory"
+                                            : "memory";
+}
+
 /* A Buffer of new memory, for the arguments of `function`. */
 static PyObject *
 allocate(const char *function, PyObject *const *values)
 {
     Py_ssize_t nbytes;
-    bool pinned;
+    enum memory_kind kind;
 
-    if (switch_argument(function, "pin_memory", values[3], &pinned) < 0 ||
-        nbytes_argument(function, values[0], &nbytes) < 0) {
+    if (nbytes_argument(function, values[0], &nbytes) < 0 ||
+        kind_argument(function, values, nbytes, &kind) < 0) {
         return NULL;
     }
-    PyObject *order = values[2] != Py_None ? values[2] : NULL;
-    if (pinned && order != NULL) {
-        return PyErr_Format(
-            PyExc_ValueError,
-            "%s() expects None for stream with pin_memory=True: pinned "
-            "memory is not allocated in stream order",
-            function);
-    }
     struct ps_device *device = device_argument(function, -1, values[1]);
-    if (device != NULL && pinned) {
+    if (device != NULL && kind == MEMORY_PINNED) {
         device = pinning_device(function, device);
     }
     if (device == NULL) {
         return NULL;
     }
-    if (device->runtime->backend->memory_allocate == NULL) {
-        return raise_absent(device->runtime,
-                            pinned ? "pinned memory" : "memory");
+    const char *missing = lacking(device->runtime->backend, kind);
+    if (missing != NULL) {
+        return raise_absent(device->runtime, missing);
     }
     struct ps_stream *stream = NULL;
-    if (!pinned) {
-        stream = allocation_stream(function, device, order);
+    if (kind == MEMORY_ORDERED) {
+        stream = allocation_stream(function, device,
+                                   values[2] != Py_None ? values[2] : NULL);
         if (stream == NULL) {
             return NULL;
         }
     }
     struct span span;
-    int result = span_create(device, stream, nbytes, &span);
+    int result = span_create(kind, device, stream, nbytes, &span);
     stream_release(stream);
     return result == 0 ? buffer_wrap(&span) : NULL;
 }
 
+#define ALLOCATION_NAMES                                           \
+    {                                                              \
+        "nbytes", "device", "stream", "pin_memory", "interprocess" \
+    }
+
 static PyObject *
 Buffer_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *kwargs)
 {
-    static const struct signature signature = {
-        "Buffer", 1, 1, {"nbytes", "device", "stream", "pin_memory"}};
-    PyObject *values[4];
+    static const struct signature signature = {"Buffer", 1, 1,
+                                               ALLOCATION_NAMES};
+    PyObject *values[5];
     return parse_tuple(&signature, args, kwargs, values) == 0
                ? allocate("Buffer", values)
                : NULL;
@@ -313,9 +373,9 @@ static PyObject *
 empty(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
       PyObject *kwnames)
 {
-    static const struct signature signature = {
-        "empty", 1, 1, {"nbytes", "device", "stream", "pin_memory"}};
-    PyObject *values[4];
+    static const struct signature signature = {"empty", 1, 1,
+                                               ALLOCATION_NAMES};
+    PyObject *values[5];
     return parse_arguments(&signature, args, nargs, kwnames, values) == 0
                ? allocate("empty", values)
                : NULL;
@@ -323,13 +383,16 @@ empty(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
 
 PyMethodDef buffer_functions[] = {
     FUNCTION("empty", empty, METH_FASTCALL | METH_KEYWORDS,
-             "nbytes, *, device=None, stream=None, pin_memory=False",
+             "nbytes, *, device=None, stream=None, pin_memory=False, "
+             "interprocess=False",
              "Return nbytes of uninitialized memory that streams order.\n\n"
              "Device memory is allocated in the order of the stream, by "
              "default the device's current\none; pinned memory is host "
-             "memory.  May block.  Raises ValueError for a negative "
-             "size\nor a stream of another device, OutOfMemoryError if there "
-             "is not enough memory."),
+             "memory; interprocess memory is device memory that other "
+             "processes\nmay open.  May block.  Raises ValueError for a "
+             "negative size, a stream of another device\nand arguments that "
+             "exclude each other, OutOfMemoryError if there is not enough "
+             "memory."),
     {NULL},
 };
 
@@ -809,6 +872,27 @@ static PyMethodDef buffer_methods[] = {
            "cannot be exported as asked."),
     METHOD("__dlpack_device__", Buffer_dlpack_device, METH_NOARGS, ", /",
            "Return DLPack's (device type, device id) of the memory."),
+    METHOD("ipc_handle", Buffer_ipc_handle, METH_NOARGS, ", /",
+           "Return the 96 bytes by which another process opens this memory "
+           "(cudaIpcGetMemHandle).\n\n"
+           "They are of use while this process lives and keeps the memory.  A "
+           "Buffer can also be\npickled, which passes the handle on.  Raises "
+           "RuntimeError unless the Buffer was made with\n"
+           "interprocess=True."),
+    METHOD("from_ipc_handle", Buffer_from_ipc_handle,
+           METH_FASTCALL | METH_KEYWORDS | METH_CLASS, ", /, device, handle",
+           "Open the memory of another process by its handle "
+           "(cudaIpcOpenMemHandle).\n\n"
+           "The Buffer stays valid if that process closes its own or ends.  "
+           "Nothing orders the work\nof two processes but interprocess "
+           "events.  Blocks with the GIL released.  Raises\nValueError for "
+           "a handle of another kind, size or device, RuntimeError if the "
+           "memory is gone\nor of this process."),
+    METHOD("__reduce__", Buffer_reduce, METH_NOARGS, ", /",
+           "Return what pickle needs to open the memory in another "
+           "process.\n\n"
+           "Raises TypeError unless the Buffer was made with "
+           "interprocess=True."),
     METHOD(
         "close", Buffer_close, METH_NOARGS, ", /",
         "Release the memory now; it is freed after the work that uses it.\n\n"
@@ -817,12 +901,23 @@ static PyMethodDef buffer_methods[] = {
     {NULL},
 };
 
+static PyObject *
+Buffer_get_interprocess(PyObject *op, void *Py_UNUSED(closure))
+{
+    struct traits traits;
+    return traits_of_open(op, &traits) == 0
+               ? PyBool_FromLong(traits.interprocess)
+               : NULL;
+}
+
 static PyGetSetDef buffer_getset[] = {
     {"device", Buffer_get_device, NULL,
      PyDoc_STR("The memory's device; device('cpu') when pinned.")},
     {"readonly", Buffer_get_readonly, NULL,
      PyDoc_STR("Whether the memory is read-only, which only another library's "
                "memory can be.")},
+    {"interprocess", Buffer_get_interprocess, NULL,
+     PyDoc_STR("Whether other processes can open the memory.")},
     {"__cuda_array_interface__", Buffer_get_array_interface, NULL,
      PyDoc_STR(
          "The CUDA array interface, version 3, of CUDA device memory; "
@@ -840,7 +935,8 @@ static PyMemberDef buffer_members[] = {
 
 PyDoc_STRVAR(
     buffer_doc,
-    "Buffer(nbytes, *, device=None, stream=None, pin_memory=False)\n--\n\n"
+    "Buffer(nbytes, *, device=None, stream=None, pin_memory=False, "
+    "interprocess=False)\n--\n\n"
     "nbytes bytes of uninitialized memory, allocated and used in stream "
     "order.\n\n"
     "Device memory is allocated and freed in the order of a stream "
@@ -848,8 +944,9 @@ PyDoc_STRVAR(
     "is host memory that devices\ncopy asynchronously (cudaHostAlloc).  "
     "buffer[a:b] is a Buffer for a part of the\nsame memory.  Host memory has "
     "the buffer protocol.\n\n"
-    "Raises ValueError for a negative size or a stream of another device, "
-    "OutOfMemoryError\nif there is not enough memory.");
+    "Raises ValueError for a negative size, a stream of another device and "
+    "arguments that\nexclude each other, OutOfMemoryError if there is not "
+    "enough memory.");
 
 static PyType_Slot buffer_slots[] = {
     {Py_tp_new, Buffer_new},

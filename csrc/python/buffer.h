@@ -49,10 +49,17 @@ span_release(struct span *span)
 /* A new Buffer for the span, which is released on failure. */
 PyObject *buffer_wrap(struct span *span);
 
-/* Allocate memory of the device in the order of the stream, or pinned memory
- * if stream is NULL; -1 with an exception. */
-int span_create(struct ps_device *device, struct ps_stream *stream,
-                Py_ssize_t nbytes, struct span *span);
+enum memory_kind {
+    MEMORY_ORDERED, /* device memory, in the order of a stream */
+    MEMORY_PINNED,
+    MEMORY_INTERPROCESS,
+};
+
+/* Allocate memory of the device, in the order of the stream if the kind has
+ * one; -1 with an exception. */
+int
+span_create(enum memory_kind kind, struct ps_device *device,
+            struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
 /* Free the blocks whose work has completed, after a wait.  Keeps a pending
  * exception. */

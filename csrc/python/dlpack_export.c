@@ -206,7 +206,8 @@ copy_span(struct span *span, bool to_host)
     struct span copied;
     int result = span_settle(span, current);
     if (result == 0) {
-        result = span_create(device, order, span->nbytes, &copied);
+        result = span_create(order != NULL ? MEMORY_ORDERED : MEMORY_PINNED,
+                             device, order, span->nbytes, &copied);
     }
     stream_release(order);
     stream_release(current);

@@ -150,9 +150,9 @@ raise_status(struct ps_runtime *runtime, const char *operation,
         break;
     case PS_ERROR_SCHEDULED:
         PyErr_Format(PyExc_RuntimeError,
-                     "%s: an event of several processes cannot be used while "
-                     "a schedule is explored, which orders the work of this "
-                     "process alone",
+                     "%s: events and memory of several processes cannot be "
+                     "used while a schedule is explored, which orders the "
+                     "work of this process alone",
                      operation);
         break;
     case PS_ERROR_OUT_OF_MEMORY:

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "enqueue.h"
 #include "errors.h"
+#include "ipc.h"
 #include "stream.h"
 #include "wait.h"
 #include "waiter.h"
@@ -439,13 +440,20 @@ Event_get_flag(PyObject *self, void *closure)
 
 /* ---- Interprocess events ---- */
 
+static const struct shared_kind shared_event = {
+    .type = "Event",
+    .noun = "the event",
+    .feature = "interprocess events",
+    .bytes = PS_IPC_HANDLE_BYTES,
+};
+
 static const unsigned char *
 export_handle(PyObject *self)
 {
     struct ps_event *event = event_of(self);
     const unsigned char *handle;
     if (event->runtime->backend->event_export == NULL) {
-        raise_absent(event->runtime, "interprocess events");
+        raise_absent(event->runtime, shared_event.feature);
         return NULL;
     }
     struct ps_device *device = atomic_load(&event->device);
@@ -484,89 +492,26 @@ Event_ipc_handle(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-raise_not_opened(struct ps_device *device, ps_status status)
-{
-    const char *name = device->runtime->backend->name;
-    switch (status) {
-    case PS_ERROR_OWN_HANDLE:
-        return PyErr_Format(PyExc_RuntimeError,
-                            "from_ipc_handle: the event of this handle was "
-                            "made in this process, and only another one can "
-                            "open it; use the Event itself here");
-    case PS_ERROR_INVALID_VALUE:
-        return PyErr_Format(
-            PyExc_ValueError,
-            "from_ipc_handle() expects the handle of a live %s event for "
-            "handle, as its ipc_handle() returned it; these %d bytes are not "
-            "one",
-            name, PS_IPC_HANDLE_BYTES);
-    case PS_ERROR_INVALID_DEVICE:
-        return PyErr_Format(PyExc_ValueError,
-                            "from_ipc_handle: expected the handle of an event "
-                            "of %s:%d, got one of another device; name the "
-                            "device of the event that was exported",
-                            name, device->index);
-    case PS_ERROR_INVALID_HANDLE:
-        return PyErr_Format(
-            PyExc_RuntimeError,
-            "from_ipc_handle: the event of this handle is gone or out of "
-            "reach; expected its process to live, to be the same user's, and "
-            "to keep the Event until others have opened it");
-    case PS_ERROR_NOT_SUPPORTED:
-        return raise_absent(device->runtime, "interprocess events");
-    default:
-        return raise_status(device->runtime, "Event.from_ipc_handle", status);
-    }
-}
-
-static PyObject *
-open_handle(PyTypeObject *type, struct ps_device *device,
-            const Py_buffer *handle)
-{
-    struct ps_event *event;
-    ps_status status;
-    if (handle->len != PS_IPC_HANDLE_BYTES) {
-        return PyErr_Format(PyExc_ValueError,
-                            "from_ipc_handle() expects the %d bytes that "
-                            "ipc_handle() returns for handle, but got %zd",
-                            PS_IPC_HANDLE_BYTES, handle->len);
-    }
-    WITHOUT_GIL(status = ps_event_open(device, handle->buf, &event));
-    if (status != PS_SUCCESS) {
-        return raise_not_opened(device, status);
-    }
-    return event_wrap(type, event);
-}
-
-static PyObject *
 Event_from_ipc_handle(PyObject *cls, PyObject *const *args, Py_ssize_t nargs,
                       PyObject *kwnames)
 {
-    static const struct signature signature = {
-        "from_ipc_handle", 2, 2, {"device", "handle"}};
     PyTypeObject *type = (PyTypeObject *)cls;
-    PyObject *values[2], *result = NULL;
-    Py_buffer handle;
-    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
-        return NULL;
-    }
-    if (!PyObject_CheckBuffer(values[1])) {
-        return raise_expected("from_ipc_handle", "a bytes-like object",
-                              "handle", values[1]);
-    }
-    if (PyObject_GetBuffer(values[1], &handle, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
     int only = PyType_IsSubtype(type, module_state.cuda_event_type)
                    ? PS_DEVICE_CUDA
                    : -1;
-    struct ps_device *device =
-        device_argument("from_ipc_handle", only, values[0]);
-    if (device != NULL) {
-        result = open_handle(type, device, &handle);
+    struct ps_device *device;
+    struct ps_event *event;
+    Py_buffer handle;
+    ps_status status;
+    if (ipc_arguments(&shared_event, only, args, nargs, kwnames, &device,
+                      &handle) < 0) {
+        return NULL;
     }
+    WITHOUT_GIL(status = ps_event_open(device, handle.buf, &event));
     PyBuffer_Release(&handle);
-    return result;
+    return status == PS_SUCCESS
+               ? event_wrap(type, event)
+               : raise_not_opened(&shared_event, device, status);
 }
 
 static PyObject *
@@ -584,21 +529,9 @@ Event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (handle == NULL) {
         return NULL;
     }
-    PyObject *open =
-        PyObject_GetAttrString((PyObject *)Py_TYPE(self), "from_ipc_handle");
-    PyObject *device = device_new(event->runtime->backend->device_type,
-                                  atomic_load(&event->device)->index);
-    if (open == NULL || device == NULL) {
-        Py_XDECREF(open);
-        Py_XDECREF(device);
-        return NULL;
-    }
-    if (event->flags & PS_EVENT_BLOCKING) {
-        return Py_BuildValue("N(Ny#)O", open, device, handle,
-                             (Py_ssize_t)PS_IPC_HANDLE_BYTES, Py_True);
-    }
-    return Py_BuildValue("N(Ny#)", open, device, handle,
-                         (Py_ssize_t)PS_IPC_HANDLE_BYTES);
+    return ipc_reduce(self, atomic_load(&event->device), handle,
+                      PS_IPC_HANDLE_BYTES,
+                      event->flags & PS_EVENT_BLOCKING ? Py_True : NULL);
 }
 
 static PyObject *

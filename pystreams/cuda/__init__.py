@@ -318,7 +318,7 @@ def reset_peak_memory_stats(device: _Device = None) -> None:
 
 
 def ipc_collect() -> None:
-    """Do nothing: processes share events, but no memory to be collected."""
+    """Do nothing: a Buffer of another process is freed as any other."""
 
 
 def _sleep(cycles: int) -> None:

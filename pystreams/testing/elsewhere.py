@@ -103,7 +103,23 @@ def serve(name: str, module: str) -> None:
             return "TimeoutError"
         return "done"
 
+    def memory() -> str:
+        buffer = pystreams.empty(100, device=name, interprocess=True)
+        buffer.fill_(7)
+        device.synchronize()
+        kept.append(buffer)
+        return buffer.ipc_handle().hex()
+
+    def fill() -> None:
+        kept[-1].fill_(1)
+        device.synchronize()
+
+    kept: list[pystreams.Buffer] = []
     actions: dict[str, Callable[[], object]] = {
+        "memory": memory,
+        "fill": fill,
+        "bytes": lambda: kept[-1].tobytes().hex(),
+        "close-memory": lambda: kept.pop().close(),
         "waiting": lambda: not stream.query(),
         "finish": stream.synchronize,
         "hold": hold,
@@ -128,6 +144,10 @@ def serve(name: str, module: str) -> None:
                     "wait": partial(event.wait, stream),
                     "record": partial(event.record, stream),
                 }
+                print(None, flush=True)
+            elif action == "open-memory":
+                handle = bytes.fromhex(arguments[0])
+                kept.append(pystreams.Buffer.from_ipc_handle(name, handle))
                 print(None, flush=True)
             else:
                 print(actions[action](), flush=True)

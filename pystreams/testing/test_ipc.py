@@ -1,4 +1,4 @@
-"""Events between processes."""
+"""Events and memory between processes."""
 
 from __future__ import annotations
 
@@ -93,3 +93,69 @@ def test_a_record_behind_an_earlier_one(
 def test_any_bytes(elsewhere: Elsewhere, byte: int) -> None:
     handle = bytes([byte]) * 64
     assert elsewhere.ask("open", handle.hex()).startswith("Error: ")
+
+
+def shared_memory(device: Device, nbytes: int = 100) -> pystreams.Buffer:
+    return pystreams.empty(nbytes, device=device.name, interprocess=True)
+
+
+@contract(
+    "shared_allocate",
+    "Allocate nbytes, at least 1, of the device's memory, for every stream "
+    "at once, and write a handle by which other processes of this user can "
+    "open it, as long as this process lives and the memory is not freed.",
+)
+@pytest.mark.parametrize("nbytes", [1, 4096, 10_001])
+def test_memory_that_two_processes_write(
+    device: Device, elsewhere: Elsewhere, nbytes: int
+) -> None:
+    buffer = shared_memory(device, nbytes)
+    buffer.fill_(5, stream=device.stream())
+    device.synchronize()
+    elsewhere.send("open-memory", buffer.ipc_handle().hex())
+    assert elsewhere.ask("bytes") == (bytes([5]) * nbytes).hex()
+    elsewhere.send("fill")
+    assert buffer.tobytes() == bytes([1]) * nbytes
+
+
+@contract(
+    "shared_allocate",
+    "open it, as long as this process lives and the memory is not freed.",
+)
+def test_one_handle_for_each_block(device: Device) -> None:
+    first, second = shared_memory(device), shared_memory(device)
+    assert first.ipc_handle() == first.ipc_handle() != second.ipc_handle()
+
+
+@contract(
+    "shared_open",
+    "What is mapped stays valid until shared_free, whatever becomes of the "
+    "other process.",
+)
+def test_memory_of_a_process_that_has_ended(
+    device: Device, elsewhere: Elsewhere
+) -> None:
+    handle = bytes.fromhex(elsewhere.ask("memory"))
+    buffer = pystreams.Buffer.from_ipc_handle(device.name, handle)
+    elsewhere.close()
+    assert buffer.tobytes() == bytes([7]) * 100
+
+
+@pytest.mark.parametrize("byte", [0, 255])
+@contract(
+    "shared_open", "The handle may be any bytes, and nbytes any number but 0."
+)
+def test_memory_of_any_handle(elsewhere: Elsewhere, byte: int) -> None:
+    handle = bytes([byte]) * 96
+    assert elsewhere.ask("open-memory", handle.hex()).startswith("Error: ")
+
+
+@contract("shared_free", "Processes that have opened it keep it.")
+def test_memory_that_was_freed(device: Device, elsewhere: Elsewhere) -> None:
+    buffer = shared_memory(device)
+    buffer.fill_(3)
+    device.synchronize()
+    elsewhere.send("open-memory", buffer.ipc_handle().hex())
+    buffer.close()
+    assert elsewhere.ask("bytes") == (bytes([3]) * 100).hex()
+    elsewhere.send("close-memory")

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <search.h>
@@ -265,7 +266,8 @@ mmap(void *address, size_t size, int protection, int flags, int file,
         return MAP_FAILED;
     }
     void *block = REAL(mmap)(address, size, protection, flags, file, offset);
-    if (block != MAP_FAILED) {
+    /* With MAP_FIXED it is a part of a mapping that is held. */
+    if (block != MAP_FAILED && !(flags & MAP_FIXED)) {
         hold(block, __builtin_return_address(0));
     }
     return block;
@@ -325,9 +327,11 @@ memfd_create(const char *name, unsigned flags)
 }
 
 int
-ftruncate(int file, off_t size)
+fallocate(int file, int mode, off_t offset, off_t size)
 {
-    return FAILS(ftruncate, ENOSPC) ? -1 : REAL(ftruncate)(file, size);
+    return FAILS(fallocate, ENOSPC)
+               ? -1
+               : REAL(fallocate)(file, mode, offset, size);
 }
 
 int

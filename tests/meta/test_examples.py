@@ -49,3 +49,24 @@ def test_pipeline(run_example, tmp_path, size, chunks):
 def test_pipeline_without_a_file(run_example):
     line = run_example("pipeline.py")
     assert line.startswith("16,777,216 bytes in 64 chunks, there and back on ")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "slots"), [(0, 1), (1, 3), (5, 1), (40, 3)]
+)
+def test_shared_ring(run_example, backend, chunks, slots):
+    if not backend.on_engine:
+        pytest.skip(f"{backend}: has no interprocess memory")
+    line = run_example(
+        "shared_ring.py",
+        "--chunks",
+        chunks,
+        "--slots",
+        slots,
+        "--size",
+        12_345,
+    )
+    assert line.startswith(
+        f"{chunks} chunks of 12,345 bytes through {slots} slots of "
+        f"{backend.device()}: right, "
+    )

@@ -97,6 +97,7 @@ EVENT = {
     "wait": lambda e, w: e.wait(w.stream),
 }
 BUFFER = {
+    "__reduce__": lambda b, w: b.__reduce__(),
     "__dlpack__": lambda b, w: b.__dlpack__(),
     "__dlpack_device__": lambda b, w: b.__dlpack_device__(),
     "__buffer__ __release_buffer__": lambda b, w: memoryview(b).release(),
@@ -106,6 +107,8 @@ BUFFER = {
     "copy_to": lambda b, w: b.copy_to(w.buffer),
     "data_ptr": lambda b, w: b.data_ptr(),
     "fill_": lambda b, w: b.fill_(1),
+    "from_ipc_handle": lambda b, w: b.from_ipc_handle(w.device, b""),
+    "ipc_handle": lambda b, w: b.ipc_handle(),
     "is_pinned": lambda b, w: b.is_pinned(),
     "memoryview": lambda b, w: b.memoryview(readonly=True).release(),
     "record_stream": lambda b, w: b.record_stream(w.stream),

@@ -43,7 +43,8 @@ import sys, pystreams
 event = pystreams.Event(
     pystreams.device(sys.argv[1], 0), interprocess=True, enable_timing=False
 )
-print(event.ipc_handle().hex(), flush=True)
+buffer = pystreams.empty(64, device=sys.argv[1], interprocess=True)
+print(event.ipc_handle().hex(), buffer.ipc_handle().hex(), flush=True)
 sys.stdin.read()
 """
 
@@ -126,8 +127,8 @@ class World:
     def begin(self, future):
         self.begun.append(future)
 
-    def peer_handle(self):
-        """The handle of an event that another process has made."""
+    def peer_handles(self):
+        """The handles of an event and a Buffer of another process."""
         if self.peer is None:
             self.peer = subprocess.Popen(
                 [sys.executable, "-c", PEER, self.name],
@@ -135,8 +136,9 @@ class World:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            self.handle = bytes.fromhex(self.peer.stdout.readline())
-        return self.handle
+            line = self.peer.stdout.readline()
+            self.handles = [bytes.fromhex(word) for word in line.split()]
+        return self.handles
 
 
 def enter(context):
@@ -349,12 +351,32 @@ def ipc_handle(world):
 
 
 def ipc_open(world):
-    handle = world.peer_handle()
+    handle = world.peer_handles()[0]
 
     def call():
         opened = _C.Event.from_ipc_handle(world.device, handle)
         opened.wait(world.other)
         opened.record(world.other)
+
+    return call
+
+
+def shared_buffer(world):
+    def call():
+        buffer = pystreams.empty(64, device=world.device, interprocess=True)
+        assert buffer.interprocess
+        buffer.ipc_handle()
+        buffer.__reduce__()
+
+    return call
+
+
+def open_buffer(world):
+    handle = world.peer_handles()[1]
+
+    def call():
+        opened = pystreams.Buffer.from_ipc_handle(world.device, handle)
+        opened.fill_(1, stream=world.other)
 
     return call
 
@@ -748,6 +770,8 @@ CASES = {
     ),
     "Buffer.__dlpack__": to_dlpack,
     "Buffer.__dlpack_device__": lambda w: w.buffer.__dlpack_device__,
+    "Buffer.ipc_handle Buffer.__reduce__ Buffer.interprocess": shared_buffer,
+    "Buffer.from_ipc_handle": open_buffer,
     "Buffer.close": closing(lambda w: pystreams.empty(9, device=w.device)),
     "from_dlpack": lambda w: lambda: pystreams.from_dlpack(w.buffer),
     "backend_members takes_limits backends default_type": lambda w: (

@@ -39,6 +39,7 @@ MEMORY = [
 NOTIFICATIONS = ["stream_notify", "event_notify", "notify_cancel"]
 GATES = ["stream_gate", "gate_open"]
 IPC = ["event_export", "event_open"]
+SHARED = ["shared_allocate", "shared_open", "shared_free"]
 GRAPHS = [
     "capture_begin",
     "capture_end",
@@ -54,6 +55,7 @@ GROUPS = {
     "notifications": NOTIFICATIONS,
     "gates": GATES,
     "interprocess events": IPC,
+    "interprocess memory": SHARED,
     "graphs": GRAPHS,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]

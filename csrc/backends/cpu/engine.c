@@ -263,6 +263,7 @@ engine_create(const char *name, int device_type, int device_count,
     cpu_event_members(table);
     cpu_notify_members(table);
     cpu_memory_members(table);
+    cpu_shared_memory_members(table);
     cpu_graph_members(table);
     engine->table.engine = engine;
     engine->lazy_table = engine->table;

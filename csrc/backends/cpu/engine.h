@@ -7,7 +7,7 @@
  *
  * A file calls those above it in this list alone: storage.c, schedule.c,
  * queue.c, worker.c, graph.c, shared.c over files.c, event.c, notify.c,
- * stream.c, memory.c, lazy.c, explore.c, engine.c. */
+ * stream.c, memory.c, shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -626,6 +626,22 @@ ps_status
 cpu_stream_enqueue(const struct ps_backend *backend, int device,
                    ps_handle handle, struct cpu_operation *operation);
 
+/* A block of memory. */
+struct cpu_range {
+    uintptr_t first;
+    size_t nbytes; /* as much as counts */
+    int device;
+    bool counted; /* as the device's; another process's is not */
+};
+
+/* If the devices are emulated, add the range to the engine's, so that an
+ * address in it is known to be the device's.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, also if it counts and is too much. */
+ps_status
+cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range);
+void
+cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range);
+
 /* Overwrite the memory that the operation frees. */
 void cpu_memory_poison(struct cpu_operation *end);
 
@@ -637,6 +653,7 @@ void cpu_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
 void cpu_notify_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);
+void cpu_shared_memory_members(struct ps_backend *table);
 void cpu_graph_members(struct ps_backend *table);
 
 #endif

@@ -1,4 +1,4 @@
-/* Files that processes share: a page of memory, and the pipes that end with
+/* Files that processes share: pages of memory, and the pipes that end with
  * the process.  A file of another process is found by number through /proc.
  *
  * One rule: a file is looked at before it is opened or mapped, and left alone
@@ -9,14 +9,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define PAGE_NAME "pystreams-event"
 
 /* ---- Files of an engine ---- */
 
@@ -98,82 +98,170 @@ peer_open(pid_t process, int number, const struct expected *expected,
 
 /* ---- Pages ---- */
 
-/* NULL if it cannot be mapped.  A forked child does not inherit the page. */
-static void *
-page_map(int file)
-{
-    void *page = mmap(NULL, CPU_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
-                      file, 0);
-    if (page == MAP_FAILED) {
-        return NULL;
-    }
-    madvise(page, CPU_PAGE_BYTES, MADV_DONTFORK);
-    return page;
-}
-
-/* With these no process can truncate a page that others have mapped, nor add
+/* With these no process can truncate a file that others have mapped, nor add
  * a seal that keeps them from writing. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-void *
-cpu_page_create(int *file, uint64_t *inode)
+static const struct {
+    char magic[8];
+    const char *file;
+} names[] = {
+    [CPU_SHARE_EVENT] = {"psevent2", "/memfd:pystreams-event"},
+    [CPU_SHARE_MEMORY] = {"psmemor1", "/memfd:pystreams-memory"},
+};
+
+_Static_assert(sizeof(struct cpu_token) == PS_IPC_HANDLE_BYTES, "no gaps");
+
+/* FNV-1a: it detects every change of a single byte. */
+static uint64_t
+checksum(const struct cpu_token *token)
 {
-    void *page = NULL;
-    struct stat found;
-    *file = memfd_create(PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (*file < 0) {
+    const unsigned char *bytes = (const unsigned char *)token;
+    uint64_t sum = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < offsetof(struct cpu_token, checksum); i++) {
+        sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
+    }
+    return sum;
+}
+
+/* NULL if they cannot be mapped.  A forked child does not inherit them. */
+static void *
+pages_map(int file, const struct cpu_pages *pages)
+{
+    size_t all = pages->front + pages->nbytes;
+    char *front = mmap(NULL, all, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (front == MAP_FAILED) {
         return NULL;
     }
-    if (ftruncate(*file, CPU_PAGE_BYTES) == 0 &&
-        fcntl(*file, F_ADD_SEALS, SEALS) == 0 && fstat(*file, &found) == 0) {
-        *inode = found.st_ino;
-        page = page_map(*file);
+    char *mapped = front + pages->front;
+    if (mmap(mapped, pages->nbytes, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+        munmap(front, all);
+        return NULL;
     }
-    if (page == NULL) {
-        close(*file);
-    }
-    return page;
-}
-
-/* Whether the file is a page that no process can make shorter.  Files that
- * have a name cannot be sealed. */
-static bool
-is_page(int file)
-{
-    struct stat found;
-    int seals = fcntl(file, F_GET_SEALS);
-    return seals >= 0 && (seals & SEALS) == SEALS &&
-           fstat(file, &found) == 0 && found.st_size == CPU_PAGE_BYTES;
-}
-
-ps_status
-cpu_page_open(pid_t process, int number, uint64_t inode, void **page)
-{
-    struct expected expected = {
-        .type = S_IFREG,
-        .inode = inode,
-        .name = "/memfd:" PAGE_NAME,
-        .flags = O_RDWR,
-    };
-    int file;
-    ps_status status = peer_open(process, number, &expected, &file);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    if (!is_page(file)) {
-        status = PS_ERROR_INVALID_HANDLE;
-    }
-    else if ((*page = page_map(file)) == NULL) {
-        status = PS_ERROR_OUT_OF_MEMORY;
-    }
-    close(file);
-    return status;
+    madvise(mapped, pages->nbytes, MADV_DONTFORK);
+    return mapped;
 }
 
 void
-cpu_page_unmap(void *page)
+cpu_pages_unmap(const struct cpu_pages *pages, void *mapped)
 {
-    munmap(page, CPU_PAGE_BYTES);
+    munmap((char *)mapped - pages->front, pages->front + pages->nbytes);
+}
+
+/* Give the file its size and memory: without it, a page that the machine has
+ * no memory for would end the program when it is first written. */
+static bool
+file_fill(int file, size_t nbytes)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    /* A signal would make it begin again. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool filled = fallocate(file, 0, 0, (off_t)nbytes) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return filled && fcntl(file, F_ADD_SEALS, SEALS) == 0;
+}
+
+ps_status
+cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
+                 int device, const struct cpu_pages *pages,
+                 struct cpu_token *token, void **mapped)
+{
+    struct stat found;
+    int file = memfd_create(strchr(names[share].file, ':') + 1,
+                            MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *mapped = NULL;
+    *token = (struct cpu_token){
+        .device_type = engine->table.base.device_type,
+        .device = device,
+        .process = getpid(),
+        .file = file,
+    };
+    if (file >= 0 && file_fill(file, pages->nbytes) &&
+        fstat(file, &found) == 0 &&
+        getrandom(token->nonce, sizeof(token->nonce), 0) ==
+            (ssize_t)sizeof(token->nonce)) {
+        *mapped = pages_map(file, pages);
+    }
+    if (*mapped == NULL) {
+        close(file);
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    token->inode = found.st_ino;
+    memcpy(token->magic, names[share].magic, sizeof(token->magic));
+    token->checksum = checksum(token);
+    memcpy(*mapped, token->nonce, sizeof(token->nonce));
+    return PS_SUCCESS;
+}
+
+static ps_status
+token_check(const struct cpu_engine *engine, enum cpu_share share, int device,
+            const struct cpu_token *token)
+{
+    if (memcmp(token->magic, names[share].magic, sizeof(token->magic)) != 0 ||
+        token->checksum != checksum(token) ||
+        token->device_type != engine->table.base.device_type) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
+}
+
+/* Files that have a name cannot be sealed. */
+static bool
+is_sealed(int file)
+{
+    int seals = fcntl(file, F_GET_SEALS);
+    return seals >= 0 && (seals & SEALS) == SEALS;
+}
+
+/* Map a file that has been opened, if it is the token's. */
+static ps_status
+file_map(int file, const struct cpu_pages *pages,
+         const struct cpu_token *token, void **mapped)
+{
+    struct stat found;
+    if (!is_sealed(file) || fstat(file, &found) != 0 ||
+        found.st_size != (off_t)pages->nbytes) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    void *opened = pages_map(file, pages);
+    if (opened == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (memcmp(opened, token->nonce, sizeof(token->nonce)) != 0) {
+        cpu_pages_unmap(pages, opened);
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    *mapped = opened;
+    return PS_SUCCESS;
+}
+
+ps_status
+cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
+               int device, const struct cpu_pages *pages,
+               const unsigned char handle[PS_IPC_HANDLE_BYTES],
+               struct cpu_token *token, void **mapped)
+{
+    int file;
+    memcpy(token, handle, sizeof(*token));
+    ps_status status = token_check(engine, share, device, token);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct expected expected = {
+        .type = S_IFREG,
+        .inode = token->inode,
+        .name = names[share].file,
+        .flags = O_RDWR,
+    };
+    status = peer_open(token->process, token->file, &expected, &file);
+    if (status == PS_SUCCESS) {
+        status = file_map(file, pages, token, mapped);
+        close(file);
+    }
+    return status;
 }
 
 /* ---- Pipes ---- */

@@ -16,16 +16,9 @@
 
 enum { ALIGNMENT = 256 };
 
-struct range {
-    uintptr_t first;
-    size_t nbytes;
-    int device;
-};
-
 struct block {
     struct cpu_operation end;
-    /* In engine->ranges, if the device is emulated; else the bytes alone. */
-    struct range range;
+    struct cpu_range range;
 };
 
 _Static_assert(sizeof(struct block) <= ALIGNMENT, "it fits in front");
@@ -55,38 +48,35 @@ block_of(void *data)
 static int
 compare_ranges(const void *left, const void *right)
 {
-    const struct range *a = left, *b = right;
+    const struct cpu_range *a = left, *b = right;
     return a->first + a->nbytes <= b->first   ? -1
            : b->first + b->nbytes <= a->first ? 1
                                               : 0;
 }
 
-/* Count the block as the device's; PS_ERROR_OUT_OF_MEMORY. */
-static ps_status
-emulated_add_locked(struct cpu_engine *engine, int device, size_t nbytes,
-                    void *data)
+ps_status
+cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range)
 {
-    struct range *range = &block_of(data)->range;
-    uint64_t *used = &engine->devices[device].used;
-    *range = (struct range){
-        .first = (uintptr_t)data,
-        .nbytes = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
-        .device = device,
-    };
-    if (range->nbytes > engine->memory - *used ||
+    if (engine->memory == 0) {
+        return PS_SUCCESS;
+    }
+    uint64_t *used = &engine->devices[range->device].used;
+    if ((range->counted && range->nbytes > engine->memory - *used) ||
         tsearch(range, &engine->ranges, compare_ranges) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *used += range->nbytes;
+    *used += range->counted ? range->nbytes : 0;
     return PS_SUCCESS;
 }
 
-static void
-emulated_remove_locked(struct cpu_engine *engine, void *data)
+void
+cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range)
 {
-    struct range *range = &block_of(data)->range;
-    tdelete(range, &engine->ranges, compare_ranges);
-    engine->devices[range->device].used -= range->nbytes;
+    if (engine->memory != 0) {
+        tdelete(range, &engine->ranges, compare_ranges);
+        engine->devices[range->device].used -=
+            range->counted ? range->nbytes : 0;
+    }
 }
 
 static ps_status
@@ -102,13 +92,19 @@ cpu_memory_allocate(const struct ps_backend *backend, int device,
     if (status != PS_SUCCESS) {
         return status;
     }
-    block_of(allocated)->range = (struct range){.nbytes = nbytes};
+    struct cpu_range *range = &block_of(allocated)->range;
+    *range = (struct cpu_range){
+        .first = (uintptr_t)allocated,
+        .nbytes = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
+        .device = device,
+        .counted = true,
+    };
     cpu_lock(engine);
     if (cpu_stream_find_locked(engine, device, handle) == NULL) {
         status = PS_ERROR_INVALID_HANDLE;
     }
-    else if (engine->memory != 0) {
-        status = emulated_add_locked(engine, device, nbytes, allocated);
+    else {
+        status = cpu_range_add_locked(engine, range);
     }
     bool lazy = cpu_is_lazy(engine);
     cpu_unlock(engine);
@@ -136,9 +132,7 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
         return PS_ERROR_INVALID_HANDLE;
     }
     bool idle = stream->first == NULL, lazy = cpu_is_lazy(engine);
-    if (engine->memory != 0) {
-        emulated_remove_locked(engine, data);
-    }
+    cpu_range_remove_locked(engine, &block->range);
     if (!idle) {
         block->end.kind = CPU_FREE;
         block->end.overtaken = block->end.abandoned = false;
@@ -232,8 +226,8 @@ cpu_memory_device(const struct ps_backend *backend, int device,
                   const void *address, int *owner)
 {
     CPU_ENTER(engine, backend);
-    struct range wanted = {.first = (uintptr_t)address, .nbytes = 1};
-    struct range **found = tfind(&wanted, &engine->ranges, compare_ranges);
+    struct cpu_range wanted = {.first = (uintptr_t)address, .nbytes = 1};
+    struct cpu_range **found = tfind(&wanted, &engine->ranges, compare_ranges);
     (void)device;
     if (found == NULL) {
         return PS_ERROR_INVALID_VALUE;

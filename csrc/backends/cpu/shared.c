@@ -36,7 +36,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum {
@@ -65,28 +64,14 @@ struct page {
 _Static_assert(sizeof(struct page) <= CPU_PAGE_BYTES, "a page is a page");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "locks are not for sharing");
 
-/* A handle.  The checksum of the members before it comes last. */
-struct token {
-    char magic[8];
-    int32_t device_type;
-    int32_t device;
-    int32_t process;
-    int32_t file; /* the page's file number there */
-    uint64_t inode;
-    uint64_t nonce[3];
-    uint64_t checksum;
-};
-
-_Static_assert(sizeof(struct token) == PS_IPC_HANDLE_BYTES, "no gaps");
-
-static const char magic[8] = "psevent2";
+static const struct cpu_pages pages = {.nbytes = CPU_PAGE_BYTES};
 
 struct cpu_shared {
     unsigned refs; /* the event's and its records' */
     uint64_t word; /* of the record that is the event's here; 0 for none */
     struct page *page;
     struct cpu_file file; /* the page; open with the maker, until destroyed */
-    struct token token;
+    struct cpu_token token;
 };
 
 /* A pending record of this process. */
@@ -105,60 +90,13 @@ struct remote {
     uint64_t word;
 };
 
-/* FNV-1a: it detects every change of a single byte. */
-static uint64_t
-checksum(const struct token *token)
-{
-    const unsigned char *bytes = (const unsigned char *)token;
-    uint64_t sum = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < offsetof(struct token, checksum); i++) {
-        sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
-    }
-    return sum;
-}
-
-/* ---- Pages ---- */
-
-/* A new page, with its file; NULL if there is no room for them. */
-static struct page *
-page_create(int *file, uint64_t *inode)
-{
-    struct page *page = cpu_page_create(file, inode);
-    if (page != NULL && getrandom(page->nonce, sizeof(page->nonce), 0) !=
-                            (ssize_t)sizeof(page->nonce)) {
-        cpu_page_unmap(page);
-        close(*file);
-        page = NULL;
-    }
-    return page;
-}
-
-/* The page that the token names.  Statuses: PS_ERROR_INVALID_HANDLE if it
- * is gone, PS_ERROR_OUT_OF_MEMORY. */
-static ps_status
-page_open(const struct token *token, struct page **page)
-{
-    void *opened;
-    ps_status status =
-        cpu_page_open(token->process, token->file, token->inode, &opened);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    *page = opened;
-    if (memcmp((*page)->nonce, token->nonce, sizeof(token->nonce)) != 0) {
-        cpu_page_unmap(*page);
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    return PS_SUCCESS;
-}
-
 /* ---- Shared events ---- */
 
 static void
 shared_unref_locked(struct cpu_shared *shared)
 {
     if (--shared->refs == 0) {
-        cpu_page_unmap(shared->page);
+        cpu_pages_unmap(&pages, shared->page);
         free(shared);
     }
 }
@@ -167,27 +105,17 @@ ps_status
 cpu_shared_create_locked(struct cpu_engine *engine, int device,
                          struct cpu_shared **result)
 {
-    uint64_t inode;
-    int file;
     struct cpu_shared *shared = calloc(1, sizeof(*shared));
+    void *page;
     if (shared == NULL ||
-        (shared->page = page_create(&file, &inode)) == NULL) {
+        cpu_token_create(engine, CPU_SHARE_EVENT, device, &pages,
+                         &shared->token, &page) != PS_SUCCESS) {
         free(shared);
         return PS_ERROR_OUT_OF_MEMORY;
     }
     shared->refs = 1;
-    cpu_file_keep_locked(engine, &shared->file, file);
-    shared->token = (struct token){
-        .device_type = engine->table.base.device_type,
-        .device = device,
-        .process = getpid(),
-        .file = file,
-        .inode = inode,
-    };
-    memcpy(shared->token.magic, magic, sizeof(magic));
-    memcpy(shared->token.nonce, shared->page->nonce,
-           sizeof(shared->token.nonce));
-    shared->token.checksum = checksum(&shared->token);
+    shared->page = page;
+    cpu_file_keep_locked(engine, &shared->file, shared->token.file);
     *result = shared;
     return PS_SUCCESS;
 }
@@ -199,43 +127,25 @@ cpu_shared_export_locked(const struct cpu_shared *shared,
     memcpy(handle, &shared->token, PS_IPC_HANDLE_BYTES);
 }
 
-static ps_status
-token_check(const struct cpu_engine *engine, int device,
-            const struct token *token)
-{
-    if (memcmp(token->magic, magic, sizeof(magic)) != 0 ||
-        token->checksum != checksum(token) ||
-        token->device_type != engine->table.base.device_type) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
-}
-
 ps_status
 cpu_shared_open_locked(struct cpu_engine *engine, int device,
                        const unsigned char handle[PS_IPC_HANDLE_BYTES],
                        struct cpu_shared **result)
 {
-    struct token token;
-    memcpy(&token, handle, sizeof(token));
-    ps_status status = token_check(engine, device, &token);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    struct cpu_shared *shared = malloc(sizeof(*shared));
+    struct cpu_shared *shared = calloc(1, sizeof(*shared));
+    void *page;
     if (shared == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *shared = (struct cpu_shared){
-        .refs = 1,
-        .file = {.number = -1},
-        .token = token,
-    };
-    status = page_open(&token, &shared->page);
+    ps_status status = cpu_token_open(engine, CPU_SHARE_EVENT, device, &pages,
+                                      handle, &shared->token, &page);
     if (status != PS_SUCCESS) {
         free(shared);
         return status;
     }
+    shared->refs = 1;
+    shared->file.number = -1;
+    shared->page = page;
     *result = shared;
     return PS_SUCCESS;
 }

@@ -1,7 +1,7 @@
-/* Events that several processes share, the files that are open for them, and
- * the thread that waits for other processes.  The engine's lock guards all of
- * it, and is held during its system calls, none of which waits for another
- * process. */
+/* Events and memory that several processes share, the files that are open for
+ * them, and the thread that waits for other processes.  The engine's lock
+ * guards all of it, and is held during its system calls, none of which waits
+ * for another process. */
 #ifndef PYSTREAMS_CPU_SHARED_H
 #define PYSTREAMS_CPU_SHARED_H
 
@@ -52,15 +52,50 @@ void cpu_file_close_locked(struct cpu_file *file);
 
 enum { CPU_PAGE_BYTES = 4096 };
 
-/* A new page of zeros, its file, and the file's inode; NULL if there is no
- * room for them.  No process can make it shorter. */
-void *cpu_page_create(int *file, uint64_t *inode);
-/* Map the page whose file a process has open under the number.  It may have
- * any content.  Statuses: PS_ERROR_INVALID_HANDLE if that is no page of this
- * user's, PS_ERROR_OUT_OF_MEMORY. */
+/* What processes share.  The sizes of all files are whole pages. */
+enum cpu_share {
+    CPU_SHARE_EVENT,
+    CPU_SHARE_MEMORY,
+};
+
+/* A handle: how another process finds a file of this one's and recognizes it.
+ * The checksum of the members before it comes last. */
+struct cpu_token {
+    char magic[8];
+    int32_t device_type;
+    int32_t device;
+    int32_t process;
+    int32_t file; /* its number there */
+    uint64_t inode;
+    uint64_t nonce[3]; /* with which the file begins */
+    uint64_t checksum;
+};
+
+/* Pages of a file, mapped behind `front` bytes of memory of this process's
+ * own. */
+struct cpu_pages {
+    size_t front;
+    size_t nbytes;
+};
+
+/* A new file of zeros behind the nonce, its pages, and its handle.  No process
+ * can make it shorter, and it has its memory already.  May be called without
+ * the engine's lock.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, also if the process has too many open
+ * files. */
 ps_status
-cpu_page_open(pid_t process, int number, uint64_t inode, void **page);
-void cpu_page_unmap(void *page);
+cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
+                 int device, const struct cpu_pages *pages,
+                 struct cpu_token *token, void **mapped);
+/* Map the file of a handle, which may be any bytes; its contents, too, but for
+ * the nonce.  May be called without the engine's lock.
+ * Statuses: those of event_open. */
+ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
+                         int device, const struct cpu_pages *pages,
+                         const unsigned char handle[PS_IPC_HANDLE_BYTES],
+                         struct cpu_token *token, void **mapped);
+/* Accepts the address of the pages, not that of the front. */
+void cpu_pages_unmap(const struct cpu_pages *pages, void *mapped);
 
 /* A pipe; -1 if there is no room for one.  Writing to it never raises SIGPIPE,
  * because it is also open for reading, and never blocks, even if a peer fills

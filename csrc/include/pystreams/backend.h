@@ -596,6 +596,34 @@ struct ps_backend {
      * count. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
+
+    /* ---- Optional group: interprocess memory (all or none) -------------- */
+
+    /* Allocate nbytes, at least 1, of the device's memory, for every stream
+     * at once, and write a handle by which other processes of this user can
+     * open it, as long as this process lives and the memory is not freed.
+     * May block, but not for work.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*shared_allocate)(const struct ps_backend *backend, int device,
+                                 size_t nbytes,
+                                 unsigned char handle[PS_IPC_HANDLE_BYTES],
+                                 void **data);
+
+    /* Map memory that another process allocated with nbytes; core refuses
+     * handles of this process's own.  The handle may be any bytes, and nbytes
+     * any number but 0.  What is mapped stays valid until shared_free,
+     * whatever becomes of the other process.  May block, but not for work.
+     * Statuses: those of event_open, PS_ERROR_INVALID_HANDLE also if the
+     * memory has another size; PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*shared_open)(const struct ps_backend *backend, int device,
+                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
+                             size_t nbytes, void **data);
+
+    /* Free what shared_allocate or shared_open returned.  No work of this
+     * process uses it any more.  Processes that have opened it keep it.  May
+     * block, for work too. */
+    ps_status (*shared_free)(const struct ps_backend *backend, int device,
+                             void *data);
 };
 
 #endif

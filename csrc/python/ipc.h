@@ -1,0 +1,34 @@
+/* Handles for other processes: the arguments of from_ipc_handle(), its errors,
+ * and how objects are pickled by their handles. */
+#ifndef PYSTREAMS_PYTHON_IPC_H
+#define PYSTREAMS_PYTHON_IPC_H
+
+#include "module.h"
+
+struct ps_device;
+
+/* What is shared, for errors. */
+struct shared_kind {
+    const char *type;    /* "Event" */
+    const char *noun;    /* "the event" */
+    const char *feature; /* as raise_absent wants it */
+    Py_ssize_t bytes;    /* of a handle */
+};
+
+/* Parse from_ipc_handle(device, handle) and hold the handle's bytes, of the
+ * kind's length; only: as device_argument.  -1 with an exception. */
+int ipc_arguments(const struct shared_kind *kind, int only,
+                  PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                  struct ps_device **device, Py_buffer *handle);
+
+/* Raise the exception for a handle that could not be opened; NULL. */
+PyObject *raise_not_opened(const struct shared_kind *kind,
+                           struct ps_device *device, ps_status status);
+
+/* What __reduce__ returns: the object is opened anew by its type's
+ * from_ipc_handle, and then has the state, unless it is NULL. */
+PyObject *
+ipc_reduce(PyObject *self, const struct ps_device *device,
+           const unsigned char *handle, Py_ssize_t nbytes, PyObject *state);
+
+#endif

@@ -1,0 +1,139 @@
+/* Buffers of several processes.  A Buffer's handle is that of its block and
+ * the part of the block that the Buffer is.  A part cannot leave its block,
+ * whatever the handle says: the backend checks the block's size, and this file
+ * the rest. */
+#include "share.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "errors.h"
+#include "ipc.h"
+#include "races.h"
+
+struct handle {
+    unsigned char block[PS_IPC_HANDLE_BYTES];
+    uint64_t size; /* of the block, in bytes */
+    uint64_t offset;
+    uint64_t nbytes;
+    uint64_t checksum; /* of the members before it */
+};
+
+static const struct shared_kind shared_buffer = {
+    .type = "Buffer",
+    .noun = "the memory",
+    .feature = "interprocess memory",
+    .bytes = sizeof(struct handle),
+};
+
+/* FNV-1a: it detects every change of a single byte. */
+static uint64_t
+checksum(const struct handle *handle)
+{
+    const unsigned char *bytes = (const unsigned char *)handle;
+    uint64_t sum = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < offsetof(struct handle, checksum); i++) {
+        sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
+    }
+    return sum;
+}
+
+/* The handle of an open interprocess Buffer; -1 with an exception, of the type
+ * `refusal` for another Buffer. */
+static int
+handle_of(PyObject *self, PyObject *refusal, const char *doing,
+          struct ps_device **device, struct handle *handle)
+{
+    struct span span;
+    if (buffer_hold(self, &span) < 0) {
+        return -1;
+    }
+    bool shared = span.block->share != NULL;
+    if (shared) {
+        const char *first = span.block->data;
+        *device = span.block->device;
+        *handle = (struct handle){
+            .size = span.block->nbytes,
+            .offset = (uint64_t)(span.data - first),
+            .nbytes = (uint64_t)span.nbytes,
+        };
+        memcpy(handle->block, ps_block_handle(span.block),
+               sizeof(handle->block));
+        handle->checksum = checksum(handle);
+    }
+    span_release(&span);
+    return shared ? 0
+                  : refuse(refusal,
+                           "%s: expected a Buffer made with "
+                           "interprocess=True, which other processes can open",
+                           doing);
+}
+
+PyObject *
+Buffer_ipc_handle(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_device *device;
+    struct handle handle;
+    return handle_of(self, PyExc_RuntimeError,
+                     "ipc_handle() needs interprocess memory", &device,
+                     &handle) == 0
+               ? PyBytes_FromStringAndSize((const char *)&handle,
+                                           sizeof(handle))
+               : NULL;
+}
+
+PyObject *
+Buffer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_device *device;
+    struct handle handle;
+    return handle_of(self, PyExc_TypeError, "cannot pickle 'Buffer' object",
+                     &device, &handle) == 0
+               ? ipc_reduce(self, device, (const unsigned char *)&handle,
+                            sizeof(handle), NULL)
+               : NULL;
+}
+
+/* The part that a handle names, of a block that is opened. */
+static ps_status
+open_part(struct ps_device *device, const struct handle *handle,
+          struct span *span)
+{
+    struct ps_block *block;
+    if (handle->checksum != checksum(handle) || handle->size == 0 ||
+        handle->size > PY_SSIZE_T_MAX || handle->offset > handle->size ||
+        handle->nbytes > handle->size - handle->offset) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    ps_status status =
+        ps_block_open(device, handle->block, handle->size, &block);
+    if (status == PS_SUCCESS) {
+        *span = (struct span){
+            .block = block,
+            .data = (char *)block->data + handle->offset,
+            .nbytes = (Py_ssize_t)handle->nbytes,
+        };
+    }
+    return status;
+}
+
+PyObject *
+Buffer_from_ipc_handle(PyObject *Py_UNUSED(type), PyObject *const *args,
+                       Py_ssize_t nargs, PyObject *kwnames)
+{
+    struct ps_device *device;
+    struct handle handle;
+    struct span span;
+    Py_buffer bytes;
+    ps_status status;
+    if (ipc_arguments(&shared_buffer, -1, args, nargs, kwnames, &device,
+                      &bytes) < 0) {
+        return NULL;
+    }
+    memcpy(&handle, bytes.buf, sizeof(handle));
+    PyBuffer_Release(&bytes);
+    WITHOUT_GIL(status = open_part(device, &handle, &span));
+    return status == PS_SUCCESS
+               ? buffer_wrap(&span)
+               : raise_not_opened(&shared_buffer, device, status);
+}
