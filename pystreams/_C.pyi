@@ -72,7 +72,14 @@ _Device = int | str | device | _HasIndex | None
 
 class Stream:
     @overload
-    def __new__(cls, device: _Device = None, *, priority: int = 0) -> Self: ...
+    def __new__(
+        cls,
+        device: _Device = None,
+        *,
+        priority: int = 0,
+        name: str | None = None,
+        reserve: bool = False,
+    ) -> Self: ...
     @overload
     def __new__(
         cls, *, stream_id: int, device_index: int, device_type: int
@@ -89,6 +96,8 @@ class Stream:
     def native_handle(self) -> int: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def name(self) -> str | None: ...
     @property
     def _as_parameter_(self) -> ctypes.c_void_p: ...
     @classmethod
@@ -120,7 +129,14 @@ class ExternalStream(Stream):
 
 class CudaStream(Stream):
     @overload
-    def __new__(cls, device: _Device = None, priority: int = 0) -> Self: ...
+    def __new__(
+        cls,
+        device: _Device = None,
+        priority: int = 0,
+        *,
+        name: str | None = None,
+        reserve: bool = False,
+    ) -> Self: ...
     @overload
     def __new__(
         cls, *, stream_id: int, device_index: int, device_type: int

@@ -78,6 +78,8 @@ class Operation:
     filename: str | None
     line: int | None
     function: str | None
+    #: The stream's name, if it lives and was given one.
+    stream_name: str | None = None
 
     def __str__(self) -> str:
         """Two or three lines: what, where, and the line of the program."""
@@ -87,7 +89,10 @@ class Operation:
             where = f"the default stream of {self.stream[0]}:{self.stream[1]}"
         else:
             kind, index, handle = self.stream
-            where = f"stream {handle:#x} of {kind}:{index}"
+            what = f"{handle:#x}"
+            if self.stream_name is not None:
+                what = f"{self.stream_name!r} ({handle:#x})"
+            where = f"stream {what} of {kind}:{index}"
         verb = "write" if self.writes else "read"
         name = f"{self.name} in a callable" if self.in_callable else self.name
         return _with_place(
@@ -180,15 +185,20 @@ def _operation(
     writes: int,
     in_callable: int,
     place: tuple[str, int, str] | None,
+    stream_name: str | None,
 ) -> Operation:
     names = {t.ident: t.name for t in threading.enumerate()}
+    filename, line, function = place or (None, None, None)
     return Operation(
         name,
         stream,
         names.get(thread, str(thread)),
         bool(writes),
         bool(in_callable),
-        *(place or (None, None, None)),
+        filename,
+        line,
+        function,
+        stream_name,
     )
 
 

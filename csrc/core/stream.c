@@ -5,6 +5,7 @@
 #include "stream.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "capture.h"
 #include "event.h"
@@ -259,7 +260,7 @@ ps_stream_new(struct ps_device *device, enum ps_stream_kind kind)
 }
 
 ps_status
-ps_stream_create(struct ps_device *device, int priority,
+ps_stream_create(struct ps_device *device, int priority, const char *name,
                  struct ps_stream **result)
 {
     ps_status status = clamp_priority(device, &priority);
@@ -274,7 +275,12 @@ ps_stream_create(struct ps_device *device, int priority,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     stream->priority = priority;
-    status = pool_trim(device);
+    if (name != NULL && (stream->name = strdup(name)) == NULL) {
+        status = PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (status == PS_SUCCESS) {
+        status = pool_trim(device);
+    }
     if (status == PS_SUCCESS) {
         status = recycle(stream);
     }
@@ -282,6 +288,7 @@ ps_stream_create(struct ps_device *device, int priority,
         status = PS_CALL(device, stream_create, priority, &stream->handle);
     }
     if (status != PS_SUCCESS) {
+        free(stream->name);
         free(stream);
         return status;
     }
@@ -317,6 +324,7 @@ ps_stream_unref(struct ps_stream *stream)
         stream->release_owner(stream->owner);
     }
     struct ps_stream *shared = stream->shared;
+    free(stream->name);
     free(stream);
     return ps_first_failure(status, ps_stream_unref(shared));
 }

@@ -36,6 +36,8 @@ struct ps_stream {
     /* The number of submitted callables that are not done; guarded by the
      * mutex of submit.c's queue. */
     unsigned jobs;
+    /* For people, in UTF-8; NULL if it has none.  Constant. */
+    char *name;
     /* Kept alive with an external stream; release may be NULL. */
     void *owner;
     void (*release_owner)(void *owner);
@@ -64,9 +66,17 @@ struct ps_stream *
 ps_stream_new(struct ps_device *device, enum ps_stream_kind kind);
 
 /* A stream with a native stream of its own, from the pool or new.  priority is
- * clamped to the device's range.  May block. */
+ * clamped to the device's range; name: copied, or NULL.  May block. */
 ps_status ps_stream_create(struct ps_device *device, int priority,
-                           struct ps_stream **stream);
+                           const char *name, struct ps_stream **stream);
+
+/* The stream's name, that of the owned stream which an external one shares;
+ * NULL if it has none.  Valid while the caller holds a reference. */
+static inline const char *
+ps_stream_name(const struct ps_stream *stream)
+{
+    return stream->shared != NULL ? stream->shared->name : stream->name;
+}
 
 /* A stream of another owner.  After success, release_owner(owner) is called
  * when the last reference is dropped.  If the handle is that of a live owned

@@ -3,6 +3,7 @@
 #include "args.h"
 
 #include <limits.h>
+#include <string.h>
 
 int
 optional_attribute(PyObject *object, PyObject *name, PyObject **value)
@@ -218,6 +219,30 @@ switch_argument(const char *function, const char *name, PyObject *argument,
         return refuse_type(function, "a bool", name, argument);
     }
     return truth_argument(argument, value);
+}
+
+int
+name_argument(const char *function, const char *name, PyObject *argument,
+              const char **text)
+{
+    Py_ssize_t size = 0;
+    *text = NULL;
+    if (argument == NULL || argument == Py_None) {
+        return 0;
+    }
+    if (!PyUnicode_Check(argument)) {
+        return refuse_type(function, "a str or None", name, argument);
+    }
+    *text = PyUnicode_AsUTF8AndSize(argument, &size);
+    if (*text == NULL) {
+        return -1;
+    }
+    return strlen(*text) == (size_t)size
+               ? 0
+               : refuse(PyExc_ValueError,
+                        "%s() expects a str without null characters for %s, "
+                        "but got %R",
+                        function, name, argument);
 }
 
 int

@@ -13,7 +13,7 @@ struct signature {
     const char *function;
     int required;
     int positional;
-    const char *names[6];
+    const char *names[8];
 };
 
 /* Set values[i] to the argument for names[i], borrowed; NULL if it was not
@@ -96,6 +96,11 @@ int truth_argument(PyObject *argument, bool *value);
  * TypeError. */
 int switch_argument(const char *function, const char *name, PyObject *argument,
                     bool *value);
+
+/* A name: its UTF-8, borrowed from the argument; NULL if that is None or was
+ * not given.  -1 with an exception. */
+int name_argument(const char *function, const char *name, PyObject *argument,
+                  const char **text);
 
 /* An int that may be a handle or an address; -1 with an exception. */
 int handle_argument(const char *function, const char *name, PyObject *argument,

@@ -115,6 +115,23 @@ forget(struct ps_description *base)
     free(description);
 }
 
+/* The name of a live stream, or None; NULL with an exception. */
+static PyObject *
+name_of_actor(const struct ps_actor_name *actor)
+{
+    struct ps_device *device;
+    struct ps_stream *stream = NULL;
+    if (ps_runtime_device(ps_runtime_at(actor->runtime), actor->device,
+                          &device) == PS_SUCCESS) {
+        stream = ps_stream_find(device, actor->stream);
+    }
+    const char *name = stream != NULL ? ps_stream_name(stream) : NULL;
+    PyObject *result =
+        name != NULL ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
+    stream_release(stream);
+    return result;
+}
+
 /* What races.Operation is made of; NULL with an exception. */
 static PyObject *
 operation_of(const struct ps_operation *operation)
@@ -126,15 +143,16 @@ operation_of(const struct ps_operation *operation)
     PyObject *where = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
                                                    d->line, code->co_name)
                                    : Py_NewRef(Py_None);
-    PyObject *named = Py_NewRef(Py_None);
+    PyObject *named = Py_NewRef(Py_None), *name = Py_NewRef(Py_None);
     if (stream != NULL) {
         const struct ps_backend *backend =
             ps_runtime_at(stream->runtime)->registered;
         Py_SETREF(named, Py_BuildValue("(siK)", backend->name, stream->device,
                                        (unsigned long long)stream->stream));
+        Py_SETREF(name, name_of_actor(stream));
     }
-    return Py_BuildValue("(sNkiiN)", d->operation, named, d->thread,
-                         operation->writes, d->inside, where);
+    return Py_BuildValue("(sNkiiNN)", d->operation, named, d->thread,
+                         operation->writes, d->inside, where, name);
 }
 
 static ps_status

@@ -167,6 +167,10 @@ stream_wrap(PyTypeObject *type, struct ps_stream *stream)
     self->stream = stream;
     self->device = stream->device;
     self->handle = stream->handle;
+    const char *name = ps_stream_name(stream);
+    if (name != NULL && (self->name = PyUnicode_FromString(name)) == NULL) {
+        Py_CLEAR(self);
+    }
     return (PyObject *)self;
 }
 
@@ -207,7 +211,16 @@ stream_use_parsed(const char *method, int type, PyObject *const *args,
 }
 
 /* The parameters of the constructors. */
-enum { DEVICE, PRIORITY, STREAM_ID, DEVICE_INDEX, DEVICE_TYPE, PARAMETERS };
+enum {
+    DEVICE,
+    PRIORITY,
+    STREAM_ID,
+    DEVICE_INDEX,
+    DEVICE_TYPE,
+    NAME,
+    RESERVE,
+    PARAMETERS
+};
 
 /* Stream(stream_id=, device_index=, device_type=): another object for a
  * stream that exists. */
@@ -249,11 +262,12 @@ stream_from_ids(PyTypeObject *type, PyObject **values)
 }
 
 static PyObject *
-stream_create(PyTypeObject *type, struct ps_device *device, int priority)
+stream_create(PyTypeObject *type, struct ps_device *device, int priority,
+              const char *name)
 {
     struct ps_stream *stream;
     ps_status status;
-    WITHOUT_GIL(status = ps_stream_create(device, priority, &stream));
+    WITHOUT_GIL(status = ps_stream_create(device, priority, name, &stream));
     if (status != PS_SUCCESS) {
         return raise_status(device->runtime, "creating a stream", status);
     }
@@ -266,30 +280,37 @@ static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  int positional, int device_type)
 {
-    const struct signature signature = {
-        "Stream",
-        0,
-        positional,
-        {"device", "priority", "stream_id", "device_index", "device_type"}};
+    const struct signature signature = {"Stream",
+                                        0,
+                                        positional,
+                                        {"device", "priority", "stream_id",
+                                         "device_index", "device_type", "name",
+                                         "reserve"}};
     PyObject *values[PARAMETERS];
+    const char *name;
+    bool reserve;
     int priority = 0;
 
     if (parse_tuple(&signature, args, kwargs, values) < 0 ||
         (values[PRIORITY] != NULL &&
          clamped_argument("Stream", "priority", values[PRIORITY], &priority) <
-             0)) {
+             0) ||
+        name_argument("Stream", "name", values[NAME], &name) < 0 ||
+        switch_argument("Stream", "reserve", values[RESERVE], &reserve) < 0) {
         return NULL;
     }
     if (values[STREAM_ID] == NULL && values[DEVICE_INDEX] == NULL &&
         values[DEVICE_TYPE] == NULL) {
         struct ps_device *device =
             device_argument("Stream", device_type, values[DEVICE]);
-        return device != NULL ? stream_create(type, device, priority) : NULL;
+        return device != NULL ? stream_create(type, device, priority, name)
+                              : NULL;
     }
-    if (values[DEVICE] != NULL || values[PRIORITY] != NULL) {
+    if (values[DEVICE] != NULL || values[PRIORITY] != NULL || name != NULL) {
         return PyErr_Format(PyExc_TypeError,
-                            "Stream() expects either device and priority, or "
-                            "stream_id, device_index and device_type");
+                            "Stream() expects either device, priority and "
+                            "name, or stream_id, device_index and "
+                            "device_type");
     }
     return stream_from_ids(type, values);
 }
@@ -310,6 +331,7 @@ Stream_dealloc(PyObject *op)
     if (!is_finalizing()) {
         stream_release(stream_take(op));
     }
+    Py_XDECREF(as_stream(op)->name);
     object_free(op);
 }
 
@@ -319,13 +341,21 @@ stream_repr(PyObject *self, const char *handle_name)
     const char *type = Py_TYPE(self)->tp_name;
     const char *device = backend_of(self)->name;
     int index = as_stream(self)->device->index;
+    PyObject *name = as_stream(self)->name;
     struct handle_text text = handle_text(as_stream(self)->handle);
-    if (stream_is_closed(self)) {
-        return PyUnicode_FromFormat("<%s device=%s:%d closed>", type, device,
-                                    index);
+    PyObject *named = name != NULL ? PyUnicode_FromFormat("%s %R", type, name)
+                                   : PyUnicode_FromString(type);
+    PyObject *result = NULL;
+    if (named != NULL && stream_is_closed(self)) {
+        result = PyUnicode_FromFormat("<%U device=%s:%d closed>", named,
+                                      device, index);
     }
-    return PyUnicode_FromFormat("<%s device=%s:%d %s=%s>", type, device, index,
-                                handle_name, text.chars);
+    else if (named != NULL) {
+        result = PyUnicode_FromFormat("<%U device=%s:%d %s=%s>", named, device,
+                                      index, handle_name, text.chars);
+    }
+    Py_XDECREF(named);
+    return result;
 }
 
 static PyObject *
@@ -606,6 +636,13 @@ Stream_get_priority(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyObject *
+Stream_get_name(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *name = as_stream(self)->name;
+    return Py_NewRef(name != NULL ? name : Py_None);
+}
+
+static PyObject *
 Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
 {
     return check_open(self) == 0 ? ctypes_pointer(as_stream(self)->handle)
@@ -713,6 +750,8 @@ static PyGetSetDef stream_getset[] = {
      PyDoc_STR("The backend's handle as an int; 0 is the default stream.")},
     {"priority", Stream_get_priority, NULL,
      PyDoc_STR("The priority; a lower number is served first.")},
+    {"name", Stream_get_name, NULL,
+     PyDoc_STR("The name that the stream was made with, or None.")},
     {"_as_parameter_", Stream_get_as_parameter, NULL,
      PyDoc_STR("The handle as ctypes passes it to a foreign function.")},
     {NULL},
@@ -725,11 +764,12 @@ static PyMemberDef stream_members[] = {
 
 PyDoc_STRVAR(
     stream_doc,
-    "Stream(device=None, *, priority=0)\n--\n\n"
+    "Stream(device=None, *, priority=0, name=None, reserve=False)\n--\n\n"
     "A queue of work on a device, run in order.\n\n"
     "Without a device, on the current device of the default accelerator.  No "
-    "two live\nStreams share a native stream.  priority is clamped to "
-    "priority_range(); a lower\nnumber is served first.\n\n"
+    "two live\nStreams share a native stream, so reserve changes nothing.  "
+    "priority is clamped to\npriority_range(); a lower number is served "
+    "first.  name is for people: repr, errors\nand reports show it.\n\n"
     "Stream(stream_id=, device_index=, device_type=) makes another object for "
     "a\nstream that exists.\n\n"
     "Raises RuntimeError if the device type is not available, "
@@ -773,11 +813,12 @@ static PyGetSetDef cuda_stream_getset[] = {
 
 PyDoc_STRVAR(
     cuda_stream_doc,
-    "Stream(device=None, priority=0)\n--\n\n"
+    "Stream(device=None, priority=0, *, name=None, reserve=False)\n--\n\n"
     "A CUDA stream (cudaStreamCreateWithPriority, non-blocking).\n\n"
     "Without a device, on the current CUDA device.  No two live Streams share "
-    "a native\nstream.  priority is clamped to priority_range(); a lower "
-    "number is served first.\n\n"
+    "a native\nstream, so reserve changes nothing.  priority is clamped to "
+    "priority_range(); a lower\nnumber is served first.  name is for people: "
+    "repr, errors and reports show it.\n\n"
     "Raises ValueError for a device of another type, RuntimeError if no GPU "
     "is usable,\nAcceleratorError if there is no such device.");
 

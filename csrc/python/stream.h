@@ -27,6 +27,7 @@ typedef struct {
     /* The number of calls that are using the stream, and STREAM_CLOSED. */
     use_count uses;
     PyObject *weakrefs;
+    PyObject *name; /* a str, or NULL */
 } StreamObject;
 
 /* A new object of the type (NULL: the type for the device) for a stream.

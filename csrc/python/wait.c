@@ -364,10 +364,21 @@ PyObject *
 waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
 {
     ps_status status = wait_for_work(work, timeout_ns);
+    if (status == PS_SUCCESS) {
+        Py_RETURN_NONE;
+    }
+    const char *name =
+        work->stream != NULL ? ps_stream_name(work->stream) : NULL;
+    char named[128];
+    const char *operation = work->operation;
+    if (name != NULL) {
+        snprintf(named, sizeof(named), "%s of '%.80s'", operation, name);
+        operation = named;
+    }
     if (status == PS_ERROR_TIMED_OUT) {
         return PyErr_Format(PyExc_TimeoutError,
                             "%s: the work was not done after %S s; it goes on",
-                            work->operation, timeout);
+                            operation, timeout);
     }
-    return none_or_raise(work->device->runtime, work->operation, status);
+    return raise_status(work->device->runtime, operation, status);
 }

@@ -326,17 +326,17 @@ def test_another_type_is_no_cuda_stream():
 
 
 def test_subclass(backend):
-    class Named(Stream):
-        def __new__(cls, *arguments, name, **options):
+    class Marked(Stream):
+        def __new__(cls, *arguments, mark, **options):
             self = super().__new__(cls, *arguments, **options)
-            self.name = name
+            self.mark = mark
             return self
 
-        def __init__(self, *arguments, name, **options):
+        def __init__(self, *arguments, mark, **options):
             super().__init__()
 
-    stream = Named(backend.device(), name="mine")
-    assert stream.name == "mine"
+    stream = Marked(backend.device(), mark="mine")
+    assert stream.mark == "mine"
     assert isinstance(stream, Stream)
     with stream as entered:
         assert entered is stream

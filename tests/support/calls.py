@@ -634,6 +634,7 @@ CASES = {
         ]
     ),
     "Stream": lambda w: lambda: _C.Stream(w.device, priority=0),
+    "Stream.name": lambda w: lambda: _C.Stream(w.device, name="copy").name,
     "Stream.stream_id Stream.device_index Stream.device_type": lambda w: (
         lambda: _C.Stream(
             stream_id=w.stream.stream_id,

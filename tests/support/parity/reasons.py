@@ -106,6 +106,10 @@ ADDED = {
         torch.Stream.submit torch.cuda.Stream.submit
         torch.cuda.ExternalStream.submit
     """,
+    "Names for people.": """
+        torch.Stream.name torch.cuda.Stream.name
+        torch.cuda.ExternalStream.name
+    """,
     "Members of cuda.Stream, on every stream.": """
         torch.Stream.priority torch.Stream.priority_range
     """,
