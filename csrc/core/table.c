@@ -15,6 +15,7 @@ enum kind {
     NOTIFICATIONS,
     GATES,
     GRAPHS,
+    GRAPH_GATES,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -82,6 +83,8 @@ static const struct {
     MEMBER(OPTIONAL, graph_print),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
+    MEMBER(GRAPH_GATES, stream_capture),
+    MEMBER(GRAPH_GATES, capture_gate),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -206,6 +209,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {NOTIFICATIONS, "notifications"},
         {GATES, "gates"},
         {GRAPHS, "graphs"},
+        {GRAPH_GATES, "gates in graphs"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
@@ -220,6 +224,13 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
                            "the %s backend has capture_begin but lacks "
                            "stream_capturing",
                            backend->name);
+    }
+    if (status == PS_SUCCESS && backend->capture_gate != NULL &&
+        (backend->capture_begin == NULL || backend->gate_open == NULL)) {
+        status = ps_refuse(
+            refusal, "the %s backend has capture_gate but lacks %s",
+            backend->name,
+            backend->gate_open == NULL ? "gate_open" : "capture_begin");
     }
     return status;
 }

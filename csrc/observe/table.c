@@ -98,6 +98,9 @@ FORWARD(ps_status, capture_mode_exchange, WITH(enum ps_capture_mode *mode),
 FORWARD(ps_status, graph_print,
         WITH(int device, ps_handle graph, const char *path), device, graph,
         path)
+FORWARD(ps_status, stream_capture,
+        WITH(int device, ps_handle stream, uint64_t *capture), device, stream,
+        capture)
 FORWARD(ps_status, versions, WITH(int *runtime, int *driver), runtime, driver)
 FORWARD(ps_status, shutdown, WITH(int64_t timeout_ns), timeout_ns)
 
@@ -332,6 +335,17 @@ stream_gate(const struct ps_backend *backend, int device, ps_handle stream,
                                              reached, argument, gate);
 }
 
+static ps_status
+capture_gate(const struct ps_backend *backend, int device, ps_handle stream,
+             ps_launched_gate_function reached, void *argument)
+{
+    ps_status status = number(backend, device, stream);
+    return status != PS_SUCCESS
+               ? status
+               : inner(backend)->capture_gate(inner(backend), device, stream,
+                                              reached, argument);
+}
+
 /* ---- Captures and graphs ---- */
 
 static ps_status
@@ -481,7 +495,9 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(graph_destroy)         \
     X(graph_print)           \
     X(versions)              \
-    X(shutdown)
+    X(shutdown)              \
+    X(stream_capture)        \
+    X(capture_gate)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -49,12 +49,14 @@ GRAPHS = [
     "executable_destroy",
     "graph_destroy",
 ]
+GRAPH_GATES = ["stream_capture", "capture_gate"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
     "gates": GATES,
     "interprocess events": IPC,
     "graphs": GRAPHS,
+    "gates in graphs": GRAPH_GATES,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 
