@@ -44,9 +44,10 @@ unlock(struct ps_graph *graph, ps_status status)
 
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
-                       enum ps_capture_mode mode)
+                       enum ps_capture_mode mode, uint64_t *number)
 {
     struct ps_device *device = stream->device;
+    *number = 0;
     if (device->runtime->backend->capture_begin == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
@@ -70,6 +71,10 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         graph->origin = ps_stream_ref(stream);
         graph->thread = pthread_self();
         graph->relaxed = mode == PS_CAPTURE_RELAXED;
+        if (device->runtime->backend->stream_capture != NULL) {
+            PS_CALL(device, stream_capture, stream->handle, number);
+        }
+        graph->number = *number;
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
@@ -218,6 +223,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         }
     }
     if (status != PS_SUCCESS) {
+        graph->number = graph->origin != NULL ? graph->number : 0;
         /* Do not leave a graph that could be launched without its objects. */
         status = ps_first_failure(status, drop_native_locked(graph));
         status = ps_first_failure(status, drop_executable_locked(graph));
@@ -281,8 +287,22 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
 }
 
 static ps_status
-launch_locked(struct ps_graph *graph, struct ps_stream *stream,
-              struct ps_stream **before, struct ps_stream **full)
+queue_launch_locked(struct ps_graph *graph, struct ps_launch *launch,
+                    struct ps_stream *stream)
+{
+    launch->begin(launch, stream);
+    ps_status status = PS_CALL(graph->device, graph_launch, graph->executable,
+                               stream->handle);
+    if (status != PS_SUCCESS) {
+        launch->cancel(launch);
+    }
+    return status;
+}
+
+static ps_status
+launch_locked(struct ps_graph *graph, struct ps_launch *launch,
+              struct ps_stream *stream, struct ps_stream **before,
+              struct ps_stream **full)
 {
     ps_status status = PS_SUCCESS;
     /* An executable orders only its own launches. */
@@ -306,8 +326,7 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
         status = ps_block_use_begin(graph->launches, stream);
     }
     if (status == PS_SUCCESS) {
-        status = PS_CALL(graph->device, graph_launch, graph->executable,
-                         stream->handle);
+        status = queue_launch_locked(graph, launch, stream);
         ps_block_use_end(graph->launches, stream);
     }
     if (status == PS_ERROR_QUEUE_FULL && *full == NULL) {
@@ -318,7 +337,7 @@ launch_locked(struct ps_graph *graph, struct ps_stream *stream,
 
 ps_status
 ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
-                struct ps_stream **full)
+                struct ps_launch *launch, struct ps_stream **full)
 {
     *full = NULL;
     ps_status status = lock(graph);
@@ -328,10 +347,13 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     if (graph->native == 0 && graph->executable == 0) {
         return unlock(graph, PS_ERROR_GRAPH_EMPTY);
     }
+    if (graph->number != launch->number) {
+        return unlock(graph, PS_ERROR_GRAPH_CHANGED);
+    }
     struct ps_stream *stream = ps_current_stream(currents, graph->device);
     struct ps_stream *before = NULL;
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
-    status = launch_locked(graph, stream, &before, full);
+    status = launch_locked(graph, launch, stream, &before, full);
     if (status == PS_SUCCESS) {
         graph->fresh = false;
         set_launched_locked(graph, stream, &before);
@@ -360,6 +382,7 @@ reset_and_unlock(struct ps_graph *graph, bool last)
     left.keep = graph->keep;
     left.launched = graph->launched;
     left.launches = graph->launches;
+    graph->number = 0;
     graph->keep = (struct ps_keep){0};
     graph->launched = NULL;
     graph->launches = NULL;
@@ -401,6 +424,17 @@ ps_graph_handles(struct ps_graph *graph, ps_handle *native,
         *executable = graph->executable;
         unlock(graph, PS_SUCCESS);
     }
+}
+
+uint64_t
+ps_graph_number(struct ps_graph *graph)
+{
+    uint64_t number = 0;
+    if (lock(graph) == PS_SUCCESS) {
+        number = graph->number;
+        unlock(graph, PS_SUCCESS);
+    }
+    return number;
 }
 
 ps_status

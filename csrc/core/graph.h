@@ -29,6 +29,9 @@ struct ps_graph {
     pthread_t thread;
     bool relaxed;
     struct ps_capture capture;
+    /* The number of the capture that it holds or makes; 0 if there is none, or
+     * if the backend does not number captures. */
+    uint64_t number;
     /* 0 while there is none. */
     ps_handle native;
     ps_handle executable;
@@ -51,11 +54,12 @@ ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 /* Free it.  Ends its capture on any thread, since no other owner is left. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
-/* PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if
+/* *number is that of the capture, or 0.
+ * PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if
  * the backend has no graphs. */
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
-                       enum ps_capture_mode mode);
+                       enum ps_capture_mode mode, uint64_t *number);
 
 /* End the capture that began on the stream, and instantiate the graph unless
  * it is kept (keep_native: keep the native graph in any case).  *operations is
@@ -68,13 +72,25 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 /* May block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL. */
 ps_status ps_graph_instantiate(struct ps_graph *graph);
 
+/* What a launch of the capture of that number needs.  Launches of one graph
+ * call these one after another, in the order of the launches, and with the
+ * graph's mutex held: a function must not wait. */
+struct ps_launch {
+    uint64_t number;
+    /* The launch is about to be queued on the stream. */
+    void (*begin)(struct ps_launch *launch, struct ps_stream *stream);
+    /* It was not queued after all. */
+    void (*cancel)(struct ps_launch *launch);
+};
+
 /* Queue the work on the current stream of the device where it was captured,
  * after instantiating the graph if necessary.  May block.
- * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_QUEUE_FULL if a queue
- * is full, with a reference to its stream in *full.  Otherwise *full is
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_GRAPH_CHANGED if the
+ * graph holds another capture than the launch is for; PS_ERROR_QUEUE_FULL if a
+ * queue is full, with a reference to its stream in *full.  Otherwise *full is
  * NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
-                          struct ps_stream **full);
+                          struct ps_launch *launch, struct ps_stream **full);
 
 /* Release everything that the graph holds, and end its capture.  Queued
  * launches still run.  May block; the status is that of the clean-up.
@@ -84,6 +100,9 @@ ps_status ps_graph_reset(struct ps_graph *graph);
 /* The native graph and the executable, each 0 if there is none. */
 void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
                       ps_handle *executable);
+
+/* The number of the capture that it holds or makes, as in ps_launch. */
+uint64_t ps_graph_number(struct ps_graph *graph);
 
 /* Write the native graph to a file.  May block.  PS_ERROR_GRAPH_EMPTY. */
 ps_status ps_graph_print(struct ps_graph *graph, const char *path);

@@ -19,6 +19,7 @@ enum {
     PS_ERROR_GRAPH_FINAL = 1014,   /* it was instantiated, and not kept */
     PS_ERROR_GRAPH_INNER = 1015,   /* it would be launched in a capture */
     PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
+    PS_ERROR_GRAPH_CHANGED = 1017, /* it holds another capture by now */
 };
 
 /* The status to report after two steps: the first failure. */

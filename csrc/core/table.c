@@ -16,6 +16,7 @@ enum kind {
     NOTIFICATIONS,
     GATES,
     GRAPHS,
+    GRAPH_GATES,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -86,6 +87,8 @@ static const struct {
     MEMBER(SHARED, shared_allocate),
     MEMBER(SHARED, shared_open),
     MEMBER(SHARED, shared_free),
+    MEMBER(GRAPH_GATES, stream_capture),
+    MEMBER(GRAPH_GATES, capture_gate),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -211,6 +214,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {NOTIFICATIONS, "notifications"},
         {GATES, "gates"},
         {GRAPHS, "graphs"},
+        {GRAPH_GATES, "gates in graphs"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
@@ -225,6 +229,13 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
                            "the %s backend has capture_begin but lacks "
                            "stream_capturing",
                            backend->name);
+    }
+    if (status == PS_SUCCESS && backend->capture_gate != NULL &&
+        (backend->capture_begin == NULL || backend->gate_open == NULL)) {
+        status = ps_refuse(
+            refusal, "the %s backend has capture_gate but lacks %s",
+            backend->name,
+            backend->gate_open == NULL ? "gate_open" : "capture_begin");
     }
     return status;
 }

@@ -1582,6 +1582,9 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
         graph_unref(graph);
         unlock();
     }
+    if (status == PS_SUCCESS && ps_races_are_on()) {
+        hooks->launching(stream);
+    }
     return status;
 }
 

@@ -70,6 +70,8 @@ struct ps_races_hooks {
     /* Whether the calling thread runs a callable, and the moment of it: NULL
      * if nothing looked when it was queued. */
     bool (*callable)(struct ps_moment **moment);
+    /* A launch is about to be queued on the stream, on this thread. */
+    void (*launching)(const struct ps_actor_name *stream);
     /* The program's call waits: whether that orders anything new. */
     void (*waited)(const char *operation, bool useful);
 };

@@ -99,6 +99,9 @@ FORWARD(ps_status, capture_mode_exchange, WITH(enum ps_capture_mode *mode),
 FORWARD(ps_status, graph_print,
         WITH(int device, ps_handle graph, const char *path), device, graph,
         path)
+FORWARD(ps_status, stream_capture,
+        WITH(int device, ps_handle stream, uint64_t *capture), device, stream,
+        capture)
 FORWARD(ps_status, versions, WITH(int *runtime, int *driver), runtime, driver)
 FORWARD(ps_status, shutdown, WITH(int64_t timeout_ns), timeout_ns)
 
@@ -358,6 +361,17 @@ stream_gate(const struct ps_backend *backend, int device, ps_handle stream,
                                              reached, argument, gate);
 }
 
+static ps_status
+capture_gate(const struct ps_backend *backend, int device, ps_handle stream,
+             ps_launched_gate_function reached, void *argument)
+{
+    ps_status status = number(backend, device, stream);
+    return status != PS_SUCCESS
+               ? status
+               : inner(backend)->capture_gate(inner(backend), device, stream,
+                                              reached, argument);
+}
+
 /* ---- Captures and graphs ---- */
 
 static ps_status
@@ -510,7 +524,9 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(shutdown)              \
     X(shared_allocate)       \
     X(shared_open)           \
-    X(shared_free)
+    X(shared_free)           \
+    X(stream_capture)        \
+    X(capture_gate)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -9,6 +9,7 @@
 
 #include "args.h"
 #include "backends.h"
+#include "captured.h"
 #include "current.h"
 #include "enqueue.h"
 #include "errors.h"
@@ -18,7 +19,8 @@ typedef struct {
     PyObject ob_base;
     struct ps_runtime *runtime;
     struct ps_graph *graph;
-    PyObject *pool; /* the token of the latest capture; NULL before it */
+    PyObject *pool;      /* the token of the latest capture; NULL before it */
+    struct calls *calls; /* of the capture; NULL if there is none */
 } GraphObject;
 
 /* Whether graphs can be printed after they are instantiated. */
@@ -34,6 +36,70 @@ static struct ps_runtime *
 runtime_of(PyObject *self)
 {
     return ((GraphObject *)self)->runtime;
+}
+
+/* A new reference, or NULL. */
+static struct calls *
+calls_get(PyObject *self)
+{
+    struct calls *calls;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    calls = calls_ref(((GraphObject *)self)->calls);
+    Py_END_CRITICAL_SECTION();
+    return calls;
+}
+
+/* Replace them; takes over the caller's reference. */
+static void
+calls_set(PyObject *self, struct calls *calls)
+{
+    struct calls *replaced;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    replaced = ((GraphObject *)self)->calls;
+    ((GraphObject *)self)->calls = calls;
+    Py_END_CRITICAL_SECTION();
+    calls_end(replaced);
+    calls_unref(replaced);
+}
+
+/* Drop those of a capture that the graph does not hold any more. */
+static void
+calls_settle(PyObject *self)
+{
+    struct calls *calls = calls_get(self), *dropped = NULL;
+    uint64_t number;
+    if (calls == NULL) {
+        return;
+    }
+    WITHOUT_GIL(number = ps_graph_number(graph_of(self)));
+    if (number != calls_number(calls)) {
+        Py_BEGIN_CRITICAL_SECTION(self);
+        if (((GraphObject *)self)->calls == calls) {
+            dropped = calls;
+            ((GraphObject *)self)->calls = NULL;
+        }
+        Py_END_CRITICAL_SECTION();
+        calls_end(dropped);
+        calls_unref(dropped);
+    }
+    calls_unref(calls);
+}
+
+static int
+Graph_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    GraphObject *self = (GraphObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->pool);
+    return calls_traverse(self->calls, visit, arg);
+}
+
+static int
+Graph_clear(PyObject *op)
+{
+    Py_CLEAR(((GraphObject *)op)->pool);
+    calls_set(op, NULL);
+    return 0;
 }
 
 static PyObject *
@@ -70,15 +136,13 @@ Graph_dealloc(PyObject *op)
 {
     GraphObject *self = (GraphObject *)op;
     ps_status status;
-    if (PyObject_IS_GC(op)) {
-        PyObject_GC_UnTrack(op);
-    }
+    PyObject_GC_UnTrack(op);
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
         WITHOUT_GIL(status = ps_graph_destroy(self->graph));
         report_cleanup(self->runtime, device, "dropping a graph", status);
     }
-    Py_XDECREF(self->pool);
+    Graph_clear(op);
     object_free(op);
 }
 
@@ -127,15 +191,27 @@ Graph_begin(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iO:_begin", &mode, &pool)) {
         return NULL;
     }
+    struct calls *calls = calls_create(runtime_of(self));
+    if (calls == NULL) {
+        return NULL;
+    }
     struct ps_stream *stream =
         current_stream_at(runtime_of(self)->backend->device_type);
     if (stream == NULL) {
+        calls_unref(calls);
         return NULL;
     }
+    uint64_t number;
     WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
-                                                (enum ps_capture_mode)mode));
+                                                (enum ps_capture_mode)mode,
+                                                &number));
     stream_release(stream);
-    if (status == PS_SUCCESS) {
+    if (status != PS_SUCCESS) {
+        calls_unref(calls);
+    }
+    else {
+        calls_begin(calls, number);
+        calls_set(self, calls);
         reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     }
     return finish(self, "CUDAGraph.capture_begin", NULL, status);
@@ -155,6 +231,12 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
                                               atomic_load(&debugging),
                                               &operations));
     stream_release(stream);
+    if (status == PS_SUCCESS) {
+        struct calls *calls = calls_get(self);
+        calls_end(calls);
+        calls_unref(calls);
+    }
+    calls_settle(self);
     if (status == PS_SUCCESS && operations == 0 &&
         PyErr_WarnEx(PyExc_UserWarning,
                      "The CUDA Graph is empty. This usually means that the "
@@ -185,8 +267,11 @@ Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
     ps_status status;
     bool again;
     do {
-        WITHOUT_GIL(status = ps_graph_launch(graph_of(self), currents, &full));
-        again = full != NULL && has_room_again(full, &status);
+        struct calls *calls = calls_get(self);
+        status = launch_calls(graph_of(self), calls, currents, &full);
+        calls_unref(calls);
+        again = (full != NULL && has_room_again(full, &status)) ||
+                status == PS_ERROR_GRAPH_CHANGED;
         stream_release(full);
     } while (again);
     return finish(self, "CUDAGraph.replay",
@@ -200,6 +285,7 @@ Graph_reset(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     ps_status status;
     WITHOUT_GIL(status = ps_graph_reset(graph_of(self)));
+    calls_settle(self);
     return finish(self, "CUDAGraph.reset", NULL, status);
 }
 
@@ -321,10 +407,13 @@ PyDoc_STRVAR(graph_doc, "Graph(type, keep_graph=False)\n--\n\n"
 static PyType_Slot graph_slots[] = {
     {Py_tp_new, Graph_new},
     {Py_tp_dealloc, Graph_dealloc},
+    {Py_tp_traverse, Graph_traverse},
+    {Py_tp_clear, Graph_clear},
     {Py_tp_methods, graph_methods},
     {Py_tp_doc, (void *)graph_doc},
     {0, NULL},
 };
 
-PyType_Spec graph_spec = TYPE_SPEC("pystreams._C.Graph", GraphObject,
-                                   Py_TPFLAGS_BASETYPE, graph_slots);
+PyType_Spec graph_spec =
+    TYPE_SPEC("pystreams._C.Graph", GraphObject,
+              Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, graph_slots);

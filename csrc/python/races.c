@@ -13,6 +13,7 @@
 
 #include "array_interface.h"
 #include "buffer.h"
+#include "captured.h"
 #include "dlpack.h"
 #include "errors.h"
 #include "future.h"
@@ -327,6 +328,7 @@ static const struct ps_races_hooks hooks = {
     .found = found,
     .is_internal = is_internal,
     .callable = callable_moment,
+    .launching = captured_launching,
     .waited = note_wait,
 };
 

@@ -9,6 +9,7 @@
 #include "../core/work.h"
 
 #include "args.h"
+#include "captured.h"
 #include "backends.h"
 #include "buffer.h"
 #include "current.h"
@@ -422,7 +423,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     struct ps_device *device = use.stream->device;
     /* A query is faster than a wait, which also checks for signals. */
-    if (stream_query(use.stream) == PS_SUCCESS) {
+    if (stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
                  0);
         memory_settle(device->runtime);

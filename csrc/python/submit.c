@@ -21,6 +21,7 @@
 #include "../core/work.h"
 
 #include "args.h"
+#include "captured.h"
 #include "enqueue.h"
 #include "errors.h"
 #include "future.h"
@@ -34,25 +35,6 @@ enum {
     MOST_THREADS = 256,
     /* How long a thread waits for a callable before it ends. */
     IDLE_SECONDS = 5,
-};
-
-struct job {
-    struct job *next;
-    /* Links of the callables that have not started; NULL for others. */
-    struct job *later, **earlier;
-    /* The fork generation of the process that runs it. */
-    unsigned generation;
-    struct ps_stream *stream;
-    ps_handle gate;
-    /* The status of the work queued before it. */
-    ps_status status;
-    PyObject *future;
-    PyObject *context;
-    /* The function and its arguments, as submit got them. */
-    PyObject *kwnames; /* may be NULL */
-    Py_ssize_t nargs;  /* the positional ones, with the function */
-    Py_ssize_t count;
-    PyObject *args[];
 };
 
 /* The callables that their streams have reached. */
@@ -132,12 +114,23 @@ ensure_queue(void)
     }
 }
 
-/* A ps_notification_function: the stream has reached the callable. */
-static void
-reached(void *argument, ps_status status)
+void
+jobs_lock(void)
+{
+    ensure_queue();
+    pthread_mutex_lock(&queue.mutex);
+}
+
+void
+jobs_unlock(void)
+{
+    pthread_mutex_unlock(&queue.mutex);
+}
+
+void
+job_reached(struct job *job, ps_status status)
 {
     struct worker *self = worker_self();
-    struct job *job = argument;
     job->status = status;
     job->next = NULL;
     pthread_mutex_lock(&queue.mutex);
@@ -150,6 +143,13 @@ reached(void *argument, ps_status status)
     else {
         sem_post(&queue.hints);
     }
+}
+
+/* A ps_notification_function. */
+static void
+reached(void *argument, ps_status status)
+{
+    job_reached(argument, status);
 }
 
 static struct job *
@@ -213,9 +213,12 @@ take(void)
     return job;
 }
 
-static void
+void
 job_destroy(struct job *job)
 {
+    if (job == NULL) {
+        return;
+    }
     if (job->future != NULL) {
         ps_races_callable_ended(future_moment(job->future));
     }
@@ -226,6 +229,7 @@ job_destroy(struct job *job)
         Py_DECREF(job->args[i]);
     }
     stream_release(job->stream);
+    captured_unref(job->captured);
     PyMem_Free(job);
 }
 
@@ -233,6 +237,10 @@ job_destroy(struct job *job)
 static PyObject *
 call(struct job *job)
 {
+    if (job->status != PS_SUCCESS && job->captured != NULL) {
+        /* The launch's stream has failed, as every wait for it says. */
+        Py_RETURN_NONE;
+    }
     if (job->status != PS_SUCCESS) {
         return raise_status(job->stream->device->runtime,
                             "the work before a callable", job->status);
@@ -282,20 +290,20 @@ want_threads(int change)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* A stream has one callable more, or one less. */
+/* The row of the job has one callable more, or one less. */
 static void
-count_locked(struct ps_stream *stream, int change)
+count_locked(const struct job *job, int change)
 {
-    unsigned before = stream->jobs;
-    stream->jobs += (unsigned)change;
-    queue.wanted += (stream->jobs != 0) - (before != 0);
+    unsigned before = *job->row;
+    *job->row += (unsigned)change;
+    queue.wanted += (*job->row != 0) - (before != 0);
 }
 
 static void
-count(struct ps_stream *stream, int change)
+count(const struct job *job, int change)
 {
     pthread_mutex_lock(&queue.mutex);
-    count_locked(stream, change);
+    count_locked(job, change);
     pthread_mutex_unlock(&queue.mutex);
 }
 
@@ -325,7 +333,7 @@ open_gate(struct worker *self, struct job *job)
     ps_status status = backend->gate_open(backend, device->index, job->gate);
     self->coming = false;
     pthread_mutex_lock(&queue.mutex);
-    count_locked(job->stream, -1);
+    count_locked(job, -1);
     queue.running--;
     if (queue.closed) {
         pthread_cond_broadcast(&queue.ended);
@@ -420,6 +428,12 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
+    if (failed && job->captured != NULL) {
+        /* Before the gate opens, so that a wait finds it. */
+        captured_failed(job, outcome);
+        Py_SETREF(outcome, Py_NewRef(Py_None));
+        failed = false;
+    }
     open_gate(self, job);
     if (outcome != NULL) {
         future_settle(job->future, outcome, failed);
@@ -466,15 +480,13 @@ run_jobs(void)
     free(self);
 }
 
-/* Count a callable on the stream, and start a thread for it if needed; -1 with
- * an exception. */
-static int
-expect_job(struct ps_stream *stream)
+int
+job_expect(struct job *job)
 {
     pthread_mutex_lock(&queue.mutex);
     bool closed = queue.closed;
     if (!closed) {
-        count_locked(stream, 1);
+        count_locked(job, 1);
     }
     pthread_mutex_unlock(&queue.mutex);
     if (closed) {
@@ -482,10 +494,18 @@ expect_job(struct ps_stream *stream)
                       "cannot submit a callable after the program ended");
     }
     if (hire() < 0) {
-        count(stream, -1);
+        count(job, -1);
         return -1;
     }
+    link_pending(job);
     return 0;
+}
+
+void
+job_give_up(struct job *job)
+{
+    unlink_pending(job);
+    count(job, -1);
 }
 
 static bool
@@ -510,31 +530,23 @@ queue_job(struct job *job)
     if (backend->stream_gate == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    if (expect_job(stream) < 0) {
+    if (job_expect(job) < 0) {
         return PS_RAISED;
     }
-    link_pending(job);
     ENQUEUE(status, stream,
             backend->stream_gate(backend, stream->device->index,
                                  stream->handle, reached, job, &job->gate));
-    if (status == PS_SUCCESS) {
-        return status;
-    }
-    unlink_pending(job);
-    count(stream, -1);
-    if (status == PS_ERROR_NOT_SUPPORTED && is_capturing(stream)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "a callable cannot be captured into a graph; submit "
-                        "it before the capture begins or after it ends");
-        return PS_RAISED;
+    if (status != PS_SUCCESS) {
+        job_give_up(job);
     }
     return status;
 }
 
-/* A job for the arguments of submit; NULL with an exception. */
+/* A job for the arguments of submit, with a copy of the context, NULL for the
+ * current one; NULL with an exception. */
 static struct job *
-job_create(struct ps_stream *stream, PyObject *const *args, Py_ssize_t nargs,
-           PyObject *kwnames)
+job_create(struct ps_stream *stream, PyObject *context, PyObject *const *args,
+           Py_ssize_t nargs, PyObject *kwnames)
 {
     Py_ssize_t count =
         nargs + (kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0);
@@ -545,19 +557,29 @@ job_create(struct ps_stream *stream, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     job->generation = ps_generation();
-    job->stream = ps_stream_ref(stream);
+    if (stream != NULL) {
+        job->stream = ps_stream_ref(stream);
+        job->row = &stream->jobs;
+    }
     job->kwnames = Py_XNewRef(kwnames);
     job->nargs = nargs;
     job->count = count;
     for (Py_ssize_t i = 0; i < count; i++) {
         job->args[i] = Py_NewRef(args[i]);
     }
-    if ((job->context = PyContext_CopyCurrent()) == NULL ||
-        (job->future = future_new()) == NULL) {
+    job->context =
+        context != NULL ? PyContext_Copy(context) : PyContext_CopyCurrent();
+    if (job->context == NULL || (job->future = future_new()) == NULL) {
         job_destroy(job);
         return NULL;
     }
     return job;
+}
+
+struct job *
+job_again(const struct job *job)
+{
+    return job_create(NULL, job->context, job->args, job->nargs, job->kwnames);
 }
 
 PyObject *
@@ -577,7 +599,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     struct ps_stream *stream = use.stream;
     ensure_queue();
-    struct job *job = job_create(stream, args, nargs, kwnames);
+    struct job *job = job_create(stream, NULL, args, nargs, kwnames);
     /* The job has a reference of its own. */
     stream_use_end(&use);
     if (job == NULL) {
@@ -591,7 +613,12 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     PyObject *future = Py_NewRef(job->future);
     ps_status status = queue_job(job);
-    if (status != PS_SUCCESS) {
+    if (status == PS_ERROR_NOT_SUPPORTED && is_capturing(stream)) {
+        if (capture_job(job) < 0) {
+            Py_CLEAR(future);
+        }
+    }
+    else if (status != PS_SUCCESS) {
         raise_status(stream->device->runtime, "Stream.submit", status);
         job_destroy(job);
         Py_CLEAR(future);
@@ -698,5 +725,6 @@ stop_jobs(int64_t timeout_ns)
     close_queue();
     cancel_pending();
     WITHOUT_GIL(finished = wait_for_running(timeout_ns));
+    report_captured_failures();
     return finished;
 }

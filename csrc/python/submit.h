@@ -7,6 +7,47 @@
 #include "module.h"
 #include "wait.h"
 
+/* A callable that is to run. */
+struct job {
+    struct job *next;
+    /* Links of the callables that have not started; NULL for others. */
+    struct job *later, **earlier;
+    /* The fork generation of the process that runs it. */
+    unsigned generation;
+    struct ps_stream *stream;
+    /* What counts the callables that run one after another with this one:
+     * those of the stream, or of a stream of the capture. */
+    unsigned *row;
+    /* The captured callable that a launch runs, or NULL. */
+    struct captured *captured;
+    ps_handle gate;
+    /* The status of the work queued before it. */
+    ps_status status;
+    PyObject *future;
+    PyObject *context;
+    /* The function and its arguments, as submit got them. */
+    PyObject *kwnames; /* may be NULL */
+    Py_ssize_t nargs;  /* the positional ones, with the function */
+    Py_ssize_t count;
+    PyObject *args[];
+};
+
+/* A copy of the job for a launch, on no stream yet; NULL with an exception. */
+struct job *job_again(const struct job *job);
+/* Accepts NULL. */
+void job_destroy(struct job *job);
+/* It is about to be queued: have a thread for it; -1 with an exception. */
+int job_expect(struct job *job);
+/* It was not queued after all. */
+void job_give_up(struct job *job);
+/* The stream has reached it; called on any thread. */
+void job_reached(struct job *job, ps_status status);
+
+/* The mutex of the queue of callables; never held while waiting for the
+ * GIL. */
+void jobs_lock(void);
+void jobs_unlock(void);
+
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
 

@@ -15,6 +15,7 @@
 
 #include "args.h"
 #include "buffer.h"
+#include "captured.h"
 #include "errors.h"
 #include "schedules.h"
 #include "submit.h"
@@ -357,7 +358,8 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
         status = wait_notified(work, timeout_ns);
     }
     memory_settle(work->device->runtime);
-    return status;
+    return status == PS_SUCCESS && check_captured(work) < 0 ? PS_RAISED
+                                                            : status;
 }
 
 PyObject *

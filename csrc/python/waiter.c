@@ -10,6 +10,7 @@
 #include "../core/notify.h"
 
 #include "args.h"
+#include "captured.h"
 #include "device.h"
 #include "errors.h"
 #include "event.h"
@@ -297,6 +298,21 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return Waiter_take(self, NULL);
 }
 
+/* -1 with the exception of a captured callable that the stream ran. */
+static int
+check_stream(PyObject *object)
+{
+    struct stream_use use;
+    if (!stream_try_use(object, &use)) {
+        return 0;
+    }
+    const struct work work = {.device = use.stream->device,
+                              .stream = use.stream};
+    int result = check_captured(&work);
+    stream_use_end(&use);
+    return result;
+}
+
 static PyObject *
 Waiter_check(PyObject *Py_UNUSED(self), PyObject *args)
 {
@@ -311,6 +327,9 @@ Waiter_check(PyObject *Py_UNUSED(self), PyObject *args)
     }
     else if (is_stream(object)) {
         runtime = ((StreamObject *)object)->device->runtime;
+        if (status == PS_SUCCESS && check_stream(object) < 0) {
+            return NULL;
+        }
     }
     else {
         return raise_expected("check", "a Stream or an Event", "obj", object);
@@ -409,5 +428,8 @@ Stream_await(PyObject *self)
     }
     ps_status status = stream_query(use.stream);
     stream_use_end(&use);
+    if (status == PS_SUCCESS && check_stream(self) < 0) {
+        return NULL;
+    }
     return await(self, ((StreamObject *)self)->device->runtime, status);
 }

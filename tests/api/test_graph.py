@@ -279,10 +279,12 @@ def test_a_copy_that_waits_is_refused(backend, stream, graph, buffer):
     assert byte_of(buffer, stream) == 2
 
 
-def test_a_callable_is_refused(stream, graph, buffer):
+def test_a_callable_is_refused(backend, stream, graph, buffer):
+    if backend.on_engine:
+        pytest.skip(f"{backend}: captures callables")
     with Capture(graph, stream):
         buffer.fill_(2)
-        with pytest.raises(RuntimeError, match="cannot be captured"):
+        with pytest.raises(NotImplementedError, match="before the capture"):
             stream.submit(print)
     replay(graph, stream)
     assert byte_of(buffer, stream) == 2

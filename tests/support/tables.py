@@ -50,6 +50,7 @@ GRAPHS = [
     "executable_destroy",
     "graph_destroy",
 ]
+GRAPH_GATES = ["stream_capture", "capture_gate"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
@@ -57,6 +58,7 @@ GROUPS = {
     "interprocess events": IPC,
     "interprocess memory": SHARED,
     "graphs": GRAPHS,
+    "gates in graphs": GRAPH_GATES,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

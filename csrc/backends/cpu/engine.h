@@ -62,6 +62,9 @@ struct cpu_handles {
 struct cpu_slot *
 cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device);
 void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
+/* Reserve `count` slots, so that taking them cannot fail.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+ps_status cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count);
 /* NULL unless exactly this handle is live, with this tag and on this device.
  * The pointer is valid until another slot is taken. */
 struct cpu_slot *
@@ -148,6 +151,7 @@ struct cpu_operation {
     uint8_t value;      /* CPU_FILL */
     bool overtaken : 1; /* it could have run earlier */
     bool abandoned : 1; /* CPU_ENTER_GATE: not to be called any more */
+    bool launched : 1;  /* CPU_ENTER_GATE: of a graph */
     uint16_t branch;    /* in plans */
     struct cpu_operation *next;
     uint64_t ticket; /* grows with each operation queued on the engine */
@@ -169,9 +173,13 @@ struct cpu_operation {
             void *argument;
         } call; /* CPU_CALL */
         struct {
-            ps_notification_function reached;
+            union {
+                ps_notification_function reached;
+                ps_launched_gate_function launched;
+            };
             void *argument;
-        } gate; /* CPU_ENTER_GATE */
+            ps_handle handle; /* if launched, of the launch's own gate */
+        } gate;               /* CPU_ENTER_GATE */
     };
 };
 

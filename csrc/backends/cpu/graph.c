@@ -23,6 +23,7 @@ struct cpu_plan {
     unsigned refs;
     size_t operations; /* without marks and joins */
     size_t nodes;
+    size_t gates;
     struct cpu_operation *first; /* items; marks before their joins */
     struct cpu_operation **tail;
     struct cpu_branch *branches;
@@ -260,6 +261,42 @@ cpu_stream_capturing(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
+static ps_status
+cpu_stream_capture(const struct ps_backend *backend, int device,
+                   ps_handle handle, uint64_t *capture)
+{
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    *capture = stream->capture != NULL ? stream->capture->number : 0;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_capture_gate(const struct ps_backend *backend, int device,
+                 ps_handle handle, ps_launched_gate_function reached,
+                 void *argument)
+{
+    struct cpu_operation operation = {
+        .kind = CPU_ENTER_GATE,
+        .launched = true,
+        .gate = {.launched = reached, .argument = argument},
+    };
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    if (stream->capture == NULL) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    ps_status status = cpu_capture_add_locked(stream, &operation);
+    stream->capture->plan->gates += status == PS_SUCCESS;
+    return status;
+}
+
 /* End the capture and release its streams.  A stream is joined if another one
  * waited for its last operation.  That wait is an operation of the other, so
  * if all but the origin are joined, all lead to the origin. */
@@ -456,8 +493,25 @@ push_external_locked(struct cpu_stream *stream,
     }
 }
 
+/* Queue a gate of the launch's, with a reserved slot. */
 static void
-push_planned_locked(struct cpu_stream *stream, struct cpu_operation *operation)
+push_gate_locked(struct cpu_stream *stream, int device,
+                 struct cpu_operation operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_slot *slot = cpu_slot_take_locked(engine, CPU_GATE, device);
+    struct cpu_record *record = cpu_item_take_locked(engine);
+    *record = (struct cpu_record){.refs = 1, .source = stream};
+    slot->object = record;
+    operation.record = record;
+    operation.gate.handle = slot->handle;
+    push_locked(stream, operation);
+}
+
+/* device: that of the launch. */
+static void
+push_planned_locked(struct cpu_stream *stream, int device,
+                    struct cpu_operation *operation)
 {
     static const struct cpu_record plain;
     switch (operation->kind) {
@@ -471,14 +525,17 @@ push_planned_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     case CPU_JOIN:
         push_wait_locked(stream, operation->mark->record);
         break;
+    case CPU_ENTER_GATE:
+        push_gate_locked(stream, device, *operation);
+        break;
     default:
         push_locked(stream, *operation);
     }
 }
 
-/* Reserve all that a launch needs: threads for its work, and items for each
- * operation and its record, for the wait before the first and for the record
- * after the last. */
+/* Reserve all that a launch needs: threads for its work, slots for its gates,
+ * and items for each operation and its record, for the wait before the first
+ * and for the record after the last. */
 static ps_status
 prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
 {
@@ -487,6 +544,9 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
          operation != NULL && status == PS_SUCCESS;
          operation = operation->next) {
         status = cpu_engine_staff_locked(engine, operation->kind);
+    }
+    if (status == PS_SUCCESS) {
+        status = cpu_slots_reserve_locked(engine, plan->gates);
     }
     return status == PS_SUCCESS
                ? cpu_items_reserve_locked(engine, 2 * plan->nodes + 3)
@@ -527,7 +587,8 @@ push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
 {
     for (struct cpu_operation *operation = plan->first; operation != NULL;
          operation = operation->next) {
-        push_planned_locked(streams[operation->branch], operation);
+        push_planned_locked(streams[operation->branch], streams[0]->device,
+                            operation);
     }
     for (struct cpu_operation *operation = plan->first; operation != NULL;
          operation = operation->next) {
@@ -675,6 +736,9 @@ print_label(const struct cpu_operation *operation, FILE *file)
     case CPU_CALL:
         fprintf(file, "host function");
         break;
+    case CPU_ENTER_GATE:
+        fprintf(file, "callable");
+        break;
     case CPU_RECORD_LATER:
         fprintf(file, "record event\\n0x%zx", (size_t)operation->event);
         break;
@@ -783,4 +847,6 @@ cpu_graph_members(struct ps_backend *table)
     table->executable_destroy = cpu_graph_destroy;
     table->graph_destroy = cpu_graph_destroy;
     table->graph_print = cpu_graph_print;
+    table->stream_capture = cpu_stream_capture;
+    table->capture_gate = cpu_capture_gate;
 }

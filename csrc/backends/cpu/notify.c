@@ -114,7 +114,7 @@ cpu_stream_gate(const struct ps_backend *backend, int device, ps_handle handle,
 {
     struct cpu_operation operation = {
         .kind = CPU_ENTER_GATE,
-        .gate = {reached, argument},
+        .gate = {.reached = reached, .argument = argument},
     };
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);

@@ -81,6 +81,18 @@ cpu_stream_push_locked(struct cpu_stream *stream,
     stream->pending++;
 }
 
+static void
+enter_gate(const struct cpu_operation *operation, ps_status status)
+{
+    if (operation->launched) {
+        operation->gate.launched(operation->gate.argument,
+                                 operation->gate.handle, status);
+    }
+    else {
+        operation->gate.reached(operation->gate.argument, status);
+    }
+}
+
 /* Do the part of an operation that needs the lock released: it is long, or
  * calls the user's functions.  False as cpu_stream_serve_locked. */
 static bool
@@ -104,9 +116,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
                operation->transfer.nbytes);
         break;
     case CPU_ENTER_GATE:
-        operation->gate.reached(operation->gate.argument,
-                                operation->abandoned ? PS_ERROR_SHUTTING_DOWN
-                                                     : stream->status);
+        enter_gate(operation, operation->abandoned ? PS_ERROR_SHUTTING_DOWN
+                                                   : stream->status);
         break;
     default:
         operation->call.function(operation->call.argument);

@@ -68,6 +68,29 @@ enum { ENGINE_SHIFT = 2, SLOT_SHIFT = 5, SERIAL_SHIFT = 29 };
 _Static_assert(sizeof(ps_handle) == 8, "a handle has 64 bits");
 _Static_assert(CPU_ENGINES <= 8, "an engine's number has 3 bits");
 
+/* Have room for so many slots that were never used. */
+static bool
+handles_grow(struct cpu_handles *handles, size_t count)
+{
+    size_t capacity = handles->capacity > 0 ? handles->capacity : 64;
+    while (handles->used + count >= capacity && capacity <= SLOT_LIMIT) {
+        capacity *= 2;
+    }
+    if (capacity == handles->capacity) {
+        return true;
+    }
+    struct cpu_slot *slots = NULL;
+    if (capacity <= SLOT_LIMIT) {
+        slots = realloc(handles->slots, capacity * sizeof(*slots));
+    }
+    if (slots == NULL) {
+        return false;
+    }
+    handles->slots = slots;
+    handles->capacity = (uint32_t)capacity;
+    return true;
+}
+
 /* The index of a free slot; 0 when out of memory. */
 static uint32_t
 handles_next(struct cpu_handles *handles)
@@ -77,19 +100,15 @@ handles_next(struct cpu_handles *handles)
         handles->first_free = handles->slots[index].next_free;
         return index;
     }
-    if (handles->used + 1 >= handles->capacity) {
-        uint32_t capacity = handles->capacity ? 2 * handles->capacity : 64;
-        struct cpu_slot *slots = NULL;
-        if (capacity <= SLOT_LIMIT) {
-            slots = realloc(handles->slots, capacity * sizeof(*slots));
-        }
-        if (slots == NULL) {
-            return 0;
-        }
-        handles->slots = slots;
-        handles->capacity = capacity;
-    }
-    return ++handles->used;
+    return handles_grow(handles, 1) ? ++handles->used : 0;
+}
+
+ps_status
+cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count)
+{
+    return count == 0 || handles_grow(&engine->handles, count)
+               ? PS_SUCCESS
+               : PS_ERROR_OUT_OF_MEMORY;
 }
 
 struct cpu_slot *

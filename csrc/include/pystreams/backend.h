@@ -92,6 +92,10 @@ typedef void (*ps_host_function)(void *argument);
  * PS_SUCCESS. */
 typedef void (*ps_notification_function)(void *argument, ps_status status);
 
+/* Likewise, at a gate of a launch. */
+typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
+                                          ps_status status);
+
 /* A pending call of reached(argument, status), in the caller's memory.  The
  * caller fills in these two members and passes the notification to
  * stream_notify or event_notify.  If that succeeds, the memory belongs to the
@@ -624,6 +628,30 @@ struct ps_backend {
      * block, for work too. */
     ps_status (*shared_free)(const struct ps_backend *backend, int device,
                              void *data);
+
+    /* ---- Optional group: gates in graphs (both or none) ----------------- */
+
+    /* The number of the capture that the stream is in, 0 if it is in none.
+     * The numbers of the captures of a process are above 0 and differ.
+     * Answers, and disturbs no capture. */
+    ps_status (*stream_capture)(const struct ps_backend *backend, int device,
+                                ps_handle stream, uint64_t *capture);
+
+    /* Capture a gate on a stream that is being captured.  Each launch of an
+     * executable of the graph makes a gate of its own, of the launch's device:
+     * once the launch's work before it is done or has failed,
+     * reached(argument, gate, status) is called, exactly once, and the work
+     * captured behind it starts only after gate_open(gate).  The calls come in
+     * the order of the launches.  They run as stream_notify says, during
+     * graph_launch too, and may open the gate; none comes once shutdown has
+     * begun.  argument must live as long as a launch may call.
+     *
+     * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
+     * being captured, PS_ERROR_CAPTURE_INVALIDATED. */
+    ps_status (*capture_gate)(const struct ps_backend *backend, int device,
+                              ps_handle stream,
+                              ps_launched_gate_function reached,
+                              void *argument);
 };
 
 #endif

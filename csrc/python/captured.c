@@ -1,0 +1,554 @@
+/* Callables in captured graphs.  A capture has a template of each callable
+ * that is submitted in it.  Each launch has a job of its own for each
+ * template, which waits there until the launch's gate is reached:
+ *
+ *   replay --> template --its gate is reached--> queue --> as in submit.c
+ *
+ * Launches of one graph run one after another, so the first job that waits is
+ * that of the launch which has reached the gate. */
+#include "captured.h"
+
+#include "current.h"
+#include "errors.h"
+#include "future.h"
+#include "races.h"
+#include "stream.h"
+
+/* The mutex of submit.c guards the fields that change. */
+struct captured {
+    struct captured *next;
+    struct calls *calls;
+    /* As submit made it, but on no stream: the graph keeps none. */
+    struct job *job;
+    struct ps_device *device;
+    ps_handle stream;
+    /* The callable that counts those of the same stream of the capture. */
+    struct captured *row;
+    unsigned jobs;
+    /* The jobs of launches that have not reached it. */
+    struct job *first;
+    struct job **tail;
+};
+
+struct calls {
+    atomic_uint refs;
+    struct ps_runtime *runtime;
+    /* 0 before the capture and after it. */
+    uint64_t capturing;
+    uint64_t number;
+    struct calls *neighbour; /* the next one that is capturing */
+    struct captured *first;
+    struct captured **tail;
+    size_t count;
+};
+
+/* Those of the captures in progress. */
+static struct calls *capturing;
+
+struct calls *
+calls_create(struct ps_runtime *runtime)
+{
+    struct calls *calls = PyMem_Calloc(1, sizeof(*calls));
+    if (calls == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    calls->runtime = runtime;
+    calls->tail = &calls->first;
+    atomic_init(&calls->refs, 1);
+    return calls;
+}
+
+struct calls *
+calls_ref(struct calls *calls)
+{
+    if (calls != NULL) {
+        atomic_fetch_add(&calls->refs, 1);
+    }
+    return calls;
+}
+
+void
+calls_unref(struct calls *calls)
+{
+    if (calls == NULL || atomic_fetch_sub(&calls->refs, 1) > 1) {
+        return;
+    }
+    while (calls->first != NULL) {
+        struct captured *captured = calls->first;
+        calls->first = captured->next;
+        job_destroy(captured->job);
+        PyMem_Free(captured);
+    }
+    PyMem_Free(calls);
+}
+
+void
+captured_unref(struct captured *captured)
+{
+    calls_unref(captured != NULL ? captured->calls : NULL);
+}
+
+int
+calls_traverse(const struct calls *calls, visitproc visit, void *arg)
+{
+    const struct captured *captured = calls != NULL ? calls->first : NULL;
+    for (; captured != NULL; captured = captured->next) {
+        Py_VISIT(captured->job->context);
+        for (Py_ssize_t i = 0; i < captured->job->count; i++) {
+            Py_VISIT(captured->job->args[i]);
+        }
+    }
+    return 0;
+}
+
+void
+calls_begin(struct calls *calls, uint64_t number)
+{
+    jobs_lock();
+    calls->number = calls->capturing = number;
+    if (number != 0) {
+        calls->neighbour = capturing;
+        capturing = calls;
+    }
+    jobs_unlock();
+}
+
+void
+calls_end(struct calls *calls)
+{
+    if (calls == NULL) {
+        return;
+    }
+    jobs_lock();
+    struct calls **link = &capturing;
+    while (*link != NULL && *link != calls) {
+        link = &(*link)->neighbour;
+    }
+    if (*link != NULL) {
+        *link = calls->neighbour;
+    }
+    calls->capturing = 0;
+    jobs_unlock();
+}
+
+uint64_t
+calls_number(const struct calls *calls)
+{
+    return calls->number;
+}
+
+/* ---- Captures ---- */
+
+/* A ps_launched_gate_function. */
+static void
+reached(void *argument, ps_handle gate, ps_status status)
+{
+    struct captured *captured = argument;
+    jobs_lock();
+    struct job *job = captured->first;
+    captured->first = job != NULL ? job->next : NULL;
+    if (captured->first == NULL) {
+        captured->tail = &captured->first;
+    }
+    jobs_unlock();
+    if (job != NULL) {
+        job->gate = gate;
+        job_reached(job, status);
+    }
+    else {
+        /* Another library has launched the executable. */
+        const struct ps_backend *backend = captured->device->runtime->backend;
+        backend->gate_open(backend, captured->device->index, gate);
+    }
+}
+
+/* Find the capture that the stream is in: a new reference; NULL with an
+ * exception. */
+static struct calls *
+calls_of(struct ps_stream *stream)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    uint64_t number = 0;
+    ps_status status;
+    if (backend->capture_gate == NULL) {
+        PyErr_Format(PyExc_NotImplementedError,
+                     "Stream.submit: the %s backend cannot capture callables; "
+                     "submit it before the capture begins, or after each "
+                     "replay",
+                     backend->name);
+        return NULL;
+    }
+    CALL_BACKEND(stream->device->runtime,
+                 status = backend->stream_capture(
+                     backend, stream->device->index, stream->handle, &number));
+    if (status != PS_SUCCESS) {
+        raise_status(stream->device->runtime, "Stream.submit", status);
+        return NULL;
+    }
+    jobs_lock();
+    struct calls *calls = capturing;
+    while (calls != NULL && (calls->runtime != stream->device->runtime ||
+                             calls->capturing != number)) {
+        calls = calls->neighbour;
+    }
+    calls_ref(calls);
+    jobs_unlock();
+    if (calls == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Stream.submit: a callable can be captured only into "
+                        "a graph of pystreams, but this capture is another "
+                        "library's; submit it before the capture begins, or "
+                        "after it ends");
+    }
+    return calls;
+}
+
+static void
+add(struct calls *calls, struct captured *captured)
+{
+    struct captured *other;
+    jobs_lock();
+    for (other = calls->first; other != NULL; other = other->next) {
+        if (other->stream == captured->stream &&
+            other->device == captured->device) {
+            break;
+        }
+    }
+    captured->row = other != NULL ? other->row : captured;
+    *calls->tail = captured;
+    calls->tail = &captured->next;
+    calls->count++;
+    jobs_unlock();
+}
+
+/* The last that was added, unless others came behind it. */
+static void
+discard(struct calls *calls, struct captured *captured)
+{
+    jobs_lock();
+    struct captured **link = &calls->first;
+    while (*link != captured) {
+        link = &(*link)->next;
+    }
+    *link = captured->next;
+    if (*link == NULL) {
+        calls->tail = link;
+    }
+    calls->count--;
+    jobs_unlock();
+}
+
+/* The Future of a captured callable is done, as nothing runs before a
+ * replay. */
+static int
+settle(struct job *job)
+{
+    PyObject *exception = PyObject_CallFunction(
+        PyExc_RuntimeError, "s",
+        "the callable was captured into a graph, and runs at each replay: "
+        "wait for the replay's stream, which raises what it raised");
+    if (exception == NULL) {
+        return -1;
+    }
+    if (future_start(job->future)) {
+        future_settle(job->future, exception, true);
+    }
+    Py_DECREF(exception);
+    return 0;
+}
+
+int
+capture_job(struct job *job)
+{
+    struct ps_stream *stream = job->stream;
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    struct captured *captured = NULL;
+    ps_status status;
+    /* Each launch has a moment of its own. */
+    ps_races_callable_ended(future_moment(job->future));
+    struct calls *calls = calls_of(stream);
+    if (calls == NULL) {
+        goto failed;
+    }
+    captured = PyMem_Calloc(1, sizeof(*captured));
+    if (captured == NULL) {
+        PyErr_NoMemory();
+        goto failed;
+    }
+    captured->calls = calls;
+    captured->job = job;
+    captured->device = stream->device;
+    captured->stream = stream->handle;
+    captured->tail = &captured->first;
+    if (settle(job) < 0) {
+        goto failed;
+    }
+    add(calls, captured);
+    CALL_BACKEND(stream->device->runtime,
+                 status =
+                     backend->capture_gate(backend, stream->device->index,
+                                           stream->handle, reached, captured));
+    if (status == PS_SUCCESS) {
+        calls_unref(calls);
+        job->stream = NULL;
+        job->row = NULL;
+        stream_release(stream);
+        return 0;
+    }
+    raise_status(stream->device->runtime, "Stream.submit", status);
+    discard(calls, captured);
+failed:
+    PyMem_Free(captured);
+    calls_unref(calls);
+    job_destroy(job);
+    return -1;
+}
+
+/* ---- Launches ---- */
+
+struct replay {
+    struct ps_launch base;
+    size_t count;
+    struct job *jobs[];
+};
+
+static struct replay *
+replay_of(struct ps_launch *launch)
+{
+    return (struct replay *)launch;
+}
+
+/* Put the jobs behind those of earlier launches. */
+static void
+replay_begin(struct ps_launch *launch, struct ps_stream *stream)
+{
+    struct replay *replay = replay_of(launch);
+    jobs_lock();
+    for (size_t i = 0; i < replay->count; i++) {
+        struct job *job = replay->jobs[i];
+        job->stream = ps_stream_ref(stream);
+        job->next = NULL;
+        *job->captured->tail = job;
+        job->captured->tail = &job->next;
+    }
+    jobs_unlock();
+}
+
+/* They are the last ones. */
+static void
+replay_cancel(struct ps_launch *launch)
+{
+    struct replay *replay = replay_of(launch);
+    jobs_lock();
+    for (size_t i = 0; i < replay->count; i++) {
+        struct captured *captured = replay->jobs[i]->captured;
+        struct job **link = &captured->first;
+        while (*link != replay->jobs[i]) {
+            link = &(*link)->next;
+        }
+        *link = NULL;
+        captured->tail = link;
+    }
+    jobs_unlock();
+}
+
+static void
+replay_destroy(struct replay *replay, bool queued)
+{
+    for (size_t i = 0; i < replay->count && !queued; i++) {
+        job_give_up(replay->jobs[i]);
+        job_destroy(replay->jobs[i]);
+    }
+    PyMem_Free(replay);
+}
+
+/* The jobs of a launch; NULL with an exception. */
+static struct replay *
+replay_create(struct calls *calls)
+{
+    uint64_t number = 0;
+    size_t count = 0;
+    struct captured *captured = NULL;
+    if (calls != NULL) {
+        jobs_lock();
+        /* None can be launched while they may still change. */
+        number = calls->capturing == 0 ? calls->number : UINT64_MAX;
+        count = calls->capturing == 0 ? calls->count : 0;
+        captured = calls->first;
+        jobs_unlock();
+    }
+    struct replay *replay =
+        PyMem_Calloc(1, sizeof(*replay) + count * sizeof(replay->jobs[0]));
+    if (replay == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    replay->base = (struct ps_launch){
+        .number = number,
+        .begin = replay_begin,
+        .cancel = replay_cancel,
+    };
+    for (; replay->count < count; captured = captured->next) {
+        struct job *job = job_again(captured->job);
+        if (job != NULL) {
+            job->row = &captured->row->jobs;
+            job->captured = captured;
+            calls_ref(calls);
+        }
+        if (job == NULL || job_expect(job) < 0) {
+            job_destroy(job);
+            replay_destroy(replay, false);
+            return NULL;
+        }
+        replay->jobs[replay->count++] = job;
+    }
+    return replay;
+}
+
+ps_status
+launch_calls(struct ps_graph *graph, struct calls *calls,
+             struct ps_currents *currents, struct ps_stream **full)
+{
+    *full = NULL;
+    struct replay *replay = replay_create(calls);
+    if (replay == NULL) {
+        return PS_RAISED;
+    }
+    bool observed = replay->count > 0 && ps_races_are_on();
+    ps_status status =
+        observed ? ps_thread_set_word(PS_THREAD_LAUNCH, replay) : PS_SUCCESS;
+    if (status == PS_SUCCESS) {
+        WITHOUT_GIL(status =
+                        ps_graph_launch(graph, currents, &replay->base, full));
+    }
+    if (observed) {
+        ps_thread_set_word(PS_THREAD_LAUNCH, NULL);
+    }
+    replay_destroy(replay, status == PS_SUCCESS);
+    return status;
+}
+
+void
+captured_launching(const struct ps_actor_name *stream)
+{
+    struct replay *replay = ps_thread_word(PS_THREAD_LAUNCH);
+    for (size_t i = 0; replay != NULL && i < replay->count; i++) {
+        future_set_moment(replay->jobs[i]->future, ps_races_callable(stream));
+    }
+}
+
+/* ---- Failures ---- */
+
+/* The first exception of a stream that no wait has raised. */
+struct failure {
+    struct failure *next;
+    struct ps_stream *stream;
+    PyObject *exception;
+};
+
+atomic_int captured_failures;
+
+/* The oldest first. */
+static struct failure *failures;
+
+static void
+report(PyObject *exception)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    report_ignored("running a captured callable");
+}
+
+void
+captured_failed(const struct job *job, PyObject *exception)
+{
+    struct failure *failure = PyMem_Malloc(sizeof(*failure)), **link;
+    if (failure == NULL) {
+        report(exception);
+        return;
+    }
+    *failure = (struct failure){
+        .stream = ps_stream_ref(job->stream),
+        .exception = Py_NewRef(exception),
+    };
+    jobs_lock();
+    for (link = &failures; *link != NULL; link = &(*link)->next) {
+        if ((*link)->stream == failure->stream) {
+            break;
+        }
+    }
+    bool first = *link == NULL;
+    if (first) {
+        *link = failure;
+        atomic_fetch_add(&captured_failures, 1);
+    }
+    jobs_unlock();
+    if (!first) {
+        report(exception);
+        stream_release(failure->stream);
+        Py_DECREF(exception);
+        PyMem_Free(failure);
+    }
+}
+
+static bool
+concerns(const struct failure *failure, const struct work *work)
+{
+    const struct ps_stream *stream = failure->stream;
+    if (stream->generation != ps_generation()) {
+        return false;
+    }
+    if (work == NULL) {
+        return true;
+    }
+    return work->stream != NULL
+               ? work->stream->handle == stream->handle &&
+                     work->stream->device == stream->device
+               : work->event == NULL && work->device == stream->device;
+}
+
+/* Take out the oldest failure of the work, of any if it is NULL: its
+ * exception, or NULL. */
+static PyObject *
+take_failure(const struct work *work)
+{
+    jobs_lock();
+    struct failure **link = &failures, *failure;
+    while ((failure = *link) != NULL && !concerns(failure, work)) {
+        link = &failure->next;
+    }
+    if (failure != NULL) {
+        *link = failure->next;
+        atomic_fetch_sub(&captured_failures, 1);
+    }
+    jobs_unlock();
+    if (failure == NULL) {
+        return NULL;
+    }
+    PyObject *exception = failure->exception;
+    stream_release(failure->stream);
+    PyMem_Free(failure);
+    return exception;
+}
+
+int
+raise_captured_failure(const struct work *work)
+{
+    PyObject *exception = take_failure(work);
+    if (exception == NULL) {
+        return 0;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    Py_DECREF(exception);
+    return -1;
+}
+
+void
+report_captured_failures(void)
+{
+    PyObject *exception;
+    while ((exception = take_failure(NULL)) != NULL) {
+        report(exception);
+        Py_DECREF(exception);
+    }
+}

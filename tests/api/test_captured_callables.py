@@ -1,0 +1,562 @@
+"""Callables in captured graphs: each replay runs them, in the graph's order,
+and the next wait for the replay's stream raises what they raised."""
+
+import asyncio
+import contextvars
+import gc
+import sys
+import threading
+import weakref
+
+import pytest
+from captures import SIZE, Capture, byte_of, replay
+from deadlines import LONG
+
+import pystreams
+from pystreams import _C, races, schedules
+from pystreams.cuda._graphs import Graph
+
+
+@pytest.fixture
+def stream(engine):
+    return engine.stream()
+
+
+@pytest.fixture
+def graph(engine):
+    return Graph(engine.type)
+
+
+def test_each_replay_runs_it_in_order(engine, stream, graph, buffer):
+    seen = []
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        stream.submit(lambda: seen.append(buffer.tobytes()[0]))
+        buffer.fill_(3)
+        stream.submit(lambda: seen.append(buffer.tobytes()[0]))
+    stream.synchronize()
+    assert seen == []
+    for _ in range(3):
+        replay(graph, stream)
+    stream.synchronize()
+    assert seen == [2, 3] * 3
+
+
+def test_work_behind_it_waits(engine, stream, graph, buffer):
+    go, begun = threading.Event(), threading.Event()
+    with Capture(graph, stream):
+        stream.submit(begun.set)
+        stream.submit(go.wait, LONG)
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert begun.wait(LONG)
+    assert not stream.query()
+    assert buffer.tobytes()[0] == 1
+    go.set()
+    assert byte_of(buffer, stream) == 2
+
+
+def test_arguments_context_and_thread(engine, stream, graph):
+    variable = contextvars.ContextVar("variable", default="none")
+    variable.set("captured")
+    seen = []
+
+    def look(*args, **kwargs):
+        seen.append((args, kwargs, variable.get()))
+        # Each replay has a copy of its own.
+        variable.set("changed")
+        seen.append(threading.current_thread() is threading.main_thread())
+
+    with Capture(graph, stream):
+        stream.submit(look, 1, two=2)
+    variable.set("replayed")
+    for _ in range(2):
+        replay(graph, stream)
+        stream.synchronize()
+    assert seen == [((1,), {"two": 2}, "captured"), False] * 2
+
+
+def test_its_future_is_done_and_says_so(engine, stream, graph):
+    with Capture(graph, stream):
+        future = stream.submit(int)
+    assert future.done()
+    assert not future.cancel()
+    with pytest.raises(RuntimeError, match="runs at each replay"):
+        future.result()
+    replay(graph, stream)
+    stream.synchronize()
+
+
+def waits(engine, stream):
+    async def wait():
+        await stream
+
+    return {
+        "stream": stream.synchronize,
+        "in time": lambda: stream.synchronize(LONG),
+        "device": engine.synchronize,
+        "await": lambda: asyncio.run(wait()),
+    }
+
+
+@pytest.mark.parametrize("how", ["stream", "in time", "device", "await"])
+def test_the_next_wait_raises_once(engine, stream, graph, buffer, how):
+    def fail():
+        raise LookupError("from the callable")
+
+    with Capture(graph, stream):
+        stream.submit(fail)
+        buffer.fill_(2)
+    replay(graph, stream)
+    other = engine.stream()
+    other.synchronize()
+    wait = waits(engine, stream)[how]
+    with pytest.raises(LookupError, match="from the callable") as caught:
+        wait()
+    assert caught.traceback[-1].name == "fail"
+    wait()
+    # What comes behind it ran.
+    assert byte_of(buffer, stream) == 2
+
+
+def test_an_await_that_suspends_raises(engine, stream, graph):
+    go = threading.Event()
+
+    def fail():
+        go.wait(LONG)
+        raise LookupError
+
+    async def wait():
+        asyncio.get_running_loop().call_later(0.05, go.set)
+        await stream
+
+    with Capture(graph, stream):
+        stream.submit(fail)
+    replay(graph, stream)
+    with pytest.raises(LookupError):
+        asyncio.run(wait())
+    stream.synchronize()
+
+
+def test_failures_of_two_streams(engine, stream, graph):
+    def fail():
+        raise LookupError
+
+    other = engine.stream()
+    with Capture(graph, stream):
+        stream.submit(fail)
+    replay(graph, stream)
+    replay(graph, other)
+    for one in (other, stream):
+        with pytest.raises(LookupError):
+            one.synchronize()
+        one.synchronize()
+
+
+def test_later_failures_are_reported(engine, stream, graph, monkeypatch):
+    errors, reported = iter([KeyError(1), KeyError(2), KeyError(3)]), []
+
+    def fail():
+        raise next(errors)
+
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda u: reported.append(u.exc_value.args)
+    )
+    with Capture(graph, stream):
+        stream.submit(fail)
+    for _ in range(3):
+        replay(graph, stream)
+    with pytest.raises(KeyError, match="1"):
+        stream.synchronize()
+    stream.synchronize()
+    assert reported == [(2,), (3,)]
+
+
+def test_after_a_failure_of_the_stream(faulty, graph):
+    stream, seen = faulty.stream(), []
+    with Capture(graph, stream):
+        stream.submit(seen.append, 1)
+    _C.fail(stream, 719)
+    replay(graph, stream)
+    with pytest.raises(pystreams.AcceleratorError):
+        stream.synchronize()
+    assert seen == []
+    # It keeps the stream of its latest replay.
+    graph.reset()
+
+
+def test_branches_run_at_once(engine, stream, graph):
+    side, barrier = engine.stream(), threading.Barrier(2)
+    with Capture(graph, stream):
+        side.wait_stream(stream)
+        stream.submit(barrier.wait, LONG)
+        side.submit(barrier.wait, LONG)
+        stream.wait_stream(side)
+    for _ in range(5):
+        replay(graph, stream)
+    stream.synchronize()
+    assert not barrier.broken
+
+
+def test_graphs_run_at_once(engine):
+    """Captured on one stream, launched on two."""
+    capturing, barrier = engine.stream(), threading.Barrier(2)
+    graphs = [Graph(engine.type) for _ in range(2)]
+    for graph in graphs:
+        with Capture(graph, capturing):
+            capturing.submit(barrier.wait, LONG)
+    streams = [engine.stream() for _ in graphs]
+    for _ in range(5):
+        for graph, stream in zip(graphs, streams, strict=True):
+            replay(graph, stream)
+    for stream in streams:
+        stream.synchronize()
+
+
+def test_replays_of_one_graph_on_several_threads(engine, stream, graph):
+    running, most, count = 0, 0, 0
+
+    def enter():
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+
+    def leave():
+        nonlocal running, count
+        running -= 1
+        count += 1
+
+    with Capture(graph, stream):
+        stream.submit(enter)
+        engine.sleep(stream, 1)
+        stream.submit(leave)
+
+    def launch():
+        mine = engine.stream()
+        for _ in range(25):
+            replay(graph, mine)
+        mine.synchronize()
+
+    threads = [threading.Thread(target=launch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, count) == (1, 100)
+
+
+def test_reset_while_it_runs(engine, stream, graph, buffer):
+    go, begun, seen = threading.Event(), threading.Event(), []
+    with Capture(graph, stream):
+        stream.submit(begun.set)
+        stream.submit(go.wait, LONG)
+        stream.submit(seen.append, buffer)
+    for _ in range(3):
+        replay(graph, stream)
+    begun.wait(LONG)
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding"):
+        replay(graph, stream)
+    go.set()
+    stream.synchronize()
+    assert seen == [buffer] * 3
+    # The graph can capture again.
+    with Capture(graph, stream):
+        stream.submit(seen.clear)
+    replay(graph, stream)
+    stream.synchronize()
+    assert seen == []
+
+
+class Callable:
+    def __call__(self):
+        pass
+
+
+def test_dropped_with_the_graph(engine, stream, graph):
+    callable = Callable()
+    dropped = weakref.ref(callable)
+    with Capture(graph, stream):
+        stream.submit(callable)
+    del callable
+    replay(graph, stream)
+    stream.synchronize()
+    assert dropped() is not None
+    graph.reset()
+    # The thread that ran it lets go of it a moment later.
+    stream.submit(int).result(LONG)
+    gc.collect()
+    assert dropped() is None
+
+
+def test_a_cycle_is_collected(engine, stream):
+    graph, callable = Graph(engine.type), Callable()
+    callable.graph = graph
+    dropped = weakref.ref(callable)
+    with Capture(graph, stream):
+        stream.submit(callable)
+    del graph, callable
+    gc.collect()
+    assert dropped() is None
+
+
+def test_a_capture_that_fails_drops_it(engine, stream, graph):
+    side, callable = engine.stream(), Callable()
+    dropped = weakref.ref(callable)
+    with pytest.raises(pystreams.AcceleratorError), Capture(graph, stream):
+        side.wait_stream(stream)
+        side.submit(callable)
+    del callable
+    gc.collect()
+    assert dropped() is None
+
+
+def test_it_cannot_wait_for_its_own_stream(engine, stream, graph):
+    with Capture(graph, stream):
+        stream.submit(stream.synchronize)
+    replay(graph, stream)
+    with pytest.raises(RuntimeError, match="cannot wait for the stream"):
+        stream.synchronize()
+
+
+def test_it_may_use_graphs_and_streams(engine, stream, graph, buffer):
+    inner, other = Graph(engine.type), engine.stream()
+    with Capture(inner, other):
+        buffer.fill_(7)
+
+    def use():
+        replay(inner, other)
+        other.synchronize()
+
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        stream.submit(use)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 7
+
+
+def test_two_captures_at_once(engine):
+    streams, seen = [engine.stream() for _ in range(2)], []
+    graphs = [Graph(engine.type) for _ in streams]
+    first, second = (
+        Capture(graph, stream)
+        for graph, stream in zip(graphs, streams, strict=True)
+    )
+    with first, second:
+        for name, stream in enumerate(streams):
+            stream.submit(seen.append, name)
+    for graph, stream in zip(graphs, streams, strict=True):
+        replay(graph, stream)
+        stream.synchronize()
+    assert seen == [0, 1]
+
+
+def test_instantiated_again(engine, stream):
+    graph, seen, other = Graph(engine.type, True), [], engine.stream()
+    with Capture(graph, stream):
+        stream.submit(seen.append, 1)
+    for one in (stream, other, stream):
+        graph.instantiate()
+        replay(graph, one)
+    stream.synchronize()
+    assert seen == [1, 1, 1]
+
+
+def test_the_graph_as_text(engine, stream, tmp_path):
+    graph = Graph(engine.type, True)
+    with Capture(graph, stream):
+        stream.submit(int)
+    graph.debug_dump(tmp_path / "graph.dot")
+    assert "callable" in (tmp_path / "graph.dot").read_text()
+
+
+# ---- Races ----
+
+
+@pytest.fixture
+def host(engine):
+    """Memory that callables and streams access."""
+    pinned = engine.name != "cpu"
+    return pystreams.empty(SIZE, device="cpu", pin_memory=pinned)
+
+
+def test_a_race_with_its_argument(engine, stream, graph, host):
+    other = engine.stream()
+    view = host.memoryview(readonly=True)
+    with races.detect("raise"):
+        with Capture(graph, stream):
+            stream.submit(len, view)
+        replay(graph, stream)
+        with pytest.raises(races.RaceError, match="graph launch"):
+            host.fill_(2, other)
+        stream.synchronize()
+        host.fill_(2, other)
+        with pytest.raises(races.RaceError, match="graph launch"):
+            replay(graph, stream)
+        stream.wait_stream(other)
+        replay(graph, stream)
+        stream.synchronize()
+
+
+def test_what_it_writes_is_in_order(engine, stream, graph, host):
+    """Each replay's, on whatever stream it runs."""
+    with races.detect("raise"):
+        with Capture(graph, stream):
+            stream.submit(lambda: host.memoryview()[0])
+        for one in (stream, engine.stream(), engine.stream()):
+            replay(graph, one)
+        host.fill_(2, one)
+        one.synchronize()
+
+
+def test_what_it_writes_races(engine, stream, graph, host):
+    other, done = engine.stream(), []
+    with races.detect(done.append):
+        with Capture(graph, stream):
+            stream.submit(lambda: host.memoryview())
+        replay(graph, stream)
+        host.fill_(2, other)
+        stream.synchronize()
+        other.synchronize()
+    assert len(done) == 1
+
+
+# ---- Processes ----
+
+PROGRAM = """
+import os, sys, threading, time
+import pystreams
+from pystreams.cuda._graphs import Graph
+device_type, kind = int(sys.argv[1]), sys.argv[2]
+name = "cpu" if device_type == 0 else "cuda"
+stream = pystreams.Stream(name)
+
+def capture(*calls):
+    graph = Graph(device_type)
+    with stream:
+        graph.capture_begin()
+        for call in calls:
+            stream.submit(*call)
+        graph.capture_end()
+    return graph
+
+def replay(graph):
+    with stream:
+        graph.replay()
+"""
+
+
+@pytest.fixture
+def program(engine, run_python):
+    def run(text, **options):
+        return run_python(
+            ["-c", PROGRAM + text], str(engine.type), "kind", **options
+        )
+
+    return run
+
+
+def test_exit_with_replays_that_wait(program):
+    done = program(
+        """
+graph = capture((print, "ran"), (time.sleep, 0.2), (print, "late"))
+for _ in range(100):
+    replay(graph)
+time.sleep(0.1)
+"""
+    )
+    assert done.stdout.startswith("ran")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_exit_reports_what_no_wait_raised(program):
+    done = program(
+        """
+replay(capture((int, "x")))
+time.sleep(0.3)
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ValueError: invalid literal" in done.stderr
+
+
+def test_fork_with_replays_that_wait(program):
+    done = program(
+        """
+go = threading.Event()
+graph = capture((go.wait, 20), (print, "ran in", os.getpid() * 0))
+replay(graph)
+child = os.fork()
+if child == 0:
+    stream = pystreams.Stream(name)
+    try:
+        replay(graph)
+    except RuntimeError:
+        print("refused", flush=True)
+    replay(capture((print, "child")))
+    stream.synchronize()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+go.set()
+stream.synchronize()
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["refused", "0", "ran in 0"] or (
+        sorted(done.stdout.splitlines())
+        == ["0", "child", "ran in 0", "refused"]
+    )
+
+
+def test_a_callable_that_forks(program):
+    done = program(
+        """
+def fork():
+    child = os.fork()
+    if child == 0:
+        return
+    print(os.waitpid(child, 0)[1])
+
+replay(capture((fork,)))
+stream.synchronize()
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize("schedule", ["late", "early", "random:1", "pct:2:3"])
+def test_in_a_schedule(program, schedule):
+    done = program(
+        """
+seen = []
+graph = capture((seen.append, 1), (seen.append, 2))
+for _ in range(3):
+    replay(graph)
+assert seen == [] or "late" not in os.environ["PYSTREAMS_SCHEDULE"]
+stream.synchronize()
+print(seen)
+""",
+        env={"PYSTREAMS_SCHEDULE": schedule},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1, 2, 1, 2, 1, 2]\n"
+
+
+def test_exploring_schedules(engine):
+    def program():
+        stream, side = engine.stream(), engine.stream()
+        graph, seen = Graph(engine.type), []
+        with Capture(graph, stream):
+            side.wait_stream(stream)
+            stream.submit(seen.append, 1)
+            side.submit(seen.append, 1)
+            stream.wait_stream(side)
+            stream.submit(seen.append, 2)
+        replay(graph, stream)
+        replay(graph, stream)
+        stream.synchronize()
+        assert seen == [1, 1, 2] * 2
+
+    schedules.explore(program, runs=50)
