@@ -116,6 +116,10 @@ free_native(struct ps_block *block)
         return PS_SUCCESS;
     }
     if (block->pinned) {
+        struct ps_memory_pool *pool = &device->runtime->memory;
+        pthread_mutex_lock(&pool->mutex);
+        count_down(&pool->pinned_reserved, block->nbytes);
+        pthread_mutex_unlock(&pool->mutex);
         return PS_CALL(device, pinned_free, block->data);
     }
     return PS_CALL(device, memory_free, block->stream->handle, block->data);
@@ -458,6 +462,12 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     return status;
 }
 
+void
+ps_pinned_trim(struct ps_runtime *runtime)
+{
+    drop_idle(&runtime->memory, 0);
+}
+
 static ps_status
 drop_kept_block(void *block)
 {
@@ -589,6 +599,20 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
     return block;
 }
 
+/* Count a block that begins to have references; made: the pool had none. */
+static void
+count_pinned(struct ps_block *block, bool made)
+{
+    struct ps_memory_pool *pool = &block->device->runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    count_up(&pool->pinned.bytes, block->nbytes);
+    count_up(&pool->pinned.blocks, 1);
+    if (made) {
+        count_up(&pool->pinned_reserved, block->nbytes);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **result)
@@ -605,6 +629,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     if (block != NULL) {
         atomic_store(&block->refs, 1);
         block->device = device;
+        count_pinned(block, false);
         poison(block);
         *result = block;
         return PS_SUCCESS;
@@ -622,6 +647,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
         drop_block(block);
         return status;
     }
+    count_pinned(block, true);
     poison(block);
     *result = block;
     return PS_SUCCESS;
@@ -674,6 +700,13 @@ ps_block_unref(struct ps_block *block)
         count_down(&device->memory.blocks, 1);
         pthread_mutex_unlock(&device->mutex);
     }
+    else if (block->pinned && block->release == NULL) {
+        struct ps_memory_pool *pool = &device->runtime->memory;
+        pthread_mutex_lock(&pool->mutex);
+        count_down(&pool->pinned.bytes, block->nbytes);
+        count_down(&pool->pinned.blocks, 1);
+        pthread_mutex_unlock(&pool->mutex);
+    }
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
@@ -710,19 +743,58 @@ ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
     return mark(block, stream, false, 1);
 }
 
-void
-ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats)
+/* Have the peak begin at what there is now. */
+static void
+reset_peak(struct ps_memory_counter *counter)
+{
+    counter->peak = counter->current;
+}
+
+ps_status
+ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved)
 {
     pthread_mutex_lock(&device->mutex);
     *stats = device->memory;
     pthread_mutex_unlock(&device->mutex);
+    *reserved = stats->bytes;
+    return device->runtime->backend->pool_usage == NULL
+               ? PS_SUCCESS
+               : PS_CALL(device, pool_usage, &reserved->current,
+                         &reserved->peak);
+}
+
+ps_status
+ps_memory_stats_reset_peak(struct ps_device *device)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    pthread_mutex_lock(&device->mutex);
+    reset_peak(&device->memory.bytes);
+    reset_peak(&device->memory.blocks);
+    pthread_mutex_unlock(&device->mutex);
+    return backend->pool_reset_peak == NULL
+               ? PS_SUCCESS
+               : backend->pool_reset_peak(backend, device->index);
 }
 
 void
-ps_memory_stats_reset_peak(struct ps_device *device)
+ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved)
 {
-    pthread_mutex_lock(&device->mutex);
-    device->memory.bytes.peak = device->memory.bytes.current;
-    device->memory.blocks.peak = device->memory.blocks.current;
-    pthread_mutex_unlock(&device->mutex);
+    struct ps_memory_pool *pool = &runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    *stats = pool->pinned;
+    *reserved = pool->pinned_reserved;
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void
+ps_pinned_stats_reset_peak(struct ps_runtime *runtime)
+{
+    struct ps_memory_pool *pool = &runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    reset_peak(&pool->pinned.bytes);
+    reset_peak(&pool->pinned.blocks);
+    reset_peak(&pool->pinned_reserved);
+    pthread_mutex_unlock(&pool->mutex);
 }

@@ -43,6 +43,9 @@ struct ps_memory_pool {
     /* Idle pinned blocks, and their bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
+    /* Pinned memory of blocks with references, and all that the pool has. */
+    struct ps_memory_stats pinned;
+    struct ps_memory_counter pinned_reserved;
 };
 
 /* Memory of another owner. */
@@ -177,8 +180,21 @@ void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 ps_status ps_block_streams(struct ps_block *block, bool lasting,
                            struct ps_stream ***streams, size_t *count);
 
+/* Device memory, and what the backend's pool has reserved for it: as much as
+ * is in use if it has no pool.  May block. */
+ps_status
+ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved);
+ps_status ps_memory_stats_reset_peak(struct ps_device *device);
+
+/* Likewise, pinned memory.  Never blocks. */
 void
-ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats);
-void ps_memory_stats_reset_peak(struct ps_device *device);
+ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved);
+void ps_pinned_stats_reset_peak(struct ps_runtime *runtime);
+
+/* Free the pinned memory that is kept for reuse, except on a thread that may
+ * not wait.  A failure is stored for ps_memory_take_failure.  May block. */
+void ps_pinned_trim(struct ps_runtime *runtime);
 
 #endif

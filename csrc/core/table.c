@@ -15,6 +15,7 @@ enum kind {
     NOTIFICATIONS,
     GATES,
     GRAPHS,
+    POOLS,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -82,6 +83,10 @@ static const struct {
     MEMBER(OPTIONAL, graph_print),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
+    MEMBER(POOLS, pool_usage),
+    MEMBER(POOLS, pool_reset_peak),
+    MEMBER(POOLS, pool_trim),
+    MEMBER(POOLS, pool_set_threshold),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -206,6 +211,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {NOTIFICATIONS, "notifications"},
         {GATES, "gates"},
         {GRAPHS, "graphs"},
+        {POOLS, "pools"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

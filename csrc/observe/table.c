@@ -100,6 +100,14 @@ FORWARD(ps_status, graph_print,
         path)
 FORWARD(ps_status, versions, WITH(int *runtime, int *driver), runtime, driver)
 FORWARD(ps_status, shutdown, WITH(int64_t timeout_ns), timeout_ns)
+FORWARD(ps_status, pool_usage,
+        WITH(int device, uint64_t *reserved, uint64_t *peak), device, reserved,
+        peak)
+FORWARD(ps_status, pool_reset_peak, WITH(int device), device)
+FORWARD(ps_status, pool_trim, WITH(int device, uint64_t nbytes), device,
+        nbytes)
+FORWARD(ps_status, pool_set_threshold, WITH(int device, uint64_t nbytes),
+        device, nbytes)
 
 /* ---- Streams and events ---- */
 
@@ -481,7 +489,11 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(graph_destroy)         \
     X(graph_print)           \
     X(versions)              \
-    X(shutdown)
+    X(shutdown)              \
+    X(pool_usage)            \
+    X(pool_reset_peak)       \
+    X(pool_trim)             \
+    X(pool_set_threshold)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

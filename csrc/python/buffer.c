@@ -240,21 +240,6 @@ pinning_device(const char *function, struct ps_device *device)
     return cpu ? device_argument(function, -1, NULL) : device;
 }
 
-static int
-nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes)
-{
-    if (int_argument(function, "nbytes", argument, nbytes) < 0) {
-        return -1;
-    }
-    if (*nbytes < 0) {
-        return refuse(
-            PyExc_ValueError,
-            "%s() expects an int of at least 0 for nbytes, but got %zd",
-            function, *nbytes);
-    }
-    return 0;
-}
-
 /* A Buffer of new memory, for the arguments of `function`. */
 static PyObject *
 allocate(const char *function, PyObject *const *values)

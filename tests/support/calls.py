@@ -793,6 +793,16 @@ CASES = {
             _C.reset_peak_memory_stats(w.type),
         )
     ),
+    "empty_cache empty_host_cache host_memory_stats "
+    "reset_peak_host_memory_stats accelerator.empty_cache "
+    "accelerator.empty_host_cache": lambda w: (
+        lambda: (
+            _C.empty_cache(w.type),
+            _C.empty_host_cache(w.type),
+            _C.host_memory_stats(w.type),
+            _C.reset_peak_host_memory_stats(w.type),
+        )
+    ),
     "sleep": holding(lambda w: lambda: _C.sleep(w.type, 1000, w.stream)),
     "launch_host_function": host_function,
     "fail": fail,
@@ -917,6 +927,17 @@ CUDA_CASES = {
             cuda.memory_stats(),
             cuda.reset_peak_memory_stats(),
             cuda.ipc_collect(),
+        )
+    ),
+    "trim_pool set_pool_threshold cuda.trim_pool cuda.set_pool_threshold "
+    "cuda.empty_cache cuda.host_memory_stats "
+    "cuda.reset_peak_host_memory_stats": lambda w: (
+        lambda: (
+            cuda.empty_cache(),
+            cuda.trim_pool(0),
+            cuda.set_pool_threshold(None),
+            cuda.host_memory_stats(),
+            cuda.reset_peak_host_memory_stats(),
         )
     ),
     "cuda.set_device": lambda w: lambda: cuda.set_device(0),

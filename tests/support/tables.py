@@ -49,12 +49,14 @@ GRAPHS = [
     "executable_destroy",
     "graph_destroy",
 ]
+POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
     "gates": GATES,
     "interprocess events": IPC,
     "graphs": GRAPHS,
+    "pools": POOLS,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

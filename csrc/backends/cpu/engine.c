@@ -218,7 +218,7 @@ engine_begin_locked(struct cpu_engine *engine)
     engine->clock = &cpu_monotonic_clock;
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
-        *device = (struct cpu_device){0};
+        *device = (struct cpu_device){.threshold = UINT64_MAX};
         cpu_stream_init_locked(&device->default_stream, engine, i, 0);
     }
 }

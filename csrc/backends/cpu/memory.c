@@ -6,7 +6,8 @@
  * An emulated device has a limited amount of memory, and a tree of the blocks
  * in it.  A block counts from the call that allocates it to the call that
  * frees it, not to the end of the free in stream order: on a device, work that
- * is queued later could use the memory. */
+ * is queued later could use the memory.  Its pool is arithmetic alone: it
+ * counts what a driver would keep, and keeps nothing. */
 #include "engine.h"
 
 #include <search.h>
@@ -67,18 +68,33 @@ emulated_add_locked(struct cpu_engine *engine, int device, size_t nbytes,
                     void *data)
 {
     struct range *range = &block_of(data)->range;
-    uint64_t *used = &engine->devices[device].used;
+    struct cpu_device *place = &engine->devices[device];
     *range = (struct range){
         .first = (uintptr_t)data,
         .nbytes = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
         .device = device,
     };
-    if (range->nbytes > engine->memory - *used ||
+    if (range->nbytes > engine->memory - place->used ||
         tsearch(range, &engine->ranges, compare_ranges) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *used += range->nbytes;
+    place->used += range->nbytes;
+    if (place->reserved < place->used) {
+        place->reserved = place->used;
+    }
+    if (place->peak < place->reserved) {
+        place->peak = place->reserved;
+    }
     return PS_SUCCESS;
+}
+
+/* Have the pool keep nothing that exceeds so many reserved bytes. */
+static void
+pool_trim_locked(struct cpu_device *place, uint64_t nbytes)
+{
+    if (place->reserved > nbytes) {
+        place->reserved = place->used > nbytes ? place->used : nbytes;
+    }
 }
 
 static void
@@ -86,7 +102,9 @@ emulated_remove_locked(struct cpu_engine *engine, void *data)
 {
     struct range *range = &block_of(data)->range;
     tdelete(range, &engine->ranges, compare_ranges);
-    engine->devices[range->device].used -= range->nbytes;
+    struct cpu_device *place = &engine->devices[range->device];
+    place->used -= range->nbytes;
+    pool_trim_locked(place, place->threshold);
 }
 
 static ps_status
@@ -251,6 +269,42 @@ cpu_peer_accessible(const struct ps_backend *backend, int device, int peer,
     return PS_SUCCESS;
 }
 
+static ps_status
+cpu_pool_usage(const struct ps_backend *backend, int device,
+               uint64_t *reserved, uint64_t *peak)
+{
+    CPU_ENTER(engine, backend);
+    *reserved = engine->devices[device].reserved;
+    *peak = engine->devices[device].peak;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_pool_reset_peak(const struct ps_backend *backend, int device)
+{
+    CPU_ENTER(engine, backend);
+    engine->devices[device].peak = engine->devices[device].reserved;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+{
+    CPU_ENTER(engine, backend);
+    pool_trim_locked(&engine->devices[device], nbytes);
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_pool_set_threshold(const struct ps_backend *backend, int device,
+                       uint64_t nbytes)
+{
+    CPU_ENTER(engine, backend);
+    engine->devices[device].threshold = nbytes;
+    pool_trim_locked(&engine->devices[device], nbytes);
+    return PS_SUCCESS;
+}
+
 void
 cpu_memory_members(struct ps_backend *table)
 {
@@ -264,5 +318,9 @@ cpu_memory_members(struct ps_backend *table)
     table->peer_accessible = cpu_peer_accessible;
     if (table->flags & PS_BACKEND_EMULATED) {
         table->memory_device = cpu_memory_device;
+        table->pool_usage = cpu_pool_usage;
+        table->pool_reset_peak = cpu_pool_reset_peak;
+        table->pool_trim = cpu_pool_trim;
+        table->pool_set_threshold = cpu_pool_set_threshold;
     }
 }

@@ -596,6 +596,28 @@ struct ps_backend {
      * count. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
+
+    /* ---- Optional group: pools (all or none) ---------------------------- */
+
+    /* The bytes of device memory that the backend has reserved for
+     * memory_allocate, now and at most: those in use, and those that were
+     * freed and are kept for later allocations.  May block. */
+    ps_status (*pool_usage)(const struct ps_backend *backend, int device,
+                            uint64_t *reserved, uint64_t *peak);
+
+    /* Have the peak begin at what is reserved now.  May block. */
+    ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
+
+    /* Return kept memory to the device until at most nbytes are reserved, or
+     * none is kept.  Memory whose free is queued may stay.  May block. */
+    ps_status (*pool_trim)(const struct ps_backend *backend, int device,
+                           uint64_t nbytes);
+
+    /* Keep freed memory only while at most nbytes are reserved; what exceeds
+     * them is returned to the device when it is freed or at a later wait for
+     * work.  At first there is no such limit.  May block. */
+    ps_status (*pool_set_threshold)(const struct ps_backend *backend,
+                                    int device, uint64_t nbytes);
 };
 
 #endif
