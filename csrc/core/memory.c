@@ -721,6 +721,16 @@ ps_block_unref(struct ps_block *block)
     return status;
 }
 
+struct ps_stream *
+ps_block_stream(struct ps_block *block)
+{
+    struct ps_device *device = block->device;
+    pthread_mutex_lock(&device->mutex);
+    bool own = block->stream == device->side;
+    pthread_mutex_unlock(&device->mutex);
+    return block->stream != NULL && !own ? ps_stream_ref(block->stream) : NULL;
+}
+
 static ps_status
 mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
      unsigned begun)

@@ -163,6 +163,10 @@ struct ps_block *ps_block_ref(struct ps_block *block);
 /* Accepts NULL.  As ps_stream_unref.  Needs no memory. */
 ps_status ps_block_unref(struct ps_block *block);
 
+/* A new reference to the stream in whose order the program allocated the
+ * memory; NULL if there is none. */
+struct ps_stream *ps_block_stream(struct ps_block *block);
+
 /* Declare that work now queued on the stream uses the block.  lasting: later
  * work may use it too, while the block has references. */
 ps_status

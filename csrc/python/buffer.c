@@ -306,6 +306,50 @@ empty(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
                : NULL;
 }
 
+static void
+release_reference(void *owner)
+{
+    Py_DECREF((PyObject *)owner);
+}
+
+static PyObject *
+Buffer_from_address(PyObject *Py_UNUSED(type), PyObject *const *args,
+                    Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "from_address", 2, 2, {"ptr", "nbytes", "device", "owner"}};
+    PyObject *values[4];
+    ps_handle address;
+    Py_ssize_t nbytes;
+    struct span span;
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
+        handle_argument("from_address", "ptr", values[0], &address) < 0 ||
+        nbytes_argument("from_address", values[1], &nbytes) < 0) {
+        return NULL;
+    }
+    struct ps_device *device = device_argument("from_address", -1, values[2]);
+    if (device == NULL) {
+        return NULL;
+    }
+    int64_t extent = nbytes;
+    bool host = device->runtime->backend->flags & PS_BACKEND_HOST_MEMORY;
+    struct claim claim = {
+        .what = "from_address()",
+        .device = host ? NULL : device,
+        .data = (void *)address,
+        .item_bits = 8,
+        .ndim = 1,
+        .shape = &extent,
+    };
+    PyObject *owner = values[3] != NULL ? values[3] : Py_None;
+    if (claim_hold(&claim, device, Py_NewRef(owner), release_reference,
+                   &span) < 0) {
+        Py_DECREF(owner);
+        return NULL;
+    }
+    return buffer_wrap(&span);
+}
+
 PyMethodDef buffer_functions[] = {
     FUNCTION("empty", empty, METH_FASTCALL | METH_KEYWORDS,
              "nbytes, *, device=None, stream=None, pin_memory=False",
@@ -483,12 +527,6 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
         return NULL;
     }
     Py_RETURN_NONE;
-}
-
-static void
-release_reference(void *owner)
-{
-    Py_DECREF((PyObject *)owner);
 }
 
 static PyObject *
@@ -719,6 +757,20 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                             traits.device->index);
 }
 
+/* The side stream, on which memory for captured work is allocated, is the
+ * library's own. */
+static PyObject *
+Buffer_get_stream(PyObject *op, void *Py_UNUSED(closure))
+{
+    struct span self;
+    if (hold(op, &self) < 0) {
+        return NULL;
+    }
+    struct ps_stream *stream = ps_block_stream(self.block);
+    span_release(&self);
+    return stream != NULL ? stream_wrap(NULL, stream) : Py_NewRef(Py_None);
+}
+
 static PyObject *
 Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 {
@@ -728,6 +780,17 @@ Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef buffer_methods[] = {
+    CLASS_METHOD(
+        "from_address", Buffer_from_address, METH_FASTCALL | METH_KEYWORDS,
+        ", /, ptr, nbytes, *, device=None, owner=None",
+        "Return a Buffer for nbytes of existing memory at the address ptr, "
+        "without a copy.\n\n"
+        "The memory is the device's, by default the accelerator's current "
+        "one's; with\ndevice='cpu' it is host memory.  owner is kept alive "
+        "until nothing uses the memory any\nmore, work on streams included; "
+        "the memory itself is never freed.  Does not block.\n\n"
+        "Raises ValueError for a negative size, and if the device can tell "
+        "that the memory is\nnot its own."),
     METHOD("data_ptr", Buffer_data_ptr, METH_NOARGS, ", /",
            "Return the address of the first byte; 0 if the Buffer is empty."),
     METHOD("is_pinned", Buffer_is_pinned, METH_NOARGS, ", /",
@@ -805,6 +868,10 @@ static PyMethodDef buffer_methods[] = {
 static PyGetSetDef buffer_getset[] = {
     {"device", Buffer_get_device, NULL,
      PyDoc_STR("The memory's device; device('cpu') when pinned.")},
+    {"stream", Buffer_get_stream, NULL,
+     PyDoc_STR("The stream in whose order the memory was allocated and will "
+               "be freed; None for\npinned memory, another library's, and "
+               "memory allocated in a capture.")},
     {"readonly", Buffer_get_readonly, NULL,
      PyDoc_STR("Whether the memory is read-only, which only another library's "
                "memory can be.")},

@@ -106,6 +106,7 @@ BUFFER = {
     "copy_to": lambda b, w: b.copy_to(w.buffer),
     "data_ptr": lambda b, w: b.data_ptr(),
     "fill_": lambda b, w: b.fill_(1),
+    "from_address": lambda b, w: b.from_address(0, 0),
     "is_pinned": lambda b, w: b.is_pinned(),
     "memoryview": lambda b, w: b.memoryview(readonly=True).release(),
     "record_stream": lambda b, w: b.record_stream(w.stream),

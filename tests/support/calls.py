@@ -731,6 +731,14 @@ CASES = {
             w.buffer.readonly,
         )
     ),
+    "Buffer.from_address Buffer.stream": lambda w: (
+        lambda: (
+            pystreams.Buffer.from_address(
+                w.buffer.data_ptr(), 9, device=w.device, owner=w.buffer
+            ),
+            w.buffer.stream,
+        )
+    ),
     "Buffer.copy_ Buffer.copy_to": copy,
     "Buffer.copy_ (later)": copy_later,
     "Buffer.fill_ Buffer.zero_": holding(
