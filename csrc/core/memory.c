@@ -110,7 +110,10 @@ free_native(struct ps_block *block)
 {
     struct ps_device *device = block->device;
     if (block->release != NULL) {
-        return block->release(block->owner);
+        ps_status status = block->registered
+                               ? PS_CALL(device, host_unregister, block->data)
+                               : PS_SUCCESS;
+        return ps_first_failure(status, block->release(block->owner));
     }
     if (block->data == NULL) {
         return PS_SUCCESS;
@@ -176,13 +179,21 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Settle a block that no other stream uses.  If its own stream is being
  * captured, the block waits for the end of the capture; otherwise the free
- * would become part of the graph. */
+ * would become part of the graph.  One that is to be unpinned waits, with the
+ * default stream, for a sweep by a thread that may wait. */
 static ps_status
 finish(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
     struct ps_stream *stream = block->stream;
-    if (stream == NULL || !ps_stream_in_capture(stream)) {
+    if (block->registered) {
+        bool swept = sweeping() == ps_generation() + 1 && !may_not_wait();
+        stream = swept ? NULL : &block->device->default_stream;
+    }
+    else if (stream != NULL && !ps_stream_in_capture(stream)) {
+        stream = NULL;
+    }
+    if (stream == NULL) {
         return settle(block);
     }
     pthread_mutex_lock(&pool->mutex);
@@ -657,9 +668,21 @@ ps_status
 ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                 struct ps_block **result)
 {
+    if (loan->pin && device->runtime->backend->host_register == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
     struct ps_block *block = new_block(device);
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (loan->pin && loan->nbytes > 0) {
+        ps_status status =
+            PS_CALL(device, host_register, loan->data, loan->nbytes);
+        if (status != PS_SUCCESS) {
+            free(block);
+            return status;
+        }
+        block->registered = true;
     }
     block->data = loan->data;
     block->nbytes = loan->nbytes;

@@ -57,6 +57,8 @@ struct ps_loan {
     bool host;
     bool pinned;
     bool read_only;
+    /* Whether to pin it, until nothing uses it any more. */
+    bool pin;
     /* release(owner) is called once nothing uses the memory any more, on any
      * thread.  It returns the status of the clean-up. */
     void *owner;
@@ -77,6 +79,9 @@ struct ps_block {
     /* The stream in whose order the memory was allocated and will be freed;
      * such memory is counted.  NULL for other memory. */
     struct ps_stream *stream;
+    /* Whether the memory is to be unpinned: in a sweep, as that may wait for
+     * work and must disturb no capture. */
+    bool registered;
     /* For a borrowed block; release is NULL in others. */
     void *owner;
     ps_status (*release)(void *owner);
@@ -154,7 +159,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
 
 /* A block of another owner's memory, which no statistics count.  After
  * success, the loan's release is called when nothing uses the memory any more.
- */
+ * May block if the memory is to be pinned.
+ * Statuses: those of host_register, PS_ERROR_NOT_SUPPORTED. */
 ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                           struct ps_block **block);
 

@@ -16,6 +16,7 @@ enum kind {
     GATES,
     GRAPHS,
     POOLS,
+    PINNING,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -87,6 +88,8 @@ static const struct {
     MEMBER(POOLS, pool_reset_peak),
     MEMBER(POOLS, pool_trim),
     MEMBER(POOLS, pool_set_threshold),
+    MEMBER(PINNING, host_register),
+    MEMBER(PINNING, host_unregister),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -212,6 +215,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {GATES, "gates"},
         {GRAPHS, "graphs"},
         {POOLS, "pools"},
+        {PINNING, "pinning"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

@@ -108,6 +108,9 @@ FORWARD(ps_status, pool_trim, WITH(int device, uint64_t nbytes), device,
         nbytes)
 FORWARD(ps_status, pool_set_threshold, WITH(int device, uint64_t nbytes),
         device, nbytes)
+FORWARD(ps_status, host_register, WITH(int device, void *data, size_t nbytes),
+        device, data, nbytes)
+FORWARD(ps_status, host_unregister, WITH(int device, void *data), device, data)
 
 /* ---- Streams and events ---- */
 
@@ -493,7 +496,9 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(pool_usage)            \
     X(pool_reset_peak)       \
     X(pool_trim)             \
-    X(pool_set_threshold)
+    X(pool_set_threshold)    \
+    X(host_register)         \
+    X(host_unregister)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -313,6 +313,35 @@ release_reference(void *owner)
 }
 
 static PyObject *
+pin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
+    PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "pin", 1, 1, {"memory", "device"}};
+    PyObject *values[2];
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
+        return NULL;
+    }
+    if (!PyObject_CheckBuffer(values[0])) {
+        return raise_expected("pin",
+                              "a writable object with the buffer protocol",
+                              "memory", values[0]);
+    }
+    struct ps_device *device = device_argument("pin", -1, values[1]);
+    if (device != NULL) {
+        device = pinning_device("pin", device);
+    }
+    if (device == NULL) {
+        return NULL;
+    }
+    if (device->runtime->backend->host_register == NULL) {
+        return raise_absent(device->runtime, "pinning memory that exists");
+    }
+    memory_settle(device->runtime);
+    return view_pin(values[0], device);
+}
+
+static PyObject *
 Buffer_from_address(PyObject *Py_UNUSED(type), PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -359,6 +388,19 @@ PyMethodDef buffer_functions[] = {
              "memory.  May block.  Raises ValueError for a negative "
              "size\nor a stream of another device, OutOfMemoryError if there "
              "is not enough memory."),
+    FUNCTION("pin", pin, METH_FASTCALL | METH_KEYWORDS,
+             "memory, *, device=None",
+             "Pin existing host memory and return a Buffer for it "
+             "(cudaHostRegister).\n\n"
+             "memory is any writable, contiguous object with the buffer "
+             "protocol: a bytearray, an\nmmap, an array of NumPy or a "
+             "memoryview.  Devices copy the Buffer asynchronously.  "
+             "The\nmemory is unpinned, and the object released, once the "
+             "Buffer and its slices are gone\nand the work that uses them is "
+             "done.  Blocks with the GIL released while pages are\npinned.\n\n"
+             "Raises TypeError for another object, ValueError for memory that "
+             "is read-only or pinned\nalready, BufferError for memory that is "
+             "not contiguous."),
     {NULL},
 };
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+import pystreams
 from pystreams import _C, Buffer
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
@@ -185,6 +186,58 @@ def test_peers(two_devices: Device) -> None:
     for here, there in ((0, 1), (1, 0)):
         answer = _C.can_device_access_peer(two_devices.type, here, there)
         assert answer in (False, True)
+
+
+@contract(
+    "host_register",
+    "Pin nbytes (> 0) of host memory that the program has allocated: until "
+    "host_unregister, every device of the backend reaches it and copies it "
+    "asynchronously.",
+)
+def test_register(device: Device, busy: Busy) -> None:
+    memory = bytearray(PATTERN * 2)
+    pinned = pystreams.pin(memory, device=device.name)
+    source, target = pinned[: len(PATTERN)], pinned[len(PATTERN) :]
+    target.memoryview()[:] = bytes(len(PATTERN))
+    for index in range(device.count):
+        stream = device.stream(index)
+        buffer = device.empty(len(PATTERN), stream)
+        gate = busy(stream)
+        buffer.copy_(source, non_blocking=True, stream=stream)
+        target.copy_(buffer, non_blocking=True, stream=stream)
+        assert memory[len(PATTERN) :] == bytes(len(PATTERN))
+        gate.open()
+        stream.synchronize()
+        assert memory[len(PATTERN) :] == PATTERN
+        target.memoryview()[:] = bytes(len(PATTERN))
+
+
+@contract(
+    "host_register",
+    "Statuses: PS_ERROR_ALREADY_PINNED if some of it is pinned, "
+    "PS_ERROR_OUT_OF_MEMORY.",
+)
+def test_register_twice(device: Device) -> None:
+    memory = bytearray(1 << 16)
+    pinned = pystreams.pin(memory, device=device.name)
+    for view in (memory, memoryview(memory)[4096:8192]):
+        with pytest.raises(ValueError, match="not pinned yet"):
+            pystreams.pin(view, device=device.name)
+    other = device.pinned(1 << 16)
+    with pytest.raises(ValueError, match="not pinned yet"):
+        pystreams.pin(other, device=device.name)
+    pinned.close()
+
+
+@contract("host_unregister", "Unpin what one host_register pinned.")
+def test_unregister(device: Device) -> None:
+    memory = bytearray(1 << 16)
+    for _ in range(3):
+        pinned = pystreams.pin(memory, device=device.name)
+        assert pinned.is_pinned()
+        pinned.close()
+        # Nothing holds the memory any more.
+        memory += b"1"
 
 
 def reserved(device: Device) -> tuple[int, int]:

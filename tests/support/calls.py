@@ -739,6 +739,7 @@ CASES = {
             w.buffer.stream,
         )
     ),
+    "pin": lambda w: lambda: pystreams.pin(bytearray(64), device=w.device),
     "Buffer.copy_ Buffer.copy_to": copy,
     "Buffer.copy_ (later)": copy_later,
     "Buffer.fill_ Buffer.zero_": holding(

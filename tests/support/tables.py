@@ -50,6 +50,7 @@ GRAPHS = [
     "graph_destroy",
 ]
 POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
+PINNING = ["host_register", "host_unregister"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
@@ -57,6 +58,7 @@ GROUPS = {
     "interprocess events": IPC,
     "graphs": GRAPHS,
     "pools": POOLS,
+    "pinning": PINNING,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

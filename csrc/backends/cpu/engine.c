@@ -42,6 +42,8 @@ static const struct {
     STATUS(ERROR_NOT_READY, "device not ready"),
     STATUS(ERROR_CONTEXT_DESTROYED,
            "the process of the record ended before its work"),
+    STATUS(ERROR_ALREADY_PINNED,
+           "part or all of the requested memory range is already mapped"),
     STATUS(ERROR_NOT_PERMITTED, "operation not permitted"),
     STATUS(ERROR_NOT_SUPPORTED, "operation not supported"),
     STATUS(ERROR_CAPTURE_UNSUPPORTED,
@@ -209,6 +211,7 @@ engine_begin_locked(struct cpu_engine *engine)
     }
     LIST_INIT(&engine->files);
     engine->ranges = NULL;
+    engine->pinned = NULL;
     engine->watcher.epoll.number = engine->watcher.doorbell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);

@@ -530,6 +530,7 @@ struct cpu_engine {
 
     uint64_t memory; /* constant; of an emulated device, else 0: the host's */
     void *ranges;    /* of the blocks of emulated devices, by address */
+    void *pinned;    /* ranges of pinned memory, by address */
 
     int device_count; /* constant */
     struct cpu_device devices[];

@@ -181,22 +181,87 @@ cpu_memory_poison(struct cpu_operation *end)
     __asm__ volatile("" : : "r"(end) : "memory");
 }
 
+/* Add a range of pinned memory.
+ * Statuses: PS_ERROR_ALREADY_PINNED, PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+pinned_add(struct cpu_engine *engine, struct range *range, void *data,
+           size_t nbytes)
+{
+    *range = (struct range){.first = (uintptr_t)data, .nbytes = nbytes};
+    cpu_lock(engine);
+    struct range **found = tsearch(range, &engine->pinned, compare_ranges);
+    ps_status status = found == NULL     ? PS_ERROR_OUT_OF_MEMORY
+                       : *found == range ? PS_SUCCESS
+                                         : PS_ERROR_ALREADY_PINNED;
+    cpu_unlock(engine);
+    return status;
+}
+
 static ps_status
 cpu_pinned_allocate(const struct ps_backend *backend, int device,
                     size_t nbytes, void **data)
 {
-    (void)backend;
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    void *allocated;
     (void)device;
-    return allocate(nbytes, 0, data);
+    ps_status status = allocate(nbytes, ALIGNMENT, &allocated);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct range *range = &block_of(allocated)->range;
+    status = pinned_add(engine, range, allocated, nbytes);
+    if (status != PS_SUCCESS) {
+        free(block_of(allocated));
+        return status;
+    }
+    *data = allocated;
+    return PS_SUCCESS;
 }
 
 static ps_status
 cpu_pinned_free(const struct ps_backend *backend, int device, void *data)
 {
-    (void)backend;
+    struct cpu_engine *engine = cpu_engine_of(backend);
     (void)device;
-    free(data);
+    cpu_lock(engine);
+    tdelete(&block_of(data)->range, &engine->pinned, compare_ranges);
+    cpu_unlock(engine);
+    free(block_of(data));
     return PS_SUCCESS;
+}
+
+static ps_status
+cpu_host_register(const struct ps_backend *backend, int device, void *data,
+                  size_t nbytes)
+{
+    struct range *range = malloc(sizeof(*range));
+    (void)device;
+    if (range == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = pinned_add(cpu_engine_of(backend), range, data, nbytes);
+    if (status != PS_SUCCESS) {
+        free(range);
+    }
+    return status;
+}
+
+static ps_status
+cpu_host_unregister(const struct ps_backend *backend, int device, void *data)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    struct range wanted = {.first = (uintptr_t)data, .nbytes = 1};
+    struct range *range = NULL;
+    (void)device;
+    cpu_lock(engine);
+    struct range **found = tfind(&wanted, &engine->pinned, compare_ranges);
+    if (found != NULL && (*found)->first == wanted.first) {
+        range = *found;
+        tdelete(range, &engine->pinned, compare_ranges);
+    }
+    cpu_unlock(engine);
+    free(range);
+    return range != NULL ? PS_SUCCESS : PS_ERROR_INVALID_VALUE;
 }
 
 static ps_status
@@ -312,6 +377,8 @@ cpu_memory_members(struct ps_backend *table)
     table->memory_free = cpu_memory_free;
     table->pinned_allocate = cpu_pinned_allocate;
     table->pinned_free = cpu_pinned_free;
+    table->host_register = cpu_host_register;
+    table->host_unregister = cpu_host_unregister;
     table->memory_copy = cpu_memory_copy;
     table->memory_fill = cpu_memory_fill;
     table->memory_info = cpu_memory_info;

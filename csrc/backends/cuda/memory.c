@@ -172,6 +172,20 @@ cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaFreeHost(data));
 }
 
+ps_status
+cuda_host_register(const struct ps_backend *backend, int device, void *data,
+                   size_t nbytes)
+{
+    return ON_DEVICE(device,
+                     cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
+}
+
+ps_status
+cuda_host_unregister(const struct ps_backend *backend, int device, void *data)
+{
+    return ON_DEVICE(device, cudaHostUnregister(data));
+}
+
 /* Whether the driver returns only when the copy, and the work before it, is
  * done.  CUDA does not document this; it was measured.  The driver stages
  * small copies from pageable memory. */

@@ -402,4 +402,6 @@ const struct ps_backend ps_cuda_backend = {
     .pool_reset_peak = cuda_pool_reset_peak,
     .pool_trim = cuda_pool_trim,
     .pool_set_threshold = cuda_pool_set_threshold,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
 };

@@ -70,6 +70,8 @@ CUDA_MEMBER(pool_usage);
 CUDA_MEMBER(pool_reset_peak);
 CUDA_MEMBER(pool_trim);
 CUDA_MEMBER(pool_set_threshold);
+CUDA_MEMBER(host_register);
+CUDA_MEMBER(host_unregister);
 
 /* ---- sleep.c ---- */
 

@@ -60,6 +60,7 @@ enum {
     PS_ERROR_INVALID_HANDLE = 400,
     PS_ERROR_NOT_READY = 600,
     PS_ERROR_CONTEXT_DESTROYED = 709,
+    PS_ERROR_ALREADY_PINNED = 712,
     PS_ERROR_NOT_PERMITTED = 800,
     PS_ERROR_NOT_SUPPORTED = 801,
     PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not during a capture */
@@ -618,6 +619,21 @@ struct ps_backend {
      * work.  At first there is no such limit.  May block. */
     ps_status (*pool_set_threshold)(const struct ps_backend *backend,
                                     int device, uint64_t nbytes);
+
+    /* ---- Optional group: pinning (both or none) ------------------------- */
+
+    /* Pin nbytes (> 0) of host memory that the program has allocated: until
+     * host_unregister, every device of the backend reaches it and copies it
+     * asynchronously.  May block.
+     * Statuses: PS_ERROR_ALREADY_PINNED if some of it is pinned,
+     * PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*host_register)(const struct ps_backend *backend, int device,
+                               void *data, size_t nbytes);
+
+    /* Unpin what one host_register pinned.  No queued work uses it any more.
+     * May block. */
+    ps_status (*host_unregister)(const struct ps_backend *backend, int device,
+                                 void *data);
 };
 
 #endif
