@@ -43,6 +43,7 @@ from ._C import (
     device,
     empty,
     from_dlpack,
+    pin,
     register_backend,
 )
 from ._version import __version__
@@ -63,6 +64,7 @@ __all__ = [
     "empty",
     "from_dlpack",
     "get_include",
+    "pin",
     "register_backend",
     "trace",
     "wait",

@@ -28,6 +28,8 @@ __all__ = [
     "default_stream",
     "device_count",
     "device_index",
+    "empty_cache",
+    "empty_host_cache",
     "get_memory_info",
     "is_available",
     "max_memory_allocated",
@@ -207,6 +209,8 @@ def memory_stats(device: _Device = None, /) -> dict[str, int]:
 
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
+    reserved_bytes.all.current and .peak count what the device's pool has: the
+    memory of buffers, and freed memory that it keeps for reuse.
     """
     return _C.memory_stats(*_place("memory_stats", device))
 
@@ -226,14 +230,45 @@ def max_memory_allocated(device: _Device = None, /) -> int:
     return stats["allocated_bytes.all.peak"]
 
 
-# Free memory that a pool keeps for reuse is not counted.
-memory_reserved = memory_allocated
-max_memory_reserved = max_memory_allocated
+def memory_reserved(device: _Device = None, /) -> int:
+    """Return the bytes that a device's pool has got from the device.
+
+    They are the memory of buffers, and freed memory that is kept for reuse.
+    """
+    stats = _C.memory_stats(*_place("memory_reserved", device))
+    return stats["reserved_bytes.all.current"]
+
+
+def max_memory_reserved(device: _Device = None, /) -> int:
+    """Return the most bytes that a device's pool ever had.
+
+    Counted from the start, or from reset_peak_memory_stats().
+    """
+    stats = _C.memory_stats(*_place("max_memory_reserved", device))
+    return stats["reserved_bytes.all.peak"]
 
 
 def reset_peak_memory_stats(device: _Device = None, /) -> None:
     """Reset the peaks of memory_stats() to the present values."""
     _C.reset_peak_memory_stats(*_place("reset_peak_memory_stats", device))
+
+
+def empty_cache() -> None:
+    """Give the freed memory that the pools of all devices keep to the devices.
+
+    Memory that queued work still uses stays.  Does nothing if no device has
+    been used, or if the backend keeps nothing; may block.
+    """
+    _C.empty_cache(_default_type())
+
+
+def empty_host_cache() -> None:
+    """Free the pinned memory that is kept for reuse.
+
+    Memory that queued work still uses stays, and so does all of it if a
+    callable of Stream.submit() calls this.  May block.
+    """
+    _C.empty_host_cache(_default_type())
 
 
 current_device_idx = current_device_index

@@ -111,7 +111,10 @@ free_native(struct ps_block *block)
 {
     struct ps_device *device = block->device;
     if (block->release != NULL) {
-        return block->release(block->owner);
+        ps_status status = block->registered
+                               ? PS_CALL(device, host_unregister, block->data)
+                               : PS_SUCCESS;
+        return ps_first_failure(status, block->release(block->owner));
     }
     if (block->data == NULL) {
         return PS_SUCCESS;
@@ -120,6 +123,10 @@ free_native(struct ps_block *block)
         return PS_CALL(device, shared_free, block->data);
     }
     if (block->pinned) {
+        struct ps_memory_pool *pool = &device->runtime->memory;
+        pthread_mutex_lock(&pool->mutex);
+        count_down(&pool->pinned_reserved, block->nbytes);
+        pthread_mutex_unlock(&pool->mutex);
         return PS_CALL(device, pinned_free, block->data);
     }
     return PS_CALL(device, memory_free, block->stream->handle, block->data);
@@ -141,19 +148,11 @@ poison(struct ps_block *block)
     }
 }
 
-/* The block is used by nothing any more: keep it for reuse or free it, now or
- * later. */
+/* The block is used by nothing any more: keep it for reuse or free it. */
 static ps_status
 settle(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
-    if (block->share != NULL && may_not_wait()) {
-        pthread_mutex_lock(&pool->mutex);
-        block->next = pool->unshared;
-        pool->unshared = block;
-        pthread_mutex_unlock(&pool->mutex);
-        return PS_SUCCESS;
-    }
     if (block->pinned && block->data != NULL && block->release == NULL) {
         poison(block);
         pthread_mutex_lock(&pool->mutex);
@@ -184,13 +183,22 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Settle a block that no other stream uses.  If its own stream is being
  * captured, the block waits for the end of the capture; otherwise the free
- * would become part of the graph. */
+ * would become part of the graph.  One that is to be unpinned, or that
+ * processes share, waits with the default stream for a sweep by a thread that
+ * may wait, because the driver may, and may disturb captures. */
 static ps_status
 finish(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
     struct ps_stream *stream = block->stream;
-    if (stream == NULL || !ps_stream_in_capture(stream)) {
+    if (block->registered || block->share != NULL) {
+        bool swept = sweeping() == ps_generation() + 1 && !may_not_wait();
+        stream = swept ? NULL : &block->device->default_stream;
+    }
+    else if (stream != NULL && !ps_stream_in_capture(stream)) {
+        stream = NULL;
+    }
+    if (stream == NULL) {
         return settle(block);
     }
     pthread_mutex_lock(&pool->mutex);
@@ -427,36 +435,27 @@ allocate_native(struct ps_block *block, size_t nbytes)
                          nbytes, &block->data);
 }
 
-static void
-free_blocks(struct ps_memory_pool *pool, struct ps_block *block)
-{
-    while (block != NULL) {
-        struct ps_block *next = block->next;
-        ps_memory_note_failure(pool, free_block(block));
-        block = next;
-    }
-}
-
-/* If the thread may wait, free the interprocess blocks that are left, and the
- * idle pinned ones if they hold more than `most` bytes. */
+/* Free the idle pinned blocks if they hold more than `most` bytes and the
+ * thread may wait. */
 static void
 drop_idle(struct ps_memory_pool *pool, size_t most)
 {
-    struct ps_block *idle = NULL;
+    struct ps_block *block = NULL;
     if (may_not_wait()) {
         return;
     }
     pthread_mutex_lock(&pool->mutex);
     if (pool->idle_bytes > most) {
-        idle = pool->idle;
+        block = pool->idle;
         pool->idle = NULL;
         pool->idle_bytes = 0;
     }
-    struct ps_block *unshared = pool->unshared;
-    pool->unshared = NULL;
     pthread_mutex_unlock(&pool->mutex);
-    free_blocks(pool, idle);
-    free_blocks(pool, unshared);
+    while (block != NULL) {
+        struct ps_block *next = block->next;
+        ps_memory_note_failure(pool, free_block(block));
+        block = next;
+    }
 }
 
 /* Fill in data and nbytes.  If memory is short, retry after a sweep that waits
@@ -500,6 +499,12 @@ count_block(struct ps_block *block)
     count_up(&device->memory.bytes, block->nbytes);
     count_up(&device->memory.blocks, 1);
     pthread_mutex_unlock(&device->mutex);
+}
+
+void
+ps_pinned_trim(struct ps_runtime *runtime)
+{
+    drop_idle(&runtime->memory, 0);
 }
 
 static ps_status
@@ -630,6 +635,20 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
     return block;
 }
 
+/* Count a block that begins to have references; made: the pool had none. */
+static void
+count_pinned(struct ps_block *block, bool made)
+{
+    struct ps_memory_pool *pool = &block->device->runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    count_up(&pool->pinned.bytes, block->nbytes);
+    count_up(&pool->pinned.blocks, 1);
+    if (made) {
+        count_up(&pool->pinned_reserved, block->nbytes);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **result)
@@ -646,6 +665,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     if (block != NULL) {
         atomic_store(&block->refs, 1);
         block->device = device;
+        count_pinned(block, false);
         poison(block);
         *result = block;
         return PS_SUCCESS;
@@ -663,6 +683,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
         drop_block(block);
         return status;
     }
+    count_pinned(block, true);
     poison(block);
     *result = block;
     return PS_SUCCESS;
@@ -697,7 +718,6 @@ ps_block_create_shared(struct ps_device *device, size_t nbytes,
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    drop_idle(&device->runtime->memory, IDLE_BYTES);
     ps_status status = allocate(block, nbytes, limit);
     if (status != PS_SUCCESS) {
         drop_block(block);
@@ -726,7 +746,6 @@ ps_block_open(struct ps_device *device,
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    drop_idle(&device->runtime->memory, IDLE_BYTES);
     ps_status status =
         PS_CALL(device, shared_open, handle, nbytes, &block->data);
     if (status != PS_SUCCESS) {
@@ -742,9 +761,21 @@ ps_status
 ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                 struct ps_block **result)
 {
+    if (loan->pin && device->runtime->backend->host_register == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
     struct ps_block *block = new_block(device);
     if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (loan->pin && loan->nbytes > 0) {
+        ps_status status =
+            PS_CALL(device, host_register, loan->data, loan->nbytes);
+        if (status != PS_SUCCESS) {
+            free(block);
+            return status;
+        }
+        block->registered = true;
     }
     block->data = loan->data;
     block->nbytes = loan->nbytes;
@@ -785,6 +816,13 @@ ps_block_unref(struct ps_block *block)
         count_down(&device->memory.blocks, 1);
         pthread_mutex_unlock(&device->mutex);
     }
+    else if (block->pinned && block->release == NULL) {
+        struct ps_memory_pool *pool = &device->runtime->memory;
+        pthread_mutex_lock(&pool->mutex);
+        count_down(&pool->pinned.bytes, block->nbytes);
+        count_down(&pool->pinned.blocks, 1);
+        pthread_mutex_unlock(&pool->mutex);
+    }
     if (block->share != NULL && block->share->exported) {
         ps_export_remove(&block->share->base);
     }
@@ -800,6 +838,16 @@ ps_block_unref(struct ps_block *block)
     }
     sweep(device->runtime, NULL);
     return status;
+}
+
+struct ps_stream *
+ps_block_stream(struct ps_block *block)
+{
+    struct ps_device *device = block->device;
+    pthread_mutex_lock(&device->mutex);
+    bool own = block->stream == device->side;
+    pthread_mutex_unlock(&device->mutex);
+    return block->stream != NULL && !own ? ps_stream_ref(block->stream) : NULL;
 }
 
 static ps_status
@@ -824,19 +872,58 @@ ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
     return mark(block, stream, false, 1);
 }
 
-void
-ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats)
+/* Have the peak begin at what there is now. */
+static void
+reset_peak(struct ps_memory_counter *counter)
+{
+    counter->peak = counter->current;
+}
+
+ps_status
+ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved)
 {
     pthread_mutex_lock(&device->mutex);
     *stats = device->memory;
     pthread_mutex_unlock(&device->mutex);
+    *reserved = stats->bytes;
+    return device->runtime->backend->pool_usage == NULL
+               ? PS_SUCCESS
+               : PS_CALL(device, pool_usage, &reserved->current,
+                         &reserved->peak);
+}
+
+ps_status
+ps_memory_stats_reset_peak(struct ps_device *device)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    pthread_mutex_lock(&device->mutex);
+    reset_peak(&device->memory.bytes);
+    reset_peak(&device->memory.blocks);
+    pthread_mutex_unlock(&device->mutex);
+    return backend->pool_reset_peak == NULL
+               ? PS_SUCCESS
+               : backend->pool_reset_peak(backend, device->index);
 }
 
 void
-ps_memory_stats_reset_peak(struct ps_device *device)
+ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved)
 {
-    pthread_mutex_lock(&device->mutex);
-    device->memory.bytes.peak = device->memory.bytes.current;
-    device->memory.blocks.peak = device->memory.blocks.current;
-    pthread_mutex_unlock(&device->mutex);
+    struct ps_memory_pool *pool = &runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    *stats = pool->pinned;
+    *reserved = pool->pinned_reserved;
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void
+ps_pinned_stats_reset_peak(struct ps_runtime *runtime)
+{
+    struct ps_memory_pool *pool = &runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    reset_peak(&pool->pinned.bytes);
+    reset_peak(&pool->pinned.blocks);
+    reset_peak(&pool->pinned_reserved);
+    pthread_mutex_unlock(&pool->mutex);
 }

@@ -45,8 +45,9 @@ struct ps_memory_pool {
     /* Idle pinned blocks, and their bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
-    /* Interprocess blocks to be freed by a thread that may wait for work. */
-    struct ps_block *unshared;
+    /* Pinned memory of blocks with references, and all that the pool has. */
+    struct ps_memory_stats pinned;
+    struct ps_memory_counter pinned_reserved;
 };
 
 /* Memory of another owner. */
@@ -58,6 +59,8 @@ struct ps_loan {
     bool host;
     bool pinned;
     bool read_only;
+    /* Whether to pin it, until nothing uses it any more. */
+    bool pin;
     /* release(owner) is called once nothing uses the memory any more, on any
      * thread.  It returns the status of the clean-up. */
     void *owner;
@@ -84,6 +87,8 @@ struct ps_block {
     /* The stream in whose order the memory was allocated and will be freed;
      * NULL for other memory. */
     struct ps_stream *stream;
+    /* Whether the memory is to be unpinned. */
+    bool registered;
     /* For a borrowed block; release is NULL in others. */
     void *owner;
     ps_status (*release)(void *owner);
@@ -184,7 +189,8 @@ ps_block_handle(const struct ps_block *block)
 
 /* A block of another owner's memory, which no statistics count.  After
  * success, the loan's release is called when nothing uses the memory any more.
- */
+ * May block if the memory is to be pinned.
+ * Statuses: those of host_register, PS_ERROR_NOT_SUPPORTED. */
 ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
                           struct ps_block **block);
 
@@ -192,6 +198,10 @@ struct ps_block *ps_block_ref(struct ps_block *block);
 
 /* Accepts NULL.  As ps_stream_unref.  Needs no memory. */
 ps_status ps_block_unref(struct ps_block *block);
+
+/* A new reference to the stream in whose order the program allocated the
+ * memory; NULL if there is none. */
+struct ps_stream *ps_block_stream(struct ps_block *block);
 
 /* Declare that work now queued on the stream uses the block.  lasting: later
  * work may use it too, while the block has references. */
@@ -210,8 +220,21 @@ void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 ps_status ps_block_streams(struct ps_block *block, bool lasting,
                            struct ps_stream ***streams, size_t *count);
 
+/* Device memory, and what the backend's pool has reserved for it: as much as
+ * is in use if it has no pool.  May block. */
+ps_status
+ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved);
+ps_status ps_memory_stats_reset_peak(struct ps_device *device);
+
+/* Likewise, pinned memory.  Never blocks. */
 void
-ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats);
-void ps_memory_stats_reset_peak(struct ps_device *device);
+ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved);
+void ps_pinned_stats_reset_peak(struct ps_runtime *runtime);
+
+/* Free the pinned memory that is kept for reuse, except on a thread that may
+ * not wait.  A failure is stored for ps_memory_take_failure.  May block. */
+void ps_pinned_trim(struct ps_runtime *runtime);
 
 #endif

@@ -17,6 +17,8 @@ enum kind {
     GATES,
     GRAPHS,
     GRAPH_GATES,
+    POOLS,
+    PINNING,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -89,6 +91,12 @@ static const struct {
     MEMBER(SHARED, shared_free),
     MEMBER(GRAPH_GATES, stream_capture),
     MEMBER(GRAPH_GATES, capture_gate),
+    MEMBER(POOLS, pool_usage),
+    MEMBER(POOLS, pool_reset_peak),
+    MEMBER(POOLS, pool_trim),
+    MEMBER(POOLS, pool_set_threshold),
+    MEMBER(PINNING, host_register),
+    MEMBER(PINNING, host_unregister),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -215,6 +223,8 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {GATES, "gates"},
         {GRAPHS, "graphs"},
         {GRAPH_GATES, "gates in graphs"},
+        {POOLS, "pools"},
+        {PINNING, "pinning"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

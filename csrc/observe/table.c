@@ -104,6 +104,17 @@ FORWARD(ps_status, stream_capture,
         capture)
 FORWARD(ps_status, versions, WITH(int *runtime, int *driver), runtime, driver)
 FORWARD(ps_status, shutdown, WITH(int64_t timeout_ns), timeout_ns)
+FORWARD(ps_status, pool_usage,
+        WITH(int device, uint64_t *reserved, uint64_t *peak), device, reserved,
+        peak)
+FORWARD(ps_status, pool_reset_peak, WITH(int device), device)
+FORWARD(ps_status, pool_trim, WITH(int device, uint64_t nbytes), device,
+        nbytes)
+FORWARD(ps_status, pool_set_threshold, WITH(int device, uint64_t nbytes),
+        device, nbytes)
+FORWARD(ps_status, host_register, WITH(int device, void *data, size_t nbytes),
+        device, data, nbytes)
+FORWARD(ps_status, host_unregister, WITH(int device, void *data), device, data)
 
 /* ---- Streams and events ---- */
 
@@ -526,7 +537,13 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(shared_open)           \
     X(shared_free)           \
     X(stream_capture)        \
-    X(capture_gate)
+    X(capture_gate)          \
+    X(pool_usage)            \
+    X(pool_reset_peak)       \
+    X(pool_trim)             \
+    X(pool_set_threshold)    \
+    X(host_register)         \
+    X(host_unregister)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

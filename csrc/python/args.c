@@ -192,6 +192,21 @@ int_argument(const char *function, const char *name, PyObject *argument,
 }
 
 int
+nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes)
+{
+    if (int_argument(function, "nbytes", argument, nbytes) < 0) {
+        return -1;
+    }
+    if (*nbytes < 0) {
+        return refuse(
+            PyExc_ValueError,
+            "%s() expects an int of at least 0 for nbytes, but got %zd",
+            function, *nbytes);
+    }
+    return 0;
+}
+
+int
 clamped_argument(const char *function, const char *name, PyObject *argument,
                  int *value)
 {

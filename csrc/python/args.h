@@ -89,6 +89,10 @@ int int_argument(const char *function, const char *name, PyObject *argument,
 int clamped_argument(const char *function, const char *name,
                      PyObject *argument, int *value);
 
+/* A number of bytes; -1 with an exception. */
+int
+nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes);
+
 /* The truth of an object, false if it was not given; -1 with an exception. */
 int truth_argument(PyObject *argument, bool *value);
 

@@ -175,6 +175,21 @@ release_debt(void *memory)
     return PS_SUCCESS;
 }
 
+static int
+raise_not_held(const struct claim *claim, struct ps_runtime *runtime,
+               Py_ssize_t nbytes, ps_status status)
+{
+    if (status == PS_ERROR_ALREADY_PINNED) {
+        struct handle_text text = handle_text((ps_handle)claim->data);
+        return refuse(PyExc_ValueError,
+                      "pin() expects memory that is not pinned yet, but some "
+                      "of the %zd bytes at %s is",
+                      nbytes, text.chars);
+    }
+    return zero_or_raise(
+        runtime, claim->pin ? "pinning memory" : "borrowing memory", status);
+}
+
 int
 claim_hold(const struct claim *claim, struct ps_device *host_device,
            void *owner, void (*release)(void *owner), struct span *span)
@@ -197,15 +212,18 @@ claim_hold(const struct claim *claim, struct ps_device *host_device,
         .host = claim->device == NULL,
         .pinned = claim->pinned,
         .read_only = claim->read_only,
+        .pin = claim->pin,
         .owner = debt,
         .release = release_debt,
     };
     struct ps_device *device =
         claim->device != NULL ? claim->device : host_device;
-    ps_status status = ps_block_borrow(device, &loan, &span->block);
+    ps_status status;
+    CALL_WITH(claim->pin,
+              status = ps_block_borrow(device, &loan, &span->block));
     if (status != PS_SUCCESS) {
         PyMem_Free(debt);
-        return zero_or_raise(device->runtime, "borrowing memory", status);
+        return raise_not_held(claim, device->runtime, nbytes, status);
     }
     span->data = claim->data;
     span->nbytes = nbytes;
@@ -328,6 +346,42 @@ view_hold(PyObject *object, struct ps_device *device, struct span *span)
         return -1;
     }
     return 1;
+}
+
+PyObject *
+view_pin(PyObject *object, struct ps_device *device)
+{
+    struct span span;
+    Py_buffer *view = PyMem_Malloc(sizeof(*view));
+    if (view == NULL) {
+        return PyErr_NoMemory();
+    }
+    if (PyObject_GetBuffer(object, view, PyBUF_ND) < 0) {
+        PyMem_Free(view);
+        return NULL;
+    }
+    if (view->readonly) {
+        release_view(view);
+        return PyErr_Format(PyExc_ValueError,
+                            "pin() expects writable memory, but that of %s is "
+                            "read-only",
+                            Py_TYPE(object)->tp_name);
+    }
+    int64_t extent = view->len;
+    struct claim claim = {
+        .what = "pin()",
+        .pinned = true,
+        .pin = true,
+        .data = view->buf,
+        .item_bits = 8,
+        .ndim = 1,
+        .shape = &extent,
+    };
+    if (claim_hold(&claim, device, view, release_view, &span) < 0) {
+        release_view(view);
+        return NULL;
+    }
+    return buffer_wrap(&span);
 }
 
 /* As view_hold, for any object except a Buffer. */

@@ -18,6 +18,8 @@ struct claim {
     struct ps_device *device;
     bool pinned;
     bool read_only;
+    /* Whether to pin the memory. */
+    bool pin;
     void *data;
     uint64_t item_bits;
     int ndim;
@@ -38,6 +40,10 @@ int claim_extent(const struct claim *claim, const char **begin,
  * the memory any more.  -1 with an exception. */
 int claim_hold(const struct claim *claim, struct ps_device *host_device,
                void *owner, void (*release)(void *owner), struct span *span);
+
+/* A Buffer that pins an object's writable memory for the device; NULL with an
+ * exception. */
+PyObject *view_pin(PyObject *object, struct ps_device *device);
 
 /* Hold the memory of the method's first argument, a Buffer or any other
  * object, as the other side of a copy, ready for work on the stream (NULL: the

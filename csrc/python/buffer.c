@@ -251,21 +251,6 @@ pinning_device(const char *function, struct ps_device *device)
     return cpu ? device_argument(function, -1, NULL) : device;
 }
 
-static int
-nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes)
-{
-    if (int_argument(function, "nbytes", argument, nbytes) < 0) {
-        return -1;
-    }
-    if (*nbytes < 0) {
-        return refuse(
-            PyExc_ValueError,
-            "%s() expects an int of at least 0 for nbytes, but got %zd",
-            function, *nbytes);
-    }
-    return 0;
-}
-
 /* The kind of memory that the arguments of `function` ask for; -1 with an
  * exception. */
 static int
@@ -381,6 +366,79 @@ empty(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
                : NULL;
 }
 
+static void
+release_reference(void *owner)
+{
+    Py_DECREF((PyObject *)owner);
+}
+
+static PyObject *
+pin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
+    PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "pin", 1, 1, {"memory", "device"}};
+    PyObject *values[2];
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
+        return NULL;
+    }
+    if (!PyObject_CheckBuffer(values[0])) {
+        return raise_expected("pin",
+                              "a writable object with the buffer protocol",
+                              "memory", values[0]);
+    }
+    struct ps_device *device = device_argument("pin", -1, values[1]);
+    if (device != NULL) {
+        device = pinning_device("pin", device);
+    }
+    if (device == NULL) {
+        return NULL;
+    }
+    if (device->runtime->backend->host_register == NULL) {
+        return raise_absent(device->runtime, "pinning memory that exists");
+    }
+    memory_settle(device->runtime);
+    return view_pin(values[0], device);
+}
+
+static PyObject *
+Buffer_from_address(PyObject *Py_UNUSED(type), PyObject *const *args,
+                    Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "from_address", 2, 2, {"ptr", "nbytes", "device", "owner"}};
+    PyObject *values[4];
+    ps_handle address;
+    Py_ssize_t nbytes;
+    struct span span;
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
+        handle_argument("from_address", "ptr", values[0], &address) < 0 ||
+        nbytes_argument("from_address", values[1], &nbytes) < 0) {
+        return NULL;
+    }
+    struct ps_device *device = device_argument("from_address", -1, values[2]);
+    if (device == NULL) {
+        return NULL;
+    }
+    int64_t extent = nbytes;
+    bool host = device->runtime->backend->flags & PS_BACKEND_HOST_MEMORY;
+    struct claim claim = {
+        .what = "from_address()",
+        .device = host ? NULL : device,
+        .data = (void *)address,
+        .item_bits = 8,
+        .ndim = 1,
+        .shape = &extent,
+    };
+    PyObject *owner = values[3] != NULL ? values[3] : Py_None;
+    if (claim_hold(&claim, device, Py_NewRef(owner), release_reference,
+                   &span) < 0) {
+        Py_DECREF(owner);
+        return NULL;
+    }
+    return buffer_wrap(&span);
+}
+
 PyMethodDef buffer_functions[] = {
     FUNCTION("empty", empty, METH_FASTCALL | METH_KEYWORDS,
              "nbytes, *, device=None, stream=None, pin_memory=False, "
@@ -393,6 +451,19 @@ PyMethodDef buffer_functions[] = {
              "negative size, a stream of another device\nand arguments that "
              "exclude each other, OutOfMemoryError if there is not enough "
              "memory."),
+    FUNCTION("pin", pin, METH_FASTCALL | METH_KEYWORDS,
+             "memory, *, device=None",
+             "Pin existing host memory and return a Buffer for it "
+             "(cudaHostRegister).\n\n"
+             "memory is any writable, contiguous object with the buffer "
+             "protocol: a bytearray, an\nmmap, an array of NumPy or a "
+             "memoryview.  Devices copy the Buffer asynchronously.  "
+             "The\nmemory is unpinned, and the object released, once the "
+             "Buffer and its slices are gone\nand the work that uses them is "
+             "done.  Blocks with the GIL released while pages are\npinned.\n\n"
+             "Raises TypeError for another object, ValueError for memory that "
+             "is read-only or pinned\nalready, BufferError for memory that is "
+             "not contiguous."),
     {NULL},
 };
 
@@ -561,12 +632,6 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
         return NULL;
     }
     Py_RETURN_NONE;
-}
-
-static void
-release_reference(void *owner)
-{
-    Py_DECREF((PyObject *)owner);
 }
 
 static PyObject *
@@ -797,6 +862,20 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                             traits.device->index);
 }
 
+/* The side stream, on which memory for captured work is allocated, is the
+ * library's own. */
+static PyObject *
+Buffer_get_stream(PyObject *op, void *Py_UNUSED(closure))
+{
+    struct span self;
+    if (hold(op, &self) < 0) {
+        return NULL;
+    }
+    struct ps_stream *stream = ps_block_stream(self.block);
+    span_release(&self);
+    return stream != NULL ? stream_wrap(NULL, stream) : Py_NewRef(Py_None);
+}
+
 static PyObject *
 Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 {
@@ -806,6 +885,17 @@ Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef buffer_methods[] = {
+    CLASS_METHOD(
+        "from_address", Buffer_from_address, METH_FASTCALL | METH_KEYWORDS,
+        ", /, ptr, nbytes, *, device=None, owner=None",
+        "Return a Buffer for nbytes of existing memory at the address ptr, "
+        "without a copy.\n\n"
+        "The memory is the device's, by default the accelerator's current "
+        "one's; with\ndevice='cpu' it is host memory.  owner is kept alive "
+        "until nothing uses the memory any\nmore, work on streams included; "
+        "the memory itself is never freed.  Does not block.\n\n"
+        "Raises ValueError for a negative size, and if the device can tell "
+        "that the memory is\nnot its own."),
     METHOD("data_ptr", Buffer_data_ptr, METH_NOARGS, ", /",
            "Return the address of the first byte; 0 if the Buffer is empty."),
     METHOD("is_pinned", Buffer_is_pinned, METH_NOARGS, ", /",
@@ -913,6 +1003,10 @@ Buffer_get_interprocess(PyObject *op, void *Py_UNUSED(closure))
 static PyGetSetDef buffer_getset[] = {
     {"device", Buffer_get_device, NULL,
      PyDoc_STR("The memory's device; device('cpu') when pinned.")},
+    {"stream", Buffer_get_stream, NULL,
+     PyDoc_STR("The stream in whose order the memory was allocated and will "
+               "be freed; None for\npinned memory, another library's, and "
+               "memory allocated in a capture.")},
     {"readonly", Buffer_get_readonly, NULL,
      PyDoc_STR("Whether the memory is read-only, which only another library's "
                "memory can be.")},

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "backends.h"
-#include "buffer.h"
 #include "device.h"
 #include "errors.h"
 #include "submit.h"
@@ -229,64 +228,6 @@ can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
-mem_get_info(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    uint64_t free, total;
-    struct ps_device *device = parse_device(args, "i|O:mem_get_info");
-    ps_status status;
-    if (device == NULL) {
-        return NULL;
-    }
-    const struct ps_backend *backend = device->runtime->backend;
-    if (backend->memory_info == NULL) {
-        return raise_absent(device->runtime, "memory");
-    }
-    memory_settle(device->runtime);
-    WITHOUT_GIL(
-        status = backend->memory_info(backend, device->index, &free, &total));
-    if (status != PS_SUCCESS) {
-        return raise_status(device->runtime, "mem_get_info", status);
-    }
-    return Py_BuildValue("(KK)", (unsigned long long)free,
-                         (unsigned long long)total);
-}
-
-static PyObject *
-memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    struct ps_memory_stats stats;
-    struct ps_device *device = parse_device(args, "i|Os:memory_stats");
-    if (device == NULL) {
-        return NULL;
-    }
-    ps_memory_stats_read(device, &stats);
-#define COUNT(number) ((unsigned long long)(number))
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "allocated_bytes.all.current",
-        COUNT(stats.bytes.current), "allocated_bytes.all.peak",
-        COUNT(stats.bytes.peak), "allocated_bytes.all.allocated",
-        COUNT(stats.bytes.allocated), "allocated_bytes.all.freed",
-        COUNT(stats.bytes.freed), "allocation.all.current",
-        COUNT(stats.blocks.current), "allocation.all.peak",
-        COUNT(stats.blocks.peak), "allocation.all.allocated",
-        COUNT(stats.blocks.allocated), "allocation.all.freed",
-        COUNT(stats.blocks.freed));
-#undef COUNT
-}
-
-static PyObject *
-reset_peak_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    struct ps_device *device =
-        parse_device(args, "i|O:reset_peak_memory_stats");
-    if (device == NULL) {
-        return NULL;
-    }
-    ps_memory_stats_reset_peak(device);
-    Py_RETURN_NONE;
-}
-
-static PyObject *
 versions(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int type, runtime_version = 0, driver_version = 0;
@@ -407,18 +348,6 @@ PyMethodDef device_functions[] = {
              "type, device, peer, /",
              "Return whether the device reaches the peer's memory without "
              "staging."),
-    FUNCTION("mem_get_info", mem_get_info, METH_VARARGS,
-             "type, device=None, /",
-             "Return (free, total) bytes: the memory that the program can "
-             "still get, also from the\nlibrary's own pool, and all of the "
-             "device's.  For a CPU, the system's memory."),
-    FUNCTION("memory_stats", memory_stats, METH_VARARGS,
-             "type, device=None, function='memory_stats', /",
-             "Return counters of the bytes and blocks that live Buffers of "
-             "the device hold."),
-    FUNCTION("reset_peak_memory_stats", reset_peak_memory_stats, METH_VARARGS,
-             "type, device=None, /",
-             "Set the peaks of memory_stats to the current values."),
     FUNCTION("versions", versions, METH_VARARGS, "type, /",
              "Return the (runtime, driver) versions as 1000 * major + 10 * "
              "minor; 0 if there is\nnone."),

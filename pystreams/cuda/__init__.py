@@ -50,12 +50,14 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "empty_cache",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_stream_from_external",
     "graph",
     "graph_pool_handle",
+    "host_memory_stats",
     "init",
     "ipc_collect",
     "is_available",
@@ -68,11 +70,14 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_device",
+    "set_pool_threshold",
     "set_stream",
     "stream",
     "synchronize",
+    "trim_pool",
 ]
 
 _CUDA = 1
@@ -277,6 +282,8 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
 
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
+    reserved_bytes.all.current and .peak count what the device's pool has got
+    from the driver: the memory of buffers, and freed memory that it keeps.
     Empty if no device has been used yet; initializes nothing.
     """
     return _stats("memory_stats", device)
@@ -307,14 +314,72 @@ def max_memory_allocated(device: _Device = None) -> int:
     return stats.get("allocated_bytes.all.peak", 0)
 
 
-# Free memory that a pool keeps for reuse is not counted.
-memory_reserved = memory_allocated
-max_memory_reserved = max_memory_allocated
+def memory_reserved(device: _Device = None) -> int:
+    """Return the bytes that the device's pool has got from the driver.
+
+    They are the memory of buffers, and freed memory that is kept for reuse.
+    Initializes nothing.
+    """
+    stats = _stats("memory_reserved", device)
+    return stats.get("reserved_bytes.all.current", 0)
+
+
+def max_memory_reserved(device: _Device = None) -> int:
+    """Return the most bytes that the device's pool ever had.
+
+    Counted from the start, or from reset_peak_memory_stats().  Initializes
+    nothing.
+    """
+    stats = _stats("max_memory_reserved", device)
+    return stats.get("reserved_bytes.all.peak", 0)
 
 
 def reset_peak_memory_stats(device: _Device = None) -> None:
     """Reset the peaks of memory_stats() to the present values."""
     _C.reset_peak_memory_stats(_CUDA, device)
+
+
+def empty_cache() -> None:
+    """Give the freed memory that the pools of all devices keep to the driver.
+
+    Other programs and libraries can then have it.  Memory that queued work
+    still uses stays.  Does nothing if no device has been used; may block.
+    """
+    _C.empty_cache(_CUDA)
+
+
+def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
+    """Give freed memory to the driver until a pool has nbytes at most.
+
+    As empty_cache() for one device, but memory_reserved() does not fall below
+    nbytes (cudaMemPoolTrimTo).  May block.
+    """
+    _C.trim_pool(_CUDA, nbytes, device)
+
+
+def set_pool_threshold(nbytes: int | None, device: _Device = None) -> None:
+    """Have a pool keep freed memory only while it has nbytes at most.
+
+    What exceeds them goes to the driver, on a GPU at the next wait for work
+    (cudaMemPoolAttrReleaseThreshold).  None, as at the start, keeps
+    everything.  May block.
+    """
+    _C.set_pool_threshold(_CUDA, nbytes, device)
+
+
+def host_memory_stats() -> dict[str, int]:
+    """Return the counts of pinned memory.
+
+    allocations.* count pinned buffers and allocated_bytes.* their bytes;
+    reserved_bytes.* count those and the freed ones that are kept for reuse:
+    .current now, .peak at most, .allocated and .freed since the start.
+    """
+    return _C.host_memory_stats(_CUDA)
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Reset the peaks of host_memory_stats() to the present values."""
+    _C.reset_peak_host_memory_stats(_CUDA)
 
 
 def ipc_collect() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import pystreams
 from pystreams import _C, Buffer
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
@@ -185,3 +186,132 @@ def test_peers(two_devices: Device) -> None:
     for here, there in ((0, 1), (1, 0)):
         answer = _C.can_device_access_peer(two_devices.type, here, there)
         assert answer in (False, True)
+
+
+@contract(
+    "host_register",
+    "Pin nbytes (> 0) of host memory that the program has allocated: until "
+    "host_unregister, every device of the backend reaches it and copies it "
+    "asynchronously.",
+)
+def test_register(device: Device, busy: Busy) -> None:
+    memory = bytearray(PATTERN * 2)
+    pinned = pystreams.pin(memory, device=device.name)
+    source, target = pinned[: len(PATTERN)], pinned[len(PATTERN) :]
+    target.memoryview()[:] = bytes(len(PATTERN))
+    for index in range(device.count):
+        stream = device.stream(index)
+        buffer = device.empty(len(PATTERN), stream)
+        gate = busy(stream)
+        buffer.copy_(source, non_blocking=True, stream=stream)
+        target.copy_(buffer, non_blocking=True, stream=stream)
+        assert memory[len(PATTERN) :] == bytes(len(PATTERN))
+        gate.open()
+        stream.synchronize()
+        assert memory[len(PATTERN) :] == PATTERN
+        target.memoryview()[:] = bytes(len(PATTERN))
+
+
+@contract(
+    "host_register",
+    "Statuses: PS_ERROR_ALREADY_PINNED if some of it is pinned, "
+    "PS_ERROR_OUT_OF_MEMORY.",
+)
+def test_register_twice(device: Device) -> None:
+    memory = bytearray(1 << 16)
+    pinned = pystreams.pin(memory, device=device.name)
+    for view in (memory, memoryview(memory)[4096:8192]):
+        with pytest.raises(ValueError, match="not pinned yet"):
+            pystreams.pin(view, device=device.name)
+    other = device.pinned(1 << 16)
+    with pytest.raises(ValueError, match="not pinned yet"):
+        pystreams.pin(other, device=device.name)
+    pinned.close()
+
+
+@contract("host_unregister", "Unpin what one host_register pinned.")
+def test_unregister(device: Device) -> None:
+    memory = bytearray(1 << 16)
+    for _ in range(3):
+        pinned = pystreams.pin(memory, device=device.name)
+        assert pinned.is_pinned()
+        pinned.close()
+        # Nothing holds the memory any more.
+        memory += b"1"
+
+
+def reserved(device: Device) -> tuple[int, int]:
+    """What the pool of the first device has, now and at most."""
+    stats = _C.memory_stats(device.type, 0)
+    return (
+        stats["reserved_bytes.all.current"],
+        stats["reserved_bytes.all.peak"],
+    )
+
+
+@contract(
+    "pool_usage",
+    "The bytes of device memory that the backend has reserved for "
+    "memory_allocate, now and at most: those in use, and those that were "
+    "freed and are kept for later allocations.",
+)
+def test_pool_usage(device: Device) -> None:
+    stream = device.stream()
+    buffer = device.empty(1 << 20, stream)
+    used = _C.memory_stats(device.type, 0)["allocated_bytes.all.current"]
+    now, most = reserved(device)
+    assert most >= now >= used >= 1 << 20
+    buffer.close()
+    stream.synchronize()
+    assert reserved(device)[1] >= most
+
+
+@contract("pool_reset_peak", "Have the peak begin at what is reserved now.")
+def test_pool_reset_peak(device: Device) -> None:
+    stream = device.stream()
+    device.empty(32 << 20, stream).close()
+    stream.synchronize()
+    _C.empty_cache(device.type)
+    before, most = reserved(device)
+    assert most - before >= 32 << 20
+    _C.reset_peak_memory_stats(device.type, 0)
+    assert reserved(device) == (before, before)
+
+
+@contract(
+    "pool_trim",
+    "Return kept memory to the device until at most nbytes are reserved, or "
+    "none is kept.",
+)
+def test_pool_trim(device: Device) -> None:
+    stream = device.stream()
+    used = device.empty(100, stream)
+    device.empty(32 << 20, stream).close()
+    stream.synchronize()
+    before = reserved(device)[0]
+    _C.trim_pool(device.type, before)
+    assert reserved(device)[0] == before
+    _C.trim_pool(device.type, 0)
+    assert 100 <= reserved(device)[0] <= before - (32 << 20)
+    used.fill_(1, stream)
+    stream.synchronize()
+    assert used.tobytes() == b"\1" * 100
+
+
+@contract(
+    "pool_set_threshold",
+    "Keep freed memory only while at most nbytes are reserved; what exceeds "
+    "them is returned to the device when it is freed or at a later wait for "
+    "work.",
+)
+def test_pool_set_threshold(device: Device) -> None:
+    stream = device.stream()
+    try:
+        _C.set_pool_threshold(device.type, 0)
+        before = reserved(device)[0]
+        device.empty(32 << 20, stream).close()
+        stream.synchronize()
+        device.synchronize()
+        assert reserved(device)[0] < before + (32 << 20)
+    finally:
+        _C.set_pool_threshold(device.type, None)

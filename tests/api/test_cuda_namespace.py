@@ -362,8 +362,8 @@ def test_torch_names():
     assert (api.cudaStatus.SUCCESS, api.cudaStatus.ERROR_NOT_READY) == (0, 34)
     cudart = api.cudart()
     assert cudart.cudaGetErrorString(cudart.cudaError(2)) == "out of memory"
-    assert api.memory_reserved() == api.memory_allocated()
-    assert api.max_memory_reserved() == api.max_memory_allocated()
+    assert api.memory_reserved() >= api.memory_allocated()
+    assert api.max_memory_reserved() >= api.max_memory_allocated()
 
 
 NOTHING_USED = """

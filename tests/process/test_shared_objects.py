@@ -109,6 +109,7 @@ BUFFER = {
     "fill_": lambda b, w: b.fill_(1),
     "from_ipc_handle": lambda b, w: b.from_ipc_handle(w.device, b""),
     "ipc_handle": lambda b, w: b.ipc_handle(),
+    "from_address": lambda b, w: b.from_address(0, 0),
     "is_pinned": lambda b, w: b.is_pinned(),
     "memoryview": lambda b, w: b.memoryview(readonly=True).release(),
     "record_stream": lambda b, w: b.record_stream(w.stream),

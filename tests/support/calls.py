@@ -754,6 +754,15 @@ CASES = {
             w.buffer.readonly,
         )
     ),
+    "Buffer.from_address Buffer.stream": lambda w: (
+        lambda: (
+            pystreams.Buffer.from_address(
+                w.buffer.data_ptr(), 9, device=w.device, owner=w.buffer
+            ),
+            w.buffer.stream,
+        )
+    ),
+    "pin": lambda w: lambda: pystreams.pin(bytearray(64), device=w.device),
     "Buffer.copy_ Buffer.copy_to": copy,
     "Buffer.copy_ (later)": copy_later,
     "Buffer.fill_ Buffer.zero_": holding(
@@ -816,6 +825,16 @@ CASES = {
             _C.mem_get_info(w.type),
             _C.memory_stats(w.type),
             _C.reset_peak_memory_stats(w.type),
+        )
+    ),
+    "empty_cache empty_host_cache host_memory_stats "
+    "reset_peak_host_memory_stats accelerator.empty_cache "
+    "accelerator.empty_host_cache": lambda w: (
+        lambda: (
+            _C.empty_cache(w.type),
+            _C.empty_host_cache(w.type),
+            _C.host_memory_stats(w.type),
+            _C.reset_peak_host_memory_stats(w.type),
         )
     ),
     "sleep": holding(lambda w: lambda: _C.sleep(w.type, 1000, w.stream)),
@@ -942,6 +961,17 @@ CUDA_CASES = {
             cuda.memory_stats(),
             cuda.reset_peak_memory_stats(),
             cuda.ipc_collect(),
+        )
+    ),
+    "trim_pool set_pool_threshold cuda.trim_pool cuda.set_pool_threshold "
+    "cuda.empty_cache cuda.host_memory_stats "
+    "cuda.reset_peak_host_memory_stats": lambda w: (
+        lambda: (
+            cuda.empty_cache(),
+            cuda.trim_pool(0),
+            cuda.set_pool_threshold(None),
+            cuda.host_memory_stats(),
+            cuda.reset_peak_host_memory_stats(),
         )
     ),
     "cuda.set_device": lambda w: lambda: cuda.set_device(0),

@@ -51,6 +51,8 @@ GRAPHS = [
     "graph_destroy",
 ]
 GRAPH_GATES = ["stream_capture", "capture_gate"]
+POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
+PINNING = ["host_register", "host_unregister"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
@@ -59,6 +61,8 @@ GROUPS = {
     "interprocess memory": SHARED,
     "graphs": GRAPHS,
     "gates in graphs": GRAPH_GATES,
+    "pools": POOLS,
+    "pinning": PINNING,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

@@ -42,6 +42,8 @@ static const struct {
     STATUS(ERROR_NOT_READY, "device not ready"),
     STATUS(ERROR_CONTEXT_DESTROYED,
            "the process of the record ended before its work"),
+    STATUS(ERROR_ALREADY_PINNED,
+           "part or all of the requested memory range is already mapped"),
     STATUS(ERROR_NOT_PERMITTED, "operation not permitted"),
     STATUS(ERROR_NOT_SUPPORTED, "operation not supported"),
     STATUS(ERROR_CAPTURE_UNSUPPORTED,
@@ -209,6 +211,7 @@ engine_begin_locked(struct cpu_engine *engine)
     }
     LIST_INIT(&engine->files);
     engine->ranges = NULL;
+    engine->pinned = NULL;
     engine->watcher.epoll.number = engine->watcher.doorbell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);
@@ -218,7 +221,7 @@ engine_begin_locked(struct cpu_engine *engine)
     engine->clock = &cpu_monotonic_clock;
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
-        *device = (struct cpu_device){0};
+        *device = (struct cpu_device){.threshold = UINT64_MAX};
         cpu_stream_init_locked(&device->default_stream, engine, i, 0);
     }
 }

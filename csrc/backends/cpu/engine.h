@@ -431,7 +431,13 @@ struct cpu_device {
     struct cpu_stream default_stream;
     LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
     ps_status unreported;            /* failure of a stream that is gone */
-    uint64_t used;                   /* bytes of memory, if it is emulated */
+    /* Bytes of memory, if it is emulated: in use, reserved as by a pool, at
+     * most reserved, and the threshold below which the pool keeps what is
+     * freed. */
+    uint64_t used;
+    uint64_t reserved;
+    uint64_t peak;
+    uint64_t threshold;
 };
 
 /* A table of an engine. */
@@ -532,6 +538,7 @@ struct cpu_engine {
 
     uint64_t memory; /* constant; of an emulated device, else 0: the host's */
     void *ranges;    /* of the blocks of emulated devices, by address */
+    void *pinned;    /* ranges of pinned memory, by address */
 
     int device_count; /* constant */
     struct cpu_device devices[];

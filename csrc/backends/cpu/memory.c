@@ -6,7 +6,8 @@
  * An emulated device has a limited amount of memory, and a tree of the blocks
  * in it.  A block counts from the call that allocates it to the call that
  * frees it, not to the end of the free in stream order: on a device, work that
- * is queued later could use the memory. */
+ * is queued later could use the memory.  Its pool is arithmetic alone: it
+ * counts what a driver would keep, and keeps nothing. */
 #include "engine.h"
 
 #include <search.h>
@@ -60,22 +61,38 @@ cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range)
     if (engine->memory == 0) {
         return PS_SUCCESS;
     }
-    uint64_t *used = &engine->devices[range->device].used;
-    if ((range->counted && range->nbytes > engine->memory - *used) ||
+    struct cpu_device *place = &engine->devices[range->device];
+    if ((range->counted && range->nbytes > engine->memory - place->used) ||
         tsearch(range, &engine->ranges, compare_ranges) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *used += range->counted ? range->nbytes : 0;
+    place->used += range->counted ? range->nbytes : 0;
+    if (place->reserved < place->used) {
+        place->reserved = place->used;
+    }
+    if (place->peak < place->reserved) {
+        place->peak = place->reserved;
+    }
     return PS_SUCCESS;
+}
+
+/* Have the pool keep nothing that exceeds so many reserved bytes. */
+static void
+pool_trim_locked(struct cpu_device *place, uint64_t nbytes)
+{
+    if (place->reserved > nbytes) {
+        place->reserved = place->used > nbytes ? place->used : nbytes;
+    }
 }
 
 void
 cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range)
 {
     if (engine->memory != 0) {
+        struct cpu_device *place = &engine->devices[range->device];
         tdelete(range, &engine->ranges, compare_ranges);
-        engine->devices[range->device].used -=
-            range->counted ? range->nbytes : 0;
+        place->used -= range->counted ? range->nbytes : 0;
+        pool_trim_locked(place, place->threshold);
     }
 }
 
@@ -157,22 +174,87 @@ cpu_memory_poison(struct cpu_operation *end)
     __asm__ volatile("" : : "r"(end) : "memory");
 }
 
+/* Add a range of pinned memory.
+ * Statuses: PS_ERROR_ALREADY_PINNED, PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+pinned_add(struct cpu_engine *engine, struct cpu_range *range, void *data,
+           size_t nbytes)
+{
+    *range = (struct cpu_range){.first = (uintptr_t)data, .nbytes = nbytes};
+    cpu_lock(engine);
+    struct cpu_range **found = tsearch(range, &engine->pinned, compare_ranges);
+    ps_status status = found == NULL     ? PS_ERROR_OUT_OF_MEMORY
+                       : *found == range ? PS_SUCCESS
+                                         : PS_ERROR_ALREADY_PINNED;
+    cpu_unlock(engine);
+    return status;
+}
+
 static ps_status
 cpu_pinned_allocate(const struct ps_backend *backend, int device,
                     size_t nbytes, void **data)
 {
-    (void)backend;
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    void *allocated;
     (void)device;
-    return allocate(nbytes, 0, data);
+    ps_status status = allocate(nbytes, ALIGNMENT, &allocated);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct cpu_range *range = &block_of(allocated)->range;
+    status = pinned_add(engine, range, allocated, nbytes);
+    if (status != PS_SUCCESS) {
+        free(block_of(allocated));
+        return status;
+    }
+    *data = allocated;
+    return PS_SUCCESS;
 }
 
 static ps_status
 cpu_pinned_free(const struct ps_backend *backend, int device, void *data)
 {
-    (void)backend;
+    struct cpu_engine *engine = cpu_engine_of(backend);
     (void)device;
-    free(data);
+    cpu_lock(engine);
+    tdelete(&block_of(data)->range, &engine->pinned, compare_ranges);
+    cpu_unlock(engine);
+    free(block_of(data));
     return PS_SUCCESS;
+}
+
+static ps_status
+cpu_host_register(const struct ps_backend *backend, int device, void *data,
+                  size_t nbytes)
+{
+    struct cpu_range *range = malloc(sizeof(*range));
+    (void)device;
+    if (range == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = pinned_add(cpu_engine_of(backend), range, data, nbytes);
+    if (status != PS_SUCCESS) {
+        free(range);
+    }
+    return status;
+}
+
+static ps_status
+cpu_host_unregister(const struct ps_backend *backend, int device, void *data)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    struct cpu_range wanted = {.first = (uintptr_t)data, .nbytes = 1};
+    struct cpu_range *range = NULL;
+    (void)device;
+    cpu_lock(engine);
+    struct cpu_range **found = tfind(&wanted, &engine->pinned, compare_ranges);
+    if (found != NULL && (*found)->first == wanted.first) {
+        range = *found;
+        tdelete(range, &engine->pinned, compare_ranges);
+    }
+    cpu_unlock(engine);
+    free(range);
+    return range != NULL ? PS_SUCCESS : PS_ERROR_INVALID_VALUE;
 }
 
 static ps_status
@@ -245,6 +327,42 @@ cpu_peer_accessible(const struct ps_backend *backend, int device, int peer,
     return PS_SUCCESS;
 }
 
+static ps_status
+cpu_pool_usage(const struct ps_backend *backend, int device,
+               uint64_t *reserved, uint64_t *peak)
+{
+    CPU_ENTER(engine, backend);
+    *reserved = engine->devices[device].reserved;
+    *peak = engine->devices[device].peak;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_pool_reset_peak(const struct ps_backend *backend, int device)
+{
+    CPU_ENTER(engine, backend);
+    engine->devices[device].peak = engine->devices[device].reserved;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+{
+    CPU_ENTER(engine, backend);
+    pool_trim_locked(&engine->devices[device], nbytes);
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_pool_set_threshold(const struct ps_backend *backend, int device,
+                       uint64_t nbytes)
+{
+    CPU_ENTER(engine, backend);
+    engine->devices[device].threshold = nbytes;
+    pool_trim_locked(&engine->devices[device], nbytes);
+    return PS_SUCCESS;
+}
+
 void
 cpu_memory_members(struct ps_backend *table)
 {
@@ -252,11 +370,17 @@ cpu_memory_members(struct ps_backend *table)
     table->memory_free = cpu_memory_free;
     table->pinned_allocate = cpu_pinned_allocate;
     table->pinned_free = cpu_pinned_free;
+    table->host_register = cpu_host_register;
+    table->host_unregister = cpu_host_unregister;
     table->memory_copy = cpu_memory_copy;
     table->memory_fill = cpu_memory_fill;
     table->memory_info = cpu_memory_info;
     table->peer_accessible = cpu_peer_accessible;
     if (table->flags & PS_BACKEND_EMULATED) {
         table->memory_device = cpu_memory_device;
+        table->pool_usage = cpu_pool_usage;
+        table->pool_reset_peak = cpu_pool_reset_peak;
+        table->pool_trim = cpu_pool_trim;
+        table->pool_set_threshold = cpu_pool_set_threshold;
     }
 }

@@ -172,6 +172,20 @@ cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaFreeHost(data));
 }
 
+ps_status
+cuda_host_register(const struct ps_backend *backend, int device, void *data,
+                   size_t nbytes)
+{
+    return ON_DEVICE(device,
+                     cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
+}
+
+ps_status
+cuda_host_unregister(const struct ps_backend *backend, int device, void *data)
+{
+    return ON_DEVICE(device, cudaHostUnregister(data));
+}
+
 /* Whether the driver returns only when the copy, and the work before it, is
  * done.  CUDA does not document this; it was measured.  The driver stages
  * small copies from pageable memory. */
@@ -304,4 +318,76 @@ cuda_memory_device(const struct ps_backend *backend, int device,
     }
     *owner = found.device;
     return PS_SUCCESS;
+}
+
+/* ---- Members for the pools ---- */
+
+static cudaError_t
+pool_get(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, uint64_t *value)
+{
+    return cudaMemPoolGetAttribute(pool, attribute, value);
+}
+
+ps_status
+cuda_pool_usage(const struct ps_backend *backend, int device,
+                uint64_t *reserved, uint64_t *peak)
+{
+    cudaMemPool_t pool = atomic_load(&pools[device]);
+    uint64_t now = 0, most = 0;
+
+    if (pool != NULL) {
+        ps_status status = ON_DEVICE(
+            device, pool_get(pool, cudaMemPoolAttrReservedMemCurrent, &now));
+        if (status == PS_SUCCESS) {
+            status = ON_DEVICE(
+                device, pool_get(pool, cudaMemPoolAttrReservedMemHigh, &most));
+        }
+        if (status != PS_SUCCESS) {
+            return status;
+        }
+    }
+    *reserved = now;
+    *peak = most;
+    return PS_SUCCESS;
+}
+
+ps_status
+cuda_pool_reset_peak(const struct ps_backend *backend, int device)
+{
+    cudaMemPool_t pool = atomic_load(&pools[device]);
+    uint64_t zero = 0; /* the only value that the driver takes */
+
+    return pool == NULL
+               ? PS_SUCCESS
+               : ON_DEVICE(device,
+                           cudaMemPoolSetAttribute(
+                               pool, cudaMemPoolAttrReservedMemHigh, &zero));
+}
+
+ps_status
+cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+{
+    cudaMemPool_t pool = atomic_load(&pools[device]);
+
+    return pool == NULL ? PS_SUCCESS
+                        : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
+}
+
+static cudaError_t
+pool_set_threshold(int device, uint64_t nbytes)
+{
+    cudaMemPool_t pool;
+    cudaError_t error = pool_find(device, &pool);
+
+    return error != cudaSuccess
+               ? error
+               : cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
+                                         &nbytes);
+}
+
+ps_status
+cuda_pool_set_threshold(const struct ps_backend *backend, int device,
+                        uint64_t nbytes)
+{
+    return ON_DEVICE(device, pool_set_threshold(device, nbytes));
 }

@@ -398,4 +398,10 @@ const struct ps_backend ps_cuda_backend = {
     .graph_print = cuda_graph_print,
     .versions = cuda_versions,
     .shutdown = cuda_shutdown,
+    .pool_usage = cuda_pool_usage,
+    .pool_reset_peak = cuda_pool_reset_peak,
+    .pool_trim = cuda_pool_trim,
+    .pool_set_threshold = cuda_pool_set_threshold,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
 };

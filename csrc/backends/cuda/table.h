@@ -66,6 +66,12 @@ CUDA_MEMBER(memory_fill);
 CUDA_MEMBER(memory_info);
 CUDA_MEMBER(peer_accessible);
 CUDA_MEMBER(memory_device);
+CUDA_MEMBER(pool_usage);
+CUDA_MEMBER(pool_reset_peak);
+CUDA_MEMBER(pool_trim);
+CUDA_MEMBER(pool_set_threshold);
+CUDA_MEMBER(host_register);
+CUDA_MEMBER(host_unregister);
 
 /* ---- sleep.c ---- */
 

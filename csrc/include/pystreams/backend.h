@@ -60,6 +60,7 @@ enum {
     PS_ERROR_INVALID_HANDLE = 400,
     PS_ERROR_NOT_READY = 600,
     PS_ERROR_CONTEXT_DESTROYED = 709,
+    PS_ERROR_ALREADY_PINNED = 712,
     PS_ERROR_NOT_PERMITTED = 800,
     PS_ERROR_NOT_SUPPORTED = 801,
     PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not during a capture */
@@ -652,6 +653,43 @@ struct ps_backend {
                               ps_handle stream,
                               ps_launched_gate_function reached,
                               void *argument);
+
+    /* ---- Optional group: pools (all or none) ---------------------------- */
+
+    /* The bytes of device memory that the backend has reserved for
+     * memory_allocate, now and at most: those in use, and those that were
+     * freed and are kept for later allocations.  May block. */
+    ps_status (*pool_usage)(const struct ps_backend *backend, int device,
+                            uint64_t *reserved, uint64_t *peak);
+
+    /* Have the peak begin at what is reserved now.  May block. */
+    ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
+
+    /* Return kept memory to the device until at most nbytes are reserved, or
+     * none is kept.  Memory whose free is queued may stay.  May block. */
+    ps_status (*pool_trim)(const struct ps_backend *backend, int device,
+                           uint64_t nbytes);
+
+    /* Keep freed memory only while at most nbytes are reserved; what exceeds
+     * them is returned to the device when it is freed or at a later wait for
+     * work.  At first there is no such limit.  May block. */
+    ps_status (*pool_set_threshold)(const struct ps_backend *backend,
+                                    int device, uint64_t nbytes);
+
+    /* ---- Optional group: pinning (both or none) ------------------------- */
+
+    /* Pin nbytes (> 0) of host memory that the program has allocated: until
+     * host_unregister, every device of the backend reaches it and copies it
+     * asynchronously.  May block.
+     * Statuses: PS_ERROR_ALREADY_PINNED if some of it is pinned,
+     * PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*host_register)(const struct ps_backend *backend, int device,
+                               void *data, size_t nbytes);
+
+    /* Unpin what one host_register pinned.  No queued work uses it any more.
+     * May block. */
+    ps_status (*host_unregister)(const struct ps_backend *backend, int device,
+                                 void *data);
 };
 
 #endif

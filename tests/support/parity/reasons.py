@@ -32,15 +32,14 @@ LEFT_OUT = {
     "memory comes from a pool of the driver.": """
         torch.cuda.CUDAPluggableAllocator torch.cuda.MemPool
         torch.cuda.caching_allocator_* torch.cuda.change_current_allocator
-        torch.cuda.empty_cache torch.cuda.get_allocator_backend
+        torch.cuda.get_allocator_backend
         torch.cuda.get_per_process_memory_fraction
-        torch.cuda.host_memory_stats torch.cuda.max_memory_cached
+        torch.cuda.max_memory_cached
         torch.cuda.host_memory_stats_as_nested_dict torch.cuda.memory_cached
         torch.cuda.memory_snapshot torch.cuda.memory_stats_as_nested_dict
         torch.cuda.memory_summary torch.cuda.reset_accumulated_*
-        torch.cuda.reset_max_memory_* torch.cuda.reset_peak_host_memory_stats
+        torch.cuda.reset_max_memory_*
         torch.cuda.set_per_process_memory_fraction torch.cuda.use_mem_pool
-        torch.accelerator.empty_cache
         torch.accelerator.reset_accumulated_memory_stats
     """,
     "Readings of NVML; torch gets them from nvidia-ml-py, which any "
@@ -123,6 +122,12 @@ ADDED = {
         torch.cuda.ExternalStream.is_capturing
     """,
     "Whether the CPU engine emulates CUDA.": "torch.cuda.is_emulated",
+    "What the driver's pools can do.": """
+        torch.cuda.set_pool_threshold torch.cuda.trim_pool
+    """,
+    "Later than the torch that was compared.": """
+        torch.accelerator.empty_host_cache
+    """,
     "Functions of torch.cuda, for the accelerator.": """
         torch.accelerator.default_stream torch.accelerator.stream
     """,
