@@ -197,11 +197,14 @@ extern PyMethodDef cuda_current_stream_function, cuda_default_stream_function;
 extern PyMethodDef get_stream_from_external_function;
 extern PyMethodDef cuda_stream_function;
 
-/* A type's specification, for PyType_FromModuleAndSpec. */
+/* A type's specification, for PyType_FromModuleAndSpec.  No type can be
+ * changed from Python, so that methods need not be looked up under a lock. */
 #define TYPE_SPEC(type_name, object, type_flags, type_slots)              \
     {                                                                     \
         .name = (type_name), .basicsize = sizeof(object),                 \
-        .flags = Py_TPFLAGS_DEFAULT | (type_flags), .slots = (type_slots) \
+        .flags =                                                          \
+            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | (type_flags), \
+        .slots = (type_slots),                                            \
     }
 
 /* The entry of a table of members that allows weak references. */
