@@ -64,6 +64,14 @@ extern struct module_state {
 #define Py_END_CRITICAL_SECTION()         }
 #endif
 
+/* What the variables of a file belong to, as fields do to an object: its
+ * critical section guards them. */
+static inline PyObject *
+variables_owner(void)
+{
+    return (PyObject *)module_state.device_type;
+}
+
 /* A new reference to the object that a field of the owner has, which another
  * thread may replace meanwhile; NULL if it has none. */
 static inline PyObject *
