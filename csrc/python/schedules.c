@@ -2,6 +2,8 @@
  * engines need of Python meanwhile. */
 #include "schedules.h"
 
+#include <pthread.h>
+
 #include "../core/thread.h"
 
 #include "errors.h"
@@ -77,16 +79,16 @@ advance_schedule(bool (*is_done)(void *object), void *object,
 
 /* ---- Functions ---- */
 
-/* Set while a thread begins or ends a schedule, which releases the GIL. */
-static atomic_flag changing = ATOMIC_FLAG_INIT;
+/* Held while a thread begins or ends a schedule, which releases the GIL. */
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 static int
-begin_change(void)
+check_off(void)
 {
-    return atomic_flag_test_and_set(&changing)
+    return ps_cpu_schedules.is_on()
                ? refuse(PyExc_RuntimeError,
-                        "another thread begins or ends a schedule now; one "
-                        "is explored at a time")
+                        "a schedule is explored already: the blocks of "
+                        "explore() and replay() cannot be nested")
                : 0;
 }
 
@@ -155,10 +157,8 @@ begin(const struct ps_schedule *schedule, PyObject *function)
                       "programs on the CPU engine",
                       name);
     }
-    if (ps_cpu_schedules.is_on()) {
-        return refuse(PyExc_RuntimeError,
-                      "a schedule is explored already: the blocks of "
-                      "explore() and replay() cannot be nested");
+    if (check_off() < 0) {
+        return -1;
     }
     WITHOUT_GIL(status = ps_cpu_schedules.begin(schedule, pending));
     if (status == PS_ERROR_NOT_READY) {
@@ -196,13 +196,15 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
     schedule.queued = schedule.logged ? queued : NULL;
-    int result = parse_held(held, &schedule);
+    /* Checked first, because a thread that ends one may wait for this. */
+    int result = check_off();
     if (result == 0) {
-        result = begin_change();
+        result = parse_held(held, &schedule);
     }
     if (result == 0) {
+        WITHOUT_GIL(pthread_mutex_lock(&changing));
         result = begin(&schedule, function);
-        atomic_flag_clear(&changing);
+        pthread_mutex_unlock(&changing);
     }
     PyMem_Free((void *)schedule.held);
     return none_unless_raised(result);
@@ -254,12 +256,12 @@ schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int drop;
     struct ps_schedule_result result;
-    if (!PyArg_ParseTuple(args, "p:schedule_end", &drop) ||
-        begin_change() < 0) {
+    if (!PyArg_ParseTuple(args, "p:schedule_end", &drop)) {
         return NULL;
     }
+    WITHOUT_GIL(pthread_mutex_lock(&changing));
     int ended = end(drop, &result);
-    atomic_flag_clear(&changing);
+    pthread_mutex_unlock(&changing);
     if (ended < 0) {
         return NULL;
     }
