@@ -129,21 +129,11 @@ PyObject *
 call_constructor(const struct constructor *constructor, PyObject *op,
                  PyObject *const *args, size_t nargs, PyObject *kwnames)
 {
-    PyTypeObject *type = (PyTypeObject *)op;
     PyObject *values[8];
-    initproc init = constructor->init != NULL ? constructor->init
-                                              : PyBaseObject_Type.tp_init;
-    if (type->tp_new == constructor->own && type->tp_init == init) {
-        return parse_arguments(constructor->signature, args,
-                               PyVectorcall_NARGS(nargs), kwnames, values) == 0
-                   ? constructor->construct(type, values)
-                   : NULL;
-    }
-    PyObject *call = PyObject_GetAttrString(op, "__call__");
-    PyObject *result =
-        call != NULL ? PyObject_Vectorcall(call, args, nargs, kwnames) : NULL;
-    Py_XDECREF(call);
-    return result;
+    return parse_arguments(constructor->signature, args,
+                           PyVectorcall_NARGS(nargs), kwnames, values) == 0
+               ? constructor->construct((PyTypeObject *)op, values)
+               : NULL;
 }
 
 int

@@ -29,10 +29,6 @@ int parse_tuple(const struct signature *signature, PyObject *args,
 struct constructor {
     const struct signature *signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
-    /* The type's own tp_new and tp_init (NULL: object's); tp_vectorcall calls
-     * them if a program has replaced one. */
-    newfunc own;
-    initproc init;
 };
 PyObject *
 construct_from_tuple(const struct constructor *constructor, PyTypeObject *type,

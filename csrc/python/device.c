@@ -476,5 +476,5 @@ static PyType_Slot device_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec device_spec = TYPE_SPEC("pystreams.device", DeviceObject,
-                                    Py_TPFLAGS_IMMUTABLETYPE, device_slots);
+PyType_Spec device_spec =
+    TYPE_SPEC("pystreams.device", DeviceObject, 0, device_slots);

@@ -144,13 +144,9 @@ construct(PyTypeObject *type, PyObject **values)
     return self;
 }
 
-static int CudaDevice_init(PyObject *self, PyObject *args, PyObject *kwargs);
-
 static const struct constructor cuda_constructor = {
     .signature = &(const struct signature){"device", 1, 1, {"device"}},
     .construct = construct,
-    .own = PyType_GenericNew,
-    .init = CudaDevice_init,
 };
 
 static int

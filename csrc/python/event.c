@@ -145,13 +145,9 @@ construct(PyTypeObject *type, PyObject **values)
     return self;
 }
 
-static PyObject *
-Event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
-
 static const struct constructor event_constructor = {
     .signature = &event_signature,
     .construct = construct,
-    .own = Event_new,
 };
 
 static PyObject *
@@ -685,13 +681,9 @@ construct_cuda(PyTypeObject *type, PyObject **values)
     return runtime != NULL ? event_new(type, runtime, flags) : NULL;
 }
 
-static PyObject *
-CudaEvent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
-
 static const struct constructor cuda_event_constructor = {
     .signature = &cuda_event_signature,
     .construct = construct_cuda,
-    .own = CudaEvent_new,
 };
 
 static PyObject *

@@ -101,10 +101,12 @@ add_types(PyObject *module)
             return -1;
         }
     }
-    /* A slot for it exists only from Python 3.14 on. */
-    state->event_type->tp_vectorcall = event_call;
-    state->cuda_event_type->tp_vectorcall = cuda_event_call;
-    state->cuda_device_type->tp_vectorcall = cuda_device_call;
+    if (state->event_type->tp_vectorcall == NULL) {
+        /* A slot for it exists only from Python 3.14 on. */
+        state->event_type->tp_vectorcall = event_call;
+        state->cuda_event_type->tp_vectorcall = cuda_event_call;
+        state->cuda_device_type->tp_vectorcall = cuda_device_call;
+    }
     return 0;
 }
 
@@ -165,6 +167,10 @@ make_constants(void)
         {&state->str_array_interface, "__cuda_array_interface__"},
         {&state->str_host_array_interface, "__array_interface__"},
     };
+    /* Objects of an earlier import use them. */
+    if (state->future_states != NULL) {
+        return 0;
+    }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         Py_XSETREF(*names[i].name, PyUnicode_InternFromString(names[i].text));
         if (*names[i].name == NULL) {
@@ -172,10 +178,12 @@ make_constants(void)
         }
     }
     Py_XSETREF(state->empty_tuple, PyTuple_New(0));
-    Py_XSETREF(state->future_states,
-               Py_BuildValue("(ssss)", "PENDING", "RUNNING",
-                             "CANCELLED_AND_NOTIFIED", "FINISHED"));
-    return state->empty_tuple != NULL && state->future_states != NULL ? 0 : -1;
+    if (state->empty_tuple != NULL) {
+        state->future_states =
+            Py_BuildValue("(ssss)", "PENDING", "RUNNING",
+                          "CANCELLED_AND_NOTIFIED", "FINISHED");
+    }
+    return state->future_states != NULL ? 0 : -1;
 }
 
 /* Add a function of the package's cuda module, under another name. */
@@ -240,10 +248,7 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    /* The fields of objects are guarded without the GIL, too, but no
-     * free-threaded interpreter has run the tests; importing the module
-     * enables the GIL in one. */
-    {Py_mod_gil, Py_MOD_GIL_USED},
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

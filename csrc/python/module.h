@@ -64,6 +64,14 @@ extern struct module_state {
 #define Py_END_CRITICAL_SECTION()         }
 #endif
 
+/* What the variables of a file belong to, as fields do to an object: its
+ * critical section guards them. */
+static inline PyObject *
+variables_owner(void)
+{
+    return (PyObject *)module_state.device_type;
+}
+
 /* A new reference to the object that a field of the owner has, which another
  * thread may replace meanwhile; NULL if it has none. */
 static inline PyObject *
@@ -197,11 +205,14 @@ extern PyMethodDef cuda_current_stream_function, cuda_default_stream_function;
 extern PyMethodDef get_stream_from_external_function;
 extern PyMethodDef cuda_stream_function;
 
-/* A type's specification, for PyType_FromModuleAndSpec. */
+/* A type's specification, for PyType_FromModuleAndSpec.  No type can be
+ * changed from Python, so that methods need not be looked up under a lock. */
 #define TYPE_SPEC(type_name, object, type_flags, type_slots)              \
     {                                                                     \
         .name = (type_name), .basicsize = sizeof(object),                 \
-        .flags = Py_TPFLAGS_DEFAULT | (type_flags), .slots = (type_slots) \
+        .flags =                                                          \
+            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | (type_flags), \
+        .slots = (type_slots),                                            \
     }
 
 /* The entry of a table of members that allows weak references. */

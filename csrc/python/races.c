@@ -31,10 +31,11 @@ actor_name(const struct ps_stream *stream)
 
 /* ---- Hooks ---- */
 
-/* The function of races.py that reports a race; the GIL guards it. */
+/* The function of races.py that reports a race; guarded as variables_owner()
+ * says. */
 static PyObject *report;
-/* How the files of this package begin. */
-static PyObject *package;
+/* How the files of this package begin; set once. */
+static PyObject *_Atomic package;
 
 struct description {
     struct ps_description base;
@@ -49,8 +50,9 @@ struct description {
 static bool
 is_of_package(PyCodeObject *code)
 {
-    return package != NULL && PyUnicode_Tailmatch(code->co_filename, package,
-                                                  0, PY_SSIZE_T_MAX, -1) == 1;
+    PyObject *prefix = package;
+    return prefix != NULL && PyUnicode_Tailmatch(code->co_filename, prefix, 0,
+                                                 PY_SSIZE_T_MAX, -1) == 1;
 }
 
 #if PY_VERSION_HEX < 0x030B0000
@@ -161,7 +163,7 @@ found(const struct ps_race *race)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
-    PyObject *function = Py_XNewRef(report);
+    PyObject *function = reference_get(variables_owner(), &report);
     PyObject *first = operation_of(&race->first);
     PyObject *second = operation_of(&race->second);
     PyObject *result = NULL;
@@ -201,72 +203,119 @@ struct call {
 
 enum { CALLS = 512 };
 
-/* The GIL guards them: the indices of tallies by (operation, file, line,
- * function), so that code which is made anew takes no more room. */
-static PyObject *places;
-static struct tally *tallies;
-static Py_ssize_t tally_room;
-static struct call calls[CALLS];
+/* What one run counts. */
+struct waits {
+    /* The indices of tallies by (operation, file, line, function), so that
+     * code which is made anew takes no more room. */
+    PyObject *places;
+    struct tally *tallies;
+    Py_ssize_t room;
+    struct call calls[CALLS];
+};
+
+/* NULL if nothing is counted; guarded as variables_owner() says. */
+static struct waits *counted_waits;
 static atomic_bool counting;
 
-static struct call *
-call_slot(PyCodeObject *code, int offset)
+static struct waits *
+waits_create(void)
 {
-    return &calls[((uintptr_t)code / 16 + (unsigned)offset) % CALLS];
+    struct waits *waits = PyMem_Calloc(1, sizeof(*waits));
+    if (waits == NULL) {
+        return (struct waits *)PyErr_NoMemory();
+    }
+    if ((waits->places = PyDict_New()) == NULL) {
+        PyMem_Free(waits);
+        return NULL;
+    }
+    return waits;
 }
 
 static void
-forget_waits(void)
+waits_destroy(struct waits *waits)
 {
-    for (int i = 0; i < CALLS; i++) {
-        Py_CLEAR(calls[i].code);
+    if (waits == NULL) {
+        return;
     }
-    Py_CLEAR(places);
-    free(tallies);
-    tallies = NULL;
-    tally_room = 0;
+    for (int i = 0; i < CALLS; i++) {
+        Py_XDECREF(waits->calls[i].code);
+    }
+    Py_DECREF(waits->places);
+    free(waits->tallies);
+    PyMem_Free(waits);
 }
 
-/* The index of the place's tally; -1 with an exception. */
-static Py_ssize_t
-tally_of(PyObject *place)
+/* Begin to count anew, or end with NULL. */
+static void
+replace_waits(struct waits *waits)
 {
-    PyObject *index = PyDict_GetItemWithError(places, place);
+    struct waits *replaced;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    replaced = counted_waits;
+    counted_waits = waits;
+    Py_END_CRITICAL_SECTION();
+    waits_destroy(replaced);
+}
+
+/* The index of the place's tally; -1 with an exception.  Runs no Python. */
+static Py_ssize_t
+tally_of(struct waits *waits, PyObject *place)
+{
+    PyObject *index = PyDict_GetItemWithError(waits->places, place);
     if (index != NULL || PyErr_Occurred()) {
         return index != NULL ? PyLong_AsSsize_t(index) : -1;
     }
-    Py_ssize_t made = PyDict_Size(places);
-    if (made == tally_room) {
+    Py_ssize_t made = PyDict_Size(waits->places);
+    if (made == waits->room) {
         Py_ssize_t room = made > 0 ? 2 * made : 64;
         struct tally *grown =
-            realloc(tallies, (size_t)room * sizeof(*tallies));
+            realloc(waits->tallies, (size_t)room * sizeof(*grown));
         if (grown == NULL) {
             PyErr_NoMemory();
             return -1;
         }
-        tallies = grown;
-        tally_room = room;
+        waits->tallies = grown;
+        waits->room = room;
     }
-    tallies[made] = (struct tally){0};
+    waits->tallies[made] = (struct tally){0};
     index = PyLong_FromSsize_t(made);
-    if (index == NULL || PyDict_SetItem(places, place, index) < 0) {
+    if (index == NULL || PyDict_SetItem(waits->places, place, index) < 0) {
         made = -1;
     }
     Py_XDECREF(index);
     return made;
 }
 
-/* The index of the tally of the line that the frame is at; -1 with an
- * exception. */
-static Py_ssize_t
-tally_at(const char *operation, PyFrameObject *frame, PyCodeObject *code)
+/* Count a wait of a call.  place: NULL to count only a call that is known, and
+ * return false for any other. */
+static bool
+count_at(const struct call *wait, bool useful, PyObject *place)
 {
-    PyObject *place =
-        Py_BuildValue("(sOiO)", operation, code->co_filename,
-                      PyFrame_GetLineNumber(frame), code->co_name);
-    Py_ssize_t index = place != NULL ? tally_of(place) : -1;
-    Py_XDECREF(place);
-    return index;
+    PyCodeObject *replaced = NULL;
+    bool known = false;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    struct waits *waits = counted_waits;
+    size_t slot = (uintptr_t)wait->code / 16 + (unsigned)wait->offset;
+    struct call *call = waits != NULL ? &waits->calls[slot % CALLS] : NULL;
+    known = call != NULL && call->code == wait->code &&
+            call->offset == wait->offset && call->operation == wait->operation;
+    if (call != NULL && !known && place != NULL) {
+        Py_ssize_t index = tally_of(waits, place);
+        if (index >= 0) {
+            replaced = call->code;
+            *call = *wait;
+            call->place = index;
+            Py_INCREF(call->code);
+            known = true;
+        }
+    }
+    if (known) {
+        waits->tallies[call->place].count++;
+        waits->tallies[call->place].useful |= useful;
+    }
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(replaced);
+    return known;
 }
 
 /* Count a wait of the frame's call; false if the frame is the package's. */
@@ -274,23 +323,17 @@ static bool
 count_call(const char *operation, bool useful, PyFrameObject *frame)
 {
     PyCodeObject *code = PyFrame_GetCode(frame);
-    int offset = PyFrame_GetLasti(frame);
-    struct call *call = call_slot(code, offset);
-    bool known = call->code == code && call->offset == offset &&
-                 call->operation == operation;
-    bool counted = known || !is_of_package(code);
-    if (counted && !known) {
-        Py_ssize_t place = tally_at(operation, frame, code);
-        if (place >= 0) {
-            Py_XSETREF(call->code, (PyCodeObject *)Py_NewRef(code));
-            *call = (struct call){code, offset, operation, place};
-            known = true;
+    struct call wait = {code, PyFrame_GetLasti(frame), operation, 0};
+    bool counted = count_at(&wait, useful, NULL);
+    if (!counted && !is_of_package(code)) {
+        PyObject *place =
+            Py_BuildValue("(sOiO)", operation, code->co_filename,
+                          PyFrame_GetLineNumber(frame), code->co_name);
+        if (place != NULL) {
+            count_at(&wait, useful, place);
         }
-    }
-    /* A collection may have ended the run meanwhile. */
-    if (known && call->place < tally_room) {
-        tallies[call->place].count++;
-        tallies[call->place].useful |= useful;
+        Py_XDECREF(place);
+        counted = true;
     }
     Py_DECREF(code);
     return counted;
@@ -305,7 +348,7 @@ note_wait(const char *operation, bool useful)
     }
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
-    PyFrameObject *frame = places != NULL ? PyEval_GetFrame() : NULL;
+    PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
     while (frame != NULL) {
         bool counted = count_call(operation, useful, frame);
@@ -434,11 +477,9 @@ viewed_buffer(PyObject *object)
         if (PyObject_TypeCheck(seen, module_state.buffer_type)) {
             return seen;
         }
-        if (PyMemoryView_Check(seen)) {
-            next = Py_XNewRef(PyMemoryView_GET_BUFFER(seen)->obj);
-        }
-        else if (PyObject_CheckBuffer(seen) && !PyBytes_Check(seen)) {
-            next = PyObject_GetAttrString(seen, "base");
+        if (PyObject_CheckBuffer(seen) && !PyBytes_Check(seen)) {
+            next = PyObject_GetAttrString(
+                seen, PyMemoryView_Check(seen) ? "obj" : "base");
             PyErr_Clear();
         }
         Py_SETREF(seen, next);
@@ -513,8 +554,8 @@ races_start(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OU:races_start", &function, &prefix)) {
         return NULL;
     }
-    Py_XSETREF(report, Py_NewRef(function));
-    Py_XSETREF(package, Py_NewRef(prefix));
+    reference_set(variables_owner(), &report, Py_NewRef(function));
+    set_once(&package, Py_NewRef(prefix));
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
         observe_backends();
@@ -537,35 +578,61 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
-    forget_waits();
-    atomic_store(&counting, false);
-    if (on == Py_True) {
-        if ((places = PyDict_New()) == NULL) {
-            return NULL;
-        }
-        atomic_store(&counting, true);
+    struct waits *waits = NULL;
+    if (on == Py_True && (waits = waits_create()) == NULL) {
+        return NULL;
     }
+    replace_waits(waits);
+    atomic_store(&counting, waits != NULL);
     trace_races(ps_races_are_on(), ps_races_are_on() && counting);
     Py_RETURN_NONE;
+}
+
+/* A new dict, empty if nothing is counted; NULL with an exception. */
+static PyObject *
+copy_places(void)
+{
+    PyObject *places;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    places = counted_waits != NULL ? Py_NewRef(counted_waits->places) : NULL;
+    Py_END_CRITICAL_SECTION();
+    PyObject *copy = places != NULL ? PyDict_Copy(places) : PyDict_New();
+    Py_XDECREF(places);
+    return copy;
+}
+
+static struct tally
+read_tally(Py_ssize_t index)
+{
+    struct tally tally = {.useful = true};
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (counted_waits != NULL && index < counted_waits->room) {
+        tally = counted_waits->tallies[index];
+    }
+    Py_END_CRITICAL_SECTION();
+    return tally;
 }
 
 static PyObject *
 races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    PyObject *list = PyList_New(0), *place, *index;
+    PyObject *list = PyList_New(0), *known = copy_places(), *place, *index;
     Py_ssize_t at = 0;
-    while (list != NULL && places != NULL &&
-           PyDict_Next(places, &at, &place, &index)) {
-        struct tally *tally = &tallies[PyLong_AsSsize_t(index)];
-        if (tally->useful) {
+    if (known == NULL) {
+        Py_CLEAR(list);
+    }
+    while (list != NULL && PyDict_Next(known, &at, &place, &index)) {
+        struct tally tally = read_tally(PyLong_AsSsize_t(index));
+        if (tally.useful) {
             continue;
         }
-        PyObject *pair = Py_BuildValue("(OL)", place, tally->count);
+        PyObject *pair = Py_BuildValue("(OL)", place, tally.count);
         if (pair == NULL || PyList_Append(list, pair) < 0) {
             Py_CLEAR(list);
         }
         Py_XDECREF(pair);
     }
+    Py_XDECREF(known);
     return list;
 }
 

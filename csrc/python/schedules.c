@@ -2,6 +2,8 @@
  * engines need of Python meanwhile. */
 #include "schedules.h"
 
+#include <pthread.h>
+
 #include "../core/thread.h"
 
 #include "errors.h"
@@ -10,7 +12,7 @@
 /* ---- Hooks ---- */
 
 /* The function of schedules.py that is called with the numbers of operations
- * that were queued; the GIL guards it. */
+ * that were queued; guarded as variables_owner() says. */
 static PyObject *queued_function;
 
 static bool
@@ -34,7 +36,7 @@ queued(uint64_t first, uint64_t last)
     }
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
-    PyObject *function = Py_XNewRef(queued_function);
+    PyObject *function = reference_get(variables_owner(), &queued_function);
     if (function != NULL) {
         PyObject *none =
             PyObject_CallFunction(function, "KK", (unsigned long long)first,
@@ -76,6 +78,19 @@ advance_schedule(bool (*is_done)(void *object), void *object,
 }
 
 /* ---- Functions ---- */
+
+/* Held while a thread begins or ends a schedule, which releases the GIL. */
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
+
+static int
+check_off(void)
+{
+    return ps_cpu_schedules.is_on()
+               ? refuse(PyExc_RuntimeError,
+                        "a schedule is explored already: the blocks of "
+                        "explore() and replay() cannot be nested")
+               : 0;
+}
 
 /* Have core call the engines by the tables that go with a schedule. */
 static void
@@ -142,10 +157,8 @@ begin(const struct ps_schedule *schedule, PyObject *function)
                       "programs on the CPU engine",
                       name);
     }
-    if (ps_cpu_schedules.is_on()) {
-        return refuse(PyExc_RuntimeError,
-                      "a schedule is explored already: the blocks of "
-                      "explore() and replay() cannot be nested");
+    if (check_off() < 0) {
+        return -1;
     }
     WITHOUT_GIL(status = ps_cpu_schedules.begin(schedule, pending));
     if (status == PS_ERROR_NOT_READY) {
@@ -158,7 +171,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
         PyErr_NoMemory();
         return -1;
     }
-    Py_XSETREF(queued_function, Py_NewRef(function));
+    reference_set(variables_owner(), &queued_function, Py_NewRef(function));
     switch_tables(true);
     atomic_store(&ps_memory_poison, PS_SCHEDULE_POISON);
     return 0;
@@ -183,9 +196,15 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
     schedule.queued = schedule.logged ? queued : NULL;
-    int result = parse_held(held, &schedule);
+    /* Checked first, because a thread that ends one may wait for this. */
+    int result = check_off();
     if (result == 0) {
+        result = parse_held(held, &schedule);
+    }
+    if (result == 0) {
+        WITHOUT_GIL(pthread_mutex_lock(&changing));
         result = begin(&schedule, function);
+        pthread_mutex_unlock(&changing);
     }
     PyMem_Free((void *)schedule.held);
     return none_unless_raised(result);
@@ -212,27 +231,40 @@ list_of(const struct ps_schedule_result *result)
     return list;
 }
 
-static PyObject *
-schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
+/* -1 with RuntimeError if the schedule goes on. */
+static int
+end(bool drop, struct ps_schedule_result *result)
 {
     enum { PATIENCE_S = 10 };
-    int drop;
-    struct ps_schedule_result result;
     ps_status status;
-    if (!PyArg_ParseTuple(args, "p:schedule_end", &drop)) {
-        return NULL;
-    }
     WITHOUT_GIL(status = ps_cpu_schedules.end(
-                    drop, PATIENCE_S * INT64_C(1000000000), &result));
+                    drop, PATIENCE_S * INT64_C(1000000000), result));
     if (status != PS_SUCCESS) {
-        return PyErr_Format(PyExc_RuntimeError,
-                            "the schedule cannot end: a callable still ran "
-                            "after %d s; have it return",
-                            PATIENCE_S);
+        return refuse(PyExc_RuntimeError,
+                      "the schedule cannot end: a callable still ran after "
+                      "%d s; have it return",
+                      PATIENCE_S);
     }
     switch_tables(false);
     atomic_store(&ps_memory_poison, -1);
-    Py_CLEAR(queued_function);
+    reference_set(variables_owner(), &queued_function, NULL);
+    return 0;
+}
+
+static PyObject *
+schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int drop;
+    struct ps_schedule_result result;
+    if (!PyArg_ParseTuple(args, "p:schedule_end", &drop)) {
+        return NULL;
+    }
+    WITHOUT_GIL(pthread_mutex_lock(&changing));
+    int ended = end(drop, &result);
+    pthread_mutex_unlock(&changing);
+    if (ended < 0) {
+        return NULL;
+    }
     PyObject *list = list_of(&result);
     free(result.log);
     return list == NULL

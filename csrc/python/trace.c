@@ -14,13 +14,6 @@ static atomic_int wanted[PS_TRACE_KINDS];
 /* The kinds that the race detector needs. */
 static atomic_uint for_races;
 
-/* What has the variables above, as an object has its fields. */
-static PyObject *
-owner(void)
-{
-    return (PyObject *)module_state.device_type;
-}
-
 /* Report an event that the callbacks could not be called for. */
 static void
 report_no_memory(PyObject *function)
@@ -64,7 +57,7 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject *function = reference_get(owner(), &dispatch);
+    PyObject *function = reference_get(variables_owner(), &dispatch);
     if (ps_thread_set_word(PS_THREAD_TRACING, &dispatch) == PS_SUCCESS) {
         call_dispatch(function, kind, device, first, second);
         ps_thread_set_word(PS_THREAD_TRACING, NULL);
@@ -80,7 +73,7 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
 static void
 set_kinds(unsigned kinds, int change)
 {
-    Py_BEGIN_CRITICAL_SECTION(owner());
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
     unsigned all = atomic_load(&for_races);
     for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
         atomic_fetch_add(&wanted[kind], kinds >> kind & 1 ? change : 0);
@@ -111,7 +104,7 @@ set_trace(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OIi:set_trace", &function, &kinds, &change)) {
         return NULL;
     }
-    reference_set(owner(), &dispatch, Py_NewRef(function));
+    reference_set(variables_owner(), &dispatch, Py_NewRef(function));
     set_kinds(kinds, change);
     Py_RETURN_NONE;
 }

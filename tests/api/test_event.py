@@ -4,7 +4,6 @@ import gc
 import threading
 import weakref
 from itertools import pairwise
-from unittest import mock
 
 import pytest
 
@@ -563,15 +562,3 @@ class TestConstructor:
         event = Named(blocking=True)
         assert type(event) is Named
         assert event.options == {"blocking": True}
-
-    def test_patched(self, make):
-        """Of __new__ Python itself does not find the way back."""
-        with (
-            mock.patch.object(
-                make, "__init__", side_effect=LookupError
-            ) as seen,
-            pytest.raises(LookupError),
-        ):
-            make(blocking=True)
-        assert seen.call_count == 1
-        assert type(make(blocking=True)) is make

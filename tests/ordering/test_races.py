@@ -2,6 +2,7 @@
 what is done about a race."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -328,6 +329,16 @@ def test_arguments_of_a_callable(two, found, numpy, make):
     two.a.wait_stream(two.b)
     two.a.submit(lambda *args, **kwargs: None, *args, **kwargs)
     two.a.submit(lambda *args: None, bytes(8), numpy.zeros(4), "x", None)
+    assert found == []
+
+
+def test_a_released_view_is_no_argument(two, found):
+    """Its Buffer may be gone."""
+    for _ in range(20):
+        view = pystreams.empty(1 << 16, device="cpu").memoryview(readonly=True)
+        view.release()
+        gc.collect()
+        two.a.submit(lambda view: None, view).result(LONG)
     assert found == []
 
 

@@ -204,9 +204,7 @@ COMMON = {
     "__hash__": lambda obj, w: hash(obj),
     "__eq__": lambda obj, w: obj == w.stream,
 }
-# copyreg keeps the last one there when an object is pickled.
 NOT_CALLED = {"__doc__", "__module__", "__new__", "__getattribute__"}
-NOT_CALLED |= {"__slotnames__"}
 # Those of a Buffer that access its bytes, which threads then do at once.
 ACCESSES = {"copy_", "copy_to", "fill_", "tobytes", "zero_"}
 COMPARISONS = {"__lt__", "__le__", "__ne__", "__gt__", "__ge__"}

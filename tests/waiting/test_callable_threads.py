@@ -3,6 +3,7 @@ look like Python's own threads, and run every callable even if memory is
 short.  Callables at the end of the program, in forked children and in other
 interpreters."""
 
+import sys
 import threading
 
 import pytest
@@ -488,29 +489,52 @@ print(pending.result(30))
 
 # ---- Other interpreters ----
 
-
-def test_other_interpreters_are_refused(run):
-    """With the reason, and nothing of it stays behind."""
-    code = """
+# pystreams is not imported before `stream` is made.
+REFUSED = """
 try:
     import _interpreters as interpreters
 except ImportError:
     import _xxsubinterpreters as interpreters
-try:
-    interpreter = interpreters.create(isolated=False)
-except TypeError:
-    interpreter = interpreters.create("legacy")
+def create(isolated):
+    try:
+        return interpreters.create(isolated=isolated)
+    except TypeError:
+        return interpreters.create("isolated" if isolated else "legacy")
 attempt = (
     "try:\\n"
     "    import pystreams\\n"
     "except ImportError as error:\\n"
     "    print(error, flush=True)\\n"
 )
+interpreter = create(isolated)
 for _ in range(2):
     interpreters.run_string(interpreter, attempt)
+import pystreams
+stream = pystreams.Stream("cpu")
+interpreters.run_string(interpreter, attempt)
 interpreters.destroy(interpreter)
 print(stream.submit(int).result(30))
 """
-    reason, again, result = run(code).splitlines()
-    assert reason == again and result == "0"
-    assert reason.startswith("pystreams can be imported in the main interp")
+
+
+def test_other_interpreters_are_refused(run_python):
+    """Before main has imported it, and after, with the reason; nothing of
+    the attempts stays behind."""
+    done = run_python("isolated = False" + REFUSED)
+    assert (done.returncode, done.stderr) == (0, "")
+    *reasons, result = done.stdout.splitlines()
+    assert result == "0"
+    assert len(reasons) == 3 and len(set(reasons)) == 1
+    assert reasons[0].startswith("pystreams can be imported in the main int")
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="needs interpreters with a GIL each"
+)
+def test_interpreters_with_a_gil_of_their_own_are_refused(run_python):
+    done = run_python("isolated = True" + REFUSED)
+    assert (done.returncode, done.stderr) == (0, "")
+    *reasons, result = done.stdout.splitlines()
+    assert result == "0"
+    assert len(reasons) == 3 and len(set(reasons)) == 1
+    assert "_C does not support loading in subinterpreters" in reasons[0]
