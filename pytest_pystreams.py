@@ -170,9 +170,17 @@ def _call(item: pytest.Function) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     replayed = pyfuncitem.config.getoption("pystreams_replay")
     options = _options_of(pyfuncitem)
-    if iscoroutinefunction(pyfuncitem.obj):
-        return None
     if replayed is None and options is None:
+        return None
+    if iscoroutinefunction(pyfuncitem.obj):
+        # A plugin runs it, in a way of its own.
+        text = (
+            f"{pyfuncitem.name} is a coroutine function, which pystreams "
+            "cannot call under schedules; call asyncio.run() in a plain test"
+        )
+        if pyfuncitem.get_closest_marker("schedules") is not None:
+            pytest.fail(text, pytrace=False)
+        pyfuncitem.warn(pytest.PytestWarning(text))
         return None
     from pystreams import schedules
 
