@@ -14,7 +14,7 @@ import pytest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
     from typing import Any
 
 
@@ -72,20 +72,79 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(plugin.Conformance(config))
 
 
+_WATCH = pytest.StashKey["Any"]()
+
+
+def _look_for_races(item: pytest.Item) -> None:
+    """Look for races until the test has ended."""
+    from pystreams import races
+
+    if _WATCH not in item.stash:
+        item.stash[_WATCH] = races._begin("raise", keeps=True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(
     item: pytest.Item,
 ) -> Generator[None, object, object]:
     """Look for races in the test and its fixtures."""
-    looked = item.config.getoption("pystreams_races") or (
+    if item.config.getoption("pystreams_races") or (
         item.get_closest_marker("races") is not None
-    )
-    if not looked:
+    ):
+        _look_for_races(item)
+    try:
         return (yield)
-    from pystreams import races
+    finally:
+        if _WATCH in item.stash:
+            from pystreams import races
 
-    with races.detect():
-        return (yield)
+            races._end(item.stash[_WATCH])
+            del item.stash[_WATCH]
+
+
+def _with_races(
+    item: pytest.Item, phase: str
+) -> Generator[None, object, object]:
+    """Have a phase of a test fail by the races that it caught, too."""
+    error: BaseException | None = None
+    try:
+        result = yield
+    except BaseException as raised:
+        error = raised
+    found = item.stash[_WATCH].take(error) if _WATCH in item.stash else []
+    if found and (error is None or isinstance(error, _UNFAILED)):
+        from pystreams.races import RaceError
+
+        found, error = found[1:], RaceError(found[0])
+    for race in found:
+        item.add_report_section(phase, "one more race", f"{race}\n")
+    if error is not None:
+        raise error
+    return result
+
+
+_UNFAILED = (pytest.skip.Exception, pytest.xfail.Exception)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(
+    item: pytest.Item,
+) -> Generator[None, object, object]:
+    return (yield from _with_races(item, "setup"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(
+    item: pytest.Item,
+) -> Generator[None, object, object]:
+    return (yield from _with_races(item, "call"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(
+    item: pytest.Item,
+) -> Generator[None, object, object]:
+    return (yield from _with_races(item, "teardown"))
 
 
 def _options_of(item: pytest.Function) -> dict[str, Any] | None:
@@ -111,9 +170,17 @@ def _call(item: pytest.Function) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     replayed = pyfuncitem.config.getoption("pystreams_replay")
     options = _options_of(pyfuncitem)
-    if iscoroutinefunction(pyfuncitem.obj):
-        return None
     if replayed is None and options is None:
+        return None
+    if iscoroutinefunction(pyfuncitem.obj):
+        # A plugin runs it, in a way of its own.
+        text = (
+            f"{pyfuncitem.name} is a coroutine function, which pystreams "
+            "cannot call under schedules; call asyncio.run() in a plain test"
+        )
+        if pyfuncitem.get_closest_marker("schedules") is not None:
+            pytest.fail(text, pytrace=False)
+        pyfuncitem.warn(pytest.PytestWarning(text))
         return None
     from pystreams import schedules
 
@@ -136,9 +203,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture
-def no_races() -> Iterator[None]:
+def no_races(request: pytest.FixtureRequest) -> None:
     """Look for races from here to the end of the test and its fixtures."""
-    from pystreams import races
-
-    with races.detect():
-        yield
+    _look_for_races(request.node)

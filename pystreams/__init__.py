@@ -65,10 +65,31 @@ __all__ = [
     "from_dlpack",
     "get_include",
     "pin",
+    "races",
     "register_backend",
+    "schedules",
     "trace",
     "wait",
 ]
+
+# Modules that are imported when they are first used.
+_LATER = ("races", "schedules")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import races, schedules
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 _EXIT_DEADLINE = 5.0
 

@@ -80,7 +80,7 @@ def look_for_races() -> None:
     from . import races
 
     try:
-        races._begin(action)
+        races._watch_program(action)
     except ValueError:
         raise ValueError(
             f"PYSTREAMS_RACES must be 'raise' or 'warn', got {action!r}"

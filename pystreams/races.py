@@ -20,18 +20,21 @@ other processes is not followed.
 
 from __future__ import annotations
 
+import atexit
 import linecache
 import logging
 import os
 import sys
 import textwrap
 import threading
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Any
 
 from . import _C
-from ._C import Stream
+from ._C import Event, Stream
+from ._expressions import expressions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,37 +147,116 @@ class RaceError(RuntimeError):
         self.race = race
 
 
+class _Watch:
+    """Something that looks for races, and what it does about one."""
+
+    def __init__(self, action: Action, keeps: bool) -> None:
+        self.action = action
+        #: Whether it reports races at its end that the program has caught.
+        self.keeps = keeps
+        # The pairs of places that were found.
+        self._known: set[tuple[object, ...]] = set()
+        # The first race of each pair that was raised.
+        self._kept: list[Race] = []
+
+    def is_new(self, race: Race) -> bool:
+        """Whether this is the first race of its two places."""
+        operations = (race.first, race.second)
+        key = tuple((o.name, o.filename, o.line, o.writes) for o in operations)
+        with _lock:
+            new = key not in self._known
+            self._known.add(key)
+            if new and self.keeps and self.action == "raise":
+                self._kept.append(race)
+        return new
+
+    def take(self, error: BaseException | None = None) -> list[Race]:
+        """Return the races that were raised since the last call, without
+        those that the error tells of."""
+        told = _told_by(error)
+        with _lock:
+            kept, self._kept = self._kept, []
+        return [race for race in kept if race not in told]
+
+    def forget(self) -> None:
+        """In a forked child: its parent's races are not its own."""
+        self._kept = []
+
+
+def _told_by(error: BaseException | None) -> list[Race]:
+    """Return the races of an error and of those that it came of."""
+    errors, told = [error], []
+    seen: set[int] = set()
+    while errors:
+        error = errors.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        if isinstance(error, RaceError):
+            told.append(error.race)
+        errors += [error.__cause__, error.__context__]
+        errors += getattr(error, "exceptions", ())
+    return told
+
+
 # Guards what follows.
 _lock = threading.RLock()
-_actions: list[Action] = []
-_reported: set[tuple[object, ...]] = set()
+_watches: list[_Watch] = []
 # A race that was raised, and the frames of the thread then.
 _raised: tuple[RaceError, int, list[Any]] | None = None
 # How many redundant() blocks there are.
 _counting = 0
 
 
-def _expression_of(stream: tuple[str, int, int], place: Operation) -> str:
-    """Return what the program calls a stream where the operation is queued, if
-    that can be seen from its innermost function."""
-    kind, index, handle = stream
+def _variables(place: Operation) -> list[dict[str, object]]:
+    """Return the variables of the program's innermost function and of its
+    module, if the operation is made there."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    variables: dict[str, object] = {}
-    if frame is not None and frame.f_code.co_filename == place.filename:
-        variables = dict(frame.f_globals)
-        if frame.f_code.co_name == place.function and not place.in_callable:
-            variables |= frame.f_locals
-    for name, value in variables.items():
-        if (
-            isinstance(value, Stream)
-            and name.isidentifier()
-            and value.device.type == kind
-            and value.device.index == index
-            and value.native_handle == handle
-        ):
-            return name
+    if frame is None or frame.f_code.co_filename != place.filename:
+        return []
+    if frame.f_code.co_name != place.function or place.in_callable:
+        return [frame.f_globals]
+    return [frame.f_locals, frame.f_globals]
+
+
+def _missing(
+    one: Operation, two: Operation, point: tuple[int, int] | None
+) -> str:
+    """Return the wait that is missing, in the program's own names if they can
+    be seen where the second operation is queued.
+
+    point is the first operation's in its stream; None if the second was queued
+    already, so that the events may have been recorded since.
+    """
+    assert one.stream is not None
+    names: dict[tuple[str, int, int], str] = {}
+    event = None
+    wanted = {one.stream, two.stream} - {None}
+    for variables in _variables(two):
+        for text, found in expressions(variables, (Stream, Event)):
+            if isinstance(found, Stream):
+                device = found.device
+                key = (device.type, device.index or 0, found.native_handle)
+                names.setdefault(key, text)
+            elif point and event is None and _C.races_orders(found, *point):
+                event = text
+            if names.keys() >= wanted and (event or not point):
+                break
+    waited, waiting = (
+        stream and (names.get(stream) or _handle(stream))
+        for stream in (one.stream, two.stream)
+    )
+    if waiting is None:
+        return f"{event or waited}.synchronize()"
+    if event is not None:
+        return f"{waiting}.wait_event({event})"
+    return f"{waiting}.wait_stream({waited})"
+
+
+def _handle(stream: tuple[str, int, int]) -> str:
+    kind, index, handle = stream
     return f'pystreams.ExternalStream({handle:#x}, "{kind}:{index}")'
 
 
@@ -203,26 +285,27 @@ def _operation(
 
 
 def _report(
-    first: Any, second: Any, address: int, nbytes: int, freed: int
+    first: Any,
+    second: Any,
+    address: int,
+    nbytes: int,
+    freed: int,
+    point: tuple[int, int] | None,
 ) -> None:
     one, two = _operation(*first), _operation(*second)
-    assert one.stream is not None
-    before = _expression_of(one.stream, two)
-    if two.stream is None:
-        missing = f"{before}.synchronize()"
-    else:
-        missing = f"{_expression_of(two.stream, two)}.wait_stream({before})"
+    missing = _missing(one, two, point)
     race = Race(one, two, address, nbytes, missing, bool(freed))
-    key = tuple((o.name, o.filename, o.line, o.writes) for o in (one, two))
     with _lock:
-        action = _actions[-1] if _actions else None
-        known = key in _reported
-        _reported.add(key)
-    if action == "raise":
-        raise _noted(RaceError(race))
-    if callable(action):
-        action(race)
-    elif action == "warn" and not known:
+        watch = _watches[-1] if _watches else None
+    if watch is None:
+        return
+    new = watch.is_new(race)
+    if watch.action == "raise":
+        error = RaceError(race)
+        raise error if watch.keeps else _noted(error)
+    if callable(watch.action):
+        watch.action(race)
+    elif new:
         _log.warning("%s", race)
 
 
@@ -264,29 +347,55 @@ def _deliver(cause: BaseException | None) -> None:
         raise error from cause
 
 
-def _begin(action: Action) -> None:
-    if not callable(action) and action not in ("raise", "warn"):
+def _begin(action: Action, *, keeps: bool = False) -> _Watch:
+    if iscoroutinefunction(action) or (
+        not callable(action) and action not in ("raise", "warn")
+    ):
         raise ValueError(
             "detect() expects 'raise', 'warn' or a callable for action, but "
             f"got {action!r}"
+            + (", whose coroutine nothing awaits" if callable(action) else "")
         )
+    watch = _Watch(action, keeps)
     with _lock:
-        _actions.append(action)
-        if len(_actions) == 1:
-            _reported.clear()
+        _watches.append(watch)
+        if len(_watches) == 1:
             _C.races_start(_report, _PACKAGE)
+    return watch
 
 
-def _end(action: Action) -> None:
+def _end(watch: _Watch) -> None:
     with _lock:
         # Blocks of several threads may end in any order.
-        del _actions[max(i for i, a in enumerate(_actions) if a is action)]
-        if not _actions:
+        _watches.remove(watch)
+        if not _watches:
             _C.races_stop()
 
 
-@contextmanager
-def detect(action: Action = "raise") -> Iterator[None]:
+def _watch_program(action: Action) -> None:
+    """Look for races until the program ends, and report then those that it
+    has caught; its exit status says so."""
+    watch = _begin(action, keeps=True)
+    atexit.register(_report_caught, watch)
+    os.register_at_fork(after_in_child=watch.forget)
+
+
+def _report_caught(watch: _Watch) -> None:
+    races = watch.take(getattr(sys, "last_value", None))
+    if not races:
+        return
+    _C.set_exit_status(1)
+    if sys.stderr is not None:
+        count = "a race" if len(races) == 1 else f"{len(races)} races"
+        print(
+            f"pystreams.races: {count} did not end the program:",
+            *races,
+            sep="\n\n",
+            file=sys.stderr,
+        )
+
+
+class detect(ContextDecorator):
     """detect(action="raise")
 
     Look for races in the whole process until the block ends.
@@ -300,17 +409,33 @@ def detect(action: Action = "raise") -> Iterator[None]:
     nested blocks the one that began last decides.  What was queued before the
     outermost block began does not take part.
 
-    Raises ValueError for another action.
+    A decorated function is called in the block.
+
+    Raises ValueError for another action, and TypeError if a coroutine function
+    is decorated.
     """
-    _begin(action)
-    try:
-        yield
-    except BaseException as error:
-        _end(action)
+
+    def __init__(self, action: Action = "raise") -> None:
+        self._action = action
+        self._watches: list[_Watch] = []
+
+    def __call__(self, func: Any) -> Any:
+        if iscoroutinefunction(func):
+            raise TypeError(
+                "detect() cannot decorate a coroutine function, whose work "
+                "comes after the call; write `with races.detect():` in "
+                f"{func.__qualname__}()"
+            )
+        return super().__call__(func)
+
+    def __enter__(self) -> None:
+        self._watches.append(_begin(self._action))
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, *trace: object
+    ) -> None:
+        _end(self._watches.pop())
         _deliver(error)
-        raise
-    _end(action)
-    _deliver(None)
 
 
 @dataclass(frozen=True)
@@ -347,26 +472,32 @@ def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
 
     Raises what detect() raises.
     """
+    with detect(action), _counted_waits() as found:
+        yield found
+
+
+@contextmanager
+def _counted_waits() -> Iterator[list[Redundant]]:
+    """What redundant() does while races are looked for."""
     global _counting
     found: list[Redundant] = []
-    with detect(action):
+    with _lock:
+        if _counting == 0:
+            _C.races_count_waits(True)
+        _counting += 1
+    try:
+        yield found
+    finally:
         with _lock:
+            found += [
+                Redundant(name, count, filename, line, function)
+                for (name, filename, line, function), count in (
+                    _C.races_redundant()
+                )
+            ]
+            _counting -= 1
             if _counting == 0:
-                _C.races_count_waits(True)
-            _counting += 1
-        try:
-            yield found
-        finally:
-            with _lock:
-                found += [
-                    Redundant(name, count, filename, line, function)
-                    for (name, filename, line, function), count in (
-                        _C.races_redundant()
-                    )
-                ]
-                _counting -= 1
-                if _counting == 0:
-                    _C.races_count_waits(False)
+                _C.races_count_waits(False)
 
 
 def declare(
@@ -389,5 +520,5 @@ def declare(
 
     Raises what detect() says, and TypeError for another kind of memory.
     """
-    if _actions:
+    if _watches:
         _C.races_declare(stream, name, reads, writes)

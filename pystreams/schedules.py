@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from traceback import clear_frames
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from . import _C
@@ -151,7 +152,7 @@ class _Run:
         self.places = _Places()
         self._note = self.places.note if logged else None
         self.operations: list[_Operation] = []
-        self.steps = self.order = 0
+        self.count = self.steps = self.order = 0
         self._failed = self._paused = False
 
     def begin(self) -> None:
@@ -181,7 +182,7 @@ class _Run:
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
         drop = self._failed or kind is not None
-        _, self.steps, self.order, log = _C.schedule_end(drop)
+        self.count, self.steps, self.order, log = _C.schedule_end(drop)
         self._resume()
         self.operations = [_Operation(*entry) for entry in log]
 
@@ -192,16 +193,40 @@ class _Run:
 
         Unless they are kept, its variables go before the schedule ends.
         """
-        failure = None
+        failure = result = None
         with self:
             try:
-                fn()
+                result = fn()
             except Exception as error:
                 failure, self._failed = error, True
                 self.places.complete = True
                 if not keep:
                     clear_frames(error.__traceback__)
+            _refuse_unstarted(result)
         return failure
+
+    def refuse_stale(self) -> None:
+        """Raise ValueError if operations are to be late that did not come."""
+        last = max(self._schedule.held, default=0)
+        if last > self.count:
+            raise ValueError(
+                f"replay() expects the name of a schedule of fn for name, but "
+                f"{self.name!r} holds back operation {last}, and fn queued "
+                f"{self.count}; explore it again if it has changed"
+            )
+
+
+def _refuse_unstarted(result: object) -> None:
+    """Raise TypeError for what a coroutine function or a generator function
+    returns: its work has not begun."""
+    if isinstance(result, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+        if isinstance(result, CoroutineType):
+            result.close()
+        raise TypeError(
+            "explore() and replay() expect a function that does its work when "
+            f"it is called for fn, but it returned a {type(result).__name__}; "
+            "of a coroutine function f, give lambda: asyncio.run(f())"
+        )
 
 
 # The schedule of the whole program, or None.
@@ -377,7 +402,8 @@ def explore(
     what was late.  seed is the first schedule's; None takes 0.  Otherwise
     returns how many schedules ran and how many differed.
 
-    Raises ValueError for other arguments, and RuntimeError as run() does.
+    Raises ValueError for other arguments, TypeError if fn is a coroutine
+    function, and RuntimeError as run() does.
     """
     _check(strategy, runs, depth)
     done: list[_Run] = []
@@ -402,12 +428,20 @@ def replay(fn: Callable[[], _T], name: str) -> _T:
     Call fn under the schedule with this name, and return its result.
 
     An Exception of fn's is raised with a note: the operations in order, and
-    what was late.  Raises ValueError for another name, and RuntimeError as
-    run() does.
+    what was late.  Raises ValueError for another name, or if fn queues fewer
+    operations than the schedule names, TypeError if fn is a coroutine
+    function, and RuntimeError as run() does.
     """
-    logged, results = _Run(name, logged=True), []
-    error = logged.failure_of(lambda: results.append(fn()))
+    logged = _Run(name, logged=True)
+    results: list[_T] = []
+
+    def kept() -> _T:
+        results.append(fn())
+        return results[0]
+
+    error = logged.failure_of(kept)
     if error is not None:
         _add_note(error, _describe(logged))
         raise error
+    logged.refuse_stale()
     return results[0]

@@ -1018,6 +1018,8 @@ look(const struct actual *actual, struct ps_race *race,
         ours->stream = &names[1];
     }
     race->freed = entry->freed;
+    race->actor = entry->actor;
+    race->number = earlier ? entry->number : 0;
     *found = entry->description;
     atomic_fetch_add(&entry->description->refs, 1);
     return true;
@@ -1320,6 +1322,20 @@ ps_races_device_moment(int runtime, int device)
         unlock();
     }
     return moment;
+}
+
+bool
+ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number)
+{
+    bool result = false;
+    if (enter()) {
+        result = is_current(moment) && !moment->unknown &&
+                 (moment->actor == actor
+                      ? moment->number
+                      : clock_at(moment->clock, actor)) >= number;
+        unlock();
+    }
+    return result;
 }
 
 /* Let the handle mean the moment that the stream has reached. */

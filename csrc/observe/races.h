@@ -53,6 +53,10 @@ struct ps_race {
     uintptr_t begin; /* of the bytes that both access */
     size_t nbytes;
     bool freed; /* the memory, before the first was over */
+    /* The first, for ps_moment_is_after; a number of 0 if the second was
+     * queued already, and so events may have been recorded since. */
+    int actor;
+    uint64_t number;
 };
 
 /* Called with no lock of the detector's held. */
@@ -110,6 +114,11 @@ void ps_races_reached(const struct ps_moment *moment);
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
+
+/* Whether the moment, which may be NULL, is known to come after the actor's
+ * operation with the number. */
+bool
+ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number);
 
 /* Before a callable is queued on the stream: the moment at which it will run.
  * The other one when it has ended, or was not queued after all. */

@@ -671,6 +671,25 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
+/* Make an object of a view of the Buffer; it only reads if `reading`. */
+static PyObject *
+view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
+{
+    if (reading && ps_thread_set_word(PS_THREAD_READING, op) != PS_SUCCESS) {
+        return PyErr_NoMemory();
+    }
+    PyObject *view = make(op);
+    ps_thread_set_word(PS_THREAD_READING, NULL);
+    return view;
+}
+
+/* bytes() asks for the same view as memoryview(), which may write. */
+static PyObject *
+Buffer_bytes(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    return view_as(op, true, PyBytes_FromObject);
+}
+
 static PyObject *
 Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
@@ -685,11 +704,7 @@ Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (only < 0) {
         return NULL;
     }
-    if (only && ps_thread_set_word(PS_THREAD_READING, op) != PS_SUCCESS) {
-        return PyErr_NoMemory();
-    }
-    PyObject *view = PyMemoryView_FromObject(op);
-    ps_thread_set_word(PS_THREAD_READING, NULL);
+    PyObject *view = view_as(op, only, PyMemoryView_FromObject);
     if (view != NULL && only) {
         Py_SETREF(view, PyObject_CallMethod(view, "toreadonly", NULL));
     }
@@ -941,6 +956,8 @@ static PyMethodDef buffer_methods[] = {
            "Return the bytes, after the work queued on the current stream of "
            "the Buffer's device.\n\n"
            "Blocks with the GIL released."),
+    METHOD("__bytes__", Buffer_bytes, METH_NOARGS, ", /",
+           "Return a copy of host memory, without waiting for work."),
     METHOD("memoryview", Buffer_memoryview, METH_FASTCALL | METH_KEYWORDS,
            ", /, *, readonly=False",
            "Return a memoryview of host memory, writable unless readonly, "

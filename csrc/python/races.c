@@ -16,6 +16,7 @@
 #include "captured.h"
 #include "dlpack.h"
 #include "errors.h"
+#include "event.h"
 #include "future.h"
 #include "stream.h"
 #include "submit.h"
@@ -166,12 +167,17 @@ found(const struct ps_race *race)
     PyObject *function = reference_get(variables_owner(), &report);
     PyObject *first = operation_of(&race->first);
     PyObject *second = operation_of(&race->second);
+    PyObject *point = race->number != 0
+                          ? Py_BuildValue("(iK)", race->actor,
+                                          (unsigned long long)race->number)
+                          : Py_NewRef(Py_None);
     PyObject *result = NULL;
-    if (first != NULL && second != NULL && function != NULL) {
+    if (first != NULL && second != NULL && point != NULL && function != NULL) {
         result = PyObject_CallFunction(
-            function, "OOKKi", first, second, (unsigned long long)race->begin,
-            (unsigned long long)race->nbytes, (int)race->freed);
+            function, "OOKKiO", first, second, (unsigned long long)race->begin,
+            (unsigned long long)race->nbytes, (int)race->freed, point);
     }
+    Py_XDECREF(point);
     Py_XDECREF(first);
     Py_XDECREF(second);
     Py_XDECREF(function);
@@ -510,23 +516,69 @@ viewed_bytes(PyObject *object, struct ps_access *access)
     return access->nbytes > 0;
 }
 
+struct access_list {
+    struct ps_access *accesses;
+    int count, room;
+};
+
+/* Add the bytes of Buffers and of views of them, those in lists, tuples and
+ * dicts, too; -1 with MemoryError. */
+static int
+add_viewed(struct access_list *list, PyObject *object, int depth)
+{
+    enum { DEEPEST = 8 };
+    PyObject *items = NULL;
+    if (PyList_Check(object) || PyTuple_Check(object)) {
+        /* To look at an item may run code that changes the list. */
+        items = PySequence_Tuple(object);
+    }
+    else if (PyDict_Check(object)) {
+        items = PyDict_Values(object);
+        Py_XSETREF(items, items != NULL ? PyList_AsTuple(items) : NULL);
+    }
+    else {
+        struct ps_access access = {0};
+        if (!viewed_bytes(object, &access)) {
+            return 0;
+        }
+        if (list->count == list->room) {
+            int room = list->room != 0 ? 2 * list->room : 8;
+            struct ps_access *grown =
+                PyMem_Realloc(list->accesses, (size_t)room * sizeof(*grown));
+            if (grown == NULL) {
+                PyErr_NoMemory();
+                return -1;
+            }
+            list->accesses = grown;
+            list->room = room;
+        }
+        list->accesses[list->count++] = access;
+        return 0;
+    }
+    int result = items != NULL ? 0 : -1;
+    for (Py_ssize_t i = 0;
+         result == 0 && depth < DEEPEST && i < PyTuple_GET_SIZE(items); i++) {
+        result = add_viewed(list, PyTuple_GET_ITEM(items, i), depth + 1);
+    }
+    Py_XDECREF(items);
+    return result;
+}
+
 int
 expect_callable(struct ps_stream *stream, PyObject *const *args,
                 Py_ssize_t count, PyObject *future)
 {
     struct ps_actor_name name = actor_name(stream);
-    struct ps_access *accesses =
-        PyMem_Calloc((size_t)count + 1, sizeof(*accesses));
-    int used = 0;
-    if (accesses == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    struct access_list list = {NULL};
     for (Py_ssize_t i = 0; i < count; i++) {
-        used += viewed_bytes(args[i], &accesses[used]);
+        if (add_viewed(&list, args[i], 0) < 0) {
+            PyMem_Free(list.accesses);
+            return -1;
+        }
     }
-    ps_status status = ps_races_operation(&name, "submit", accesses, used);
-    PyMem_Free(accesses);
+    ps_status status =
+        ps_races_operation(&name, "submit", list.accesses, list.count);
+    PyMem_Free(list.accesses);
     if (status == PS_SUCCESS) {
         future_set_moment(future, ps_races_callable(&name));
     }
@@ -634,6 +686,51 @@ races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     }
     Py_XDECREF(known);
     return list;
+}
+
+static PyObject *
+races_orders(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *argument;
+    int actor;
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "O!iK:races_orders", module_state.event_type,
+                          &argument, &actor, &number)) {
+        return NULL;
+    }
+    struct ps_event *event = ((EventObject *)argument)->event;
+    struct ps_moment *moment =
+        ps_races_recorded(event->runtime->index, atomic_load(&event->handle));
+    bool orders = ps_moment_is_after(moment, actor, number);
+    ps_moment_unref(moment);
+    return PyBool_FromLong(orders);
+}
+
+/* What a program ends with that went on after a race. */
+static int exit_status;
+
+static void
+end_program(void)
+{
+    if (exit_status != 0) {
+        exit(exit_status);
+    }
+}
+
+static PyObject *
+set_exit_status(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    long status = PyLong_AsLong(argument);
+    if (status == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    static bool registered;
+    if (!registered && Py_AtExit(end_program) < 0) {
+        return PyErr_NoMemory();
+    }
+    registered = true;
+    exit_status = (int)status;
+    Py_RETURN_NONE;
 }
 
 /* The bytes of what declare() was given. */
@@ -750,9 +847,9 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
 PyMethodDef races_functions[] = {
     FUNCTION("races_start", races_start, METH_VARARGS, "report, package, /",
              "Look for races, and call report(first, second, address, nbytes, "
-             "freed) "
-             "for each; files whose names\nbegin with package are no "
-             "program's."),
+             "freed, point) for each;\nfiles whose names begin with package "
+             "are no program's.  point is what races_orders()\ntakes, or "
+             "None."),
     FUNCTION("races_stop", races_stop, METH_NOARGS, "/",
              "Look for races no more."),
     FUNCTION("races_count_waits", races_count_waits, METH_O, "on, /",
@@ -761,6 +858,13 @@ PyMethodDef races_functions[] = {
     FUNCTION("races_redundant", races_redundant, METH_NOARGS, "/",
              "Return ((operation, file, line, function), count) for each "
              "place whose waits all ordered\nnothing new."),
+    FUNCTION("races_orders", races_orders, METH_VARARGS,
+             "event, actor, number, /",
+             "Return whether the event's latest record is known to come after "
+             "the first operation of a race."),
+    FUNCTION("set_exit_status", set_exit_status, METH_O, "status, /",
+             "Have the process end with this status when the interpreter has "
+             "ended."),
     FUNCTION("races_declare", races_declare, METH_VARARGS,
              "stream, operation, reads, writes, /",
              "Take note of accesses by work that was queued on the stream, or "

@@ -52,8 +52,8 @@ int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
 void block_ends(struct ps_block *block);
 
 /* A callable is to be queued on the stream, with these arguments: it reads
- * Buffers and views of them, and the moment of its run goes to the Future; -1
- * with an exception. */
+ * Buffers and views of them, those in containers, too, and the moment of its
+ * run goes to the Future; -1 with an exception. */
 int expect_callable(struct ps_stream *stream, PyObject *const *args,
                     Py_ssize_t count, PyObject *future);
 

@@ -167,12 +167,11 @@ def run_program(options: argparse.Namespace) -> int:
     action = "warn" if options.warn else "raise"
     # The detector stays on for threads that outlive the main module, and the
     # list comes even if that ends with an exception.
+    races._watch_program(action)
     if options.redundant:
-        waits = races.redundant(action)
+        waits = races._counted_waits()
         found = waits.__enter__()
         atexit.register(show_redundant, waits, found)
-    else:
-        races._begin(action)
     runpy.run_path(options.script, run_name="__main__")
     return 0
 

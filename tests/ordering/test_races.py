@@ -689,3 +689,159 @@ def test_under_pytest(run_python, tmp_path, option, failed):
     for name in failed:
         assert f"test_{name} - pystreams.races.RaceError" in done.stdout
     assert f"{4 if option else 3} failed" in done.stdout
+
+
+# ---- What the program calls its streams and events ----
+
+
+class Holder:
+    """Streams and events in attributes, lists and dicts."""
+
+    __slots__ = ("__dict__", "slot")
+
+    def __init__(self, a, b, event):
+        self.slot, self.by_name = a, {"work": [None, b], 3: None}
+        self.events = (event,)
+
+    @property
+    def early(self):
+        raise AssertionError("the program's own code runs")
+
+
+def in_attributes(two, event, order):
+    self = Holder(two.a, two.b, event)
+    del two, event
+    memory = yield
+    memory.fill_(1, stream=self.slot)
+    order(self.events[0], self.slot)
+    yield
+    memory.fill_(2, stream=self.by_name["work"][1])
+
+
+def in_variables(two, event, order):
+    copy, work = two.a, two.b
+    del two
+    memory = yield
+    memory.fill_(1, stream=copy)
+    order(event, copy)
+    yield
+    memory.fill_(2, stream=work)
+
+
+NAMES = {
+    in_attributes: (
+        "self.by_name['work'][1]",
+        "self.slot",
+        "self.events[0]",
+    ),
+    in_variables: ("work", "copy", "event"),
+}
+RECORDS = {
+    "no-record": lambda event, stream: None,
+    "record": lambda event, stream: event.record(stream),
+}
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("function", NAMES, ids=lambda f: f.__name__)
+def test_the_programs_own_names(two, found, function, record):
+    """An event that was recorded since the first access, or the stream."""
+    event = two.backend.event()
+    event.record(two.a)
+    steps = function(two, event, RECORDS[record])
+    next(steps)
+    steps.send(two.x)
+    assert list(steps) == []
+    second, first, recorded = NAMES[function]
+    (race,) = found
+    assert race.missing == (
+        f"{second}.wait_event({recorded})"
+        if record == "record"
+        else f"{second}.wait_stream({first})"
+    )
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_event_that_the_host_has_to_wait_for(two, found, recorded):
+    copy, copied = two.a, two.backend.event()
+    host = two.host
+    two.host.fill_(1, stream=copy)
+    if recorded:
+        copied.record(copy)
+    host.memoryview(readonly=True)
+    (race,) = found
+    del two
+    assert race.missing == f"{'copied' if recorded else 'copy'}.synchronize()"
+    exec(race.missing)
+    host.memoryview(readonly=True)
+    assert len(found) == 1
+
+
+def test_an_event_that_comes_after_by_another_stream(two, found):
+    """It is waited for in place of the stream of the first access."""
+    a, b, third = two.a, two.b, two.backend.stream()
+    memory = two.x
+    del two
+    memory.fill_(1, stream=a)
+    third.wait_stream(a)
+    events = [third.record_event()]
+    memory.fill_(2, stream=b)
+    assert [race.missing for race in found] == ["b.wait_event(events[0])"]
+    assert events
+
+
+def test_a_default_stream_without_a_name(two, found):
+    device, b, memory = two.x.device, two.b, two.x
+    del two
+    memory.fill_(1, stream=pystreams.ExternalStream(0, device))
+    memory.fill_(2, stream=b)
+    (race,) = found
+    default = f'pystreams.ExternalStream(0x0, "{device}")'
+    assert race.missing == f"b.wait_stream({default})"
+    exec(race.missing)
+    memory.fill_(2, stream=b)
+    assert len(found) == 1
+
+
+# ---- Reads, and Buffers in containers ----
+
+
+READS = {
+    "bytes": bytes,
+    "readonly": lambda host: host.memoryview(readonly=True),
+    "tobytes": lambda host: host.tobytes(),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_reads(two, found, read):
+    two.y.copy_(two.host, True, two.a)
+    two.host.memoryview(readonly=True)
+    assert len(read(two.host)) == SIZE
+    assert found == []
+    two.host.memoryview()
+    assert [race.second.writes for race in found] == [True]
+
+
+CONTAINERS = {
+    "list": lambda host: ([1, host],),
+    "tuple": lambda host: ((host.memoryview(readonly=True),),),
+    "dict": lambda host: ({"x": {"y": [host]}},),
+}
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_buffers_in_containers(two, found, make):
+    """A callable reads what its arguments hold."""
+    arguments = make(two.host)
+    two.host.fill_(1, stream=two.b)
+    two.a.submit(lambda *args: None, *arguments)
+    assert [race.nbytes for race in found] == [SIZE]
+    assert found[0].second.name == "submit"
+
+
+def test_a_list_that_holds_itself(two, found):
+    items = [two.host]
+    items.append(items)
+    two.a.submit(len, items).result(LONG)
+    assert found == []

@@ -129,6 +129,30 @@ def test_traced_meanwhile(two):
     assert "stream_creation" in kinds
 
 
+async def coroutine_function(race=None):
+    pass
+
+
+def test_coroutine_functions():
+    """Nothing would await them."""
+    with pytest.raises(ValueError, match="nothing awaits"):
+        races.detect(coroutine_function).__enter__()
+    with pytest.raises(TypeError, match="cannot decorate a coroutine"):
+        races.detect()(coroutine_function)
+
+
+def test_a_decorated_function(two):
+    @races.detect()
+    def function():
+        two.race()
+
+    for _ in range(2):
+        with pytest.raises(races.RaceError):
+            function()
+        two.backend.synchronize()
+    two.race()
+
+
 # ---- Errors that do not come far ----
 
 

@@ -102,6 +102,7 @@ BUFFER = {
     "__dlpack_device__": lambda b, w: b.__dlpack_device__(),
     "__buffer__ __release_buffer__": lambda b, w: memoryview(b).release(),
     "__getitem__": lambda b, w: b[3:9].data_ptr(),
+    "__bytes__": lambda b, w: bytes(b),
     "__len__": lambda b, w: len(b),
     "copy_": lambda b, w: b.copy_(w.buffer),
     "copy_to": lambda b, w: b.copy_to(w.buffer),

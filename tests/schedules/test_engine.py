@@ -3,6 +3,7 @@ and each way to wait."""
 
 import asyncio
 import concurrent.futures
+import contextlib
 import ctypes
 import gc
 import threading
@@ -142,6 +143,66 @@ def test_a_failure_of_work_is_reported(faulty, name):
         _C.fail(stream, 700)
         with pytest.raises(pystreams.AcceleratorError):
             stream.synchronize()
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["gone", "kept"])
+def test_failures_of_earlier_work(faulty, kept):
+    """A schedule's work sees nothing of them; the program does, later."""
+    stream = faulty.stream()
+    _C.fail(stream, 700)
+    with contextlib.suppress(pystreams.AcceleratorError):
+        while not stream.query():
+            pass
+    if not kept:
+        del stream
+    for name in ("late", "early"):
+        with schedules.run(name):
+            faulty.default_stream().record_event()
+            faulty.synchronize()
+    with pytest.raises(pystreams.AcceleratorError):
+        faulty.synchronize()
+
+
+DEFAULT = """
+import pystreams
+from pystreams import _C, schedules
+stream = pystreams.accelerator.default_stream()
+_C.fail(stream, 700)
+
+def check():
+    try:
+        stream.synchronize()
+    except pystreams.AcceleratorError:
+        return "failed"
+    return "works"
+
+print(check(), schedules.replay(check, "late"), check())
+"""
+
+
+def test_a_failure_of_the_default_stream(run_python):
+    done = run_python(DEFAULT, env={"PYSTREAMS_ACCELERATOR": "cpu"})
+    assert (done.stderr, done.stdout) == ("", "failed works failed\n")
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["stream", "default"])
+def test_failures_of_other_runs(faulty, default):
+    """Each run is the first of its kind."""
+    runs = []
+
+    def fn():
+        faulty.synchronize()
+        stream = faulty.default_stream() if default else faulty.stream()
+        stream.record_event()
+        _C.fail(stream, 700)
+        runs.append(1)
+        raise ZeroDivisionError
+
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            schedules.replay(fn, "late")
+    assert len(runs) == 3
+    faulty.synchronize()
 
 
 def test_memory_is_poisoned(engine):

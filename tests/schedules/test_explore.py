@@ -292,3 +292,41 @@ def test_a_busy_device_is_named(engine):
         gate.open()
     engine.synchronize()
     assert not _C.schedule_is_on()
+
+
+async def coroutine_function():
+    pass
+
+
+def generator_function():
+    yield
+
+
+async def async_generator_function():
+    yield
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [coroutine_function, generator_function, async_generator_function],
+    ids=lambda fn: fn.__name__,
+)
+def test_functions_that_do_nothing_when_they_are_called(engine, fn):
+    for call in (schedules.explore, lambda fn: schedules.replay(fn, "early")):
+        with pytest.raises(TypeError, match="does its work when it is called"):
+            call(fn)
+    assert schedules.replay(lambda: 7, "early") == 7
+
+
+@pytest.mark.parametrize("numbers", ["3", "1,900"])
+def test_a_stale_name(engine, numbers):
+    """It names operations that the function does not queue."""
+
+    def fn():
+        stream = engine.stream()
+        stream.record_event()
+        stream.record_event().synchronize()
+
+    schedules.replay(fn, "late:2")
+    with pytest.raises(ValueError, match=r"and fn queued 2; explore it again"):
+        schedules.replay(fn, f"late:{numbers}")

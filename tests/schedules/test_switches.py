@@ -91,6 +91,17 @@ def test_skips():
     pytest.skip("so")
 """
 
+COROUTINES = """
+import pytest
+
+@pytest.mark.schedules
+async def test_marked():
+    pass
+
+async def test_plain():
+    pass
+"""
+
 
 @pytest.fixture
 def suite(tmp_path, run_python):
@@ -134,3 +145,23 @@ def test_all_tests_under_schedules(suite):
     assert "1 passed" in text
     text = suite("--pystreams-schedules", "7", "-k", "calls")
     assert text.count("0 calls") == 7
+
+
+def test_coroutine_functions(run_python, tmp_path):
+    """They are not called under schedules, and that is said."""
+    (tmp_path / "test_it.py").write_text(COROUTINES)
+    done = run_python(
+        "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))",
+        "-p",
+        "no:cacheprovider",
+        "--pystreams-schedules=5",
+        str(tmp_path / "test_it.py"),
+    )
+    for name in ("test_marked", "test_plain"):
+        assert f"{name} is a coroutine function, which" in done.stdout
+
+
+def test_a_stale_name_under_pytest(suite):
+    text = suite("--pystreams-replay", "late:900", "-k", "holds")
+    assert "1 failed" in text
+    assert "explore it again" in text

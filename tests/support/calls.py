@@ -16,7 +16,15 @@ import sys
 from pathlib import Path
 
 import pystreams
-from pystreams import _C, accelerator, cuda, races, schedules, trace
+from pystreams import (
+    _C,
+    _expressions,
+    accelerator,
+    cuda,
+    races,
+    schedules,
+    trace,
+)
 from pystreams.cuda._graphs import Graph
 
 MODULES = {
@@ -426,6 +434,7 @@ def buffer_views(world):
     def call():
         with host.memoryview() as view:
             bytes(view[:3])
+        bytes(host)
         with memoryview(host):
             pass
         len(host)
@@ -511,12 +520,15 @@ def races_found(world):
 
     def stop():
         """Without memory a with block may not end."""
-        races._actions.clear()
+        races._watches.clear()
+        _expressions._OBJECTS = most
         races._counting = 0
         _C.races_count_waits(False)
         _C.races_stop()
 
     found = []
+    # The search for names allocates with each object.
+    most, _expressions._OBJECTS = _expressions._OBJECTS, 10
     world.later.callback(stop)
     return call
 
@@ -775,6 +787,7 @@ CASES = {
     ),
     "Buffer.record_stream": record_stream,
     "Buffer.tobytes": lambda w: w.buffer.tobytes,
+    "Buffer.__bytes__ "
     "Buffer.memoryview Buffer.__buffer__ Buffer.__len__ Buffer.__getitem__": (
         buffer_views
     ),
@@ -851,6 +864,7 @@ CASES = {
     "raw_stream_destroy": raw_stream_destroy,
     "races_start races_stop races_declare races.detect races.declare "
     "races.Race races.Operation races_count_waits races_redundant "
+    "races_orders "
     "races.redundant races.Redundant": races_found,
     "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
@@ -992,6 +1006,7 @@ OTHERS = {
     "_activate_gpu_trace": "what cuda._gpu_trace calls for torch",
     "_deactivate_gpu_trace": "what cuda._gpu_trace calls for torch",
     "shutdown": "nothing works after it",
+    "set_exit_status": "the process ends with it",
     "trace.Subscription": "what subscribe() returns",
 }
 

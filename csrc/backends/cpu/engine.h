@@ -431,6 +431,13 @@ struct cpu_device {
     struct cpu_stream default_stream;
     LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
     ps_status unreported;            /* failure of a stream that is gone */
+    /* While a schedule is explored: what was so before, of which its work is
+     * to see nothing. */
+    struct cpu_failures {
+        ps_status unreported;
+        ps_status of_default_stream;
+        bool reported;
+    } earlier;
     /* Bytes of memory, if it is emulated: in use, reserved as by a pool, at
      * most reserved, and the threshold below which the pool keeps what is
      * freed. */
@@ -572,6 +579,13 @@ static inline bool
 cpu_is_lazy(const struct cpu_engine *engine)
 {
     return engine->phase == CPU_LAZY;
+}
+
+/* Whether the stream has had no work of the schedule that is explored. */
+static inline bool
+cpu_is_earlier(const struct cpu_stream *stream)
+{
+    return cpu_is_lazy(stream->engine) && stream->number == 0;
 }
 
 static inline struct cpu_engine *

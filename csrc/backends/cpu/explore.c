@@ -118,6 +118,39 @@ explore_is_on(void)
 }
 
 static void
+hide_failures_locked(struct cpu_device *device)
+{
+    struct cpu_stream *stream = &device->default_stream;
+    device->earlier = (struct cpu_failures){device->unreported, stream->status,
+                                            stream->reported};
+    device->unreported = PS_SUCCESS;
+    stream->status = PS_SUCCESS;
+    stream->reported = false;
+}
+
+/* Bring back the failures of before, in place of those of work that is
+ * dropped. */
+static void
+show_failures_locked(struct cpu_device *device, bool drop)
+{
+    struct cpu_stream *stream;
+    LIST_FOREACH (stream, &device->streams, neighbours) {
+        if (drop && stream->number != 0) {
+            stream->status = PS_SUCCESS;
+        }
+    }
+    stream = &device->default_stream;
+    if (drop || device->unreported == PS_SUCCESS) {
+        device->unreported = device->earlier.unreported;
+    }
+    if (drop || stream->status == PS_SUCCESS) {
+        stream->status = device->earlier.of_default_stream;
+        stream->reported = device->earlier.reported;
+    }
+    device->earlier = (struct cpu_failures){PS_SUCCESS};
+}
+
+static void
 begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
              uint64_t *held)
 {
@@ -139,6 +172,7 @@ begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
         LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
             stream->number = 0;
         }
+        hide_failures_locked(&engine->devices[i]);
     }
     engine->clock = &cpu_lazy_clock;
     engine->phase = CPU_LAZY;
@@ -171,7 +205,8 @@ begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
 }
 
 static void
-end_locked(struct cpu_engine *engine, struct ps_schedule_result *result)
+end_locked(struct cpu_engine *engine, bool drop,
+           struct ps_schedule_result *result)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     free((void *)lazy->asked.held);
@@ -189,6 +224,9 @@ end_locked(struct cpu_engine *engine, struct ps_schedule_result *result)
     engine->clock = &cpu_monotonic_clock;
     if (cpu_is_lazy(engine)) {
         engine->phase = CPU_OPEN;
+        for (int i = 0; i < engine->device_count; i++) {
+            show_failures_locked(&engine->devices[i], drop);
+        }
     }
 }
 
@@ -210,7 +248,7 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
     }
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        end_locked(engine, result);
+        end_locked(engine, drop, result);
         cpu_unlock(engine);
     }
     atomic_store(&explored, false);

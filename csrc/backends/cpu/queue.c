@@ -32,8 +32,11 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
         return;
     }
     struct cpu_device *device = &stream->engine->devices[stream->device];
-    if (!stream->reported && device->unreported == PS_SUCCESS) {
-        device->unreported = stream->status;
+    ps_status *unreported = cpu_is_earlier(stream)
+                                ? &device->earlier.unreported
+                                : &device->unreported;
+    if (!stream->reported && *unreported == PS_SUCCESS) {
+        *unreported = stream->status;
     }
     LIST_REMOVE(stream, neighbours);
     free(stream);

@@ -217,7 +217,7 @@ device_report_locked(struct cpu_device *device)
     device->unreported = PS_SUCCESS;
     struct cpu_stream *stream;
     LIST_FOREACH (stream, &device->streams, neighbours) {
-        if (status == PS_SUCCESS &&
+        if (status == PS_SUCCESS && !cpu_is_earlier(stream) &&
             (!stream->destroyed || !stream->reported)) {
             status = stream_report_locked(stream);
         }

@@ -1,0 +1,105 @@
+"""What a program calls its objects: expressions by which a function reaches
+them.
+
+One rule: nothing of the program runs, no property and no method, as it may be
+in any state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from keyword import iskeyword
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_DEPTH = 3
+_WIDTH = 64  # of a container or an object
+_OBJECTS = 500
+
+
+def _is_name(text: object) -> bool:
+    return type(text) is str and text.isidentifier() and not iskeyword(text)
+
+
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of what an object stores."""
+    for kind in type(value).__mro__:
+        members = vars(kind)
+        for name in list(members):
+            member = members.get(name)
+            if type(member) is MemberDescriptorType:
+                try:
+                    yield name, member.__get__(value)
+                except AttributeError:
+                    continue
+            elif name == "__dict__" and type(member) is GetSetDescriptorType:
+                yield from _items(member.__get__(value))
+
+
+def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:
+    """Yield the first items of a dict, which may change meanwhile."""
+    # CPython 3.11 crashes if it has no memory for an iterator of items.
+    for key in list(islice(dict.__iter__(dictionary), _WIDTH)):
+        yield key, dict.get(dictionary, key)
+
+
+def _parts(value: object) -> Iterable[tuple[str, object]]:
+    kind = type(value)
+    if issubclass(kind, (list, tuple)):
+        of: Any = list if issubclass(kind, list) else tuple
+        items = enumerate(list(islice(of.__iter__(value), _WIDTH)))
+        return ((f"[{index}]", item) for index, item in items)
+    if kind is deque:
+        items = enumerate(list(islice(value, _WIDTH)))  # type: ignore
+        return ((f"[{index}]", item) for index, item in items)
+    if issubclass(kind, dict):
+        return (
+            (f"[{key!r}]", item)
+            for key, item in _items(value)
+            if type(key) in (str, int)
+        )
+    if issubclass(kind, (type, ModuleType)) or kind.__module__ == "builtins":
+        return ()
+    return (
+        (f".{name}", item)
+        for name, item in _attributes(value)
+        if _is_name(name)
+    )
+
+
+def expressions(
+    variables: Mapping[str, object], kinds: tuple[type, ...]
+) -> Iterator[tuple[str, Any]]:
+    """Yield (expression, object) for the objects of these types that the
+    variables lead to, the shortest ways first.
+
+    Looks at elements of lists, tuples, deques and dicts, and at attributes.
+    """
+    level = (
+        (name, variables.get(name))
+        for name in list(variables)
+        if _is_name(name)
+    )
+    seen: set[int] = set()
+    for _ in range(_DEPTH + 1):
+        opened: list[tuple[str, object]] = []
+        for text, value in level:
+            if len(seen) == _OBJECTS:
+                return
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if issubclass(type(value), kinds):
+                yield text, value
+            else:
+                opened.append((text, value))
+        level = (
+            (text + part, item)
+            for text, value in opened
+            for part, item in _parts(value)
+        )
