@@ -565,7 +565,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     *result = block;
     if (block->data != NULL) {
         ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data,
-                 0);
+                 nbytes);
     }
     return PS_SUCCESS;
 }
@@ -667,7 +667,7 @@ ps_block_unref(struct ps_block *block)
     if (block->stream != NULL) {
         if (block->data != NULL) {
             ps_trace(PS_TRACE_MEMORY_DEALLOCATION, device,
-                     (uintptr_t)block->data, 0);
+                     (uintptr_t)block->data, block->nbytes);
         }
         pthread_mutex_lock(&device->mutex);
         count_down(&device->memory.bytes, block->nbytes);

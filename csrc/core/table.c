@@ -15,6 +15,7 @@ enum kind {
     NOTIFICATIONS,
     GATES,
     GRAPHS,
+    TIMES,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -82,6 +83,8 @@ static const struct {
     MEMBER(OPTIONAL, graph_print),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
+    MEMBER(TIMES, time_now),
+    MEMBER(TIMES, operation_times),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -206,6 +209,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {NOTIFICATIONS, "notifications"},
         {GATES, "gates"},
         {GRAPHS, "graphs"},
+        {TIMES, "times of operations"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

@@ -26,6 +26,7 @@ enum ps_thread_word {
     PS_THREAD_READING,
     PS_THREAD_IMPLIED,
     PS_THREAD_OWN,
+    PS_THREAD_TIMELINE,
     PS_THREAD_WORDS,
 };
 

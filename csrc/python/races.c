@@ -4,18 +4,19 @@
  * Core calls backends with or without the GIL, so each hook takes it. */
 #include "races.h"
 
-#include <frameobject.h>
-
 #include <string.h>
 
 #include "../core/notify.h"
+#include "../backends/backends.h"
 #include "../observe/table.h"
+#include "../observe/timeline.h"
 
 #include "array_interface.h"
 #include "buffer.h"
 #include "dlpack.h"
 #include "errors.h"
 #include "future.h"
+#include "places.h"
 #include "stream.h"
 #include "submit.h"
 #include "trace.h"
@@ -32,8 +33,6 @@ actor_name(const struct ps_stream *stream)
 
 /* The function of races.py that reports a race; the GIL guards it. */
 static PyObject *report;
-/* How the files of this package begin. */
-static PyObject *package;
 
 struct description {
     struct ps_description base;
@@ -44,42 +43,6 @@ struct description {
     bool inside;
     char operation[32];
 };
-
-static bool
-is_of_package(PyCodeObject *code)
-{
-    return package != NULL && PyUnicode_Tailmatch(code->co_filename, package,
-                                                  0, PY_SSIZE_T_MAX, -1) == 1;
-}
-
-#if PY_VERSION_HEX < 0x030B0000
-#define PyFrame_GetLasti(frame) ((frame)->f_lasti)
-#endif
-
-/* The innermost function that is the program's own, and the line that it is
- * at; NULL if there is none. */
-static PyCodeObject *
-find_place(int *line)
-{
-    PyCodeObject *found = NULL;
-    PyFrameObject *frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    while (frame != NULL) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        PyFrameObject *back = NULL;
-        if (!is_of_package(code)) {
-            found = code;
-            *line = PyFrame_GetLineNumber(frame);
-        }
-        else {
-            Py_DECREF(code);
-            back = PyFrame_GetBack(frame);
-        }
-        Py_DECREF(frame);
-        frame = back;
-    }
-    return found;
-}
 
 static struct ps_description *
 describe(const char *operation, bool inside)
@@ -172,109 +135,39 @@ struct tally {
     bool useful;
 };
 
-/* A call of the program: a shortcut to its place. */
-struct call {
-    PyCodeObject *code;
-    int offset;
-    const char *operation;
-    Py_ssize_t place;
-};
+/* The kinds of waits. */
+static const char *const waits[] = {"wait", "synchronize"};
+enum { WAITS = 2 };
 
-enum { CALLS = 512 };
-
-/* The GIL guards them: the indices of tallies by (operation, file, line,
- * function), so that code which is made anew takes no more room. */
-static PyObject *places;
-static struct tally *tallies;
+/* The GIL guards them: by the numbers of places. */
+static struct tally (*tallies)[WAITS];
 static Py_ssize_t tally_room;
-static struct call calls[CALLS];
 static atomic_bool counting;
-
-static struct call *
-call_slot(PyCodeObject *code, int offset)
-{
-    return &calls[((uintptr_t)code / 16 + (unsigned)offset) % CALLS];
-}
 
 static void
 forget_waits(void)
 {
-    for (int i = 0; i < CALLS; i++) {
-        Py_CLEAR(calls[i].code);
-    }
-    Py_CLEAR(places);
     free(tallies);
     tallies = NULL;
     tally_room = 0;
 }
 
-/* The index of the place's tally; -1 with an exception. */
-static Py_ssize_t
-tally_of(PyObject *place)
+/* The tallies of a place; NULL without memory. */
+static struct tally *
+tally_of(Py_ssize_t place)
 {
-    PyObject *index = PyDict_GetItemWithError(places, place);
-    if (index != NULL || PyErr_Occurred()) {
-        return index != NULL ? PyLong_AsSsize_t(index) : -1;
-    }
-    Py_ssize_t made = PyDict_Size(places);
-    if (made == tally_room) {
-        Py_ssize_t room = made > 0 ? 2 * made : 64;
-        struct tally *grown =
-            realloc(tallies, (size_t)room * sizeof(*tallies));
+    if (place >= tally_room) {
+        Py_ssize_t room = place < 32 ? 64 : 2 * place;
+        void *grown = realloc(tallies, (size_t)room * sizeof(*tallies));
         if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return NULL;
         }
         tallies = grown;
+        memset(&tallies[tally_room], 0,
+               (size_t)(room - tally_room) * sizeof(*tallies));
         tally_room = room;
     }
-    tallies[made] = (struct tally){0};
-    index = PyLong_FromSsize_t(made);
-    if (index == NULL || PyDict_SetItem(places, place, index) < 0) {
-        made = -1;
-    }
-    Py_XDECREF(index);
-    return made;
-}
-
-/* The index of the tally of the line that the frame is at; -1 with an
- * exception. */
-static Py_ssize_t
-tally_at(const char *operation, PyFrameObject *frame, PyCodeObject *code)
-{
-    PyObject *place =
-        Py_BuildValue("(sOiO)", operation, code->co_filename,
-                      PyFrame_GetLineNumber(frame), code->co_name);
-    Py_ssize_t index = place != NULL ? tally_of(place) : -1;
-    Py_XDECREF(place);
-    return index;
-}
-
-/* Count a wait of the frame's call; false if the frame is the package's. */
-static bool
-count_call(const char *operation, bool useful, PyFrameObject *frame)
-{
-    PyCodeObject *code = PyFrame_GetCode(frame);
-    int offset = PyFrame_GetLasti(frame);
-    struct call *call = call_slot(code, offset);
-    bool known = call->code == code && call->offset == offset &&
-                 call->operation == operation;
-    bool counted = known || !is_of_package(code);
-    if (counted && !known) {
-        Py_ssize_t place = tally_at(operation, frame, code);
-        if (place >= 0) {
-            Py_XSETREF(call->code, (PyCodeObject *)Py_NewRef(code));
-            *call = (struct call){code, offset, operation, place};
-            known = true;
-        }
-    }
-    /* A collection may have ended the run meanwhile. */
-    if (known && call->place < tally_room) {
-        tallies[call->place].count++;
-        tallies[call->place].useful |= useful;
-    }
-    Py_DECREF(code);
-    return counted;
+    return tallies[place];
 }
 
 /* Without memory a wait is not counted. */
@@ -285,15 +178,13 @@ note_wait(const char *operation, bool useful)
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
-    struct saved_exception saved = exception_save();
-    PyFrameObject *frame = places != NULL ? PyEval_GetFrame() : NULL;
-    Py_XINCREF(frame);
-    while (frame != NULL) {
-        bool counted = count_call(operation, useful, frame);
-        Py_SETREF(frame, counted ? NULL : PyFrame_GetBack(frame));
+    Py_ssize_t place = place_number();
+    struct tally *tally = counting && place >= 0 ? tally_of(place) : NULL;
+    if (tally != NULL) {
+        int i = strcmp(operation, waits[0]) != 0;
+        tally[i].count++;
+        tally[i].useful |= useful;
     }
-    PyErr_Clear();
-    exception_restore(saved);
     PyGILState_Release(gil);
 }
 
@@ -477,12 +368,21 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
 void
 observe_backends(void)
 {
-    bool on = ps_races_are_on();
+    bool explored = ps_cpu_schedules.is_on();
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
-        runtime->backend =
-            on ? ps_observed_table(runtime->index, runtime->registered)
-               : runtime->registered;
+        const struct ps_backend *table =
+            ps_cpu_schedules.table(runtime->registered, explored);
+        if (table == NULL) {
+            table = runtime->registered;
+        }
+        if (ps_timeline_is_on()) {
+            table = ps_timeline_table(i, table);
+        }
+        if (ps_races_are_on()) {
+            table = ps_observed_table(i, table);
+        }
+        runtime->backend = table;
     }
 }
 
@@ -494,7 +394,7 @@ races_start(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     Py_XSETREF(report, Py_NewRef(function));
-    Py_XSETREF(package, Py_NewRef(prefix));
+    places_exclude(prefix);
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
         observe_backends();
@@ -517,34 +417,46 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
+    bool counted = counting;
+    if (on == Py_True && !counted && places_hold() < 0) {
+        return NULL;
+    }
     forget_waits();
-    atomic_store(&counting, false);
-    if (on == Py_True) {
-        if ((places = PyDict_New()) == NULL) {
-            return NULL;
-        }
-        atomic_store(&counting, true);
+    atomic_store(&counting, on == Py_True);
+    if (on != Py_True && counted) {
+        places_release();
     }
     trace_races(ps_races_are_on(), ps_races_are_on() && counting);
     Py_RETURN_NONE;
 }
 
+/* Add ((operation, file, line, function), count) to the list. */
+static int
+add_wait(PyObject *list, const char *operation, PyObject *place,
+         long long count)
+{
+    PyObject *file, *line, *function;
+    if (!PyArg_ParseTuple(place, "OOO", &file, &line, &function)) {
+        return -1;
+    }
+    PyObject *pair =
+        Py_BuildValue("((sOOO)L)", operation, file, line, function, count);
+    int result = pair != NULL ? PyList_Append(list, pair) : -1;
+    Py_XDECREF(pair);
+    return result;
+}
+
 static PyObject *
 races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    PyObject *list = PyList_New(0), *place, *index;
-    Py_ssize_t at = 0;
-    while (list != NULL && places != NULL &&
-           PyDict_Next(places, &at, &place, &index)) {
-        struct tally *tally = &tallies[PyLong_AsSsize_t(index)];
-        if (tally->useful) {
-            continue;
-        }
-        PyObject *pair = Py_BuildValue("(OL)", place, tally->count);
-        if (pair == NULL || PyList_Append(list, pair) < 0) {
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < WAITS * tally_room; i++) {
+        const struct tally *tally = &tallies[i / WAITS][i % WAITS];
+        PyObject *place = place_at(i / WAITS);
+        if (place != NULL && tally->count > 0 && !tally->useful &&
+            add_wait(list, waits[i % WAITS], place, tally->count) < 0) {
             Py_CLEAR(list);
         }
-        Py_XDECREF(pair);
     }
     return list;
 }
