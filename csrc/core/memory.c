@@ -611,7 +611,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     *result = block;
     if (block->data != NULL) {
         ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data,
-                 0);
+                 nbytes);
     }
     return PS_SUCCESS;
 }
@@ -809,7 +809,7 @@ ps_block_unref(struct ps_block *block)
     if (is_counted(block)) {
         if (block->data != NULL) {
             ps_trace(PS_TRACE_MEMORY_DEALLOCATION, device,
-                     (uintptr_t)block->data, 0);
+                     (uintptr_t)block->data, block->nbytes);
         }
         pthread_mutex_lock(&device->mutex);
         count_down(&device->memory.bytes, block->nbytes);
@@ -879,13 +879,19 @@ reset_peak(struct ps_memory_counter *counter)
     counter->peak = counter->current;
 }
 
-ps_status
-ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
-                     struct ps_memory_counter *reserved)
+void
+ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats)
 {
     pthread_mutex_lock(&device->mutex);
     *stats = device->memory;
     pthread_mutex_unlock(&device->mutex);
+}
+
+ps_status
+ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
+                     struct ps_memory_counter *reserved)
+{
+    ps_memory_counts_read(device, stats);
     *reserved = stats->bytes;
     return device->runtime->backend->pool_usage == NULL
                ? PS_SUCCESS

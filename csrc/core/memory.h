@@ -220,7 +220,11 @@ void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 ps_status ps_block_streams(struct ps_block *block, bool lasting,
                            struct ps_stream ***streams, size_t *count);
 
-/* Device memory, and what the backend's pool has reserved for it: as much as
+/* Device memory.  Never blocks. */
+void
+ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats);
+
+/* Likewise, and what the backend's pool has reserved for it: as much as
  * is in use if it has no pool.  May block. */
 ps_status
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,

@@ -19,6 +19,7 @@ enum kind {
     GRAPH_GATES,
     POOLS,
     PINNING,
+    TIMES,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -97,6 +98,8 @@ static const struct {
     MEMBER(POOLS, pool_set_threshold),
     MEMBER(PINNING, host_register),
     MEMBER(PINNING, host_unregister),
+    MEMBER(TIMES, time_now),
+    MEMBER(TIMES, operation_times),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -225,6 +228,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {GRAPH_GATES, "gates in graphs"},
         {POOLS, "pools"},
         {PINNING, "pinning"},
+        {TIMES, "times of operations"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

@@ -14,15 +14,15 @@ struct ps_device;
 
 /* Creations, records, waits and allocations are reported after the operation
  * has succeeded, the other kinds before it.  The comments name the arguments:
- * handles of an event and a stream, or an address. */
+ * handles of an event and a stream, or an address and a number of bytes. */
 enum ps_trace_kind {
     PS_TRACE_EVENT_CREATION,         /* event */
     PS_TRACE_EVENT_DELETION,         /* event */
     PS_TRACE_EVENT_RECORD,           /* event, stream */
     PS_TRACE_EVENT_WAIT,             /* event, stream */
     PS_TRACE_EVENT_SYNCHRONIZATION,  /* event */
-    PS_TRACE_MEMORY_ALLOCATION,      /* address */
-    PS_TRACE_MEMORY_DEALLOCATION,    /* address */
+    PS_TRACE_MEMORY_ALLOCATION,      /* address, bytes */
+    PS_TRACE_MEMORY_DEALLOCATION,    /* address, bytes */
     PS_TRACE_STREAM_CREATION,        /* stream */
     PS_TRACE_STREAM_SYNCHRONIZATION, /* stream */
     PS_TRACE_DEVICE_SYNCHRONIZATION,

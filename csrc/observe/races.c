@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "map.h"
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool on;
 static const struct ps_races_hooks *_Atomic hooks;
@@ -183,100 +185,9 @@ struct actor {
 static struct actor *actors;
 static int actor_count, actor_room;
 
-static uint64_t
-hash_of(uint64_t first, uint64_t second)
-{
-    uint64_t hash = (first * 0x9e3779b97f4a7c15 ^ second) * 0x9e3779b97f4a7c15;
-    return hash ^ hash >> 32;
-}
-
-/* A table from pairs of numbers to values: open addressing, a power of two. */
-struct map {
-    struct slot {
-        uint64_t first, second;
-        void *value; /* NULL: empty */
-    } * slots;
-    size_t room, count;
-};
-
-static struct slot *
-map_slot(const struct map *map, uint64_t first, uint64_t second)
-{
-    size_t i = hash_of(first, second);
-    for (;; i++) {
-        struct slot *slot = &map->slots[i & (map->room - 1)];
-        if (slot->value == NULL ||
-            (slot->first == first && slot->second == second)) {
-            return slot;
-        }
-    }
-}
-
-static void *
-map_get(const struct map *map, uint64_t first, uint64_t second)
-{
-    return map->room != 0 ? map_slot(map, first, second)->value : NULL;
-}
-
-static bool
-map_grow(struct map *map)
-{
-    struct map grown = {.room = map->room != 0 ? 2 * map->room : 64,
-                        .count = map->count};
-    grown.slots = calloc(grown.room, sizeof(*grown.slots));
-    if (grown.slots == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < map->room; i++) {
-        struct slot *slot = &map->slots[i];
-        if (slot->value != NULL) {
-            *map_slot(&grown, slot->first, slot->second) = *slot;
-        }
-    }
-    free(map->slots);
-    *map = grown;
-    return true;
-}
-
-/* Set the value, which is not NULL; false if there is no memory. */
-static bool
-map_set(struct map *map, uint64_t first, uint64_t second, void *value)
-{
-    if (2 * (map->count + 1) > map->room && !map_grow(map)) {
-        return false;
-    }
-    struct slot *slot = map_slot(map, first, second);
-    map->count += slot->value == NULL;
-    *slot = (struct slot){first, second, value};
-    return true;
-}
-
-/* Take the value out; those behind it move up. */
-static void *
-map_take(struct map *map, uint64_t first, uint64_t second)
-{
-    struct slot *hole;
-    if (map->room == 0 ||
-        (hole = map_slot(map, first, second))->value == NULL) {
-        return NULL;
-    }
-    void *value = hole->value;
-    hole->value = NULL;
-    map->count--;
-    for (size_t i = (size_t)(hole - map->slots) + 1;; i++) {
-        struct slot *slot = &map->slots[i & (map->room - 1)];
-        struct slot moved = *slot;
-        if (moved.value == NULL) {
-            return value;
-        }
-        slot->value = NULL;
-        *map_slot(map, moved.first, moved.second) = moved;
-    }
-}
-
 /* Indices of actors, plus one, by their names; moments of events, and of the
  * latest launches of executables; the events of several processes. */
-static struct map streams, events, launches, shared;
+static struct ps_map streams, events, launches, shared;
 
 static uint64_t
 place_of(const struct ps_actor_name *name)
@@ -341,13 +252,13 @@ static int
 actor_of(const struct ps_actor_name *name)
 {
     uintptr_t known =
-        (uintptr_t)map_get(&streams, place_of(name), name->stream);
+        (uintptr_t)ps_map_get(&streams, place_of(name), name->stream);
     if (known != 0) {
         return (int)known - 1;
     }
     int index = free_place();
-    if (index < 0 || !map_set(&streams, place_of(name), name->stream,
-                              (void *)((uintptr_t)index + 1))) {
+    if (index < 0 || !ps_map_set(&streams, place_of(name), name->stream,
+                                 (void *)((uintptr_t)index + 1))) {
         return -1;
     }
     struct actor *actor = &actors[index];
@@ -792,7 +703,7 @@ struct graph {
 };
 
 /* By the numbers of captures, and by handles. */
-static struct map captures, graphs, executables;
+static struct ps_map captures, graphs, executables;
 static unsigned latest_capture;
 
 static void
@@ -898,14 +809,14 @@ ps_races_start(const struct ps_races_hooks *wanted)
 }
 
 static void
-map_clear(struct map *map)
+map_clear(struct ps_map *map)
 {
     free(map->slots);
-    *map = (struct map){NULL};
+    *map = (struct ps_map){NULL};
 }
 
 static void
-moments_clear(struct map *map)
+moments_clear(struct ps_map *map)
 {
     for (size_t i = 0; i < map->room; i++) {
         ps_moment_unref(map->slots[i].value);
@@ -914,7 +825,7 @@ moments_clear(struct map *map)
 }
 
 static void
-graphs_clear(struct map *map)
+graphs_clear(struct ps_map *map)
 {
     for (size_t i = 0; i < map->room; i++) {
         graph_unref(map->slots[i].value);
@@ -1044,7 +955,7 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
         actual->actor = index;
         actual->number = actors[index].number;
         actual->clock = actors[index].clock;
-        actual->graph = map_get(&captures, actors[index].capture, 0);
+        actual->graph = ps_map_get(&captures, actors[index].capture, 0);
         if (actual->graph != NULL) {
             actual->graph->refs++;
             actual->among = &actual->graph->among;
@@ -1340,7 +1251,7 @@ ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number)
 
 /* Let the handle mean the moment that the stream has reached. */
 static void
-moment_set(struct map *map, ps_handle handle,
+moment_set(struct ps_map *map, ps_handle handle,
            const struct ps_actor_name *stream)
 {
     if (!enter()) {
@@ -1348,21 +1259,21 @@ moment_set(struct map *map, ps_handle handle,
     }
     uint64_t runtime = (uint64_t)stream->runtime;
     struct ps_moment *moment = moment_of_stream(stream);
-    struct ps_moment *old = map_get(map, runtime, handle);
-    if (moment == NULL || !map_set(map, runtime, handle, moment)) {
+    struct ps_moment *old = ps_map_get(map, runtime, handle);
+    if (moment == NULL || !ps_map_set(map, runtime, handle, moment)) {
         ps_moment_unref(moment);
-        old = map_take(map, runtime, handle);
+        old = ps_map_take(map, runtime, handle);
     }
     unlock();
     ps_moment_unref(old);
 }
 
 static void
-moment_forget(struct map *map, int runtime, ps_handle handle)
+moment_forget(struct ps_map *map, int runtime, ps_handle handle)
 {
     if (ps_races_are_on()) {
         lock();
-        struct ps_moment *old = map_take(map, (uint64_t)runtime, handle);
+        struct ps_moment *old = ps_map_take(map, (uint64_t)runtime, handle);
         unlock();
         ps_moment_unref(old);
     }
@@ -1379,8 +1290,8 @@ static struct ps_moment *
 moment_of_event(int runtime, ps_handle event)
 {
     uint64_t place = (uint64_t)runtime;
-    struct ps_moment *moment = map_get(&events, place, event);
-    if (moment != NULL && map_get(&shared, place, event) == NULL) {
+    struct ps_moment *moment = ps_map_get(&events, place, event);
+    if (moment != NULL && ps_map_get(&shared, place, event) == NULL) {
         return moment_ref(moment);
     }
     moment = moment_of_all(NULL);
@@ -1406,7 +1317,7 @@ ps_races_share_event(int runtime, ps_handle event)
 {
     if (ps_races_are_on()) {
         lock();
-        map_set(&shared, (uint64_t)runtime, event, &shared);
+        ps_map_set(&shared, (uint64_t)runtime, event, &shared);
         unlock();
     }
 }
@@ -1419,7 +1330,7 @@ ps_races_forget_event(int runtime, ps_handle event)
     moment_forget(&events, runtime, event);
     if (ps_races_are_on()) {
         lock();
-        map_take(&shared, (uint64_t)runtime, event);
+        ps_map_take(&shared, (uint64_t)runtime, event);
         unlock();
     }
 }
@@ -1430,7 +1341,7 @@ ps_races_forget_stream(const struct ps_actor_name *stream)
     if (ps_races_are_on()) {
         lock();
         uintptr_t known =
-            (uintptr_t)map_take(&streams, place_of(stream), stream->stream);
+            (uintptr_t)ps_map_take(&streams, place_of(stream), stream->stream);
         if (known != 0) {
             actors[known - 1].alive = false;
         }
@@ -1449,7 +1360,7 @@ ps_races_capture_begin(const struct ps_actor_name *stream)
     if (graph != NULL) {
         graph->refs = 1;
         latest_capture++;
-        if (map_set(&captures, latest_capture, 0, graph)) {
+        if (ps_map_set(&captures, latest_capture, 0, graph)) {
             actors[index].capture = latest_capture;
         }
         else {
@@ -1468,7 +1379,7 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
     }
     int index = actor_of(stream);
     struct graph *graph =
-        index >= 0 ? map_get(&captures, actors[index].capture, 0) : NULL;
+        index >= 0 ? ps_map_get(&captures, actors[index].capture, 0) : NULL;
     if (graph != NULL) {
         struct external *grown =
             realloc(graph->externals,
@@ -1483,11 +1394,12 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
 
 /* Set what the handle means. */
 static void
-graph_name(struct map *map, int runtime, ps_handle handle, struct graph *graph)
+graph_name(struct ps_map *map, int runtime, ps_handle handle,
+           struct graph *graph)
 {
-    struct graph *old = map_take(map, (uint64_t)runtime, handle);
+    struct graph *old = ps_map_take(map, (uint64_t)runtime, handle);
     graph_unref(old);
-    if (graph != NULL && map_set(map, (uint64_t)runtime, handle, graph)) {
+    if (graph != NULL && ps_map_set(map, (uint64_t)runtime, handle, graph)) {
         graph->refs++;
     }
 }
@@ -1500,7 +1412,7 @@ ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph)
     }
     int index = actor_of(stream);
     unsigned capture = index >= 0 ? actors[index].capture : 0;
-    struct graph *captured = map_take(&captures, capture, 0);
+    struct graph *captured = ps_map_take(&captures, capture, 0);
     for (int i = 0; captured != NULL && i < actor_count; i++) {
         if (actors[i].capture == capture) {
             actors[i].capture = 0;
@@ -1519,7 +1431,7 @@ ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable)
 {
     if (enter()) {
         graph_name(&executables, runtime, executable,
-                   map_get(&graphs, (uint64_t)runtime, graph));
+                   ps_map_get(&graphs, (uint64_t)runtime, graph));
         unlock();
     }
 }
@@ -1551,7 +1463,7 @@ join_launch(const struct ps_actor_name *stream, const struct graph *graph,
             ps_handle executable)
 {
     uint64_t runtime = (uint64_t)stream->runtime;
-    struct ps_moment *earlier = map_get(&launches, runtime, executable);
+    struct ps_moment *earlier = ps_map_get(&launches, runtime, executable);
     if (earlier != NULL) {
         join(stream, earlier);
     }
@@ -1572,7 +1484,8 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
 {
     struct graph *graph = NULL;
     if (enter()) {
-        graph = map_get(&executables, (uint64_t)stream->runtime, executable);
+        graph =
+            ps_map_get(&executables, (uint64_t)stream->runtime, executable);
         if (graph != NULL) {
             graph->refs++;
         }

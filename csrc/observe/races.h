@@ -16,12 +16,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* A stream: the number of its runtime, its device and its handle. */
-struct ps_actor_name {
-    int runtime;
-    int device;
-    ps_handle stream;
-};
+#include "forward.h"
 
 /* The text of an operation in a report: made by the describe hook, which puts
  * this at its beginning. */

@@ -1,120 +1,23 @@
-/* The table that stands between core and a backend while something observes.
- * It forwards each member, and tells the race detector what passes. */
+/* The table that stands between core and a backend while something looks for
+ * races: it tells the race detector what passes. */
 #include "table.h"
 
-#include <stdlib.h>
-
+#include "forward.h"
 #include "races.h"
 
 enum { MOST_RUNTIMES = 8 };
 
-/* Kept for ever, as a call may still be on its way when it is switched off. */
-struct observed {
-    struct ps_backend table;
-    const struct ps_backend *inner;
-    int runtime;
-};
-
-static const struct observed *
-observed(const struct ps_backend *backend)
-{
-    return (const struct observed *)backend;
-}
-
 static const struct ps_backend *
 inner(const struct ps_backend *backend)
 {
-    return observed(backend)->inner;
+    return ps_observed(backend);
 }
 
 static struct ps_actor_name
 name_of(const struct ps_backend *backend, int device, ps_handle stream)
 {
-    return (struct ps_actor_name){observed(backend)->runtime, device, stream};
+    return ps_actor_named(backend, device, stream);
 }
-
-/* ---- Members that order nothing and access nothing ---- */
-
-#define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)
-#define FORWARD(type, name, parameters, ...)                      \
-    static type name parameters                                   \
-    {                                                             \
-        return inner(backend)->name(inner(backend), __VA_ARGS__); \
-    }
-
-FORWARD(const char *, status_name, WITH(ps_status status), status)
-FORWARD(const char *, status_text, WITH(ps_status status), status)
-FORWARD(ps_status, device_count, WITH(int *count), count)
-FORWARD(ps_status, device_current, WITH(int *device), device)
-FORWARD(ps_status, device_set, WITH(int device), device)
-FORWARD(ps_status, device_restore, WITH(int previous), previous)
-FORWARD(ps_status, device_properties,
-        WITH(int device, struct ps_device_properties *properties), device,
-        properties)
-FORWARD(ps_status, stream_priority_range,
-        WITH(int device, int *least, int *greatest), device, least, greatest)
-FORWARD(ps_status, stream_create,
-        WITH(int device, int priority, ps_handle *stream), device, priority,
-        stream)
-FORWARD(ps_status, stream_wait_room,
-        WITH(int device, ps_handle stream, int64_t timeout_ns), device, stream,
-        timeout_ns)
-FORWARD(ps_status, stream_device, WITH(ps_handle stream, int *device), stream,
-        device)
-FORWARD(ps_status, event_elapsed,
-        WITH(int device, ps_handle start, ps_handle end, float *milliseconds),
-        device, start, end, milliseconds)
-FORWARD(ps_status, event_export,
-        WITH(int device, ps_handle event,
-             unsigned char handle[PS_IPC_HANDLE_BYTES]),
-        device, event, handle)
-FORWARD(ps_status, memory_free, WITH(int device, ps_handle stream, void *data),
-        device, stream, data)
-FORWARD(ps_status, pinned_free, WITH(int device, void *data), device, data)
-FORWARD(ps_status, shared_free, WITH(int device, void *data), device, data)
-FORWARD(ps_status, memory_info,
-        WITH(int device, uint64_t *free, uint64_t *total), device, free, total)
-FORWARD(ps_status, peer_accessible,
-        WITH(int device, int peer, int *accessible), device, peer, accessible)
-FORWARD(ps_status, memory_device,
-        WITH(int device, const void *address, int *owner), device, address,
-        owner)
-FORWARD(ps_status, stream_notify,
-        WITH(int device, ps_handle stream,
-             struct ps_notification *notification),
-        device, stream, notification)
-FORWARD(ps_status, event_notify,
-        WITH(int device, ps_handle event,
-             struct ps_notification *notification),
-        device, event, notification)
-FORWARD(ps_status, notify_cancel,
-        WITH(int device, struct ps_notification *notification), device,
-        notification)
-FORWARD(ps_status, gate_open, WITH(int device, ps_handle gate), device, gate)
-FORWARD(ps_status, stream_capturing,
-        WITH(int device, ps_handle stream, int *capturing), device, stream,
-        capturing)
-FORWARD(ps_status, capture_mode_exchange, WITH(enum ps_capture_mode *mode),
-        mode)
-FORWARD(ps_status, graph_print,
-        WITH(int device, ps_handle graph, const char *path), device, graph,
-        path)
-FORWARD(ps_status, stream_capture,
-        WITH(int device, ps_handle stream, uint64_t *capture), device, stream,
-        capture)
-FORWARD(ps_status, versions, WITH(int *runtime, int *driver), runtime, driver)
-FORWARD(ps_status, shutdown, WITH(int64_t timeout_ns), timeout_ns)
-FORWARD(ps_status, pool_usage,
-        WITH(int device, uint64_t *reserved, uint64_t *peak), device, reserved,
-        peak)
-FORWARD(ps_status, pool_reset_peak, WITH(int device), device)
-FORWARD(ps_status, pool_trim, WITH(int device, uint64_t nbytes), device,
-        nbytes)
-FORWARD(ps_status, pool_set_threshold, WITH(int device, uint64_t nbytes),
-        device, nbytes)
-FORWARD(ps_status, host_register, WITH(int device, void *data, size_t nbytes),
-        device, data, nbytes)
-FORWARD(ps_status, host_unregister, WITH(int device, void *data), device, data)
 
 /* ---- Streams and events ---- */
 
@@ -133,7 +36,7 @@ event_create(const struct ps_backend *backend, int device, unsigned flags,
     ps_status status =
         inner(backend)->event_create(inner(backend), device, flags, event);
     if (status == PS_SUCCESS && (flags & PS_EVENT_INTERPROCESS)) {
-        ps_races_share_event(observed(backend)->runtime, *event);
+        ps_races_share_event(ps_observer_of(backend)->runtime, *event);
     }
     return status;
 }
@@ -145,7 +48,7 @@ event_open(const struct ps_backend *backend, int device,
     ps_status status =
         inner(backend)->event_open(inner(backend), device, handle, event);
     if (status == PS_SUCCESS) {
-        ps_races_share_event(observed(backend)->runtime, *event);
+        ps_races_share_event(ps_observer_of(backend)->runtime, *event);
     }
     return status;
 }
@@ -153,7 +56,7 @@ event_open(const struct ps_backend *backend, int device,
 static ps_status
 event_destroy(const struct ps_backend *backend, int device, ps_handle event)
 {
-    ps_races_forget_event(observed(backend)->runtime, event);
+    ps_races_forget_event(ps_observer_of(backend)->runtime, event);
     return inner(backend)->event_destroy(inner(backend), device, event);
 }
 
@@ -166,7 +69,7 @@ stream_wait_event(const struct ps_backend *backend, int device,
     if (status == PS_SUCCESS) {
         struct ps_actor_name name = name_of(backend, device, stream);
         struct ps_moment *moment =
-            ps_races_recorded(observed(backend)->runtime, event);
+            ps_races_recorded(ps_observer_of(backend)->runtime, event);
         ps_races_wait(&name, moment);
         ps_moment_unref(moment);
     }
@@ -225,7 +128,7 @@ static ps_status
 event_query(const struct ps_backend *backend, int device, ps_handle event)
 {
     struct ps_moment *moment =
-        ps_races_recorded(observed(backend)->runtime, event);
+        ps_races_recorded(ps_observer_of(backend)->runtime, event);
     return learned(inner(backend)->event_query(inner(backend), device, event),
                    moment);
 }
@@ -235,7 +138,7 @@ event_synchronize(const struct ps_backend *backend, int device,
                   ps_handle event, const struct ps_limit *limit)
 {
     struct ps_moment *moment =
-        ps_races_recorded(observed(backend)->runtime, event);
+        ps_races_recorded(ps_observer_of(backend)->runtime, event);
     return learned(inner(backend)->event_synchronize(inner(backend), device,
                                                      event, limit),
                    moment);
@@ -246,7 +149,7 @@ device_synchronize(const struct ps_backend *backend, int device,
                    const struct ps_limit *limit)
 {
     struct ps_moment *moment =
-        ps_races_device_moment(observed(backend)->runtime, device);
+        ps_races_device_moment(ps_observer_of(backend)->runtime, device);
     return learned(
         inner(backend)->device_synchronize(inner(backend), device, limit),
         moment);
@@ -444,7 +347,8 @@ graph_instantiate(const struct ps_backend *backend, int device,
     ps_status status = inner(backend)->graph_instantiate(
         inner(backend), device, graph, executable);
     if (status == PS_SUCCESS) {
-        ps_races_instantiate(observed(backend)->runtime, graph, *executable);
+        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
+                             *executable);
     }
     return status;
 }
@@ -464,7 +368,7 @@ graph_launch(const struct ps_backend *backend, int device,
 static ps_status
 graph_destroy(const struct ps_backend *backend, int device, ps_handle graph)
 {
-    ps_races_forget_graph(observed(backend)->runtime, graph);
+    ps_races_forget_graph(ps_observer_of(backend)->runtime, graph);
     return inner(backend)->graph_destroy(inner(backend), device, graph);
 }
 
@@ -472,97 +376,51 @@ static ps_status
 executable_destroy(const struct ps_backend *backend, int device,
                    ps_handle executable)
 {
-    ps_races_forget_executable(observed(backend)->runtime, executable);
+    ps_races_forget_executable(ps_observer_of(backend)->runtime, executable);
     return inner(backend)->executable_destroy(inner(backend), device,
                                               executable);
 }
 
 /* ---- The table ---- */
 
-#define MEMBERS(X)           \
-    X(status_name)           \
-    X(status_text)           \
-    X(device_count)          \
-    X(device_current)        \
-    X(device_set)            \
-    X(device_restore)        \
-    X(device_synchronize)    \
-    X(device_properties)     \
-    X(stream_priority_range) \
-    X(stream_create)         \
-    X(stream_destroy)        \
-    X(stream_query)          \
-    X(stream_synchronize)    \
-    X(stream_wait_event)     \
-    X(stream_wait_room)      \
-    X(stream_device)         \
-    X(event_create)          \
-    X(event_destroy)         \
-    X(event_record)          \
-    X(event_query)           \
-    X(event_synchronize)     \
-    X(event_elapsed)         \
-    X(event_export)          \
-    X(event_open)            \
-    X(memory_allocate)       \
-    X(memory_free)           \
-    X(pinned_allocate)       \
-    X(pinned_free)           \
-    X(memory_copy)           \
-    X(memory_fill)           \
-    X(memory_info)           \
-    X(peer_accessible)       \
-    X(memory_device)         \
-    X(host_function)         \
-    X(sleep)                 \
-    X(stream_notify)         \
-    X(event_notify)          \
-    X(notify_cancel)         \
-    X(stream_gate)           \
-    X(gate_open)             \
-    X(stream_capturing)      \
-    X(capture_begin)         \
-    X(capture_end)           \
-    X(capture_mode_exchange) \
-    X(event_record_external) \
-    X(stream_wait_external)  \
-    X(graph_instantiate)     \
-    X(graph_launch)          \
-    X(executable_destroy)    \
-    X(graph_destroy)         \
-    X(graph_print)           \
-    X(versions)              \
-    X(shutdown)              \
-    X(shared_allocate)       \
-    X(shared_open)           \
-    X(shared_free)           \
-    X(stream_capture)        \
-    X(capture_gate)          \
-    X(pool_usage)            \
-    X(pool_reset_peak)       \
-    X(pool_trim)             \
-    X(pool_set_threshold)    \
-    X(host_register)         \
-    X(host_unregister)
-
-#define COUNT(name) +1
-_Static_assert(offsetof(struct ps_backend, status_name) +
-                       (0 MEMBERS(COUNT)) * sizeof(void (*)(void)) ==
-                   sizeof(struct ps_backend),
-               "a member of the contract is not forwarded");
-
 const struct ps_backend *
 ps_observed_table(int runtime, const struct ps_backend *backend)
 {
-    static struct observed all[MOST_RUNTIMES];
-    struct observed *made = &all[runtime];
+    static struct ps_observer all[MOST_RUNTIMES][2];
+    int released = (backend->flags & PS_BACKEND_SHARED) != 0;
+    struct ps_observer *made = &all[runtime][released];
     if (made->inner == NULL) {
-        made->table = *backend;
-#define FILL(name) made->table.name = backend->name != NULL ? name : NULL;
-        MEMBERS(FILL)
-#undef FILL
-        made->runtime = runtime;
-        made->inner = backend;
+        ps_forward(made, runtime, backend);
+        PS_REPLACE(made, stream_destroy);
+        PS_REPLACE(made, event_create);
+        PS_REPLACE(made, event_open);
+        PS_REPLACE(made, event_destroy);
+        PS_REPLACE(made, stream_wait_event);
+        PS_REPLACE(made, event_record);
+        PS_REPLACE(made, stream_query);
+        PS_REPLACE(made, stream_synchronize);
+        PS_REPLACE(made, event_query);
+        PS_REPLACE(made, event_synchronize);
+        PS_REPLACE(made, device_synchronize);
+        PS_REPLACE(made, memory_allocate);
+        PS_REPLACE(made, pinned_allocate);
+        PS_REPLACE(made, shared_allocate);
+        PS_REPLACE(made, shared_open);
+        PS_REPLACE(made, memory_copy);
+        PS_REPLACE(made, memory_fill);
+        PS_REPLACE(made, host_function);
+        PS_REPLACE(made, sleep);
+        PS_REPLACE(made, stream_gate);
+        PS_REPLACE(made, capture_begin);
+        PS_REPLACE(made, capture_end);
+        PS_REPLACE(made, capture_gate);
+        PS_REPLACE(made, event_record_external);
+        PS_REPLACE(made, stream_wait_external);
+        PS_REPLACE(made, graph_instantiate);
+        PS_REPLACE(made, graph_launch);
+        PS_REPLACE(made, graph_destroy);
+        PS_REPLACE(made, executable_destroy);
     }
+    atomic_store(&made->inner, backend);
     return &made->table;
 }

@@ -438,7 +438,7 @@ Event_get_flag(PyObject *self, void *closure)
 
 static const struct shared_kind shared_event = {
     .type = "Event",
-    .noun = "the event",
+    .noun = "event",
     .feature = "interprocess events",
     .bytes = PS_IPC_HANDLE_BYTES,
 };

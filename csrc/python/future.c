@@ -18,6 +18,7 @@
 #include "errors.h"
 #include "schedules.h"
 #include "submit.h"
+#include "timeline.h"
 #include "wait.h"
 
 enum {
@@ -49,6 +50,8 @@ typedef struct {
     PyObject *exception;
     /* Of the stream's work, with the callable; NULL if nothing observed. */
     struct ps_moment *moment;
+    /* The source in the timeline of waits for it, or 0. */
+    uint64_t source;
     /* Lists; NULL until they are asked for. */
     PyObject *_Atomic callbacks;
     PyObject *_Atomic waiters;
@@ -618,6 +621,12 @@ future_set_moment(PyObject *self, struct ps_moment *moment)
     as_future(self)->moment = moment;
 }
 
+void
+future_set_source(PyObject *self, uint64_t source)
+{
+    as_future(self)->source = source;
+}
+
 struct ps_moment *
 future_moment(PyObject *self)
 {
@@ -775,7 +784,7 @@ wait_in_schedule(FutureObject *self, int64_t timeout_ns)
 
 /* -1 with an exception: TimeoutError, or that of a signal handler. */
 static int
-wait_until_done(FutureObject *self, int64_t timeout_ns)
+wait_unseen(FutureObject *self, int64_t timeout_ns)
 {
     bool is_main = syscall(SYS_gettid) == getpid();
     unsigned long long seen = atomic_load(&settled);
@@ -803,6 +812,16 @@ wait_until_done(FutureObject *self, int64_t timeout_ns)
         }
     }
     return 0;
+}
+
+/* Likewise, in the timeline, too. */
+static int
+wait_until_done(FutureObject *self, int64_t timeout_ns)
+{
+    struct ps_slice *slice = timeline_wait("Future", NULL, self->source);
+    int result = wait_unseen(self, timeout_ns);
+    timeline_waited(slice);
+    return result;
 }
 
 /* -1 with an exception, CancelledError if it was cancelled. */

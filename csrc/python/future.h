@@ -17,6 +17,9 @@ bool future_start(PyObject *future);
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
+/* The callable's source in the timeline, or 0. */
+void future_set_source(PyObject *future, uint64_t source);
+
 /* Give a running Future its result, or its exception if the callable failed,
  * and call the callbacks. */
 void future_settle(PyObject *future, PyObject *outcome, bool failed);

@@ -49,27 +49,28 @@ raise_not_opened(const struct shared_kind *kind, struct ps_device *device,
     char operation[48];
     switch (status) {
     case PS_ERROR_OWN_HANDLE:
-        return PyErr_Format(PyExc_RuntimeError,
-                            "from_ipc_handle: %s of this handle was made in "
-                            "this process, and only another one can open it; "
-                            "use the %s itself here",
-                            kind->noun, kind->type);
+        return PyErr_Format(
+            PyExc_RuntimeError,
+            "from_ipc_handle: the %s of this handle was made in "
+            "this process, and only another one can open it; "
+            "use the %s itself here",
+            kind->noun, kind->type);
     case PS_ERROR_INVALID_VALUE:
         return PyErr_Format(PyExc_ValueError,
                             "from_ipc_handle() expects the handle of a live "
                             "%s %s for handle, as its ipc_handle() returned "
                             "it; these %zd bytes are not one",
-                            name, kind->type, kind->bytes);
+                            name, kind->noun, kind->bytes);
     case PS_ERROR_INVALID_DEVICE:
         return PyErr_Format(PyExc_ValueError,
-                            "from_ipc_handle: expected the handle of an %s of "
-                            "%s:%d, got one of another device; name the "
-                            "device of the %s that was exported",
-                            kind->type, name, device->index, kind->type);
+                            "from_ipc_handle: expected a handle of %s:%d, got "
+                            "one of another device; name the device of the %s "
+                            "that was exported",
+                            name, device->index, kind->noun);
     case PS_ERROR_INVALID_HANDLE:
         return PyErr_Format(
             PyExc_RuntimeError,
-            "from_ipc_handle: %s of this handle is gone or out of reach; "
+            "from_ipc_handle: the %s of this handle is gone or out of reach; "
             "expected its process to live, to be the same user's, and to "
             "keep the %s until others have opened it",
             kind->noun, kind->type);

@@ -10,7 +10,7 @@ struct ps_device;
 /* What is shared, for errors. */
 struct shared_kind {
     const char *type;    /* "Event" */
-    const char *noun;    /* "the event" */
+    const char *noun;    /* "event" */
     const char *feature; /* as raise_absent wants it */
     Py_ssize_t bytes;    /* of a handle */
 };

@@ -4,12 +4,12 @@
  * Core calls backends with or without the GIL, so each hook takes it. */
 #include "races.h"
 
-#include <frameobject.h>
-
 #include <string.h>
 
 #include "../core/notify.h"
+#include "../backends/backends.h"
 #include "../observe/table.h"
+#include "../observe/timeline.h"
 
 #include "array_interface.h"
 #include "buffer.h"
@@ -18,6 +18,7 @@
 #include "errors.h"
 #include "event.h"
 #include "future.h"
+#include "places.h"
 #include "stream.h"
 #include "submit.h"
 #include "trace.h"
@@ -35,8 +36,6 @@ actor_name(const struct ps_stream *stream)
 /* The function of races.py that reports a race; guarded as variables_owner()
  * says. */
 static PyObject *report;
-/* How the files of this package begin; set once. */
-static PyObject *_Atomic package;
 
 struct description {
     struct ps_description base;
@@ -47,43 +46,6 @@ struct description {
     bool inside;
     char operation[32];
 };
-
-static bool
-is_of_package(PyCodeObject *code)
-{
-    PyObject *prefix = package;
-    return prefix != NULL && PyUnicode_Tailmatch(code->co_filename, prefix, 0,
-                                                 PY_SSIZE_T_MAX, -1) == 1;
-}
-
-#if PY_VERSION_HEX < 0x030B0000
-#define PyFrame_GetLasti(frame) ((frame)->f_lasti)
-#endif
-
-/* The innermost function that is the program's own, and the line that it is
- * at; NULL if there is none. */
-static PyCodeObject *
-find_place(int *line)
-{
-    PyCodeObject *found = NULL;
-    PyFrameObject *frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    while (frame != NULL) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        PyFrameObject *back = NULL;
-        if (!is_of_package(code)) {
-            found = code;
-            *line = PyFrame_GetLineNumber(frame);
-        }
-        else {
-            Py_DECREF(code);
-            back = PyFrame_GetBack(frame);
-        }
-        Py_DECREF(frame);
-        frame = back;
-    }
-    return found;
-}
 
 static struct ps_description *
 describe(const char *operation, bool inside)
@@ -199,150 +161,43 @@ struct tally {
     bool useful;
 };
 
-/* A call of the program: a shortcut to its place. */
-struct call {
-    PyCodeObject *code;
-    int offset;
-    const char *operation;
-    Py_ssize_t place;
-};
+/* The kinds of waits. */
+static const char *const waits[] = {"wait", "synchronize"};
+enum { WAITS = 2 };
 
-enum { CALLS = 512 };
-
-/* What one run counts. */
-struct waits {
-    /* The indices of tallies by (operation, file, line, function), so that
-     * code which is made anew takes no more room. */
-    PyObject *places;
-    struct tally *tallies;
-    Py_ssize_t room;
-    struct call calls[CALLS];
-};
-
-/* NULL if nothing is counted; guarded as variables_owner() says. */
-static struct waits *counted_waits;
+/* By the numbers of places; guarded as variables_owner() says. */
+static struct tally (*tallies)[WAITS];
+static Py_ssize_t tally_room;
 static atomic_bool counting;
 
-static struct waits *
-waits_create(void)
-{
-    struct waits *waits = PyMem_Calloc(1, sizeof(*waits));
-    if (waits == NULL) {
-        return (struct waits *)PyErr_NoMemory();
-    }
-    if ((waits->places = PyDict_New()) == NULL) {
-        PyMem_Free(waits);
-        return NULL;
-    }
-    return waits;
-}
-
 static void
-waits_destroy(struct waits *waits)
+forget_waits(void)
 {
-    if (waits == NULL) {
-        return;
-    }
-    for (int i = 0; i < CALLS; i++) {
-        Py_XDECREF(waits->calls[i].code);
-    }
-    Py_DECREF(waits->places);
-    free(waits->tallies);
-    PyMem_Free(waits);
-}
-
-/* Begin to count anew, or end with NULL. */
-static void
-replace_waits(struct waits *waits)
-{
-    struct waits *replaced;
+    void *forgotten;
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    replaced = counted_waits;
-    counted_waits = waits;
+    forgotten = tallies;
+    tallies = NULL;
+    tally_room = 0;
     Py_END_CRITICAL_SECTION();
-    waits_destroy(replaced);
+    free(forgotten);
 }
 
-/* The index of the place's tally; -1 with an exception.  Runs no Python. */
-static Py_ssize_t
-tally_of(struct waits *waits, PyObject *place)
+/* The tallies of a place; NULL without memory. */
+static struct tally *
+tally_of_locked(Py_ssize_t place)
 {
-    PyObject *index = PyDict_GetItemWithError(waits->places, place);
-    if (index != NULL || PyErr_Occurred()) {
-        return index != NULL ? PyLong_AsSsize_t(index) : -1;
-    }
-    Py_ssize_t made = PyDict_Size(waits->places);
-    if (made == waits->room) {
-        Py_ssize_t room = made > 0 ? 2 * made : 64;
-        struct tally *grown =
-            realloc(waits->tallies, (size_t)room * sizeof(*grown));
+    if (place >= tally_room) {
+        Py_ssize_t room = place < 32 ? 64 : 2 * place;
+        void *grown = realloc(tallies, (size_t)room * sizeof(*tallies));
         if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return NULL;
         }
-        waits->tallies = grown;
-        waits->room = room;
+        tallies = grown;
+        memset(&tallies[tally_room], 0,
+               (size_t)(room - tally_room) * sizeof(*tallies));
+        tally_room = room;
     }
-    waits->tallies[made] = (struct tally){0};
-    index = PyLong_FromSsize_t(made);
-    if (index == NULL || PyDict_SetItem(waits->places, place, index) < 0) {
-        made = -1;
-    }
-    Py_XDECREF(index);
-    return made;
-}
-
-/* Count a wait of a call.  place: NULL to count only a call that is known, and
- * return false for any other. */
-static bool
-count_at(const struct call *wait, bool useful, PyObject *place)
-{
-    PyCodeObject *replaced = NULL;
-    bool known = false;
-    Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    struct waits *waits = counted_waits;
-    size_t slot = (uintptr_t)wait->code / 16 + (unsigned)wait->offset;
-    struct call *call = waits != NULL ? &waits->calls[slot % CALLS] : NULL;
-    known = call != NULL && call->code == wait->code &&
-            call->offset == wait->offset && call->operation == wait->operation;
-    if (call != NULL && !known && place != NULL) {
-        Py_ssize_t index = tally_of(waits, place);
-        if (index >= 0) {
-            replaced = call->code;
-            *call = *wait;
-            call->place = index;
-            Py_INCREF(call->code);
-            known = true;
-        }
-    }
-    if (known) {
-        waits->tallies[call->place].count++;
-        waits->tallies[call->place].useful |= useful;
-    }
-    Py_END_CRITICAL_SECTION();
-    Py_XDECREF(replaced);
-    return known;
-}
-
-/* Count a wait of the frame's call; false if the frame is the package's. */
-static bool
-count_call(const char *operation, bool useful, PyFrameObject *frame)
-{
-    PyCodeObject *code = PyFrame_GetCode(frame);
-    struct call wait = {code, PyFrame_GetLasti(frame), operation, 0};
-    bool counted = count_at(&wait, useful, NULL);
-    if (!counted && !is_of_package(code)) {
-        PyObject *place =
-            Py_BuildValue("(sOiO)", operation, code->co_filename,
-                          PyFrame_GetLineNumber(frame), code->co_name);
-        if (place != NULL) {
-            count_at(&wait, useful, place);
-        }
-        Py_XDECREF(place);
-        counted = true;
-    }
-    Py_DECREF(code);
-    return counted;
+    return tallies[place];
 }
 
 /* Without memory a wait is not counted. */
@@ -353,15 +208,16 @@ note_wait(const char *operation, bool useful)
         return;
     }
     PyGILState_STATE gil = PyGILState_Ensure();
-    struct saved_exception saved = exception_save();
-    PyFrameObject *frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    while (frame != NULL) {
-        bool counted = count_call(operation, useful, frame);
-        Py_SETREF(frame, counted ? NULL : PyFrame_GetBack(frame));
+    Py_ssize_t place = place_number();
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    struct tally *tally =
+        counting && place >= 0 ? tally_of_locked(place) : NULL;
+    if (tally != NULL) {
+        int i = strcmp(operation, waits[0]) != 0;
+        tally[i].count++;
+        tally[i].useful |= useful;
     }
-    PyErr_Clear();
-    exception_restore(saved);
+    Py_END_CRITICAL_SECTION();
     PyGILState_Release(gil);
 }
 
@@ -590,12 +446,21 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
 void
 observe_backends(void)
 {
-    bool on = ps_races_are_on();
+    bool explored = ps_cpu_schedules.is_on();
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
-        runtime->backend =
-            on ? ps_observed_table(runtime->index, runtime->registered)
-               : runtime->registered;
+        const struct ps_backend *table =
+            ps_cpu_schedules.table(runtime->registered, explored);
+        if (table == NULL) {
+            table = runtime->registered;
+        }
+        if (ps_timeline_is_on()) {
+            table = ps_timeline_table(i, table);
+        }
+        if (ps_races_are_on()) {
+            table = ps_observed_table(i, table);
+        }
+        runtime->backend = table;
     }
 }
 
@@ -607,7 +472,7 @@ races_start(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     reference_set(variables_owner(), &report, Py_NewRef(function));
-    set_once(&package, Py_NewRef(prefix));
+    places_exclude(prefix);
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
         observe_backends();
@@ -630,61 +495,65 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
-    struct waits *waits = NULL;
-    if (on == Py_True && (waits = waits_create()) == NULL) {
+    /* Held before they are counted, and as long as a thread may count. */
+    if (places_hold() < 0) {
         return NULL;
     }
-    replace_waits(waits);
-    atomic_store(&counting, waits != NULL);
+    bool counted = atomic_exchange(&counting, on == Py_True);
+    forget_waits();
+    if (on != Py_True) {
+        places_release();
+    }
+    if (counted) {
+        places_release();
+    }
     trace_races(ps_races_are_on(), ps_races_are_on() && counting);
     Py_RETURN_NONE;
 }
 
-/* A new dict, empty if nothing is counted; NULL with an exception. */
-static PyObject *
-copy_places(void)
+/* Add ((operation, file, line, function), count) to the list. */
+static int
+add_wait(PyObject *list, const char *operation, PyObject *place,
+         long long count)
 {
-    PyObject *places;
-    Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    places = counted_waits != NULL ? Py_NewRef(counted_waits->places) : NULL;
-    Py_END_CRITICAL_SECTION();
-    PyObject *copy = places != NULL ? PyDict_Copy(places) : PyDict_New();
-    Py_XDECREF(places);
-    return copy;
+    PyObject *file, *line, *function;
+    if (!PyArg_ParseTuple(place, "OOO", &file, &line, &function)) {
+        return -1;
+    }
+    PyObject *pair =
+        Py_BuildValue("((sOOO)L)", operation, file, line, function, count);
+    int result = pair != NULL ? PyList_Append(list, pair) : -1;
+    Py_XDECREF(pair);
+    return result;
 }
 
-static struct tally
-read_tally(Py_ssize_t index)
+/* A tally by its number; false past the last one. */
+static bool
+read_tally(Py_ssize_t number, struct tally *tally)
 {
-    struct tally tally = {.useful = true};
+    bool found;
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    if (counted_waits != NULL && index < counted_waits->room) {
-        tally = counted_waits->tallies[index];
+    found = number < WAITS * tally_room;
+    if (found) {
+        *tally = tallies[number / WAITS][number % WAITS];
     }
     Py_END_CRITICAL_SECTION();
-    return tally;
+    return found;
 }
 
 static PyObject *
 races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    PyObject *list = PyList_New(0), *known = copy_places(), *place, *index;
-    Py_ssize_t at = 0;
-    if (known == NULL) {
-        Py_CLEAR(list);
-    }
-    while (list != NULL && PyDict_Next(known, &at, &place, &index)) {
-        struct tally tally = read_tally(PyLong_AsSsize_t(index));
-        if (tally.useful) {
-            continue;
-        }
-        PyObject *pair = Py_BuildValue("(OL)", place, tally.count);
-        if (pair == NULL || PyList_Append(list, pair) < 0) {
+    PyObject *list = PyList_New(0);
+    struct tally tally;
+    for (Py_ssize_t i = 0; list != NULL && read_tally(i, &tally); i++) {
+        PyObject *place = place_at(i / WAITS);
+        if (place != NULL && tally.count > 0 && !tally.useful &&
+            add_wait(list, waits[i % WAITS], place, tally.count) < 0) {
             Py_CLEAR(list);
         }
-        Py_XDECREF(pair);
+        Py_XDECREF(place);
     }
-    Py_XDECREF(known);
     return list;
 }
 

@@ -7,6 +7,7 @@
 #include "../core/thread.h"
 
 #include "errors.h"
+#include "races.h"
 #include "submit.h"
 
 /* ---- Hooks ---- */
@@ -92,20 +93,6 @@ check_off(void)
                : 0;
 }
 
-/* Have core call the engines by the tables that go with a schedule. */
-static void
-switch_tables(bool on)
-{
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        struct ps_runtime *runtime = ps_runtime_at(i);
-        const struct ps_backend *table =
-            ps_cpu_schedules.table(runtime->registered, on);
-        if (table != NULL) {
-            runtime->backend = table;
-        }
-    }
-}
-
 /* The name of a used backend that is no CPU engine; NULL if there is none. */
 static const char *
 foreign_backend(void)
@@ -172,7 +159,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
         return -1;
     }
     reference_set(variables_owner(), &queued_function, Py_NewRef(function));
-    switch_tables(true);
+    observe_backends();
     atomic_store(&ps_memory_poison, PS_SCHEDULE_POISON);
     return 0;
 }
@@ -245,7 +232,7 @@ end(bool drop, struct ps_schedule_result *result)
                       "%d s; have it return",
                       PATIENCE_S);
     }
-    switch_tables(false);
+    observe_backends();
     atomic_store(&ps_memory_poison, -1);
     reference_set(variables_owner(), &queued_function, NULL);
     return 0;

@@ -21,7 +21,7 @@ struct handle {
 
 static const struct shared_kind shared_buffer = {
     .type = "Buffer",
-    .noun = "the memory",
+    .noun = "memory block",
     .feature = "interprocess memory",
     .bytes = sizeof(struct handle),
 };

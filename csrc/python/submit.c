@@ -28,6 +28,7 @@
 #include "races.h"
 #include "stream.h"
 #include "threads.h"
+#include "timeline.h"
 #include "wait.h"
 
 enum {
@@ -222,6 +223,9 @@ job_destroy(struct job *job)
     if (job->future != NULL) {
         ps_races_callable_ended(future_moment(job->future));
     }
+    if (job->slice != NULL) {
+        ps_slice_drop(job->slice);
+    }
     Py_XDECREF(job->future);
     Py_XDECREF(job->context);
     Py_XDECREF(job->kwnames);
@@ -255,6 +259,19 @@ call(struct job *job)
     struct saved_exception saved = exception_save();
     PyContext_Exit(job->context);
     exception_restore(saved);
+    return result;
+}
+
+static PyObject *
+call_in_timeline(struct job *job)
+{
+    if (job->slice == NULL) {
+        return call(job);
+    }
+    ps_slice_begin(job->slice);
+    PyObject *result = call(job);
+    ps_slice_end(job->slice);
+    job->slice = NULL;
     return result;
 }
 
@@ -417,7 +434,7 @@ run(struct worker *self, struct job *job)
     if (future_start(job->future)) {
         self->current = job;
         ps_memory_may_wait(false);
-        outcome = call(job);
+        outcome = call_in_timeline(job);
         failed = outcome == NULL;
         outcome = failed ? take_exception() : outcome;
         ps_memory_may_wait(true);
@@ -610,6 +627,11 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             0) {
         job_destroy(job);
         return NULL;
+    }
+    if (ps_timeline_is_on()) {
+        uint64_t source;
+        job->slice = timeline_callable(stream, job->args[0], &source);
+        future_set_source(job->future, source);
     }
     PyObject *future = Py_NewRef(job->future);
     ps_status status = queue_job(job);

@@ -25,6 +25,8 @@ struct job {
     ps_status status;
     PyObject *future;
     PyObject *context;
+    /* Its part of the timeline until it has ended, or NULL. */
+    struct ps_slice *slice;
     /* The function and its arguments, as submit got them. */
     PyObject *kwnames; /* may be NULL */
     Py_ssize_t nargs;  /* the positional ones, with the function */

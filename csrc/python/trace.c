@@ -7,12 +7,13 @@
 
 #include "errors.h"
 #include "races.h"
+#include "timeline.h"
 
 static PyObject *dispatch;
 /* The number of subscribers of each kind. */
 static atomic_int wanted[PS_TRACE_KINDS];
-/* The kinds that the race detector needs. */
-static atomic_uint for_races;
+/* The kinds that the race detector and the timeline need. */
+static atomic_uint for_races, for_timeline;
 
 /* Report an event that the callbacks could not be called for. */
 static void
@@ -51,6 +52,9 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
     if (atomic_load(&for_races) >> kind & 1) {
         races_trace(kind, device, first);
     }
+    if (atomic_load(&for_timeline) >> kind & 1) {
+        timeline_trace(kind, device, first, second);
+    }
     /* The calls of a callback itself are not traced. */
     if (atomic_load(&wanted[kind]) == 0 ||
         ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
@@ -74,7 +78,7 @@ static void
 set_kinds(unsigned kinds, int change)
 {
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    unsigned all = atomic_load(&for_races);
+    unsigned all = atomic_load(&for_races) | atomic_load(&for_timeline);
     for (unsigned kind = 0; kind < PS_TRACE_KINDS; kind++) {
         atomic_fetch_add(&wanted[kind], kinds >> kind & 1 ? change : 0);
         all |= atomic_load(&wanted[kind]) > 0 ? 1u << kind : 0;
@@ -92,6 +96,18 @@ trace_races(bool streams, bool waits)
                      (unsigned)waits << PS_TRACE_EVENT_SYNCHRONIZATION |
                      (unsigned)waits << PS_TRACE_STREAM_SYNCHRONIZATION |
                      (unsigned)waits << PS_TRACE_DEVICE_SYNCHRONIZATION);
+    set_kinds(0, 0);
+}
+
+void
+trace_timeline(bool on)
+{
+    atomic_store(&for_timeline,
+                 (unsigned)on << PS_TRACE_EVENT_RECORD |
+                     (unsigned)on << PS_TRACE_EVENT_WAIT |
+                     (unsigned)on << PS_TRACE_STREAM_CREATION |
+                     (unsigned)on << PS_TRACE_MEMORY_ALLOCATION |
+                     (unsigned)on << PS_TRACE_MEMORY_DEALLOCATION);
     set_kinds(0, 0);
 }
 

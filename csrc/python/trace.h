@@ -14,4 +14,7 @@ void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
  * waited for. */
 void trace_races(bool streams, bool waits);
 
+/* Whether the timeline is to know of records, waits, streams and memory. */
+void trace_timeline(bool on);
+
 #endif

@@ -19,6 +19,7 @@
 #include "errors.h"
 #include "schedules.h"
 #include "submit.h"
+#include "timeline.h"
 #include "waiter.h"
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
@@ -226,14 +227,17 @@ wait_in_schedule(struct ps_mailbox *mailbox, int64_t timeout_ns)
 ps_status
 wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 {
+    ps_status status = PS_SUCCESS;
+    struct ps_slice *slice = timeline_wait("wait", NULL, 0);
     if (ps_cpu_schedules.is_on()) {
-        ps_status status = wait_in_schedule(mailbox, timeout_ns);
-        if (status != PS_SUCCESS) {
-            return status;
-        }
+        status = wait_in_schedule(mailbox, timeout_ns);
     }
-    struct mailbox_wait wait = {mailbox, monotonic_ns()};
-    return wait_in_slices(mailbox_slice, &wait, timeout_ns);
+    if (status == PS_SUCCESS) {
+        struct mailbox_wait wait = {mailbox, monotonic_ns()};
+        status = wait_in_slices(mailbox_slice, &wait, timeout_ns);
+    }
+    timeline_waited(slice);
+    return status;
 }
 
 /* A wait for a notification of work.  The notification may be delayed, so the
@@ -353,10 +357,12 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
         return PS_RAISED;
     }
     trace(work);
+    struct ps_slice *slice = timeline_wait(work->operation, work, 0);
     status = wait_natively(work, timeout_ns);
     if (status == PS_ERROR_NOT_SUPPORTED) {
         status = wait_notified(work, timeout_ns);
     }
+    timeline_waited(slice);
     memory_settle(work->device->runtime);
     return status == PS_SUCCESS && check_captured(work) < 0 ? PS_RAISED
                                                             : status;

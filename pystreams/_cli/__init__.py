@@ -206,6 +206,7 @@ def interpreter() -> str:
 
 def show_demo(options: argparse.Namespace) -> None:
     """Run the demo and print its measurements."""
+    from ..timeline._chart import shades
     from . import demo, timetable
 
     names = [name for text in options.device for name in text.split(",")]
@@ -238,7 +239,7 @@ def show_demo(options: argparse.Namespace) -> None:
     print(timetable.figures(result, title))
     print()
     columns = min(100, shutil.get_terminal_size().columns)
-    marks = timetable.shades(sys.stdout.encoding)
+    marks = shades(sys.stdout.encoding)
     print(timetable.draw(result, columns, marks))
 
 

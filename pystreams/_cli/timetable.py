@@ -1,10 +1,8 @@
-"""The demo's result as text: figures, and a chart of each stream's copies.
-
-Uses ASCII if the output's encoding has no block characters.
-"""
+"""The demo's result as text: figures, and a chart of each stream's copies."""
 
 from __future__ import annotations
 
+from ..timeline._chart import line, milliseconds, plural, ruler
 from .report import size_text
 
 TYPE_CHECKING = False
@@ -12,40 +10,15 @@ if TYPE_CHECKING:
     from array import array
     from typing import Any
 
-BLOCKS = "·░▒▓█"
-ASCII = ".-=*#"
 # Below so many seconds, a gain is noise.
 SHORT = 0.01
 LABEL = 10
 TAIL = 14
 
 
-def shades(encoding: str | None) -> str:
-    """Return the characters for idle to busy that an encoding has."""
-    try:
-        BLOCKS.encode(encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return ASCII
-    return BLOCKS
-
-
 def busy(spans: array[float]) -> float:
     """Return the sum of the spans, in milliseconds."""
     return sum(spans[1::2]) - sum(spans[::2])
-
-
-def bar(spans: array[float], total: float, width: int, marks: str) -> str:
-    """Draw spans of the time from 0 to total, as width characters."""
-    filled = [0.0] * width
-    for begin, end in zip(spans[::2], spans[1::2], strict=True):
-        begin, end = begin * width / total, end * width / total
-        for cell in range(int(begin), min(int(end) + 1, width)):
-            filled[cell] += min(end, cell + 1) - max(begin, cell)
-    top = len(marks) - 1
-    return "".join(
-        marks[min(top, int(part * top) + 1) if part > 0 else 0]
-        for part in filled
-    )
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,26 +89,9 @@ def draw(result: dict[str, Any], columns: int, marks: str) -> str:
     lines = [f"When each stream copied: {marks[0]} idle to {marks[-1]} busy"]
     for device, rows in zip(result["devices"], result["spans"], strict=True):
         total = max((spans[-1] for spans in rows), default=0) or 1.0
-        end = milliseconds(total)
-        ruler = "0 ms" + end.rjust(width - 4)
-        lines += ["", f"{device:<{LABEL}} {ruler}   busy  chunks"]
+        top = ruler(device, total, LABEL, width)
+        lines += ["", f"{top}   busy  chunks"]
         for index, spans in enumerate(rows):
-            part = busy(spans) / total
-            lines.append(
-                f"stream {index:<{LABEL - 7}} "
-                f"{bar(spans, total, width, marks)} "
-                f"{part:>6.0%} {len(spans) // 2:>7}"
-            )
+            drawn = line(f"stream {index}", spans, total, LABEL, width, marks)
+            lines.append(f"{drawn} {len(spans) // 2:>7}")
     return "\n".join(lines)
-
-
-def plural(count: int, noun: str) -> str:
-    """Return '1 chunk' or '2 chunks'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def milliseconds(value: float) -> str:
-    """Format milliseconds for a person, in us, ms or s."""
-    if value < 1:
-        return f"{value * 1000:.3g} us"
-    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"

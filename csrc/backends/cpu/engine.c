@@ -267,6 +267,7 @@ engine_create(const char *name, int device_type, int device_count,
     cpu_notify_members(table);
     cpu_memory_members(table);
     cpu_shared_memory_members(table);
+    cpu_times_members(table);
     cpu_graph_members(table);
     engine->table.engine = engine;
     engine->lazy_table = engine->table;
@@ -339,6 +340,7 @@ add_locked(struct cpu_engine *engine)
     }
     if (engines == NULL &&
         (pthread_key_create(&cpu_serving_key, NULL) != 0 ||
+         pthread_key_create(&cpu_times_key, NULL) != 0 ||
          pthread_atfork(fork_prepare, fork_parent, fork_child) != 0)) {
         pthread_key_delete(engine->current_key);
         return false;

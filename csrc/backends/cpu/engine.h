@@ -5,9 +5,10 @@
  * the freeing of a block, nor while a thread waits.  No other lock is ever
  * taken under it.
  *
- * A file calls those above it in this list alone: storage.c, schedule.c,
- * queue.c, worker.c, graph.c, shared.c over files.c, event.c, notify.c,
- * stream.c, memory.c, shared_memory.c, lazy.c, explore.c, engine.c. */
+ * A file calls those above it in this list alone: storage.c, times.c,
+ * schedule.c, queue.c, worker.c, graph.c, shared.c over files.c, event.c,
+ * notify.c, stream.c, memory.c, shared_memory.c, lazy.c, explore.c,
+ * engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -16,6 +17,7 @@
 #endif
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -158,6 +160,9 @@ struct cpu_operation {
     /* CPU_RECORD, CPU_WAIT, CPU_ENTER_GATE: referenced.  CPU_MARK: of the
      * launch in progress, which the plan's branches are queued for. */
     struct cpu_record *record;
+    /* NULL, or of CPU_COPY, CPU_FILL, CPU_CALL and CPU_SLEEP: to be written
+     * when it begins and ends. */
+    struct ps_times *times;
     union {
         ps_status status;           /* CPU_FAIL */
         ps_handle event;            /* CPU_RECORD_LATER, CPU_WAIT_LATER */
@@ -312,6 +317,25 @@ cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
  * releases the lock.  So notifications run in the order in which the work was
  * done, and never nest.  False as cpu_stream_serve_locked. */
 bool cpu_notify_due_locked(struct cpu_engine *engine);
+
+/* ---- Schedule: times ---- */
+
+/* The key of the times that the calling thread's next operation is to write.
+ */
+extern pthread_key_t cpu_times_key;
+
+/* Take them; NULL if there are none. */
+struct ps_times *cpu_times_take(void);
+
+/* The operation begins, or ends, now. */
+void
+cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
+void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
+
+/* Have the end of the record written as that of the times; without memory the
+ * times are given back. */
+void
+cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 
 /* ---- Schedule: threads ---- */
 
@@ -533,6 +557,7 @@ struct cpu_engine {
     unsigned idle;         /* workers that wait for work */
     bool coming;           /* a worker is on its way to look for work */
     bool timer;            /* the timer was started */
+    atomic_bool timing;    /* times were ever asked for */
     unsigned running;      /* threads of the engine, and callers that help */
     pthread_cond_t work;   /* there is some, or the phase changed */
     pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
@@ -683,6 +708,7 @@ void cpu_event_members(struct ps_backend *table);
 void cpu_notify_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);
 void cpu_shared_memory_members(struct ps_backend *table);
+void cpu_times_members(struct ps_backend *table);
 void cpu_graph_members(struct ps_backend *table);
 
 #endif

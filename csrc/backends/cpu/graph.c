@@ -636,6 +636,10 @@ launch_locked(struct cpu_stream *stream, struct graph *graph)
     push_wait_locked(stream, graph->done);
     push_plan_locked(plan, streams);
     push_next_record_locked(stream, &graph->done);
+    struct ps_times *times = engine->timing ? cpu_times_take() : NULL;
+    if (times != NULL) {
+        cpu_times_promise_locked(graph->done, times);
+    }
     start_locked(streams, plan->branch_count, idle);
     free(streams);
     return PS_SUCCESS;

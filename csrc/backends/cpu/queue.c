@@ -104,6 +104,9 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     struct cpu_engine *engine = stream->engine;
     const struct cpu_stream *outer = cpu_serving();
     unsigned forks = cpu_forks;
+    if (operation->times != NULL) {
+        cpu_times_begin(engine, operation);
+    }
     cpu_unlock(engine);
     /* If this fails for want of memory, a host function that waits for its
      * own stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
@@ -151,7 +154,6 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     case CPU_FAIL:
         failure = operation->status;
         break;
-    case CPU_SLEEP:
     case CPU_FREE:
     case CPU_RECORD_LATER:
     case CPU_WAIT_LATER:
@@ -164,6 +166,11 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         if (stream->status == PS_SUCCESS &&
             !stream_run_locked(stream, operation)) {
             return false;
+        }
+        /* Falls through. */
+    case CPU_SLEEP:
+        if (operation->times != NULL) {
+            cpu_times_end(stream, operation);
         }
         break;
     case CPU_ENTER_GATE:

@@ -38,10 +38,14 @@ cpu_stream_enqueue(const struct ps_backend *backend, int device,
 {
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    return stream == NULL ? PS_ERROR_INVALID_HANDLE
-           : stream->capture != NULL
-               ? cpu_capture_add_locked(stream, operation)
-               : cpu_stream_enqueue_locked(stream, operation);
+    if (stream == NULL || stream->capture != NULL) {
+        return stream == NULL ? PS_ERROR_INVALID_HANDLE
+                              : cpu_capture_add_locked(stream, operation);
+    }
+    if (engine->timing && operation->kind != CPU_ENTER_GATE) {
+        operation->times = cpu_times_take();
+    }
+    return cpu_stream_enqueue_locked(stream, operation);
 }
 
 static ps_status

@@ -175,6 +175,12 @@ enum {
     PS_BACKEND_HOST_MEMORY = 8,
 };
 
+/* When an operation began and ended; see operation_times. */
+struct ps_times {
+    int64_t begin;
+    int64_t end;
+};
+
 /* The limit of a wait. */
 struct ps_limit {
     int64_t timeout_ns;
@@ -690,6 +696,23 @@ struct ps_backend {
      * May block. */
     ps_status (*host_unregister)(const struct ps_backend *backend, int device,
                                  void *data);
+
+    /* ---- Optional group: times of operations (both or none) ------------- */
+
+    /* The time by which operations are timed, in nanoseconds:
+     * CLOCK_MONOTONIC, unless time is virtual.  Answers. */
+    ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
+
+    /* Have the next memory_copy, memory_fill, host_function, sleep or
+     * graph_launch that the calling thread calls write its times to *times;
+     * NULL takes that back.  A call that succeeds has set both members to 0
+     * when it returns, or to the times already; unless the operation was
+     * captured: then it leaves them alone.  begin is written before end, each
+     * atomically, and *times belongs to the backend until end is; begin stays
+     * 0 if only the end is known, and end is -1 if neither is.  Answers.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*operation_times)(const struct ps_backend *backend,
+                                 struct ps_times *times);
 };
 
 #endif

@@ -88,7 +88,10 @@ LEFT_OUT = {
 # Members that torch lacks.
 ADDED = {
     "Stream-ordered memory, in place of tensors.": """
-        torch.Buffer
+        torch.Buffer torch.pin
+    """,
+    "Whether the order of a program is right.": """
+        torch.races torch.schedules
     """,
     "Streams of other libraries, on every device type.": """
         torch.ExternalStream torch.Stream.__cuda_stream__

@@ -1,0 +1,105 @@
+/* When operations began and ended, for those whose caller wants to know.  The
+ * times belong to the caller again once their end is written. */
+#include "engine.h"
+
+#include <stdlib.h>
+
+pthread_key_t cpu_times_key;
+
+struct promise {
+    struct cpu_promise base;
+    struct cpu_engine *engine;
+    struct ps_times *times;
+};
+
+struct ps_times *
+cpu_times_take(void)
+{
+    struct ps_times *times = pthread_getspecific(cpu_times_key);
+    if (times != NULL) {
+        pthread_setspecific(cpu_times_key, NULL);
+        times->begin = times->end = 0;
+    }
+    return times;
+}
+
+static void
+write_time(int64_t *to, int64_t time)
+{
+    __atomic_store_n(to, time, __ATOMIC_RELEASE);
+}
+
+void
+cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
+{
+    write_time(&operation->times->begin, engine->clock->now(engine));
+}
+
+/* A sleep began when it was queued for the timer.  What a failed stream skips
+ * takes no time. */
+void
+cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct ps_times *times = operation->times;
+    int64_t now = engine->clock->now(engine);
+    if (operation->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
+        write_time(&times->begin, stream->deadline - operation->duration);
+    }
+    else if (times->begin == 0) {
+        write_time(&times->begin, now);
+    }
+    write_time(&times->end, now);
+}
+
+static void
+end_locked(struct cpu_promise *base, const struct cpu_record *record)
+{
+    struct promise *promise = (struct promise *)base;
+    struct cpu_engine *engine = promise->engine;
+    (void)record;
+    write_time(&promise->times->end, engine->clock->now(engine));
+    free(promise);
+}
+
+void
+cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times)
+{
+    struct promise *promise = malloc(sizeof(*promise));
+    if (promise == NULL) {
+        write_time(&times->end, -1);
+        return;
+    }
+    *promise = (struct promise){
+        .base.end_locked = end_locked,
+        .engine = record->source->engine,
+        .times = times,
+    };
+    record->promise = &promise->base;
+}
+
+static ps_status
+cpu_time_now(const struct ps_backend *backend, int64_t *now)
+{
+    CPU_ENTER(engine, backend);
+    *now = engine->clock->now(engine);
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_operation_times(const struct ps_backend *backend, struct ps_times *times)
+{
+    if (times != NULL) {
+        atomic_store(&cpu_engine_of(backend)->timing, true);
+    }
+    return pthread_setspecific(cpu_times_key, times) == 0
+               ? PS_SUCCESS
+               : PS_ERROR_OUT_OF_MEMORY;
+}
+
+void
+cpu_times_members(struct ps_backend *table)
+{
+    table->time_now = cpu_time_now;
+    table->operation_times = cpu_operation_times;
+}

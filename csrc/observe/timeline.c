@@ -1,0 +1,830 @@
+/* One mutex guards the log; hooks are called without it.  Slices do not move,
+ * and are written by whoever has them. */
+#include "timeline.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "map.h"
+
+enum { MOST_RUNTIMES = 8, CHUNK = 1024 };
+
+struct chunk {
+    struct chunk *next; /* of those that still have slices to end */
+    struct ps_slice slices[CHUNK];
+};
+
+struct stream {
+    struct ps_actor_name name;
+    uint64_t latest;  /* the source that is its latest slice */
+    uint64_t capture; /* that it is part of, or 0 */
+};
+
+struct ps_timeline {
+    uint64_t first; /* the index of its first slice: no two logs share one */
+    struct chunk **chunks;
+    uint64_t count;
+    struct stream *streams;
+    uint32_t stream_count, stream_room;
+    /* Indices of streams, plus one; marks of events: see event_mark. */
+    struct ps_map by_name, events;
+    uint64_t captures;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct ps_timeline *current;
+static atomic_bool on;
+static const struct ps_timeline_hooks *_Atomic hooks;
+static struct chunk *unfinished;
+static uint64_t next_index; /* of the next log's first slice */
+/* By runtime, and by whether the table is called with the GIL released. */
+static struct ps_observer observers[MOST_RUNTIMES][2];
+
+/* ---- Time ---- */
+
+static int64_t
+monotonic_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+int64_t
+ps_timeline_now(void)
+{
+    const struct ps_timeline_hooks *called = atomic_load(&hooks);
+    if (called == NULL || !called->is_virtual()) {
+        return monotonic_now();
+    }
+    int64_t latest = 0, now;
+    for (int i = 0; i < MOST_RUNTIMES; i++) {
+        const struct ps_backend *backend = observers[i][1].inner;
+        if (backend != NULL && backend->time_now != NULL &&
+            backend->time_now(backend, &now) == PS_SUCCESS && now > latest) {
+            latest = now;
+        }
+    }
+    return latest;
+}
+
+static int64_t
+time_of(const int64_t *time)
+{
+    return __atomic_load_n(time, __ATOMIC_ACQUIRE);
+}
+
+static void
+set_time(int64_t *time, int64_t value)
+{
+    __atomic_store_n(time, value, __ATOMIC_RELEASE);
+}
+
+void
+ps_slice_begin(struct ps_slice *slice)
+{
+    set_time(&slice->times.begin, ps_timeline_now());
+}
+
+void
+ps_slice_end(struct ps_slice *slice)
+{
+    set_time(&slice->times.end, ps_timeline_now());
+}
+
+void
+ps_slice_drop(struct ps_slice *slice)
+{
+    __atomic_store_n(&slice->kind, PS_SLICE_NONE, __ATOMIC_RELEASE);
+}
+
+/* ---- The log's life ---- */
+
+static uint8_t
+kind_of(const struct ps_slice *slice)
+{
+    return __atomic_load_n(&slice->kind, __ATOMIC_ACQUIRE);
+}
+
+/* Whether somebody else may still write the slice. */
+static bool
+is_pending(const struct ps_slice *slice)
+{
+    switch (kind_of(slice)) {
+    case PS_SLICE_NONE:
+    case PS_SLICE_SPAN_END:
+    case PS_SLICE_RECORD:
+    case PS_SLICE_WAIT:
+    case PS_SLICE_MEMORY:
+        return false;
+    case PS_SLICE_SPAN:
+        return slice->stream == 0 && time_of(&slice->times.end) == 0;
+    default:
+        return time_of(&slice->times.end) == 0;
+    }
+}
+
+static bool
+any_pending(const struct chunk *chunk)
+{
+    int i = 0;
+    while (i < CHUNK && !is_pending(&chunk->slices[i])) {
+        i++;
+    }
+    return i < CHUNK;
+}
+
+/* Free what has ended meanwhile of logs that are gone. */
+static void
+free_finished_locked(void)
+{
+    struct chunk **link = &unfinished;
+    while (*link != NULL) {
+        struct chunk *chunk = *link;
+        if (any_pending(chunk)) {
+            link = &chunk->next;
+        }
+        else {
+            *link = chunk->next;
+            free(chunk);
+        }
+    }
+}
+
+void
+ps_timeline_free(struct ps_timeline *timeline)
+{
+    pthread_mutex_lock(&mutex);
+    for (uint64_t i = 0; i * CHUNK < timeline->count; i++) {
+        timeline->chunks[i]->next = unfinished;
+        unfinished = timeline->chunks[i];
+    }
+    free_finished_locked();
+    pthread_mutex_unlock(&mutex);
+    free(timeline->chunks);
+    free(timeline->streams);
+    free(timeline->by_name.slots);
+    free(timeline->events.slots);
+    free(timeline);
+}
+
+static void
+lock(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+static void
+fork_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+/* The child gets no half of a change that another thread makes. */
+static void
+fork_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+}
+
+static void
+prepare(void)
+{
+    pthread_atfork(lock, fork_parent, fork_child);
+}
+
+struct ps_timeline *
+ps_timeline_start(const struct ps_timeline_hooks *called)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct ps_timeline *made = calloc(1, sizeof(*made));
+    pthread_once(&once, prepare);
+    if (made != NULL) {
+        pthread_mutex_lock(&mutex);
+        free_finished_locked();
+        made->first = next_index;
+        current = made;
+        pthread_mutex_unlock(&mutex);
+        atomic_store(&hooks, called);
+        atomic_store(&on, true);
+    }
+    return made;
+}
+
+void
+ps_timeline_stop(void)
+{
+    atomic_store(&on, false);
+    pthread_mutex_lock(&mutex);
+    next_index =
+        current != NULL ? current->first + current->count : next_index;
+    current = NULL;
+    pthread_mutex_unlock(&mutex);
+}
+
+bool
+ps_timeline_is_on(void)
+{
+    return atomic_load_explicit(&on, memory_order_relaxed);
+}
+
+/* ---- Adding slices ---- */
+
+/* Room for one more element of an array whose room is a power of two, at least
+ * 64; false without memory. */
+static bool
+grow(void **array, uint64_t count, size_t size)
+{
+    if (count != 0 && (count < 64 || (count & (count - 1)) != 0)) {
+        return true;
+    }
+    size_t room = count != 0 ? 2 * (size_t)count : 64;
+    void *grown = realloc(*array, room * size);
+    if (grown != NULL) {
+        *array = grown;
+    }
+    return grown != NULL;
+}
+
+/* The slice with the next index, zero but for its kind; NULL without memory.
+ */
+static struct ps_slice *
+append_locked(struct ps_timeline *timeline, uint64_t *index)
+{
+    uint64_t at = timeline->count / CHUNK, offset = timeline->count % CHUNK;
+    if (offset == 0) {
+        if (!grow((void **)&timeline->chunks, at, sizeof(struct chunk *)) ||
+            (timeline->chunks[at] = calloc(1, sizeof(struct chunk))) == NULL) {
+            return NULL;
+        }
+    }
+    *index = timeline->first + timeline->count++;
+    return &timeline->chunks[at]->slices[offset];
+}
+
+static struct ps_slice *
+slice_at(const struct ps_timeline *timeline, uint64_t index)
+{
+    index -= timeline->first;
+    return &timeline->chunks[index / CHUNK]->slices[index % CHUNK];
+}
+
+/* The slice that is a source; NULL if it is none of this log. */
+static struct ps_slice *
+source_at(const struct ps_timeline *timeline, uint64_t source)
+{
+    return source > timeline->first &&
+                   source <= timeline->first + timeline->count
+               ? slice_at(timeline, source - 1)
+               : NULL;
+}
+
+static uint64_t
+place_of(const struct ps_actor_name *name)
+{
+    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
+}
+
+static struct stream *
+find_stream_locked(struct ps_timeline *timeline,
+                   const struct ps_actor_name *name)
+{
+    uintptr_t known = (uintptr_t)ps_map_get(&timeline->by_name, place_of(name),
+                                            name->stream);
+    return known != 0 ? &timeline->streams[known - 1] : NULL;
+}
+
+/* A new stream; NULL without memory. */
+static struct stream *
+add_stream_locked(struct ps_timeline *timeline,
+                  const struct ps_actor_name *name)
+{
+    uintptr_t index = timeline->stream_count;
+    if (!grow((void **)&timeline->streams, index, sizeof(struct stream)) ||
+        !ps_map_set(&timeline->by_name, place_of(name), name->stream,
+                    (void *)(index + 1))) {
+        return NULL;
+    }
+    timeline->stream_count++;
+    timeline->streams[index] = (struct stream){.name = *name};
+    return &timeline->streams[index];
+}
+
+/* Lock, and return the log with the stream in it; NULL, unlocked, if nothing
+ * records or there is no memory. */
+static struct ps_timeline *
+lock_with(const struct ps_actor_name *name, struct stream **stream)
+{
+    pthread_mutex_lock(&mutex);
+    struct ps_timeline *timeline = current;
+    *stream = NULL;
+    if (timeline != NULL && name != NULL) {
+        bool fresh = false;
+        uint32_t index = timeline->stream_count;
+        *stream = find_stream_locked(timeline, name);
+        if (*stream == NULL) {
+            *stream = add_stream_locked(timeline, name);
+            fresh = *stream != NULL;
+        }
+        timeline = *stream != NULL ? timeline : NULL;
+        if (fresh) {
+            pthread_mutex_unlock(&mutex);
+            atomic_load(&hooks)->stream(name, index);
+            return lock_with(name, stream);
+        }
+    }
+    if (timeline == NULL) {
+        pthread_mutex_unlock(&mutex);
+    }
+    return timeline;
+}
+
+static bool
+is_wanted(void)
+{
+    return ps_timeline_is_on() && !atomic_load(&hooks)->is_internal();
+}
+
+struct ps_slice *
+ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
+                uint64_t *index)
+{
+    struct ps_slice like = {.kind = kind};
+    struct ps_slice *slice = NULL;
+    struct stream *stream;
+    uint64_t made;
+    if (!is_wanted()) {
+        return NULL;
+    }
+    atomic_load(&hooks)->origin(&like);
+    struct ps_timeline *timeline = lock_with(name, &stream);
+    if (timeline == NULL) {
+        return NULL;
+    }
+    if (stream == NULL || stream->capture == 0) {
+        slice = append_locked(timeline, &made);
+    }
+    if (slice != NULL) {
+        *slice = like;
+        if (stream != NULL) {
+            slice->stream = (uint32_t)(stream - timeline->streams) + 1;
+            stream->latest = made + 1;
+        }
+        if (index != NULL) {
+            *index = made;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return slice;
+}
+
+/* ---- What orders streams ---- */
+
+/* What is known of an event: the index of its record, plus one; or the number
+ * of the capture that it was recorded in. */
+static uintptr_t
+record_mark(uint64_t source)
+{
+    return (uintptr_t)source << 1;
+}
+
+static uintptr_t
+capture_mark(uint64_t capture)
+{
+    return (uintptr_t)capture << 1 | 1;
+}
+
+static uintptr_t
+event_mark_locked(struct ps_timeline *timeline, int runtime, ps_handle event)
+{
+    return (uintptr_t)ps_map_get(&timeline->events, (uint64_t)runtime, event);
+}
+
+void
+ps_timeline_record(const struct ps_actor_name *name, ps_handle event)
+{
+    uint64_t index;
+    struct stream *stream;
+    struct ps_slice *slice = ps_timeline_add(name, PS_SLICE_RECORD, &index);
+    if (slice != NULL) {
+        set_time(&slice->queued, ps_timeline_now());
+    }
+    struct ps_timeline *timeline =
+        is_wanted() ? lock_with(name, &stream) : NULL;
+    if (timeline != NULL) {
+        uintptr_t mark = slice != NULL ? record_mark(index + 1)
+                                       : capture_mark(stream->capture);
+        ps_map_set(&timeline->events, (uint64_t)name->runtime, event,
+                   (void *)mark);
+        pthread_mutex_unlock(&mutex);
+    }
+}
+
+uint64_t
+ps_timeline_recorded(int runtime, ps_handle event)
+{
+    pthread_mutex_lock(&mutex);
+    uintptr_t mark =
+        current != NULL ? event_mark_locked(current, runtime, event) : 0;
+    pthread_mutex_unlock(&mutex);
+    return mark & 1 ? 0 : mark >> 1;
+}
+
+uint64_t
+ps_timeline_latest(const struct ps_actor_name *name)
+{
+    struct stream *stream;
+    struct ps_timeline *timeline = lock_with(name, &stream);
+    uint64_t latest = timeline != NULL ? stream->latest : 0;
+    if (timeline != NULL) {
+        pthread_mutex_unlock(&mutex);
+    }
+    return latest;
+}
+
+/* Whether a stream is still part of the capture. */
+static bool
+is_lasting_locked(const struct ps_timeline *timeline, uint64_t capture)
+{
+    uint32_t i = 0;
+    while (i < timeline->stream_count &&
+           timeline->streams[i].capture != capture) {
+        i++;
+    }
+    return capture != 0 && i < timeline->stream_count;
+}
+
+void
+ps_timeline_wait(const struct ps_actor_name *name, ps_handle event)
+{
+    struct stream *stream;
+    struct ps_timeline *timeline =
+        is_wanted() ? lock_with(name, &stream) : NULL;
+    if (timeline == NULL) {
+        return;
+    }
+    uintptr_t mark = event_mark_locked(timeline, name->runtime, event);
+    if (mark & 1 && is_lasting_locked(timeline, mark >> 1)) {
+        stream->capture = mark >> 1;
+    }
+    pthread_mutex_unlock(&mutex);
+    struct ps_slice *slice = ps_timeline_add(name, PS_SLICE_WAIT, NULL);
+    if (slice != NULL) {
+        slice->source = mark & 1 ? 0 : mark >> 1;
+        set_time(&slice->queued, ps_timeline_now());
+    }
+}
+
+void
+ps_timeline_forget_stream(const struct ps_actor_name *name)
+{
+    pthread_mutex_lock(&mutex);
+    if (current != NULL) {
+        ps_map_take(&current->by_name, place_of(name), name->stream);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static void
+begin_capture(const struct ps_actor_name *name)
+{
+    struct stream *stream;
+    struct ps_timeline *timeline = lock_with(name, &stream);
+    if (timeline != NULL) {
+        stream->capture = ++timeline->captures;
+        pthread_mutex_unlock(&mutex);
+    }
+}
+
+static void
+end_capture(const struct ps_actor_name *name)
+{
+    struct stream *stream;
+    struct ps_timeline *timeline = lock_with(name, &stream);
+    if (timeline != NULL) {
+        uint64_t capture = stream->capture;
+        for (uint32_t i = 0; i < timeline->stream_count; i++) {
+            if (timeline->streams[i].capture == capture) {
+                timeline->streams[i].capture = 0;
+            }
+        }
+        pthread_mutex_unlock(&mutex);
+    }
+}
+
+/* ---- The table ---- */
+
+/* An operation is to be queued; NULL if it is not to be seen. */
+static struct ps_slice *
+expect(const struct ps_backend *backend, int device, ps_handle stream,
+       enum ps_slice_kind kind, size_t nbytes)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_actor_name name = ps_actor_named(backend, device, stream);
+    if (inner->operation_times == NULL) {
+        return NULL;
+    }
+    struct ps_slice *slice = ps_timeline_add(&name, kind, NULL);
+    if (slice != NULL) {
+        slice->nbytes = nbytes;
+        slice->times.begin = slice->times.end = -1;
+        if (inner->operation_times(inner, &slice->times) != PS_SUCCESS) {
+            ps_slice_drop(slice);
+        }
+    }
+    return slice;
+}
+
+/* The operation was queued, if the status says so, or captured. */
+static ps_status
+queued(const struct ps_backend *backend, struct ps_slice *slice,
+       ps_status status)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    if (slice == NULL) {
+        return status;
+    }
+    inner->operation_times(inner, NULL);
+    if (status != PS_SUCCESS || time_of(&slice->times.begin) == -1) {
+        ps_slice_drop(slice);
+    }
+    else {
+        /* What has run at once needs no time of its own. */
+        int64_t begin =
+            time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
+        set_time(&slice->queued, begin > 0 ? begin : ps_timeline_now());
+    }
+    return status;
+}
+
+static ps_status
+memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
+            void *destination, const void *source, size_t nbytes)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice =
+        expect(backend, device, stream, PS_SLICE_COPY, nbytes);
+    return queued(backend, slice,
+                  inner->memory_copy(inner, device, stream, destination,
+                                     source, nbytes));
+}
+
+static ps_status
+memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
+            void *destination, uint8_t value, size_t nbytes)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice =
+        expect(backend, device, stream, PS_SLICE_FILL, nbytes);
+    return queued(
+        backend, slice,
+        inner->memory_fill(inner, device, stream, destination, value, nbytes));
+}
+
+static ps_status
+host_function(const struct ps_backend *backend, int device, ps_handle stream,
+              ps_host_function function, void *argument)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice =
+        expect(backend, device, stream, PS_SLICE_FUNCTION, 0);
+    return queued(
+        backend, slice,
+        inner->host_function(inner, device, stream, function, argument));
+}
+
+static ps_status
+sleep(const struct ps_backend *backend, int device, ps_handle stream,
+      uint64_t cycles)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice =
+        expect(backend, device, stream, PS_SLICE_SLEEP, 0);
+    return queued(backend, slice, inner->sleep(inner, device, stream, cycles));
+}
+
+static ps_status
+graph_launch(const struct ps_backend *backend, int device,
+             ps_handle executable, ps_handle stream)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice =
+        expect(backend, device, stream, PS_SLICE_GRAPH, 0);
+    return queued(backend, slice,
+                  inner->graph_launch(inner, device, executable, stream));
+}
+
+static ps_status
+capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
+              enum ps_capture_mode mode)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    ps_status status = inner->capture_begin(inner, device, stream, mode);
+    if (status == PS_SUCCESS) {
+        struct ps_actor_name name = ps_actor_named(backend, device, stream);
+        begin_capture(&name);
+    }
+    return status;
+}
+
+static ps_status
+capture_end(const struct ps_backend *backend, int device, ps_handle stream,
+            ps_handle *graph, size_t *operations)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    ps_status status =
+        inner->capture_end(inner, device, stream, graph, operations);
+    if (status != PS_ERROR_CAPTURE_UNMATCHED) {
+        struct ps_actor_name name = ps_actor_named(backend, device, stream);
+        end_capture(&name);
+    }
+    return status;
+}
+
+static ps_status
+stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_actor_name name = ps_actor_named(backend, device, stream);
+    ps_timeline_forget_stream(&name);
+    return inner->stream_destroy(inner, device, stream);
+}
+
+const struct ps_backend *
+ps_timeline_table(int runtime, const struct ps_backend *backend)
+{
+    bool released = (backend->flags & PS_BACKEND_SHARED) != 0;
+    struct ps_observer *made = &observers[runtime][released];
+    if (made->inner == NULL) {
+        ps_forward(made, runtime, backend);
+        PS_REPLACE(made, memory_copy);
+        PS_REPLACE(made, memory_fill);
+        PS_REPLACE(made, host_function);
+        PS_REPLACE(made, sleep);
+        PS_REPLACE(made, graph_launch);
+        PS_REPLACE(made, capture_begin);
+        PS_REPLACE(made, capture_end);
+        PS_REPLACE(made, stream_destroy);
+    }
+    return &made->table;
+}
+
+/* ---- Reading ---- */
+
+uint64_t
+ps_timeline_end(const struct ps_timeline *timeline)
+{
+    pthread_mutex_lock(&mutex);
+    uint64_t end = timeline->first + timeline->count;
+    pthread_mutex_unlock(&mutex);
+    return end;
+}
+
+const struct ps_slice *
+ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index)
+{
+    pthread_mutex_lock(&mutex);
+    const struct ps_slice *slice = slice_at(timeline, index);
+    pthread_mutex_unlock(&mutex);
+    return slice;
+}
+
+const struct ps_slice *
+ps_timeline_source(const struct ps_timeline *timeline,
+                   const struct ps_slice *slice)
+{
+    pthread_mutex_lock(&mutex);
+    do {
+        slice = source_at(timeline, slice->source);
+    } while (slice != NULL && kind_of(slice) == PS_SLICE_NONE);
+    pthread_mutex_unlock(&mutex);
+    return slice;
+}
+
+/* How far a stream has come: the time at which it has done all before a slice,
+ * 0 if that is not known yet, and the source that took it there. */
+struct reached {
+    int64_t time;
+    uint64_t source;
+    bool pending;
+};
+
+static int64_t
+later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void
+resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source)
+{
+    int64_t end = time_of(&slice->times.end);
+    if (end == 0) {
+        at->pending = true;
+    }
+    if (end <= 0) {
+        return;
+    }
+    if (time_of(&slice->times.begin) == 0) {
+        int64_t begin = later(at->time, slice->queued);
+        set_time(&slice->times.begin, begin < end ? begin : end);
+    }
+    if (end >= at->time) {
+        *at = (struct reached){end, source, at->pending};
+    }
+}
+
+static void
+resolve_wait(const struct ps_timeline *timeline, struct reached *at,
+             struct ps_slice *slice, uint64_t source)
+{
+    int64_t begin = later(at->time, slice->queued), end = begin;
+    const struct ps_slice *record = source_at(timeline, slice->source);
+    if (record != NULL) {
+        int64_t done = time_of(&record->times.end);
+        at->pending = at->pending || done == 0;
+        end = later(begin, done);
+    }
+    end = at->pending ? 0 : end;
+    set_time(&slice->times.begin, begin);
+    set_time(&slice->times.end, end);
+    if (end > at->time) {
+        *at = (struct reached){end, source, false};
+    }
+}
+
+/* What came last of all streams of the device. */
+static uint64_t
+latest_of_device(const struct ps_timeline *timeline,
+                 const struct reached *reached, uint32_t stream)
+{
+    const struct ps_actor_name *name = &timeline->streams[stream].name;
+    struct reached latest = {0, 0, false};
+    for (uint32_t i = 0; i < timeline->stream_count; i++) {
+        if (place_of(&timeline->streams[i].name) == place_of(name) &&
+            reached[i].time > latest.time) {
+            latest = reached[i];
+        }
+    }
+    return latest.source;
+}
+
+static void
+resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
+{
+    struct ps_slice *slice = slice_at(timeline, index);
+    uint8_t kind = kind_of(slice);
+    if (slice->stream == 0) {
+        return;
+    }
+    struct reached *at = &reached[slice->stream - 1];
+    int64_t now = at->pending ? 0 : later(at->time, slice->queued);
+    switch (kind) {
+    case PS_SLICE_SYNCHRONIZE:
+        slice->source = latest_of_device(timeline, reached, slice->stream - 1);
+        break;
+    case PS_SLICE_MEMORY:
+        break;
+    case PS_SLICE_WAIT:
+        resolve_wait(timeline, at, slice, index + 1);
+        break;
+    case PS_SLICE_SPAN:
+        set_time(&slice->times.begin, now);
+        break;
+    case PS_SLICE_SPAN_END:
+        set_time(&source_at(timeline, slice->source)->times.end, now);
+        set_time(&slice->times.end, now);
+        break;
+    case PS_SLICE_NONE:
+        slice->source = at->source;
+        set_time(&slice->times.end, now);
+        break;
+    case PS_SLICE_RECORD:
+        set_time(&slice->times.begin, now);
+        set_time(&slice->times.end, now);
+        break;
+    default:
+        resolve_operation(at, slice, index + 1);
+    }
+}
+
+bool
+ps_timeline_resolve(struct ps_timeline *timeline)
+{
+    pthread_mutex_lock(&mutex);
+    struct reached *reached =
+        calloc(timeline->stream_count + 1, sizeof(*reached));
+    uint32_t row = 0;
+    for (uint64_t i = 0; reached != NULL && i < timeline->count; i++) {
+        struct ps_slice *slice = slice_at(timeline, timeline->first + i);
+        resolve(timeline, reached, timeline->first + i);
+        uint8_t kind = kind_of(slice);
+        slice->row = row;
+        row += kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END;
+    }
+    pthread_mutex_unlock(&mutex);
+    free(reached);
+    return reached != NULL;
+}

@@ -1,0 +1,115 @@
+/* The timeline: a log of what was queued on streams, and of what the host
+ * waited for, with the times at which each began and ended.
+ *
+ * The log is a list of slices in the order in which they were made, which are
+ * numbered over all logs.  A slice may end after the recording: whoever has
+ * the slice writes its end, and its memory is kept until then. */
+#ifndef PYSTREAMS_OBSERVE_TIMELINE_H
+#define PYSTREAMS_OBSERVE_TIMELINE_H
+
+#include <pystreams/backend.h>
+
+#include <stdbool.h>
+
+#include "forward.h"
+
+enum ps_slice_kind {
+    PS_SLICE_NONE, /* it did not happen after all */
+    PS_SLICE_COPY,
+    PS_SLICE_FILL,
+    PS_SLICE_SLEEP,
+    PS_SLICE_FUNCTION,
+    PS_SLICE_GRAPH,
+    PS_SLICE_CALLABLE,
+    PS_SLICE_SPAN,        /* of a stream, or of a thread */
+    PS_SLICE_SPAN_END,    /* on a stream; source: the span */
+    PS_SLICE_RECORD,      /* source: none */
+    PS_SLICE_WAIT,        /* of a stream; source: the record */
+    PS_SLICE_SYNCHRONIZE, /* of a thread; source: the last one waited for */
+    PS_SLICE_MEMORY,      /* a device's memory in use; nbytes */
+};
+
+struct ps_slice {
+    /* end: 0 while it is not over; -1 if it is not known. */
+    struct ps_times times;
+    int64_t queued;
+    uint64_t nbytes;
+    uint64_t source; /* an index, plus one; or 0 */
+    /* Indices, plus one; or 0.  The hooks number threads, places and names. */
+    uint32_t stream;
+    uint32_t thread;
+    uint32_t place;
+    uint32_t name;
+    uint32_t row; /* among those that happened, once it was resolved */
+    uint8_t kind; /* enum ps_slice_kind */
+};
+
+/* The handle that stands for a device's memory instead of a stream. */
+#define PS_TIMELINE_MEMORY UINTPTR_MAX
+
+/* Called with no lock of the timeline's held. */
+struct ps_timeline_hooks {
+    /* Whether the current call is the library's own. */
+    bool (*is_internal)(void);
+    /* Whether time is virtual. */
+    bool (*is_virtual)(void);
+    /* The calling thread, and the place of the program's call. */
+    void (*origin)(struct ps_slice *slice);
+    /* A stream was first seen, and got the index. */
+    void (*stream)(const struct ps_actor_name *stream, uint32_t index);
+};
+
+struct ps_timeline;
+
+/* Begin a log; NULL without memory.  The hooks live as long as the process. */
+struct ps_timeline *ps_timeline_start(const struct ps_timeline_hooks *hooks);
+void ps_timeline_stop(void);
+bool ps_timeline_is_on(void);
+void ps_timeline_free(struct ps_timeline *timeline);
+
+/* The time in nanoseconds: CLOCK_MONOTONIC, unless it is virtual. */
+int64_t ps_timeline_now(void);
+
+/* The table for a runtime, as ps_observed_table. */
+const struct ps_backend *
+ps_timeline_table(int runtime, const struct ps_backend *backend);
+
+/* Add a slice of this kind now, to the stream if it is not NULL, with its
+ * queued time set; NULL if nothing records, the stream is captured, the call
+ * is internal, or there is no memory. */
+struct ps_slice *ps_timeline_add(const struct ps_actor_name *stream,
+                                 enum ps_slice_kind kind, uint64_t *index);
+
+/* The slice begins, or ends, now. */
+void ps_slice_begin(struct ps_slice *slice);
+void ps_slice_end(struct ps_slice *slice);
+/* It did not happen. */
+void ps_slice_drop(struct ps_slice *slice);
+
+/* The event was recorded on the stream; the stream waits for it. */
+void ps_timeline_record(const struct ps_actor_name *stream, ps_handle event);
+void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
+
+/* The source of a slice whose thread waits for the stream's work, or for the
+ * event; one that waits for a device has PS_TIMELINE_MEMORY as its stream. */
+uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
+uint64_t ps_timeline_recorded(int runtime, ps_handle event);
+
+/* A stream of this handle begins a life. */
+void ps_timeline_forget_stream(const struct ps_actor_name *stream);
+
+/* The index that the next slice gets. */
+uint64_t ps_timeline_end(const struct ps_timeline *timeline);
+
+/* Compute what nobody writes from what is known now: times of records, waits
+ * and spans of streams, sources of waits for devices, and rows.  False without
+ * memory. */
+bool ps_timeline_resolve(struct ps_timeline *timeline);
+
+const struct ps_slice *
+ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index);
+/* NULL if it has none in this log. */
+const struct ps_slice *ps_timeline_source(const struct ps_timeline *timeline,
+                                          const struct ps_slice *slice);
+
+#endif

@@ -1,0 +1,207 @@
+/* What is kept is guarded as variables_owner() says.  Code is found again by
+ * its address and the offset of the call; code that is made anew has the
+ * places of the old one. */
+#include "places.h"
+
+#include <frameobject.h>
+#include <stdatomic.h>
+
+#include "errors.h"
+
+/* How the files of this package begin; set once. */
+static PyObject *_Atomic own;
+
+void
+places_exclude(PyObject *package)
+{
+    PyObject *unset = NULL;
+    if (!atomic_compare_exchange_strong(&own, &unset, Py_NewRef(package))) {
+        Py_DECREF(package);
+    }
+}
+
+static bool
+is_of_package(PyCodeObject *code)
+{
+    PyObject *prefix = own;
+    return prefix != NULL && PyUnicode_Tailmatch(code->co_filename, prefix, 0,
+                                                 PY_SSIZE_T_MAX, -1) == 1;
+}
+
+#if PY_VERSION_HEX < 0x030B0000
+#define PyFrame_GetLasti(frame) ((frame)->f_lasti)
+#endif
+
+PyCodeObject *
+find_place(int *line)
+{
+    PyCodeObject *found = NULL;
+    PyFrameObject *frame = PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame != NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        PyFrameObject *back = NULL;
+        if (!is_of_package(code)) {
+            found = code;
+            *line = PyFrame_GetLineNumber(frame);
+        }
+        else {
+            Py_DECREF(code);
+            back = PyFrame_GetBack(frame);
+        }
+        Py_DECREF(frame);
+        frame = back;
+    }
+    return found;
+}
+
+/* ---- Numbers ---- */
+
+/* A call of the program: a shortcut to its place. */
+struct call {
+    PyCodeObject *code;
+    int offset;
+    Py_ssize_t place;
+};
+
+enum { CALLS = 512 };
+
+static struct call calls[CALLS];
+/* The places in order, and the numbers by places; NULL while nobody holds
+ * them. */
+static PyObject *places, *numbers;
+static Py_ssize_t holders;
+
+int
+places_hold(void)
+{
+    PyObject *list = PyList_New(0), *dict = PyDict_New();
+    bool held = list != NULL && dict != NULL;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (held && holders == 0) {
+        places = Py_NewRef(list);
+        numbers = Py_NewRef(dict);
+    }
+    holders += held;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(list);
+    Py_XDECREF(dict);
+    return held ? 0 : -1;
+}
+
+void
+places_release(void)
+{
+    PyCodeObject *codes[CALLS] = {NULL};
+    PyObject *list = NULL, *dict = NULL;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (--holders == 0) {
+        for (int i = 0; i < CALLS; i++) {
+            codes[i] = calls[i].code;
+            calls[i].code = NULL;
+        }
+        list = places;
+        dict = numbers;
+        places = numbers = NULL;
+    }
+    Py_END_CRITICAL_SECTION();
+    for (int i = 0; i < CALLS; i++) {
+        Py_XDECREF(codes[i]);
+    }
+    Py_XDECREF(list);
+    Py_XDECREF(dict);
+}
+
+PyObject *
+place_at(Py_ssize_t number)
+{
+    PyObject *place = NULL;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (places != NULL && number >= 0 && number < PyList_GET_SIZE(places)) {
+        place = Py_NewRef(PyList_GET_ITEM(places, number));
+    }
+    Py_END_CRITICAL_SECTION();
+    return place;
+}
+
+/* The number of a place; -1 with an exception.  Runs no Python. */
+static Py_ssize_t
+number_of_locked(PyObject *place)
+{
+    PyObject *known = PyDict_GetItemWithError(numbers, place);
+    if (known != NULL || PyErr_Occurred()) {
+        return known != NULL ? PyLong_AsSsize_t(known) : -1;
+    }
+    Py_ssize_t number = PyList_GET_SIZE(places);
+    PyObject *made = PyLong_FromSsize_t(number);
+    if (made == NULL || PyList_Append(places, place) < 0 ||
+        PyDict_SetItem(numbers, place, made) < 0) {
+        number = -1;
+    }
+    Py_XDECREF(made);
+    return number;
+}
+
+/* The number of a call's place.  place: NULL to find only a call that is
+ * known; -1 for any other, and with an exception. */
+static Py_ssize_t
+number_call(PyCodeObject *code, int offset, PyObject *place)
+{
+    PyCodeObject *replaced = NULL;
+    Py_ssize_t number = -1;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    struct call *call =
+        &calls[((uintptr_t)code / 16 + (unsigned)offset) % CALLS];
+    if (places != NULL && call->code == code && call->offset == offset) {
+        number = call->place;
+    }
+    else if (places != NULL && place != NULL &&
+             (number = number_of_locked(place)) >= 0) {
+        replaced = call->code;
+        *call = (struct call){(PyCodeObject *)Py_NewRef(code), offset, number};
+    }
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(replaced);
+    return number;
+}
+
+/* Whether the frame is the program's, and the number of its place: -1 if there
+ * is none, or with an exception. */
+static bool
+number_frame(PyFrameObject *frame, Py_ssize_t *number)
+{
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    int offset = PyFrame_GetLasti(frame);
+    *number = number_call(code, offset, NULL);
+    bool found = *number >= 0 || !is_of_package(code);
+    if (found && *number < 0) {
+        PyObject *place =
+            Py_BuildValue("(OiO)", code->co_filename,
+                          PyFrame_GetLineNumber(frame), code->co_name);
+        if (place != NULL) {
+            *number = number_call(code, offset, place);
+        }
+        Py_XDECREF(place);
+    }
+    Py_DECREF(code);
+    return found;
+}
+
+Py_ssize_t
+place_number(void)
+{
+    Py_ssize_t number = -1;
+    PyFrameObject *frame = PyEval_GetFrame();
+    if (frame == NULL) {
+        return -1;
+    }
+    struct saved_exception saved = exception_save();
+    Py_INCREF(frame);
+    while (frame != NULL) {
+        bool found = number_frame(frame, &number);
+        Py_SETREF(frame, found ? NULL : PyFrame_GetBack(frame));
+    }
+    PyErr_Clear();
+    exception_restore(saved);
+    return number;
+}

@@ -1,0 +1,31 @@
+/* Places of a program: the lines at which it calls the package. */
+#ifndef PYSTREAMS_PYTHON_PLACES_H
+#define PYSTREAMS_PYTHON_PLACES_H
+
+#include <stdbool.h>
+
+#include "module.h"
+
+/* Files whose names begin with the text are the package's own, and no
+ * program's.  Called before anything looks for a place. */
+void places_exclude(PyObject *package);
+
+/* The innermost function that is the program's own, a new reference, and the
+ * line that it is at; NULL without an exception if there is none. */
+PyCodeObject *find_place(int *line);
+
+/* Between the two, places are numbered; they keep their numbers as long as
+ * anybody holds them. */
+int places_hold(void);
+void places_release(void);
+
+/* The number of the place that find_place finds, which is kept for each call
+ * of the program; -1 if there is none, or no memory, with the pending
+ * exception kept. */
+Py_ssize_t place_number(void);
+
+/* The place as (file, line, function), a new reference; NULL without an
+ * exception if there is no such number. */
+PyObject *place_at(Py_ssize_t number);
+
+#endif

@@ -1,0 +1,608 @@
+/* What the timeline needs of Python: names of threads, streams and functions,
+ * and places in programs.  A log keeps its names as long as it lives.
+ *
+ * Core calls backends with or without the GIL, so each hook takes it. */
+#include "timeline.h"
+
+#include "../backends/backends.h"
+#include "../core/memory.h"
+#include "../core/runtime.h"
+#include "../core/thread.h"
+
+#include "args.h"
+#include "errors.h"
+#include "places.h"
+#include "races.h"
+#include "stream.h"
+#include "trace.h"
+
+/* The names by their indices, and the indices of names. */
+struct log {
+    struct ps_timeline *timeline;
+    uintptr_t number; /* of the logs */
+    PyObject *threads;
+    PyObject *streams; /* (device, label) */
+    PyObject *names;
+    PyObject *name_indices;
+    PyObject *thread_name; /* called with a thread's identifier */
+};
+
+/* What records now; the GIL guards it. */
+static struct log *current;
+static uintptr_t logs;
+
+static const char *const kinds[] = {
+    [PS_SLICE_NONE] = "",
+    [PS_SLICE_COPY] = "copy",
+    [PS_SLICE_FILL] = "fill",
+    [PS_SLICE_SLEEP] = "sleep",
+    [PS_SLICE_FUNCTION] = "function",
+    [PS_SLICE_GRAPH] = "graph",
+    [PS_SLICE_CALLABLE] = "callable",
+    [PS_SLICE_SPAN] = "span",
+    [PS_SLICE_SPAN_END] = "",
+    [PS_SLICE_RECORD] = "record",
+    [PS_SLICE_WAIT] = "wait",
+    [PS_SLICE_SYNCHRONIZE] = "synchronize",
+    [PS_SLICE_MEMORY] = "memory",
+};
+static PyObject *kind_names[Py_ARRAY_LENGTH(kinds)];
+
+/* ---- Hooks ---- */
+
+static bool
+is_internal(void)
+{
+    return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
+}
+
+/* The calling thread's index, plus one, which it keeps in a word with the
+ * number of the log; 0 without memory. */
+static uint32_t
+thread_index(void)
+{
+    enum { BITS = 24 };
+    uintptr_t word = (uintptr_t)ps_thread_word(PS_THREAD_TIMELINE);
+    if (current == NULL || word >> BITS == current->number) {
+        return word & ((1 << BITS) - 1);
+    }
+    struct log *log = current;
+    struct saved_exception saved = exception_save();
+    PyObject *name = PyObject_CallFunction(log->thread_name, "k",
+                                           PyThread_get_thread_ident());
+    uint32_t index = 0;
+    if (name != NULL && log == current &&
+        PyList_Append(log->threads, name) == 0) {
+        index = (uint32_t)PyList_GET_SIZE(log->threads);
+        word = log->number << BITS | index;
+        ps_thread_set_word(PS_THREAD_TIMELINE, (void *)word);
+    }
+    Py_XDECREF(name);
+    PyErr_Clear();
+    exception_restore(saved);
+    return index;
+}
+
+static void
+origin(struct ps_slice *slice)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    slice->thread = thread_index();
+    slice->place = (uint32_t)(place_number() + 1);
+    PyGILState_Release(gil);
+}
+
+/* What a stream is called; NULL with an exception. */
+static PyObject *
+stream_label(const struct ps_actor_name *stream)
+{
+    return stream->stream == PS_TIMELINE_MEMORY
+               ? PyUnicode_FromString("memory")
+           : stream->stream == 0
+               ? PyUnicode_FromString("default stream")
+               : PyUnicode_FromFormat("stream %s",
+                                      handle_text(stream->stream).chars);
+}
+
+static void
+stream_seen(const struct ps_actor_name *stream, uint32_t index)
+{
+    const char *backend = ps_runtime_at(stream->runtime)->registered->name;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    struct saved_exception saved = exception_save();
+    PyObject *pair = Py_BuildValue(
+        "(NN)", PyUnicode_FromFormat("%s:%d", backend, stream->device),
+        stream_label(stream));
+    PyObject *list = current != NULL ? current->streams : NULL;
+    while (list != NULL && PyList_GET_SIZE(list) <= (Py_ssize_t)index &&
+           PyList_Append(list, Py_None) == 0) {
+    }
+    if (pair != NULL && list != NULL &&
+        PyList_GET_SIZE(list) > (Py_ssize_t)index) {
+        PyList_SetItem(list, (Py_ssize_t)index, Py_NewRef(pair));
+    }
+    Py_XDECREF(pair);
+    PyErr_Clear();
+    exception_restore(saved);
+    PyGILState_Release(gil);
+}
+
+static const struct ps_timeline_hooks *
+get_hooks(void)
+{
+    static struct ps_timeline_hooks hooks = {
+        .is_internal = is_internal,
+        .origin = origin,
+        .stream = stream_seen,
+    };
+    hooks.is_virtual = ps_cpu_schedules.is_on;
+    return &hooks;
+}
+
+/* ---- What the table does not see ---- */
+
+static struct ps_actor_name
+memory_name(const struct ps_device *device)
+{
+    return (struct ps_actor_name){device->runtime->index, device->index,
+                                  PS_TIMELINE_MEMORY};
+}
+
+/* nbytes: of a block that is about to be freed. */
+static void
+note_memory(struct ps_device *device, uint64_t nbytes)
+{
+    struct ps_memory_stats stats;
+    struct ps_actor_name name = memory_name(device);
+    ps_memory_counts_read(device, &stats);
+    struct ps_slice *slice = ps_timeline_add(&name, PS_SLICE_MEMORY, NULL);
+    if (slice != NULL) {
+        slice->nbytes = stats.bytes.current - nbytes;
+        ps_slice_begin(slice);
+        ps_slice_end(slice);
+    }
+}
+
+void
+timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
+               ps_handle first, ps_handle second)
+{
+    struct ps_actor_name name = {device->runtime->index, device->index,
+                                 second};
+    switch (kind) {
+    case PS_TRACE_EVENT_RECORD:
+        ps_timeline_record(&name, first);
+        break;
+    case PS_TRACE_EVENT_WAIT:
+        ps_timeline_wait(&name, first);
+        break;
+    case PS_TRACE_STREAM_CREATION:
+        name.stream = first;
+        ps_timeline_forget_stream(&name);
+        break;
+    case PS_TRACE_MEMORY_ALLOCATION:
+        note_memory(device, 0);
+        break;
+    case PS_TRACE_MEMORY_DEALLOCATION:
+        note_memory(device, second);
+        break;
+    default:
+        break;
+    }
+}
+
+/* The index of a name, plus one; 0 with an exception. */
+static uint32_t
+name_index(struct log *log, PyObject *name)
+{
+    PyObject *known = PyDict_GetItemWithError(log->name_indices, name);
+    if (known != NULL || PyErr_Occurred()) {
+        return known != NULL ? (uint32_t)PyLong_AsUnsignedLong(known) : 0;
+    }
+    uint32_t index = (uint32_t)PyList_GET_SIZE(log->names) + 1;
+    PyObject *made = PyLong_FromUnsignedLong(index);
+    if (made == NULL || PyList_Append(log->names, name) < 0 ||
+        PyDict_SetItem(log->name_indices, name, made) < 0) {
+        index = 0;
+    }
+    Py_XDECREF(made);
+    return index;
+}
+
+/* A name that may be of any kind, or NULL; without memory the slice has none.
+ */
+static void
+name_slice(struct ps_slice *slice, PyObject *name)
+{
+    struct saved_exception saved = exception_save();
+    if (name != NULL && PyUnicode_Check(name) && current != NULL) {
+        slice->name = name_index(current, name);
+    }
+    PyErr_Clear();
+    exception_restore(saved);
+}
+
+struct ps_slice *
+timeline_add_wait(const char *operation, const struct work *work,
+                  uint64_t source)
+{
+    struct ps_actor_name name;
+    bool whole = work != NULL && work->stream == NULL && work->event == NULL;
+    if (whole) {
+        name = memory_name(work->device);
+    }
+    else if (work != NULL && work->stream != NULL) {
+        name = actor_name(work->stream);
+        source = ps_timeline_latest(&name);
+    }
+    else if (work != NULL) {
+        source = ps_timeline_recorded(work->event->runtime->index,
+                                      atomic_load(&work->event->handle));
+    }
+    struct ps_slice *slice =
+        ps_timeline_add(whole ? &name : NULL, PS_SLICE_SYNCHRONIZE, NULL);
+    if (slice != NULL) {
+        PyObject *text = PyUnicode_FromString(operation);
+        name_slice(slice, text);
+        Py_XDECREF(text);
+        slice->source = source;
+        ps_slice_begin(slice);
+        slice->queued = slice->times.begin;
+    }
+    return slice;
+}
+
+struct ps_slice *
+timeline_callable(struct ps_stream *stream, PyObject *function,
+                  uint64_t *source)
+{
+    struct ps_actor_name name = actor_name(stream);
+    uint64_t index;
+    struct ps_slice *slice = ps_timeline_add(&name, PS_SLICE_CALLABLE, &index);
+    *source = slice != NULL ? index + 1 : 0;
+    if (slice != NULL) {
+        PyObject *text = PyObject_GetAttrString(function, "__qualname__");
+        if (text == NULL) {
+            PyErr_Clear();
+            text = PyUnicode_FromString(Py_TYPE(function)->tp_name);
+        }
+        name_slice(slice, text);
+        Py_XDECREF(text);
+        PyErr_Clear();
+        slice->queued = ps_timeline_now();
+    }
+    return slice;
+}
+
+/* ---- Functions ---- */
+
+static const char *const log_name = "pystreams.timeline.log";
+static const char *const span_name = "pystreams.timeline.span";
+
+static void
+log_free(struct log *log)
+{
+    if (log->timeline != NULL) {
+        ps_timeline_free(log->timeline);
+        places_release();
+    }
+    Py_XDECREF(log->threads);
+    Py_XDECREF(log->streams);
+    Py_XDECREF(log->names);
+    Py_XDECREF(log->name_indices);
+    Py_XDECREF(log->thread_name);
+    PyMem_Free(log);
+}
+
+static void
+log_destroy(PyObject *capsule)
+{
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    if (log == current) {
+        current = NULL;
+        ps_timeline_stop();
+        trace_timeline(false);
+        observe_backends();
+    }
+    log_free(log);
+}
+
+static int
+make_kind_names(void)
+{
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(kinds); i++) {
+        if (kind_names[i] == NULL &&
+            (kind_names[i] = PyUnicode_InternFromString(kinds[i])) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static struct log *
+log_create(PyObject *thread_name)
+{
+    struct log *log = PyMem_Calloc(1, sizeof(*log));
+    if (log == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    log->number = ++logs;
+    log->thread_name = Py_NewRef(thread_name);
+    log->threads = PyList_New(0);
+    log->streams = PyList_New(0);
+    log->names = PyList_New(0);
+    log->name_indices = PyDict_New();
+    if (make_kind_names() < 0 || log->threads == NULL ||
+        log->streams == NULL || log->names == NULL ||
+        log->name_indices == NULL || places_hold() < 0) {
+        log_free(log);
+        return NULL;
+    }
+    log->timeline = ps_timeline_start(get_hooks());
+    if (log->timeline == NULL) {
+        places_release();
+        log_free(log);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    return log;
+}
+
+static PyObject *
+timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *thread_name, *package;
+    if (!PyArg_ParseTuple(args, "OU:timeline_start", &thread_name, &package)) {
+        return NULL;
+    }
+    if (current != NULL) {
+        return PyErr_Format(PyExc_RuntimeError,
+                            "a timeline is being recorded already");
+    }
+    places_exclude(package);
+    struct log *log = log_create(thread_name);
+    if (log == NULL) {
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(log, log_name, log_destroy);
+    if (capsule == NULL) {
+        ps_timeline_stop();
+        log_free(log);
+        return NULL;
+    }
+    current = log;
+    observe_backends();
+    trace_timeline(true);
+    return capsule;
+}
+
+static PyObject *
+timeline_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    if (current != NULL) {
+        current = NULL;
+        trace_timeline(false);
+        ps_timeline_stop();
+        observe_backends();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+timeline_now(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    get_hooks();
+    return PyLong_FromLongLong(ps_timeline_now());
+}
+
+static PyObject *
+timeline_end(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    return log == NULL
+               ? NULL
+               : PyLong_FromUnsignedLongLong(ps_timeline_end(log->timeline));
+}
+
+static PyObject *
+timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    if (log == NULL) {
+        return NULL;
+    }
+    return ps_timeline_resolve(log->timeline) ? Py_NewRef(Py_None)
+                                              : PyErr_NoMemory();
+}
+
+/* An item of a list by its index plus one; None if there is none. */
+static PyObject *
+item(PyObject *list, uint32_t index)
+{
+    return index > 0 && (Py_ssize_t)index <= PyList_GET_SIZE(list)
+               ? PyList_GET_ITEM(list, (Py_ssize_t)index - 1)
+               : Py_None;
+}
+
+static PyObject *
+time_object(int64_t time, int64_t origin)
+{
+    return time > 0 ? PyLong_FromLongLong(time - origin) : Py_NewRef(Py_None);
+}
+
+static PyObject *
+row_of(const struct log *log, const struct ps_slice *slice, int64_t origin,
+       uint32_t first)
+{
+    PyObject *stream = item(log->streams, slice->stream);
+    PyObject *place = place_at((Py_ssize_t)slice->place - 1);
+    PyObject *device = Py_None, *label = Py_None, *name = Py_None;
+    PyObject *file = Py_None, *line = Py_None, *function = Py_None;
+    bool is_hosts = slice->kind == PS_SLICE_SYNCHRONIZE;
+    if (stream != Py_None && !is_hosts) {
+        device = PyTuple_GET_ITEM(stream, 0);
+        label = slice->kind == PS_SLICE_MEMORY ? Py_None
+                                               : PyTuple_GET_ITEM(stream, 1);
+    }
+    name = item(log->names, slice->name);
+    if (name == Py_None) {
+        name = kind_names[slice->kind];
+    }
+    if (place != NULL) {
+        file = PyTuple_GET_ITEM(place, 0);
+        line = PyTuple_GET_ITEM(place, 1);
+        function = PyTuple_GET_ITEM(place, 2);
+    }
+    const struct ps_slice *source = ps_timeline_source(log->timeline, slice);
+    int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
+    int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
+    /* The thread may have read the clock after the work began. */
+    int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
+                         ? slice->queued
+                         : begin;
+    PyObject *row = Py_BuildValue(
+        "(OOOOONNNKOOON)", kind_names[slice->kind], name, device, label,
+        item(log->threads, slice->thread), time_object(queued, origin),
+        time_object(begin, origin), time_object(end, origin),
+        (unsigned long long)slice->nbytes, file, line, function,
+        source != NULL && source->row >= first
+            ? PyLong_FromUnsignedLong(source->row - first)
+            : Py_NewRef(Py_None));
+    Py_XDECREF(place);
+    return row;
+}
+
+static PyObject *
+timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule;
+    unsigned long long base, first, last;
+    long long origin;
+    if (!PyArg_ParseTuple(args, "OKKKL:timeline_rows", &capsule, &base, &first,
+                          &last, &origin)) {
+        return NULL;
+    }
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    PyObject *rows = log != NULL ? PyList_New(0) : NULL;
+    if (rows == NULL) {
+        return NULL;
+    }
+    unsigned long long end = ps_timeline_end(log->timeline);
+    last = last < end ? last : end;
+    for (unsigned long long i = first; i < last && rows != NULL; i++) {
+        const struct ps_slice *slice = ps_timeline_slice(log->timeline, i);
+        if (kinds[slice->kind][0] == '\0') {
+            continue;
+        }
+        PyObject *row = row_of(log, slice, origin,
+                               ps_timeline_slice(log->timeline, base)->row);
+        if (row == NULL || PyList_Append(rows, row) < 0) {
+            Py_CLEAR(rows);
+        }
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+/* A span that has begun. */
+struct span {
+    struct ps_slice *slice;
+    uint64_t source;
+    struct ps_stream *stream; /* NULL for the host's */
+};
+
+static void
+span_destroy(PyObject *capsule)
+{
+    struct span *span = PyCapsule_GetPointer(capsule, span_name);
+    stream_release(span->stream);
+    PyMem_Free(span);
+}
+
+static PyObject *
+timeline_span_begin(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *name, *argument;
+    if (!PyArg_ParseTuple(args, "UO:timeline_span_begin", &name, &argument)) {
+        return NULL;
+    }
+    struct span *span = PyMem_Calloc(1, sizeof(*span));
+    if (span == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *capsule = PyCapsule_New(span, span_name, span_destroy);
+    if (capsule == NULL) {
+        PyMem_Free(span);
+        return NULL;
+    }
+    struct ps_actor_name actor;
+    if (argument != Py_None) {
+        span->stream = stream_named("span", argument);
+        if (span->stream == NULL) {
+            Py_DECREF(capsule);
+            return NULL;
+        }
+        actor = actor_name(span->stream);
+    }
+    uint64_t index = 0;
+    span->slice = ps_timeline_add(span->stream != NULL ? &actor : NULL,
+                                  PS_SLICE_SPAN, &index);
+    if (span->slice != NULL) {
+        span->source = index + 1;
+        name_slice(span->slice, name);
+        ps_slice_begin(span->slice);
+        span->slice->queued = span->slice->times.begin;
+    }
+    return capsule;
+}
+
+static PyObject *
+timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct span *span = PyCapsule_GetPointer(capsule, span_name);
+    if (span == NULL) {
+        return NULL;
+    }
+    if (span->slice != NULL && span->stream == NULL) {
+        ps_slice_end(span->slice);
+    }
+    else if (span->slice != NULL) {
+        struct ps_actor_name actor = actor_name(span->stream);
+        struct ps_slice *end =
+            ps_timeline_add(&actor, PS_SLICE_SPAN_END, NULL);
+        if (end != NULL) {
+            end->source = span->source;
+            end->queued = ps_timeline_now();
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef timeline_functions[] = {
+    FUNCTION("timeline_start", timeline_start, METH_VARARGS,
+             "thread_name, package, /",
+             "Begin to record, and return the log; thread_name(identifier) "
+             "returns the name of a thread,\nand files whose names begin "
+             "with package are no program's."),
+    FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
+             "Record no more."),
+    FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",
+             "Return the time in nanoseconds by which slices are timed."),
+    FUNCTION("timeline_end", timeline_end, METH_O, "log, /",
+             "Return the number of the next slice of the log."),
+    FUNCTION("timeline_resolve", timeline_resolve, METH_O, "log, /",
+             "Compute the times that follow from others, as known now."),
+    FUNCTION("timeline_rows", timeline_rows, METH_VARARGS,
+             "log, base, first, last, origin, /",
+             "Return the rows of the slices from first to before last, with "
+             "times from the origin on and\nsources counted from the slice "
+             "base on."),
+    FUNCTION("timeline_span_begin", timeline_span_begin, METH_VARARGS,
+             "name, stream, /",
+             "Begin a span on a stream, or on the calling thread for None, "
+             "and return it."),
+    FUNCTION("timeline_span_end", timeline_span_end, METH_O, "span, /",
+             "End the span after what its stream has now, or now."),
+    {NULL},
+};

@@ -1,0 +1,40 @@
+/* The timeline's use of Python. */
+#ifndef PYSTREAMS_PYTHON_TIMELINE_H
+#define PYSTREAMS_PYTHON_TIMELINE_H
+
+#include "../core/stream.h"
+#include "../core/trace.h"
+#include "../observe/timeline.h"
+
+#include "module.h"
+#include "wait.h"
+
+/* A traced call, of the kinds that trace_timeline asks for. */
+void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
+                    ps_handle first, ps_handle second);
+
+/* The calling thread is to wait for work, or, if that is NULL, for the source;
+ * NULL if nothing records.  Ended by ps_slice_end. */
+struct ps_slice *timeline_add_wait(const char *operation,
+                                   const struct work *work, uint64_t source);
+
+static inline struct ps_slice *
+timeline_wait(const char *operation, const struct work *work, uint64_t source)
+{
+    return ps_timeline_is_on() ? timeline_add_wait(operation, work, source)
+                               : NULL;
+}
+
+static inline void
+timeline_waited(struct ps_slice *slice)
+{
+    if (slice != NULL) {
+        ps_slice_end(slice);
+    }
+}
+
+/* A callable is to be queued on the stream; NULL if nothing records. */
+struct ps_slice *timeline_callable(struct ps_stream *stream,
+                                   PyObject *function, uint64_t *source);
+
+#endif

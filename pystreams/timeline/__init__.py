@@ -1,0 +1,233 @@
+"""See what ran when: a timeline of streams and of the threads that use them.
+
+with pystreams.timeline.record() as t:
+    ...
+print(t)
+t.save("program.json")
+
+Recorded are the operations of every stream (copies, fills, callables, graph
+launches, sleeps, and what span() names), waits of streams for events, waits of
+threads for work, and the memory in use.  Work that other libraries queue is
+not seen, unless span() is put around it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from .. import _C
+from . import _chart
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .._C import Stream
+
+    Row = tuple[Any, ...]
+
+__all__ = ["COLUMNS", "Timeline", "record", "span"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_CHUNK = 8192
+
+#: What a row has, in order; times are in nanoseconds since the recording
+#: began, and None if they are not known yet.
+COLUMNS = (
+    # "copy", "fill", "callable", "function", "graph", "sleep" or "span"; or
+    # "record" and "wait", of streams; "synchronize", of threads; "memory".
+    "kind",
+    # Of the callable, the span, or the call that waits; else the kind.
+    "name",
+    # "cuda:0", and the stream's label; None for what a thread does.
+    "device",
+    "stream",
+    # The thread that made the call.
+    "thread",
+    # When the call queued it, when it began and when it ended.
+    "queued",
+    "begin",
+    "end",
+    # Of a copy or fill; of memory: how much is in use from then on.
+    "nbytes",
+    # Where the program made the call.
+    "filename",
+    "line",
+    "function",
+    # The row that it waits for: of a wait the record, of a synchronize what
+    # came last; or None.
+    "source",
+)
+
+_OPERATIONS = frozenset(
+    ("copy", "fill", "callable", "function", "graph", "sleep")
+)
+
+
+class _Columns(NamedTuple):
+    kind: int = 0
+    name: int = 1
+    device: int = 2
+    stream: int = 3
+    thread: int = 4
+    queued: int = 5
+    begin: int = 6
+    end: int = 7
+    nbytes: int = 8
+    source: int = 12
+
+
+def _thread_name(identifier: int) -> str:
+    names = {t.ident: t.name for t in threading.enumerate()}
+    return names.get(identifier, f"thread {identifier}")
+
+
+# Guards what follows.
+_lock = threading.Lock()
+_log: Any = None
+_blocks = 0
+
+
+class Timeline:
+    """What record() has recorded; reading it while it records is allowed."""
+
+    def __init__(self, log: object) -> None:
+        self._log = log
+        self._first = _C.timeline_end(log)
+        self._last: int | None = None
+        self._begin = _C.timeline_now()
+        self._end: int | None = None
+
+    def _stop(self) -> None:
+        self._last = _C.timeline_end(self._log)
+        self._end = _C.timeline_now()
+
+    @property
+    def duration(self) -> int:
+        """How long the block took, or takes, in nanoseconds."""
+        end = _C.timeline_now() if self._end is None else self._end
+        return end - self._begin
+
+    def _chunks(self) -> Iterator[list[Row]]:
+        _C.timeline_resolve(self._log)
+        last = self._last
+        if last is None:
+            last = _C.timeline_end(self._log)
+        for first in range(self._first, last, _CHUNK):
+            yield _C.timeline_rows(
+                self._log,
+                self._first,
+                first,
+                min(first + _CHUNK, last),
+                self._begin,
+            )
+
+    @property
+    def rows(self) -> list[Row]:
+        """A tuple for everything that was recorded, in the order of the calls;
+        COLUMNS names what it has."""
+        return [row for chunk in self._chunks() for row in chunk]
+
+    def __repr__(self) -> str:
+        last = self._last
+        if last is None:
+            last = _C.timeline_end(self._log)
+        took = _chart.milliseconds(self.duration / 1e6)
+        return f"<pystreams Timeline of {took}, {last - self._first} rows>"
+
+    def chart(self, columns: int | None = None) -> str:
+        """chart(columns=None)
+
+        Return a chart of when each stream and each thread was busy, as text of
+        so many columns; None: of the terminal, 120 at most.
+        """
+        if columns is None:
+            columns = min(120, shutil.get_terminal_size().columns)
+        from ._terminal import chart
+
+        return chart(self, columns, _chart.shades_of_output())
+
+    def __str__(self) -> str:
+        return self.chart()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """save(path)
+
+        Write the timeline to a file; its suffix says how: .json for Chrome's
+        trace events, which https://ui.perfetto.dev and chrome://tracing show.
+
+        Raises ValueError for another suffix, and OSError.
+        """
+        from . import _files
+
+        _files.save(self, os.fspath(path))
+
+
+@contextmanager
+def record() -> Iterator[Timeline]:
+    """record()
+
+    Record what the whole process does until the block ends, and return the
+    Timeline.
+
+    What is queued in the block takes part, even if it ends later: its times
+    are known once it has ended.  Blocks may be nested, or overlap in several
+    threads; each has a Timeline of its own.
+
+    Raises MemoryError.
+    """
+    global _log, _blocks
+    with _lock:
+        if _blocks == 0:
+            _log = _C.timeline_start(_thread_name, _PACKAGE)
+        _blocks += 1
+        log = _log
+    try:
+        timeline = Timeline(log)
+        try:
+            yield timeline
+        finally:
+            timeline._stop()
+    finally:
+        with _lock:
+            _blocks -= 1
+            if _blocks == 0:
+                _C.timeline_stop()
+                _log = None
+
+
+class span:
+    """span(name, stream=None)
+
+    Name what a with block queues on the stream, or what the calling thread
+    does in it if stream is None.
+
+    Does little while nothing records.  Raises TypeError for a name that is no
+    str.
+    """
+
+    def __init__(self, name: str, stream: Stream | None = None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"span() expects a str for name, but got {type(name).__name__}"
+            )
+        self._name = name
+        self._stream = stream
+        self._begun: list[object] = []
+
+    def __enter__(self) -> None:
+        if _blocks > 0:
+            self._begun.append(
+                _C.timeline_span_begin(self._name, self._stream)
+            )
+        else:
+            self._begun.append(None)
+
+    def __exit__(self, *exc_info: object) -> None:
+        begun = self._begun.pop()
+        if begun is not None:
+            _C.timeline_span_end(begun)

@@ -1,0 +1,88 @@
+"""Bars of characters: when something was busy, on a terminal.
+
+Uses ASCII if the output's encoding has no block characters.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BLOCKS = "·░▒▓█"
+ASCII = ".-=*#"
+
+
+def shades(encoding: str | None) -> str:
+    """Return the characters for idle to busy that an encoding has."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return ASCII
+    return BLOCKS
+
+
+def shades_of_output() -> str:
+    """Return those of the standard output."""
+    return shades(getattr(sys.stdout, "encoding", None))
+
+
+def bar(spans: Sequence[float], total: float, width: int, marks: str) -> str:
+    """Draw spans of the time from 0 to total, as width characters.
+
+    spans holds the begin and the end of each, one after another.
+    """
+    filled = [0.0] * width
+    for begin, end in zip(spans[::2], spans[1::2], strict=True):
+        begin, end = begin * width / total, end * width / total
+        for cell in range(int(begin), min(int(end) + 1, width)):
+            filled[cell] += min(end, cell + 1) - max(begin, cell)
+    top = len(marks) - 1
+    return "".join(
+        marks[min(top, int(part * top) + 1) if part > 0 else 0]
+        for part in filled
+    )
+
+
+def ruler(label: str, end: float, label_width: int, width: int) -> str:
+    """Return the line above bars: what they are of, and 0 to end in ms."""
+    text = milliseconds(end)
+    return f"{label:<{label_width}} 0 ms{text.rjust(width - 4)}"
+
+
+def line(
+    label: str,
+    spans: Sequence[float],
+    total: float,
+    label_width: int,
+    width: int,
+    marks: str,
+) -> str:
+    """Return a bar with its label, and how much of the time it is busy."""
+    busy = sum(spans[1::2]) - sum(spans[::2])
+    return (
+        f"{shorten(label, label_width):<{label_width}} "
+        f"{bar(spans, total, width, marks)} {busy / total:>6.0%}"
+    )
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text that is too long in its middle."""
+    if len(text) <= width:
+        return text
+    left = (width - 1) // 2
+    return f"{text[:left]}~{text[len(text) - (width - 1 - left) :]}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return '1 chunk' or '2 chunks'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def milliseconds(value: float) -> str:
+    """Format milliseconds for a person, in us, ms or s."""
+    if value < 1:
+        return f"{value * 1000:.3g} us"
+    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
