@@ -152,11 +152,13 @@ class Program:
             streams[device, stream] = [Cause(end, index, None)]
             self.reached[index] = Cause(end, index, None)
             return
-        if kind == "wait" and row[12] in self.reached:
+        # A stream is behind its own records anyway.
+        own = row[12] is not None and self.rows[row[12]][2:4] == row[2:4]
+        if kind == "wait" and row[12] in self.reached and not own:
             source = self.reached[row[12]]
             causes.append(Cause(source.end, source.row, index))
         if causes:
-            self.reached[index] = max(causes)
+            self.reached[index] = max(causes, key=lambda c: c[:2])
 
     def waited_for(self, index: int) -> int | None:
         """Return the operation that a synchronize ended with."""
