@@ -209,17 +209,14 @@ name_index(struct log *log, PyObject *name)
     return index;
 }
 
-/* A name that may be of any kind, or NULL; without memory the slice has none.
- */
+/* A name that may be of any kind, or NULL; without memory the slice has none,
+ * and an exception may be pending. */
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
 {
-    struct saved_exception saved = exception_save();
     if (name != NULL && PyUnicode_Check(name) && current != NULL) {
         slice->name = name_index(current, name);
     }
-    PyErr_Clear();
-    exception_restore(saved);
 }
 
 struct ps_slice *
@@ -242,9 +239,12 @@ timeline_add_wait(const char *operation, const struct work *work,
     struct ps_slice *slice =
         ps_timeline_add(whole ? &name : NULL, PS_SLICE_SYNCHRONIZE, NULL);
     if (slice != NULL) {
+        struct saved_exception saved = exception_save();
         PyObject *text = PyUnicode_FromString(operation);
         name_slice(slice, text);
         Py_XDECREF(text);
+        PyErr_Clear();
+        exception_restore(saved);
         slice->source = source;
         ps_slice_begin(slice);
         slice->queued = slice->times.begin;
@@ -551,6 +551,7 @@ timeline_span_begin(PyObject *Py_UNUSED(module), PyObject *args)
     if (span->slice != NULL) {
         span->source = index + 1;
         name_slice(span->slice, name);
+        PyErr_Clear();
         ps_slice_begin(span->slice);
         span->slice->queued = span->slice->times.begin;
     }

@@ -143,27 +143,106 @@ def parser() -> Parser:
         action="store_true",
         help="list the waits that ordered nothing new at the end",
     )
-    races.add_argument("script", metavar="SCRIPT.PY")
-    # Some versions of argparse require the rest, which may be empty.
-    races.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT"
-    ).required = False
+    timeline = commands.add_parser(
+        "timeline",
+        help="run a program, and show what ran when",
+        description="Run a Python program unchanged, with "
+        "pystreams.timeline.record() around it.",
+    )
+    timeline.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write the timeline there, as .pftrace for "
+        "https://ui.perfetto.dev, .json for Chrome, .png or .svg (default: "
+        "print a chart)",
+    )
+    for command in (races, timeline):
+        command.add_argument(
+            "-m",
+            dest="module",
+            action="store_true",
+            help="SCRIPT.PY is the name of a module, as for python -m",
+        )
+        command.add_argument("script", metavar="SCRIPT.PY")
+        # Some versions of argparse require the rest, which may be empty.
+        command.add_argument(
+            "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT"
+        ).required = False
     return top
 
 
-def run_program(options: argparse.Namespace) -> int:
-    """Run a program in races.detect(), as the main module."""
+def run_program(options: argparse.Namespace) -> None:
+    """Run a program as the main module."""
+    import runpy
+
+    sys.argv = [options.script, *options.arguments]
+    if options.module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+        return
+    sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+    runpy.run_path(options.script, run_name="__main__")
+
+
+def find_program(options: argparse.Namespace) -> str | None:
+    """Return why there is no such program, or None if there is."""
+    from importlib.util import find_spec
+
+    if not options.module:
+        found = os.path.isfile(options.script)
+        return None if found else f"{options.script} is not a file"
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = find_spec(options.script) is not None
+    except ImportError:
+        found = False
+    del sys.path[0]
+    return None if found else f"there is no module {options.script}"
+
+
+def run_timeline(options: argparse.Namespace) -> int:
+    """Run a program in timeline.record(), and show or write that when the
+    program ends, even with an exception."""
+    import atexit
+
+    from .. import timeline
+    from ..timeline import _files
+
+    reason = find_program(options)
+    if reason is None and options.output is not None:
+        reason = _files.refuse(options.output)
+    if reason is not None:
+        return complain(reason, 2)
+    recording = timeline.record()
+    found = recording.__enter__()
+
+    def show() -> None:
+        recording.__exit__(None, None, None)
+        if options.output is None:
+            print(found, flush=True)
+            return
+        try:
+            found.save(options.output)
+        except (ImportError, OSError) as error:
+            complain(f"no timeline was written: {error}", 2)
+
+    atexit.register(show)
+    run_program(options)
+    return 0
+
+
+def run_races(options: argparse.Namespace) -> int:
+    """Run a program in races.detect()."""
     import atexit
     import logging
-    import runpy
 
     from .. import races
 
-    if not os.path.isfile(options.script):
-        return complain(f"{options.script} is not a file", 2)
+    reason = find_program(options)
+    if reason is not None:
+        return complain(reason, 2)
     logging.basicConfig(format="%(name)s: %(message)s")
-    sys.argv = [options.script, *options.arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(options.script))
     action = "warn" if options.warn else "raise"
     # The detector stays on for threads that outlive the main module, and the
     # list comes even if that ends with an exception.
@@ -172,7 +251,7 @@ def run_program(options: argparse.Namespace) -> int:
         waits = races._counted_waits()
         found = waits.__enter__()
         atexit.register(show_redundant, waits, found)
-    runpy.run_path(options.script, run_name="__main__")
+    run_program(options)
     return 0
 
 
@@ -340,7 +419,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return unwritable(error)
     if options.command == "races":
-        return run_program(options)
+        return run_races(options)
+    if options.command == "timeline":
+        return run_timeline(options)
     try:
         if options.command == "demo":
             show_demo(options)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .._C import Stream
+    from ._analysis import CriticalPath
 
     Row = tuple[Any, ...]
 
@@ -97,6 +98,7 @@ class Timeline:
 
     def __init__(self, log: object) -> None:
         self._log = log
+        self._thread = threading.current_thread().name
         self._first = _C.timeline_end(log)
         self._last: int | None = None
         self._begin = _C.timeline_now()
@@ -139,28 +141,67 @@ class Timeline:
         took = _chart.milliseconds(self.duration / 1e6)
         return f"<pystreams Timeline of {took}, {last - self._first} rows>"
 
-    def chart(self, columns: int | None = None) -> str:
-        """chart(columns=None)
+    def chart(
+        self, columns: int | None = None, marks: str | None = None
+    ) -> str:
+        """chart(columns=None, marks=None)
 
         Return a chart of when each stream and each thread was busy, as text of
-        so many columns; None: of the terminal, 120 at most.
+        so many columns; None: of the terminal, 120 at most.  marks are the
+        characters from idle to busy; None: what the output can show.
         """
         if columns is None:
             columns = min(120, shutil.get_terminal_size().columns)
         from ._terminal import chart
 
-        return chart(self, columns, _chart.shades_of_output())
+        return chart(self, columns, marks or _chart.shades_of_output())
 
     def __str__(self) -> str:
         return self.chart()
 
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        from . import _picture
+
+        try:
+            return _picture.svg(self)
+        except ImportError:
+            text = self.chart(100, _chart.BLOCKS)
+            return f"<pre>{escape(text)}</pre>"
+
+    def overlap(self) -> dict[tuple[str, ...], int]:
+        """Return how long copies ("copy"), other operations ("work") and the
+        host were busy, alone and together, in nanoseconds: for each set of
+        those, a tuple in alphabetical order, the time in which exactly these
+        were busy; the empty tuple is when nothing was.
+
+        Fills count as copies.  The host is busy while any thread is not
+        waiting: the one that records all the time, others from their first
+        call to their last.
+        """
+        from ._analysis import overlap
+
+        return overlap(self)
+
+    def critical_path(self) -> CriticalPath:
+        """Return the chain of operations, waits and times of the host that the
+        block took so long for, from its end back to its beginning: what each
+        step waited for last.
+        """
+        from ._analysis import critical_path
+
+        return critical_path(self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """save(path)
 
-        Write the timeline to a file; its suffix says how: .json for Chrome's
-        trace events, which https://ui.perfetto.dev and chrome://tracing show.
+        Write the timeline to a file; its suffix says how: .pftrace for
+        Perfetto (https://ui.perfetto.dev), .json for Chrome's trace events,
+        .png or .svg for a picture, which needs Matplotlib.
 
-        Raises ValueError for another suffix, and OSError.
+        What has not ended is left out.  Raises ValueError for another suffix,
+        ImportError without Matplotlib, and OSError.
         """
         from . import _files
 

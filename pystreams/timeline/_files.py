@@ -1,28 +1,78 @@
-"""Timelines as files: Chrome's trace events."""
+"""Timelines as files: Chrome's trace events, and Perfetto's protobuf.
+
+walk() says what is in a file, once for both; a writer says how it is written.
+Files are written in pieces, so that no file has to fit into memory.
+"""
 
 from __future__ import annotations
 
 import heapq
 import json
-from functools import cache
+import os
+import struct
+from functools import lru_cache
+from itertools import count
 
 from . import _OPERATIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Protocol
 
     from . import Row, Timeline
 
+    class Writer(Protocol):
+        """Makes the parts of a file of one format."""
+
+        def process(self, name: str) -> int:
+            """Begin a group of tracks, and return its number."""
+
+        def track(self, process: int, name: str) -> int:
+            """Begin a track, and return its number."""
+
+        def counter(self, process: int, name: str, unit: str) -> int:
+            """Begin a counter, and return its number."""
+
+        def slice(self, track: int, row: Row) -> None: ...
+        def point(
+            self, track: int, name: str, time: int, flow: int, ends: bool
+        ) -> None:
+            """Write a moment at which the arrow begins or ends."""
+
+        def count(self, counter: int, time: int, value: int) -> None: ...
+        def take(self) -> bytes:
+            """Return what has been written since the last call."""
+
+        def end(self) -> bytes: ...
+
+
+FORMATS = (".json", ".pftrace", ".png", ".svg")
+
+
+def refuse(path: str) -> str | None:
+    """Return why a path is not for a timeline, or None if it is."""
+    if os.path.splitext(path)[1].lower() in FORMATS:
+        return None
+    return (
+        "a timeline's file ends with .json, .pftrace, .png or .svg, but the "
+        f"path is {path!r}"
+    )
+
 
 def save(timeline: Timeline, path: str) -> None:
-    suffix = path[path.rfind(".") :].lower()
-    if suffix != ".json":
-        raise ValueError(
-            f"save() expects a path that ends with .json, but got {path!r}"
-        )
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(events(timeline))
+    reason = refuse(path)
+    if reason is not None:
+        raise ValueError(f"save(): {reason}")
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in (".png", ".svg"):
+        from . import _picture
+
+        _picture.save(timeline, path, suffix[1:])
+        return
+    writer: Writer = Json() if suffix == ".json" else Perfetto()
+    with open(path, "wb") as file:
+        file.writelines(walk(timeline, writer))
 
 
 class Depths:
@@ -42,7 +92,7 @@ class Depths:
         queued = max(queued, self._times.get(device, queued))
         self._times[device] = queued
         yield from self._until(ends, queued)
-        heapq.heappush(ends, end)
+        heapq.heappush(ends, max(end, queued))
         yield queued, len(ends)
 
     def rest(self) -> Iterator[tuple[str, int, int]]:
@@ -58,107 +108,292 @@ class Depths:
             yield end, len(ends)
 
 
-class Numbers(dict[object, int]):
-    """Numbers things in the order in which they are first asked for."""
+class Tracks:
+    """The numbers of a writer's processes, tracks and counters, which begin
+    when they are first needed."""
 
-    def __missing__(self, key: object) -> int:
-        self[key] = len(self) + 1
-        return self[key]
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._known: dict[tuple[str, str, str], int] = {}
 
+    def process(self, name: str) -> int:
+        return self._get(name, "", "", lambda: self._writer.process(name))
 
-def arguments(row: Row) -> dict[str, object]:
-    """Return what a viewer shows of a slice, beyond its name and times."""
-    kind, name, _, _, thread, queued, begin, end, nbytes, *place = row
-    found: dict[str, object] = {"thread": thread}
-    if name != kind:
-        found["kind"] = kind
-    if nbytes:
-        found["bytes"] = nbytes
-        if end > begin:
-            found["GB/s"] = round(nbytes / (end - begin), 3)
-    if kind in _OPERATIONS:
-        found["queued"] = f"{(begin - queued) / 1000:.3f} us before"
-    if place[0] is not None:
-        found["place"] = f"{place[0]}:{place[1]}, in {place[2]}"
-    return found
-
-
-def events(timeline: Timeline) -> Iterator[str]:
-    """Yield the parts of a JSON text."""
-    quoted = cache(json.dumps)
-    processes, tracks = Numbers(), Numbers()
-    depths = Depths()
-    recorded: dict[int, tuple[int, int, int]] = {}
-    yield '{"displayTimeUnit":"ns","traceEvents":[\n'
-    yield from metadata("process_name", processes["host"], 0, "host")
-
-    def process_of(device: str) -> Iterator[str]:
-        if device not in processes:
-            yield from metadata("process_name", processes[device], 0, device)
-
-    def count(device: str, time: int, depth: int) -> str:
-        return (
-            f'{{"name":"queue depth","ph":"C","pid":{processes[device]},'
-            f'"ts":{time / 1000:.3f},"args":{{"operations":{depth}}}}},\n'
+    def track(self, device: str | None, name: str) -> int:
+        process = device or "host"
+        return self._get(
+            process,
+            name,
+            "",
+            lambda: self._writer.track(self.process(process), name),
         )
 
-    index = -1
+    def counter(self, device: str, name: str, unit: str) -> int:
+        return self._get(
+            device,
+            name,
+            unit,
+            lambda: self._writer.counter(self.process(device), name, unit),
+        )
+
+    def _get(
+        self, process: str, name: str, unit: str, make: Callable[[], int]
+    ) -> int:
+        key = process, name, unit
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = make()
+        return number
+
+
+def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
+    """Write the timeline; yield the file in pieces.  What has not ended is
+    left out."""
+    tracks, depths, index = Tracks(writer), Depths(), -1
+    tracks.process("host")
+    # Rows of records, until their last wait is known: where they are.
+    recorded: dict[int, tuple[int, int]] = {}
     for chunk in timeline._chunks():
         for row in chunk:
             index += 1
-            kind, name, device, stream, thread = row[:5]
-            queued, begin, end, nbytes = row[5:9]
+            kind, _, device, stream, thread, queued, begin, end = row[:8]
             if begin is None or end is None:
                 continue
-            process = device or "host"
-            yield from process_of(process)
-            pid = processes[process]
             if kind == "memory":
-                yield (
-                    f'{{"name":"memory","ph":"C","pid":{pid},'
-                    f'"ts":{begin / 1000:.3f},'
-                    f'"args":{{"bytes":{nbytes}}}}},\n'
-                )
+                counter = tracks.counter(device, "memory", "bytes")
+                writer.count(counter, begin, row[8])
                 continue
-            track = (process, stream or thread)
-            if track not in tracks:
-                yield from metadata(
-                    "thread_name", pid, tracks[track], track[1]
-                )
-            tid = tracks[track]
-            yield (
-                f'{{"name":{quoted(name)},"cat":"{kind}","ph":"X",'
-                f'"pid":{pid},"tid":{tid},"ts":{begin / 1000:.3f},'
-                f'"dur":{(end - begin) / 1000:.3f},'
-                f'"args":{json.dumps(arguments(row))}}},\n'
-            )
+            track = tracks.track(device, stream or thread)
             if kind == "record":
-                recorded[index] = pid, tid, begin
-            elif kind == "wait" and row[12] in recorded:
-                yield from flow(index, recorded[row[12]], (pid, tid, end))
-            elif kind in _OPERATIONS:
+                recorded[index] = track, end
+            elif kind == "wait":
+                if end > begin:
+                    writer.slice(track, row)
+                source = recorded.get(row[12])
+                if source is not None:
+                    flow = index + 1
+                    writer.point(source[0], "record", source[1], flow, False)
+                    writer.point(track, "wait", end, flow, True)
+            else:
+                writer.slice(track, row)
+            if kind in _OPERATIONS:
+                counter = tracks.counter(device, "queue depth", "operations")
                 for time, depth in depths.add(device, queued, end):
-                    yield count(device, time, depth)
+                    writer.count(counter, time, depth)
+        yield writer.take()
     for device, time, depth in depths.rest():
-        yield count(device, time, depth)
-    # An empty event, as a comma comes before it.
-    yield '{"name":"end","ph":"M","pid":1}]}\n'
+        counter = tracks.counter(device, "queue depth", "operations")
+        writer.count(counter, time, depth)
+    yield writer.end()
 
 
-def metadata(name: str, pid: int, tid: int, text: str) -> Iterator[str]:
-    """Name a process or a thread."""
-    yield (
-        f'{{"name":"{name}","ph":"M","pid":{pid},"tid":{tid},'
-        f'"args":{{"name":{json.dumps(text)}}}}},\n'
-    )
+@lru_cache(maxsize=4096)
+def place_of(filename: str, line: int, function: str) -> str:
+    return f"{filename}:{line}, in {function}"
 
 
-def flow(
-    number: int, source: tuple[int, int, int], target: tuple[int, int, int]
-) -> Iterator[str]:
-    """Draw an arrow."""
-    for phase, (pid, tid, time) in (("s", source), ("f", target)):
-        yield (
-            f'{{"name":"wait","cat":"wait","ph":"{phase}","id":{number},'
-            f'"bp":"e","pid":{pid},"tid":{tid},"ts":{time / 1000:.3f}}},\n'
+class Json:
+    """Chrome's trace events, https://ui.perfetto.dev reads them, too."""
+
+    def __init__(self) -> None:
+        self._parts = ['{"displayTimeUnit":"ns","traceEvents":[\n']
+        self._numbers = count(1)
+        #: The process of each track and counter, and a counter's name.
+        self._of: dict[int, tuple[int, str, str]] = {}
+        self._quoted = lru_cache(maxsize=4096)(json.dumps)
+
+    def process(self, name: str) -> int:
+        number = next(self._numbers)
+        self._name("process_name", number, 0, name)
+        return number
+
+    def track(self, process: int, name: str) -> int:
+        number = next(self._numbers)
+        self._of[number] = process, name, ""
+        self._name("thread_name", process, number, name)
+        return number
+
+    def counter(self, process: int, name: str, unit: str) -> int:
+        number = next(self._numbers)
+        self._of[number] = process, name, unit
+        return number
+
+    def _name(self, what: str, process: int, track: int, name: str) -> None:
+        self._parts.append(
+            f'{{"name":"{what}","ph":"M","pid":{process},"tid":{track},'
+            f'"args":{{"name":{json.dumps(name)}}}}},\n'
         )
+
+    def slice(self, track: int, row: Row) -> None:
+        kind, name, _, _, thread, queued, begin, end, nbytes = row[:9]
+        quoted = self._quoted
+        more = f'"thread":{quoted(thread)}'
+        if nbytes:
+            rate = f',"GB/s":{nbytes / (end - begin):.3f}' * (end > begin)
+            more += f',"bytes":{nbytes}{rate}'
+        if kind in _OPERATIONS:
+            more += f',"queued us before":{(begin - queued) / 1000:.3f}'
+        if row[9] is not None:
+            more += f',"place":{quoted(place_of(*row[9:12]))}'
+        self._parts.append(
+            f'{{"name":{quoted(name)},"cat":"{kind}","ph":"X",'
+            f'"pid":{self._of[track][0]},"tid":{track},'
+            f'"ts":{begin / 1000:.3f},"dur":{(end - begin) / 1000:.3f},'
+            f'"args":{{{more}}}}},\n'
+        )
+
+    def point(
+        self, track: int, name: str, time: int, flow: int, ends: bool
+    ) -> None:
+        where = (
+            f'"cat":"wait","pid":{self._of[track][0]},"tid":{track},'
+            f'"ts":{time / 1000:.3f}'
+        )
+        phase = '"f","bp":"e"' if ends else '"s"'
+        self._parts.append(
+            f'{{"name":"{name}","ph":"X",{where},"dur":0}},\n'
+            f'{{"name":"wait","ph":{phase},{where},"id":{flow}}},\n'
+        )
+
+    def count(self, counter: int, time: int, value: int) -> None:
+        process, name, unit = self._of[counter]
+        self._parts.append(
+            f'{{"name":"{name}","ph":"C","pid":{process},'
+            f'"ts":{time / 1000:.3f},"args":{{"{unit}":{value}}}}},\n'
+        )
+
+    def take(self) -> bytes:
+        parts = "".join(self._parts)
+        self._parts.clear()
+        return parts.encode()
+
+    def end(self) -> bytes:
+        # The last event has no comma behind it.
+        return self.take() + b'{"name":"end","ph":"M","pid":1}]}\n'
+
+
+# ---- Protobuf: the few messages of Perfetto's that are needed ----
+
+
+def varint(value: int) -> bytes:
+    if value < 128:
+        return bytes((value,))
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def fixed(field: int, value: int) -> bytes:
+    return varint(field << 3 | 1) + struct.pack("<Q", value)
+
+
+def double(field: int, value: float) -> bytes:
+    return varint(field << 3 | 1) + struct.pack("<d", value)
+
+
+def message(field: int, body: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(body)) + body
+
+
+def text(field: int, value: str) -> bytes:
+    return message(field, value.encode("utf-8", "replace"))
+
+
+# TrackEvent.Type
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+# CounterDescriptor.Unit
+UNITS = {"operations": 2, "bytes": 3}
+
+
+@lru_cache(maxsize=65536)
+def event(kind: int, track: int, name: str = "", category: str = "") -> bytes:
+    """Return a TrackEvent without what is its own alone."""
+    body = number(9, kind) + number(11, track)
+    if name:
+        body += text(22, category) + text(23, name)
+    return body
+
+
+@lru_cache(maxsize=65536)
+def note(name: str, value: str) -> bytes:
+    """Return a debug annotation."""
+    return message(4, text(10, name) + text(6, value))
+
+
+BYTES, RATE, QUEUED = (
+    text(10, name) for name in ("bytes", "GB/s", "queued ns before")
+)
+
+
+class Perfetto:
+    """Perfetto's TrackEvents."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._numbers = count(1)
+        # SEQ_INCREMENTAL_STATE_CLEARED
+        self._packet(number(13, 1))
+
+    def _packet(self, body: bytes) -> None:
+        # The sequence; there is one.
+        body += b"\x50\x01"
+        self._parts.append(b"\x0a" + varint(len(body)) + body)
+
+    def _event(self, time: int, body: bytes) -> None:
+        self._packet(b"\x40" + varint(max(time, 0)) + message(11, body))
+
+    def _describe(self, body: bytes) -> int:
+        uuid = next(self._numbers)
+        self._packet(message(60, number(1, uuid) + body))
+        return uuid
+
+    def process(self, name: str) -> int:
+        if name != "host":
+            return self._describe(text(2, name))
+        process = number(1, os.getpid()) + text(6, name)
+        return self._describe(message(3, process))
+
+    def track(self, process: int, name: str) -> int:
+        return self._describe(text(2, name) + number(5, process))
+
+    def counter(self, process: int, name: str, unit: str) -> int:
+        described = message(8, number(3, UNITS[unit]))
+        return self._describe(text(2, name) + number(5, process) + described)
+
+    def slice(self, track: int, row: Row) -> None:
+        kind, name, _, _, thread, queued, begin, end, nbytes = row[:9]
+        body = event(BEGIN, track, name, kind) + note("thread", thread)
+        if nbytes:
+            body += message(4, BYTES + number(3, nbytes))
+            if end > begin:
+                body += message(4, RATE + double(5, nbytes / (end - begin)))
+        if kind in _OPERATIONS:
+            body += message(4, QUEUED + number(4, begin - queued))
+        if row[9] is not None:
+            body += note("place", place_of(*row[9:12]))
+        self._event(begin, body)
+        self._event(end, event(END, track))
+
+    def point(
+        self, track: int, name: str, time: int, flow: int, ends: bool
+    ) -> None:
+        body = event(INSTANT, track, name, "wait")
+        self._event(time, body + fixed(48 if ends else 47, flow))
+
+    def count(self, counter: int, time: int, value: int) -> None:
+        self._event(time, event(COUNTER, counter) + number(30, value))
+
+    def take(self) -> bytes:
+        parts = b"".join(self._parts)
+        self._parts.clear()
+        return parts
+
+    def end(self) -> bytes:
+        return self.take()

@@ -23,6 +23,7 @@ from pystreams import (
     cuda,
     races,
     schedules,
+    timeline,
     trace,
 )
 from pystreams.cuda._graphs import Graph
@@ -33,6 +34,7 @@ MODULES = {
     "cuda": cuda,
     "races": races,
     "schedules": schedules,
+    "timeline": timeline,
     "trace": trace,
 }
 # Seconds for what is to end at once.
@@ -506,6 +508,30 @@ def fail(world):
     return call
 
 
+def recorded(world):
+    """Every kind of row, read back."""
+
+    def call():
+        with timeline.record() as t, timeline.span("host"):
+            with timeline.span("stream", world.stream):
+                world.buffer.fill_(1, stream=world.stream)
+                world.other.wait_stream(world.stream)
+            _C.sleep(world.type, 1000, world.stream)
+            world.stream.submit(int).result()
+            world.other.synchronize()
+            pystreams.empty(256, device=world.device)
+        return t.rows
+
+    def stop():
+        """Without memory a with block may not end."""
+        timeline._blocks = 0
+        timeline._log = None
+        _C.timeline_stop()
+
+    world.later.callback(stop)
+    return call
+
+
 def races_found(world):
     """Two accesses that race, and are declared."""
 
@@ -868,6 +894,9 @@ CASES = {
     "races.redundant races.Redundant": races_found,
     "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
+    "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
+    "timeline_rows timeline_span_begin timeline_span_end timeline.record "
+    "timeline.span timeline.Timeline": recorded,
     "set_trace trace.subscribe": set_trace,
     "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
     "pystreams.wait": wait_some,

@@ -1,0 +1,265 @@
+"""What a timeline says about its program: what overlapped, and which chain of
+work and waits took the time."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from . import _OPERATIONS, _chart
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import Row, Timeline
+
+# What a kind of row keeps busy.
+CLASSES = {
+    kind: "copy" if kind in ("copy", "fill") else "work"
+    for kind in _OPERATIONS
+}
+
+
+def overlap(timeline: Timeline) -> dict[tuple[str, ...], int]:
+    """See Timeline.overlap."""
+    changes: list[tuple[int, int, str]] = []
+    total = timeline.duration
+    hosts: dict[str, list[int]] = {}
+    for chunk in timeline._chunks():
+        for row in chunk:
+            kind, _, device, _, thread, queued, begin, end = row[:8]
+            if begin is None or end is None:
+                continue
+            if kind in CLASSES:
+                changes.append((begin, 1, CLASSES[kind]))
+                changes.append((end, -1, CLASSES[kind]))
+            elif kind == "synchronize":
+                changes.append((begin, -1, "host"))
+                changes.append((end, 1, "host"))
+            # A thread takes part from its first row to its last.
+            last = end if device is None else queued
+            first = queued if device is not None else begin
+            seen = hosts.setdefault(thread, [first, last])
+            seen[0] = min(seen[0], first)
+            seen[1] = max(seen[1], last)
+    for thread, (first, last) in hosts.items():
+        if thread == timeline._thread:
+            first, last = 0, max(total, last)
+        changes.append((first, 1, "host"))
+        changes.append((last, -1, "host"))
+    return sums(changes)
+
+
+def sums(changes: list[tuple[int, int, str]]) -> dict[tuple[str, ...], int]:
+    """Return how long each set of classes was busy."""
+    changes.sort(key=lambda change: change[0])
+    busy = dict.fromkeys(("copy", "host", "work"), 0)
+    found: dict[tuple[str, ...], int] = {}
+    before = changes[0][0] if changes else 0
+    for time, change, name in changes:
+        if time > before:
+            key = tuple(n for n, count in busy.items() if count > 0)
+            found[key] = found.get(key, 0) + time - before
+            before = time
+        busy[name] += change
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the critical path; times are in nanoseconds since the
+    recording began."""
+
+    #: The row in Timeline.rows; None for a thread between its waits.
+    row: int | None
+    begin: int
+    end: int
+    #: What it came after: "stream" for the operation before it on its stream,
+    #: "wait" for one that its stream waited for, "host" for the call that
+    #: queued it; of a thread, "synchronize" for what it waited for, "" if it
+    #: never waited.
+    after: str
+    #: The row of that wait or synchronize, if it was one.
+    wait: int | None
+    #: How much earlier it, or what came after the thread, could have begun
+    #: without that wait, all else being the same.
+    gain: int
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The chain of steps that took the time, the first one first."""
+
+    steps: tuple[Step, ...]
+    #: The waits in the chain as (row, gain), the greatest gain first: what to
+    #: attack first.
+    waits: tuple[tuple[int, int], ...]
+    _text: str
+
+    def __str__(self) -> str:
+        """A line for each step, and the wait to attack first."""
+        return self._text
+
+
+class Cause(NamedTuple):
+    """An operation that another one, or a wait, came after."""
+
+    end: int
+    row: int
+    wait: int | None
+
+
+class Program:
+    """What came after what, from the rows in the order of the calls."""
+
+    def __init__(self, rows: list[Row], recorder: str) -> None:
+        self.rows = rows
+        self.recorder = recorder
+        #: For each operation: those that it came after directly.
+        self.causes: dict[int, list[Cause]] = {}
+        #: For each row of a stream: the operation that took it there.
+        self.reached: dict[int, Cause] = {}
+        #: The last synchronize of the thread before each row, and of each
+        #: thread before the end.
+        self.last_wait: dict[int, int] = {}
+        self.waits: dict[str, int] = {}
+        #: The ends of operations, in order.
+        self.ends: list[tuple[int, int]] = []
+        streams: dict[tuple[str, str], list[Cause]] = {}
+        for index, row in enumerate(rows):
+            if row[6] is not None and row[7] is not None:
+                self._add(index, row, streams)
+        self.ends.sort()
+
+    def _add(
+        self,
+        index: int,
+        row: Row,
+        streams: dict[tuple[str, str], list[Cause]],
+    ) -> None:
+        kind, _, device, stream, thread, _, _, end = row[:8]
+        if thread in self.waits:
+            self.last_wait[index] = self.waits[thread]
+        if kind == "synchronize":
+            self.waits[thread] = index
+            return
+        if kind not in CLASSES and kind not in ("record", "wait"):
+            return
+        causes = streams.setdefault((device, stream), [])
+        if kind in CLASSES:
+            self.causes[index] = causes
+            self.ends.append((end, index))
+            streams[device, stream] = [Cause(end, index, None)]
+            self.reached[index] = Cause(end, index, None)
+            return
+        # A stream is behind its own records anyway.
+        own = row[12] is not None and self.rows[row[12]][2:4] == row[2:4]
+        if kind == "wait" and row[12] in self.reached and not own:
+            source = self.reached[row[12]]
+            causes.append(Cause(source.end, source.row, index))
+        if causes:
+            self.reached[index] = max(causes, key=lambda c: c[:2])
+
+    def waited_for(self, index: int) -> int | None:
+        """Return the operation that a synchronize ended with."""
+        row = self.rows[index]
+        if row[12] in self.reached:
+            return self.reached[row[12]].row
+        at = bisect(self.ends, (row[7], len(self.rows))) - 1
+        if at >= 0 and self.ends[at][0] > row[6]:
+            return self.ends[at][1]
+        return None
+
+    def path(self, duration: int) -> list[Step]:
+        """Return the steps, the last one first."""
+        steps: list[Step] = []
+        index: int | None = None
+        if self.ends and self.ends[-1][0] > duration:
+            index = self.ends[-1][1]
+        else:
+            last = self.waits.get(self.recorder)
+            floor = self.ends[-1][0] if self.ends else 0
+            index = self._host(steps, duration, last, floor)
+        while index is not None:
+            index = self._operation(steps, index)
+        return steps
+
+    def _operation(self, steps: list[Step], index: int) -> int | None:
+        """Add the step of an operation, and that of the host if that was what
+        it came after; return the operation before."""
+        row = self.rows[index]
+        queued, begin, end = row[5:8]
+        # Of equal ones, the order of the stream comes first.
+        causes = sorted(
+            self.causes[index],
+            key=lambda c: (-c.end, c.wait is not None, c.row),
+        )
+        if not causes or causes[0].end < queued:
+            steps.append(Step(index, begin, end, "host", None, 0))
+            floor = causes[0].end if causes else 0
+            last = self.last_wait.get(index)
+            return self._host(steps, queued, last, floor)
+        cause, *others = causes
+        if cause.wait is None:
+            steps.append(Step(index, begin, end, "stream", None, 0))
+        else:
+            without = max([queued, *(c.end for c in others)])
+            gain = cause.end - without
+            steps.append(Step(index, begin, end, "wait", cause.wait, gain))
+        return cause.row
+
+    def _host(
+        self, steps: list[Step], end: int, wait: int | None, floor: int
+    ) -> int | None:
+        """Add the step of a thread up to a time, after its last wait; return
+        the operation that the wait was for.  floor: when what comes next could
+        have begun at the earliest, whatever the thread did."""
+        cause = self.waited_for(wait) if wait is not None else None
+        if wait is None or cause is None:
+            steps.append(Step(None, 0, end, "", None, 0))
+            return None
+        begin, done = self.rows[wait][6:8]
+        gain = min(done - begin, end - floor)
+        steps.append(Step(None, done, end, "synchronize", wait, gain))
+        return cause
+
+
+def place(row: Row) -> str:
+    return f" ({row[9]}:{row[10]})" if row[9] is not None else ""
+
+
+def describe(rows: list[Row], step: Step) -> str:
+    """Return a line for a person."""
+    took = _chart.milliseconds((step.end - step.begin) / 1e6)
+    at = _chart.milliseconds(step.begin / 1e6)
+    if step.row is None:
+        return f"{took:>8} at {at:<8} the host"
+    row = rows[step.row]
+    why = {
+        "stream": "after the work before it",
+        "host": "as soon as it was queued",
+        "wait": "after a wait",
+    }[step.after]
+    if step.wait is not None:
+        why += place(rows[step.wait])
+    return f"{took:>8} at {at:<8} {row[1]} on {row[2]} {row[3]}, {why}"
+
+
+def critical_path(timeline: Timeline) -> CriticalPath:
+    """See Timeline.critical_path."""
+    rows = timeline.rows
+    program = Program(rows, timeline._thread)
+    steps = program.path(timeline.duration)[::-1]
+    gains: dict[int, int] = {}
+    for step in steps:
+        if step.wait is not None:
+            gains[step.wait] = gains.get(step.wait, 0) + step.gain
+    waits = sorted(gains.items(), key=lambda item: (-item[1], item[0]))
+    lines = [describe(rows, step) for step in steps]
+    if waits and waits[0][1] > 0:
+        row, gain = waits[0]
+        took = _chart.milliseconds(gain / 1e6)
+        lines.append(
+            f"attack first: the {rows[row][1]}{place(rows[row])}, up to {took}"
+        )
+    return CriticalPath(tuple(steps), tuple(waits), "\n".join(lines))

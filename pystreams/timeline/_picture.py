@@ -1,0 +1,233 @@
+"""Timelines as pictures: a lane for each stream and each thread, an arrow for
+each wait, and the memory in use.  Matplotlib draws them."""
+
+from __future__ import annotations
+
+import io
+from importlib import import_module
+from typing import Any
+
+from . import _OPERATIONS, _chart
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import Row, Timeline
+
+COLORS = {
+    "copy": "#4c78a8",
+    "fill": "#72b7b2",
+    "callable": "#f58518",
+    "function": "#e45756",
+    "graph": "#b279a2",
+    "sleep": "#9d9da1",
+    "span": "#eeca3b",
+    "synchronize": "#d9d9d9",
+}
+# More lanes and more arrows than that cannot be told apart.
+LANES, ARROWS, NAMES = 60, 300, 120
+
+
+def save(timeline: Timeline, path: str, suffix: str) -> None:
+    draw(timeline).savefig(path, format=suffix, dpi=150)
+
+
+def svg(timeline: Timeline) -> str:
+    """Return the picture as SVG, without what stands before its element."""
+    file = io.StringIO()
+    draw(timeline).savefig(file, format="svg")
+    text = file.getvalue()
+    return text[text.index("<svg") :]
+
+
+def figures() -> Any:
+    try:
+        return import_module("matplotlib.figure")
+    except ImportError as error:
+        raise ImportError(
+            "a picture of a timeline needs Matplotlib: pip install matplotlib"
+        ) from error
+
+
+class Lanes:
+    """The lanes in the order in which they are first needed: devices before
+    the host."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        keys: dict[tuple[str, str], int] = {}
+        for kind, _, device, stream, thread, *_ in rows:
+            if kind != "memory":
+                keys.setdefault((device or "", stream or thread), 0)
+        ordered = sorted(keys, key=lambda key: (key[0] == "", key[0]))
+        self.shown = ordered[:LANES]
+        self.hidden = len(ordered) - len(self.shown)
+        self.numbers = {key: i for i, key in enumerate(self.shown)}
+
+    def of(self, row: Row) -> int | None:
+        return self.numbers.get((row[2] or "", row[3] or row[4]))
+
+
+def unit(duration: int) -> tuple[float, str]:
+    for scale, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if duration >= 2 * scale:
+            return scale, name
+    return 1.0, "ns"
+
+
+def draw(timeline: Timeline) -> Any:
+    figure_of = figures().Figure
+    rows = timeline.rows
+    lanes = Lanes(rows)
+    done = [r for r in rows if r[6] is not None and r[7] is not None]
+    end = max([timeline.duration, 1, *(row[7] for row in done)])
+    scale, name = unit(end)
+    memory = memory_of(done)
+    height = 1.2 + 0.32 * max(1, len(lanes.shown)) + (0.9 if memory else 0)
+    figure = figure_of(figsize=(11, height), layout="constrained")
+    if memory:
+        parts = figure.subplots(
+            2,
+            1,
+            sharex=True,
+            height_ratios=(0.32 * max(2, len(lanes.shown)), 0.7),
+        )
+        axes = parts[0]
+        draw_memory(parts[1], memory, end, scale)
+    else:
+        axes = figure.subplots()
+    draw_slices(axes, done, lanes, scale, end)
+    draw_arrows(axes, rows, lanes, scale)
+    axes.set_xlim(0, end / scale)
+    axes.set_ylim(len(lanes.shown) - 0.4, -0.6)
+    axes.set_yticks(
+        range(len(lanes.shown)),
+        [f"{device} {label}".strip() for device, label in lanes.shown],
+        fontsize=7,
+    )
+    axes.tick_params(length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    figure.axes[-1].set_xlabel(f"time in {name}", fontsize=8)
+    for part in figure.axes:
+        part.tick_params(axis="x", labelsize=7)
+    count = sum(row[0] in _OPERATIONS for row in done)
+    title = f"{_chart.plural(count, 'operation')} in "
+    title += _chart.milliseconds(timeline.duration / 1e6)
+    if lanes.hidden:
+        title += f"; {_chart.plural(lanes.hidden, 'lane')} not shown"
+    axes.set_title(title, fontsize=9, loc="left")
+    legend(axes, done)
+    return figure
+
+
+def draw_slices(
+    axes: Any, rows: list[Row], lanes: Lanes, scale: float, end: int
+) -> None:
+    bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    named = []
+    for row in rows:
+        lane = lanes.of(row)
+        if lane is None or row[0] not in COLORS:
+            continue
+        width = max(row[7] - row[6], end // 5000) / scale
+        bars.setdefault((lane, row[0]), []).append((row[6] / scale, width))
+        if row[1] != row[0] and row[7] - row[6] > end / 40:
+            named.append((row[7] - row[6], lane, row))
+    for (lane, kind), spans in bars.items():
+        thin = kind in ("span", "synchronize")
+        axes.broken_barh(
+            spans,
+            (lane - 0.42, 0.84) if thin else (lane - 0.34, 0.68),
+            facecolors=COLORS[kind],
+            alpha=0.45 if kind == "span" else 1,
+            edgecolor="white",
+            linewidth=0.3,
+            zorder=1 if thin else 2,
+        )
+    named.sort(key=lambda item: -item[0])
+    for took, lane, row in named[:NAMES]:
+        # About so many characters of this size fit into the width.
+        fit = int(160 * took / end)
+        axes.text(
+            (row[6] + took / 2) / scale,
+            lane,
+            _chart.shorten(row[1].rpartition(".")[2], max(2, fit)),
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            zorder=4,
+        )
+
+
+def draw_arrows(
+    axes: Any, rows: list[Row], lanes: Lanes, scale: float
+) -> None:
+    waits = [r for r in rows if r[0] == "wait" and r[12] is not None]
+    for row in waits[:ARROWS]:
+        source = rows[row[12]]
+        begin, end = lanes.of(source), lanes.of(row)
+        if None in (begin, end, source[7], row[7]):
+            continue
+        axes.annotate(
+            "",
+            (row[7] / scale, end),
+            (source[7] / scale, begin),
+            arrowprops={
+                "arrowstyle": "->",
+                "color": "#333333",
+                "linewidth": 0.6,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
+            zorder=3,
+        )
+
+
+def memory_of(rows: list[Row]) -> dict[str, list[tuple[int, int]]]:
+    found: dict[str, list[tuple[int, int]]] = {}
+    for row in rows:
+        if row[0] == "memory":
+            found.setdefault(row[2], []).append((row[6], row[8]))
+    return found
+
+
+def draw_memory(
+    axes: Any,
+    memory: dict[str, list[tuple[int, int]]],
+    end: int,
+    scale: float,
+) -> None:
+    for device, points in memory.items():
+        points = [*points, (max(end, points[-1][0]), points[-1][1])]
+        axes.step(
+            [time / scale for time, _ in points],
+            [nbytes / 2**20 for _, nbytes in points],
+            where="post",
+            linewidth=0.8,
+            label=device,
+        )
+    axes.set_ylabel("MiB", fontsize=7)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(axis="y", labelsize=6)
+    axes.legend(fontsize=6, frameon=False, loc="upper left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def legend(axes: Any, rows: list[Row]) -> None:
+    patches = import_module("matplotlib.patches")
+    seen = {row[0] for row in rows}
+    labels = {"synchronize": "waiting"}
+    handles = [
+        patches.Patch(color=color, label=labels.get(kind, kind))
+        for kind, color in COLORS.items()
+        if kind in seen
+    ]
+    if handles:
+        axes.legend(
+            handles=handles,
+            fontsize=6,
+            frameon=False,
+            ncols=len(handles),
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+        )
