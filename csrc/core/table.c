@@ -90,6 +90,7 @@ static const struct {
     MEMBER(POOLS, pool_set_threshold),
     MEMBER(PINNING, host_register),
     MEMBER(PINNING, host_unregister),
+    MEMBER(OPTIONAL, memory_fill_items),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -303,6 +303,21 @@ memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
                                              destination, value, nbytes);
 }
 
+static ps_status
+memory_fill_items(const struct ps_backend *backend, int device,
+                  ps_handle stream, void *destination, uint32_t value,
+                  size_t size, size_t nbytes)
+{
+    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_access access = {(uintptr_t)destination, nbytes, true};
+    ps_status status = ps_races_operation(&name, "fill", &access, 1);
+    return status != PS_SUCCESS
+               ? status
+               : inner(backend)->memory_fill_items(inner(backend), device,
+                                                   stream, destination, value,
+                                                   size, nbytes);
+}
+
 /* An operation whose accesses the table does not see. */
 static ps_status
 number(const struct ps_backend *backend, int device, ps_handle stream)
@@ -498,7 +513,8 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(pool_trim)             \
     X(pool_set_threshold)    \
     X(host_register)         \
-    X(host_unregister)
+    X(host_unregister)       \
+    X(memory_fill_items)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

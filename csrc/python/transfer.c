@@ -10,6 +10,7 @@
 #include "../core/capture.h"
 #include "../core/work.h"
 
+#include "args.h"
 #include "buffer.h"
 #include "current.h"
 #include "enqueue.h"
@@ -78,12 +79,13 @@ copy(struct transfer *transfer, void *destination, const void *source,
 }
 
 static ps_status
-fill(struct transfer *transfer, void *destination, uint8_t value,
-     size_t nbytes)
+fill(struct transfer *transfer, void *destination,
+     const struct pattern *pattern, size_t nbytes)
 {
     ps_status status = begin_use(transfer);
     if (status == PS_SUCCESS) {
-        status = ps_stream_fill(transfer->stream, destination, value, nbytes);
+        status = ps_stream_fill(transfer->stream, destination, pattern->value,
+                                (size_t)pattern->size, nbytes);
         end_use(transfer);
     }
     return status;
@@ -281,11 +283,21 @@ span_copy(const char *method, struct span *to, struct span *from,
 }
 
 int
-span_fill(const char *method, struct span *span, uint8_t value,
+span_fill(const char *method, struct span *span, const struct pattern *pattern,
           struct ps_stream *given)
 {
     if (span->block->read_only) {
         return refuse(PyExc_ValueError, "the Buffer is read-only");
+    }
+    if (span->nbytes % pattern->size != 0 ||
+        (uintptr_t)span->data % (uintptr_t)pattern->size != 0) {
+        struct handle_text text = handle_text((ps_handle)span->data);
+        return refuse(PyExc_ValueError,
+                      "%s() expects a Buffer whose size and address are "
+                      "multiples of %zd for a value of %zd bytes, but it has "
+                      "%zd bytes at %s",
+                      method, pattern->size, pattern->size, span->nbytes,
+                      text.chars);
     }
     if (span_check_stream(method, span, given) < 0) {
         return -1;
@@ -295,7 +307,7 @@ span_fill(const char *method, struct span *span, uint8_t value,
     struct transfer transfer = {stream, span->block, NULL};
     ENQUEUE_WITHOUT_GIL(
         status, stream,
-        fill(&transfer, span->data, value, (size_t)span->nbytes));
+        fill(&transfer, span->data, pattern, (size_t)span->nbytes));
     stream_release(stream);
     return zero_or_raise(device_of(span)->runtime, "a fill", status);
 }

@@ -26,6 +26,7 @@ OPTIONAL = {
     "graph_print",
     "versions",
     "shutdown",
+    "memory_fill_items",
 }
 MEMORY = [
     "memory_allocate",

@@ -81,6 +81,22 @@ cpu_stream_push_locked(struct cpu_stream *stream,
     stream->pending++;
 }
 
+static void
+fill(uint8_t *destination, const uint8_t pattern[4], size_t nbytes)
+{
+    if (memcmp(pattern, pattern + 1, 3) == 0) {
+        memset(destination, pattern[0], nbytes);
+        return;
+    }
+    size_t done = nbytes < 4 ? nbytes : 4;
+    memcpy(destination, pattern, done);
+    while (done < nbytes) {
+        size_t more = done < nbytes - done ? done : nbytes - done;
+        memcpy(destination + done, destination, more);
+        done += more;
+    }
+}
+
 /* Do the part of an operation that needs the lock released: it is long, or
  * calls the user's functions.  False as cpu_stream_serve_locked. */
 static bool
@@ -100,8 +116,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
                 operation->transfer.nbytes);
         break;
     case CPU_FILL:
-        memset(operation->transfer.destination, operation->value,
-               operation->transfer.nbytes);
+        fill(operation->transfer.destination, operation->transfer.pattern,
+             operation->transfer.nbytes);
         break;
     case CPU_ENTER_GATE:
         operation->gate.reached(operation->gate.argument,

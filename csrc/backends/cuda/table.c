@@ -404,4 +404,5 @@ const struct ps_backend ps_cuda_backend = {
     .pool_set_threshold = cuda_pool_set_threshold,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
+    .memory_fill_items = cuda_memory_fill_items,
 };
