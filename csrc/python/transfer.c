@@ -91,9 +91,16 @@ fill(struct transfer *transfer, void *destination,
     return status;
 }
 
-/* -1 with an exception if a copy on the stream cannot be waited for. */
+static bool
+is_pageable(struct span *span)
+{
+    return span->foreign && span->block->host && !span->block->pinned;
+}
+
+/* -1 with an exception if a copy on the stream cannot be waited for, as in a
+ * capture. */
 static int
-check_may_wait_for_copy(const struct work *work)
+check_may_wait_for_copy(const struct work *work, bool pinned)
 {
     struct ps_runtime *runtime = work->device->runtime;
     ps_status status;
@@ -103,8 +110,10 @@ check_may_wait_for_copy(const struct work *work)
     CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
     return zero_or_raise(
         runtime,
-        "a copy that is waited for (non_blocking=True and pinned "
-        "memory need no wait)",
+        pinned ? "a copy that is waited for (non_blocking=True needs no wait)"
+               : "a copy of host memory that is not pinned, which is waited "
+                 "for (a Buffer of pystreams.pin() or pin_memory=True, with "
+                 "non_blocking=True, needs no wait)",
         status);
 }
 
@@ -128,7 +137,9 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         .stream = transfer->stream,
     };
     ps_status status;
-    if (wait && check_may_wait_for_copy(&work) < 0) {
+    bool pinned = !is_pageable(to) && !is_pageable(from) &&
+                  device_of(to)->runtime == device_of(from)->runtime;
+    if (wait && check_may_wait_for_copy(&work, pinned) < 0) {
         return -1;
     }
     ENQUEUE_WITHOUT_GIL(
@@ -251,12 +262,6 @@ check(struct span *to, struct span *from)
                       "the source and the destination of the copy overlap");
     }
     return 0;
-}
-
-static bool
-is_pageable(struct span *span)
-{
-    return span->foreign && span->block->host && !span->block->pinned;
 }
 
 int
