@@ -359,6 +359,9 @@ def as_stream(
 def device_properties(
     type: int, device: _Device = None, function: str = "device_properties", /
 ) -> _DeviceProperties: ...
+def device_attributes(
+    type: int, device: _Device = None, function: str = "device_attributes", /
+) -> dict[int, int]: ...
 def can_device_access_peer(
     type: int, device: _Device, peer: _Device, /
 ) -> bool: ...

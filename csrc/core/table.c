@@ -91,6 +91,7 @@ static const struct {
     MEMBER(PINNING, host_register),
     MEMBER(PINNING, host_unregister),
     MEMBER(OPTIONAL, memory_fill_items),
+    MEMBER(OPTIONAL, device_attribute),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

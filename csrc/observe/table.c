@@ -111,6 +111,8 @@ FORWARD(ps_status, pool_set_threshold, WITH(int device, uint64_t nbytes),
 FORWARD(ps_status, host_register, WITH(int device, void *data, size_t nbytes),
         device, data, nbytes)
 FORWARD(ps_status, host_unregister, WITH(int device, void *data), device, data)
+FORWARD(ps_status, device_attribute,
+        WITH(int device, int attribute, int *value), device, attribute, value)
 
 /* ---- Streams and events ---- */
 
@@ -514,7 +516,8 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(pool_set_threshold)    \
     X(host_register)         \
     X(host_unregister)       \
-    X(memory_fill_items)
+    X(memory_fill_items)     \
+    X(device_attribute)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

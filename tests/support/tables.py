@@ -27,6 +27,7 @@ OPTIONAL = {
     "versions",
     "shutdown",
     "memory_fill_items",
+    "device_attribute",
 }
 MEMORY = [
     "memory_allocate",

@@ -644,6 +644,14 @@ struct ps_backend {
                                    int device, ps_handle stream,
                                    void *destination, uint32_t value,
                                    size_t size, size_t nbytes);
+
+    /* ---- Optional: devices, further ------------------------------------- */
+
+    /* An attribute of the device, by its number in cudaDeviceAttr.  May block.
+     * Must not initialize the device.
+     * Statuses: PS_ERROR_INVALID_VALUE if the device lacks the attribute. */
+    ps_status (*device_attribute)(const struct ps_backend *backend, int device,
+                                  int attribute, int *value);
 };
 
 #endif

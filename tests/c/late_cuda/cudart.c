@@ -279,6 +279,7 @@ absent(void)
     extern __typeof__(name) name __attribute__((alias("absent")));
 
 ABSENT(cudaDeviceCanAccessPeer)
+ABSENT(cudaDeviceGetAttribute)
 ABSENT(cudaEventRecordWithFlags)
 ABSENT(cudaGraphDebugDotPrint)
 ABSENT(cudaGraphDestroy)
