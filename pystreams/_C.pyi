@@ -23,6 +23,13 @@ class _HasIndex(Protocol):
     def idx(self) -> int | None: ...
 
 @type_check_only
+class _HasTypeAndIndex(Protocol):
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int | None: ...
+
+@type_check_only
 class _HasCudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
@@ -55,7 +62,9 @@ class OutOfMemoryError(AcceleratorError, MemoryError): ...
 @final
 class device:
     def __new__(
-        cls, type: int | str | device, index: int | None = None
+        cls,
+        type: int | str | device | _HasTypeAndIndex,
+        index: int | None = None,
     ) -> Self: ...
     @property
     def type(self) -> str: ...
@@ -68,7 +77,7 @@ _T = TypeVar("_T")
 # For the classes that have a member of the name.
 _device = device
 _memoryview = memoryview
-_Device = int | str | device | _HasIndex | None
+_Device = int | str | device | _HasIndex | _HasTypeAndIndex | None
 
 class Stream:
     @overload

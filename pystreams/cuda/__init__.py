@@ -166,7 +166,7 @@ class device_of(device):
             place = obj.get_device()
         else:
             place = getattr(obj, "device", None)
-            if isinstance(place, _C.device):
+            if hasattr(place, "type") and hasattr(place, "index"):
                 place = place.index if place.type == "cuda" else -1
             else:
                 place = getattr(place, "id", -1)
