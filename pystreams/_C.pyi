@@ -23,6 +23,13 @@ class _HasIndex(Protocol):
     def idx(self) -> int | None: ...
 
 @type_check_only
+class _HasTypeAndIndex(Protocol):
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int | None: ...
+
+@type_check_only
 class _HasCudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
@@ -55,7 +62,9 @@ class OutOfMemoryError(AcceleratorError, MemoryError): ...
 @final
 class device:
     def __new__(
-        cls, type: int | str | device, index: int | None = None
+        cls,
+        type: int | str | device | _HasTypeAndIndex,
+        index: int | None = None,
     ) -> Self: ...
     @property
     def type(self) -> str: ...
@@ -68,7 +77,7 @@ _T = TypeVar("_T")
 # For the classes that have a member of the name.
 _device = device
 _memoryview = memoryview
-_Device = int | str | device | _HasIndex | None
+_Device = int | str | device | _HasIndex | _HasTypeAndIndex | None
 
 class Stream:
     @overload
@@ -308,7 +317,9 @@ class Buffer:
         non_blocking: bool = False,
         stream: _StreamLike | None = None,
     ) -> Self: ...
-    def fill_(self, byte: int, stream: _StreamLike | None = None) -> Self: ...
+    def fill_(
+        self, value: int | _HostBuffer, stream: _StreamLike | None = None
+    ) -> Self: ...
     def zero_(self, stream: _StreamLike | None = None) -> Self: ...
     def record_stream(self, stream: _StreamLike, /) -> None: ...
     def tobytes(self) -> bytes: ...
@@ -384,6 +395,9 @@ def as_stream(
 def device_properties(
     type: int, device: _Device = None, function: str = "device_properties", /
 ) -> _DeviceProperties: ...
+def device_attributes(
+    type: int, device: _Device = None, function: str = "device_attributes", /
+) -> dict[int, int]: ...
 def can_device_access_peer(
     type: int, device: _Device, peer: _Device, /
 ) -> bool: ...

@@ -16,9 +16,9 @@ from ._C import default_type as _default_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ._C import Stream, _StreamLike, device
+    from ._C import Stream, _HasTypeAndIndex, _StreamLike, device
 
-    _Device = int | str | device | None
+    _Device = int | str | device | _HasTypeAndIndex | None
 
 __all__ = [
     "current_accelerator",
@@ -68,6 +68,9 @@ def _place(
     type = _default_type()
     if isinstance(device, str):
         device = _C.device(device)
+    elif device is not None and not isinstance(device, int):
+        # Any other object is refused below, under the function's name.
+        device = _C.device(device) if hasattr(device, "type") else device
     if isinstance(device, _C.device):
         _check(device.type, type)
     return type, _C.device_index(type, device, require_index, function)

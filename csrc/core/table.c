@@ -100,6 +100,8 @@ static const struct {
     MEMBER(PINNING, host_unregister),
     MEMBER(TIMES, time_now),
     MEMBER(TIMES, operation_times),
+    MEMBER(OPTIONAL, memory_fill_items),
+    MEMBER(OPTIONAL, device_attribute),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

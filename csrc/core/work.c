@@ -32,14 +32,23 @@ ps_stream_copy(struct ps_stream *stream, void *destination, const void *source,
 }
 
 ps_status
-ps_stream_fill(struct ps_stream *stream, void *destination, uint8_t value,
-               size_t nbytes)
+ps_stream_fill(struct ps_stream *stream, void *destination, uint32_t value,
+               size_t size, size_t nbytes)
 {
-    ps_status status = check(stream, backend_of(stream)->memory_fill != NULL);
-    return status != PS_SUCCESS || nbytes == 0
-               ? status
-               : PS_CALL(stream->device, memory_fill, stream->handle,
-                         destination, value, nbytes);
+    const struct ps_backend *backend = backend_of(stream);
+    /* Any backend fills with bytes that are all the same. */
+    uint32_t first = value & 0xff;
+    bool same = size == 1 || value == first * (size == 2 ? 0x101 : 0x1010101);
+    ps_status status =
+        check(stream, same ? backend->memory_fill != NULL
+                           : backend->memory_fill_items != NULL);
+    if (status != PS_SUCCESS || nbytes == 0) {
+        return status;
+    }
+    return same ? PS_CALL(stream->device, memory_fill, stream->handle,
+                          destination, (uint8_t)first, nbytes)
+                : PS_CALL(stream->device, memory_fill_items, stream->handle,
+                          destination, value, size, nbytes);
 }
 
 ps_status

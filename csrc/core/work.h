@@ -14,8 +14,10 @@ struct ps_stream;
 /* nbytes may be 0. */
 ps_status ps_stream_copy(struct ps_stream *stream, void *destination,
                          const void *source, size_t nbytes);
+
+/* A value of 1, 2 or 4 bytes, of which nbytes is a multiple. */
 ps_status ps_stream_fill(struct ps_stream *stream, void *destination,
-                         uint8_t value, size_t nbytes);
+                         uint32_t value, size_t size, size_t nbytes);
 ps_status ps_stream_host_function(struct ps_stream *stream,
                                   ps_host_function function, void *argument);
 ps_status ps_stream_sleep(struct ps_stream *stream, uint64_t cycles);

@@ -169,6 +169,12 @@ FORWARD(ps_status, pool_set_threshold, WITH(int device, uint64_t nbytes),
 FORWARD(ps_status, host_register, WITH(int device, void *data, size_t nbytes),
         device, data, nbytes)
 FORWARD(ps_status, host_unregister, WITH(int device, void *data), device, data)
+FORWARD(ps_status, memory_fill_items,
+        WITH(int device, ps_handle stream, void *destination, uint32_t value,
+             size_t size, size_t nbytes),
+        device, stream, destination, value, size, nbytes)
+FORWARD(ps_status, device_attribute,
+        WITH(int device, int attribute, int *value), device, attribute, value)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
 
@@ -238,7 +244,9 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(host_register)         \
     X(host_unregister)       \
     X(time_now)              \
-    X(operation_times)
+    X(operation_times)       \
+    X(memory_fill_items)     \
+    X(device_attribute)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

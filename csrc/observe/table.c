@@ -235,6 +235,21 @@ memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
                                              destination, value, nbytes);
 }
 
+static ps_status
+memory_fill_items(const struct ps_backend *backend, int device,
+                  ps_handle stream, void *destination, uint32_t value,
+                  size_t size, size_t nbytes)
+{
+    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_access access = {(uintptr_t)destination, nbytes, true};
+    ps_status status = ps_races_operation(&name, "fill", &access, 1);
+    return status != PS_SUCCESS
+               ? status
+               : inner(backend)->memory_fill_items(inner(backend), device,
+                                                   stream, destination, value,
+                                                   size, nbytes);
+}
+
 /* An operation whose accesses the table does not see. */
 static ps_status
 number(const struct ps_backend *backend, int device, ps_handle stream)
@@ -408,6 +423,7 @@ ps_observed_table(int runtime, const struct ps_backend *backend)
         PS_REPLACE(made, shared_open);
         PS_REPLACE(made, memory_copy);
         PS_REPLACE(made, memory_fill);
+        PS_REPLACE(made, memory_fill_items);
         PS_REPLACE(made, host_function);
         PS_REPLACE(made, sleep);
         PS_REPLACE(made, stream_gate);

@@ -584,6 +584,19 @@ memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
 }
 
 static ps_status
+memory_fill_items(const struct ps_backend *backend, int device,
+                  ps_handle stream, void *destination, uint32_t value,
+                  size_t size, size_t nbytes)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice =
+        expect(backend, device, stream, PS_SLICE_FILL, nbytes);
+    return queued(backend, slice,
+                  inner->memory_fill_items(inner, device, stream, destination,
+                                           value, size, nbytes));
+}
+
+static ps_status
 host_function(const struct ps_backend *backend, int device, ps_handle stream,
               ps_host_function function, void *argument)
 {
@@ -661,6 +674,7 @@ ps_timeline_table(int runtime, const struct ps_backend *backend)
         ps_forward(made, runtime, backend);
         PS_REPLACE(made, memory_copy);
         PS_REPLACE(made, memory_fill);
+        PS_REPLACE(made, memory_fill_items);
         PS_REPLACE(made, host_function);
         PS_REPLACE(made, sleep);
         PS_REPLACE(made, graph_launch);

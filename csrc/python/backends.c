@@ -80,6 +80,17 @@ use_runtime(int type)
     }
 }
 
+int
+load_backend(const char *name, size_t length, int *type)
+{
+    PyObject *result = import_call("pystreams._backends", "load", "(s#)", name,
+                                   (Py_ssize_t)length);
+    long value = result != NULL ? PyLong_AsLong(result) : -1;
+    Py_XDECREF(result);
+    *type = (int)value;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static struct ps_runtime *
 find_runtime_by_name(const char *name)
 {
@@ -113,8 +124,14 @@ raise_unknown_accelerator(const char *name)
 static struct ps_runtime *
 forced_runtime(const char *name)
 {
-    int count;
+    int count, type = -1;
     struct ps_runtime *runtime = find_runtime_by_name(name);
+    if (runtime == NULL && strcmp(name, "cuda") != 0) {
+        if (load_backend(name, strlen(name), &type) < 0) {
+            return NULL;
+        }
+        runtime = type >= 0 ? ps_runtime_find(type) : NULL;
+    }
     if (runtime == NULL && strcmp(name, "cuda") == 0) {
         PyErr_SetString(PyExc_RuntimeError,
                         "PYSTREAMS_ACCELERATOR is 'cuda', which is not "

@@ -12,6 +12,11 @@
  * registered for it. */
 struct ps_runtime *find_runtime(long type);
 
+/* Load the backend that a distribution offers under the name, of so many
+ * characters.  *type: its device type; -1 if there is none.  -1 with an
+ * exception. */
+int load_backend(const char *name, size_t length, int *type);
+
 /* ps_runtime_devices, with the GIL released if that may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 

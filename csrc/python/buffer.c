@@ -563,7 +563,8 @@ Buffer_copy_to(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyObject *
-fill_with(PyObject *op, const char *method, uint8_t value, PyObject *argument)
+fill_with(PyObject *op, const char *method, const struct pattern *pattern,
+          PyObject *argument)
 {
     struct ps_stream *stream;
     struct span self;
@@ -572,11 +573,70 @@ fill_with(PyObject *op, const char *method, uint8_t value, PyObject *argument)
         return NULL;
     }
     if (optional_stream(method, argument, &stream) == 0) {
-        result = span_fill(method, &self, value, stream);
+        result = span_fill(method, &self, pattern, stream);
         stream_release(stream);
     }
     span_release(&self);
     return result == 0 ? Py_NewRef(op) : NULL;
+}
+
+/* The pattern of an object with the buffer protocol; -1 with an exception. */
+static int
+pattern_of(PyObject *object, struct pattern *pattern)
+{
+    Py_buffer view;
+    uint16_t half;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    pattern->size = view.len;
+    if (view.len == 1) {
+        pattern->value = *(uint8_t *)view.buf;
+    }
+    else if (view.len == 2) {
+        memcpy(&half, view.buf, 2);
+        pattern->value = half;
+    }
+    else if (view.len == 4) {
+        memcpy(&pattern->value, view.buf, 4);
+    }
+    else {
+        refuse(PyExc_ValueError,
+               "fill_() expects 1, 2 or 4 bytes for value, but %s has %zd",
+               Py_TYPE(object)->tp_name, view.len);
+        pattern->size = -1;
+    }
+    PyBuffer_Release(&view);
+    return pattern->size > 0 ? 0 : -1;
+}
+
+/* An int is a byte, as in cuda.core.  NumPy's numbers have __index__, too, but
+ * a type that says how many bytes they are. */
+static int
+pattern_argument(PyObject *argument, struct pattern *pattern)
+{
+    Py_ssize_t value;
+    if (!PyLong_Check(argument) && PyObject_CheckBuffer(argument)) {
+        return pattern_of(argument, pattern);
+    }
+    if (!PyIndex_Check(argument)) {
+        return refuse_type("fill_",
+                           "an int or an object with the buffer protocol, of "
+                           "1, 2 or 4 bytes,",
+                           "value", argument);
+    }
+    if (int_argument("fill_", "value", argument, &value) < 0) {
+        return -1;
+    }
+    if (value < 0 || value > 255) {
+        return refuse(PyExc_ValueError,
+                      "fill_() expects an int from 0 to 255 for value, but "
+                      "got %zd; pass bytes, or a number of NumPy's, for a "
+                      "value of 2 or 4 bytes",
+                      value);
+    }
+    *pattern = (struct pattern){(uint32_t)value, 1};
+    return 0;
 }
 
 static PyObject *
@@ -584,20 +644,14 @@ Buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
     static const struct signature signature = {
-        "fill_", 1, 2, {"byte", "stream"}};
+        "fill_", 1, 2, {"value", "stream"}};
     PyObject *values[2];
-    Py_ssize_t value;
+    struct pattern pattern;
     if (parse_arguments(&signature, args, nargs, kwnames, values) < 0 ||
-        int_argument("fill_", "byte", values[0], &value) < 0) {
+        pattern_argument(values[0], &pattern) < 0) {
         return NULL;
     }
-    if (value < 0 || value > 255) {
-        return PyErr_Format(
-            PyExc_ValueError,
-            "fill_() expects an int from 0 to 255 for byte, but got %zd",
-            value);
-    }
-    return fill_with(self, "fill_", (uint8_t)value, values[1]);
+    return fill_with(self, "fill_", &pattern, values[1]);
 }
 
 static PyObject *
@@ -608,7 +662,7 @@ Buffer_zero(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (parse_optional("zero_", "stream", args, nargs, kwnames, &stream) < 0) {
         return NULL;
     }
-    return fill_with(op, "zero_", 0, stream);
+    return fill_with(op, "zero_", &(struct pattern){0, 1}, stream);
 }
 
 static PyObject *
@@ -939,12 +993,16 @@ static PyMethodDef buffer_methods[] = {
            "Does what dst.copy_(self) does for a Buffer; dst may also be any "
            "writable object that\ncopy_ accepts.  If dst is not a Buffer and "
            "non_blocking is false, blocks until the\ncopy is done."),
-    METHOD("fill_", Buffer_fill, METH_FASTCALL | METH_KEYWORDS,
-           ", /, byte, stream=None",
-           "Queue a fill of every byte with one value and return self "
-           "(cudaMemsetAsync).\n\n"
-           "Does not wait for the fill.  Raises ValueError unless byte is "
-           "from 0 to 255."),
+    METHOD(
+        "fill_", Buffer_fill, METH_FASTCALL | METH_KEYWORDS,
+        ", /, value, stream=None",
+        "Queue a fill with a value that is repeated and return self "
+        "(cudaMemsetAsync).\n\n"
+        "value is an int from 0 to 255, for every byte, or an object with "
+        "the buffer protocol\nthat has 1, 2 or 4 bytes: b'\\1\\0', "
+        "numpy.float32(1.5).  Does not wait for the fill.\nRaises ValueError "
+        "for another value, and unless the size and the address of the "
+        "Buffer\nare multiples of the value's size."),
     METHOD("zero_", Buffer_zero, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
            "Queue a fill of every byte with 0 and return self."),

@@ -128,6 +128,13 @@ device_name_parse(PyObject *object, struct device_name *name)
         (colon != NULL && index < 0)) {
         return refuse(PyExc_RuntimeError, "Invalid device string: %R", object);
     }
+    bool known = type == PS_DEVICE_CPU || type == PS_DEVICE_CUDA ||
+                 (type >= 0 && ps_runtime_find(type) != NULL);
+    int loaded = -1;
+    if (!known && load_backend(text, length, &loaded) < 0) {
+        return -1;
+    }
+    type = loaded >= 0 ? loaded : type;
     if (type < 0) {
         raise_unknown_type(text, length);
         return -1;
@@ -153,6 +160,32 @@ struct device_name
 device_name_of(PyObject *device)
 {
     return ((DeviceObject *)device)->name;
+}
+
+/* The type and the index of an object that has both, such as torch.device: 1;
+ * 0 if it has not; -1 with an exception. */
+static int
+typed_object(PyObject *object, struct device_name *name)
+{
+    PyObject *type, *index = NULL;
+    int found = optional_attribute(object, module_state.str_type, &type);
+    if (found == 1) {
+        found = optional_attribute(object, module_state.str_index, &index);
+    }
+    if (found == 1 && (!PyUnicode_Check(type) ||
+                       (index != Py_None && !PyLong_Check(index)))) {
+        found = 0;
+    }
+    if (found == 1 && device_name_parse(type, name) < 0) {
+        found = -1;
+    }
+    if (found == 1 && index != Py_None &&
+        index_argument("device", "index", index, &name->index) < 0) {
+        found = -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(index);
+    return found;
 }
 
 /* The index of an object such as cuda.device: 1; 0 if it has none; -1 with an
@@ -234,12 +267,18 @@ device_name_argument(const char *function, const char *parameter, int type,
         }
     }
     else {
-        int indexed = indexed_object(argument, &name->index);
-        if (indexed == 0) {
+        int found = indexed_object(argument, &name->index);
+        if (found != 0) {
+            return found == 1 ? 0 : -1;
+        }
+        found = typed_object(argument, name);
+        if (found == 0) {
             raise_expected(function, "a device (int, str, device or None)",
                            parameter, argument);
         }
-        return indexed == 1 ? 0 : -1;
+        if (found != 1) {
+            return -1;
+        }
     }
     if (expected >= 0 && name->type != expected) {
         return refuse(PyExc_ValueError, "Expected a %s device, but got: %S",

@@ -162,6 +162,8 @@ make_constants(void)
         {&state->str_cuda_stream, "__cuda_stream__"},
         {&state->str_end, "_end"},
         {&state->str_idx, "idx"},
+        {&state->str_type, "type"},
+        {&state->str_index, "index"},
         {&state->str_dlpack, "__dlpack__"},
         {&state->str_dlpack_device, "__dlpack_device__"},
         {&state->str_array_interface, "__cuda_array_interface__"},

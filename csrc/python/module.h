@@ -47,6 +47,8 @@ extern struct module_state {
     PyObject *str_cuda_stream;
     PyObject *str_end;
     PyObject *str_idx;
+    PyObject *str_type;
+    PyObject *str_index;
     PyObject *str_dlpack;
     PyObject *str_dlpack_device;
     PyObject *str_array_interface;

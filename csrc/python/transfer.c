@@ -10,6 +10,7 @@
 #include "../core/capture.h"
 #include "../core/work.h"
 
+#include "args.h"
 #include "buffer.h"
 #include "current.h"
 #include "enqueue.h"
@@ -78,20 +79,28 @@ copy(struct transfer *transfer, void *destination, const void *source,
 }
 
 static ps_status
-fill(struct transfer *transfer, void *destination, uint8_t value,
-     size_t nbytes)
+fill(struct transfer *transfer, void *destination,
+     const struct pattern *pattern, size_t nbytes)
 {
     ps_status status = begin_use(transfer);
     if (status == PS_SUCCESS) {
-        status = ps_stream_fill(transfer->stream, destination, value, nbytes);
+        status = ps_stream_fill(transfer->stream, destination, pattern->value,
+                                (size_t)pattern->size, nbytes);
         end_use(transfer);
     }
     return status;
 }
 
-/* -1 with an exception if a copy on the stream cannot be waited for. */
+static bool
+is_pageable(struct span *span)
+{
+    return span->foreign && span->block->host && !span->block->pinned;
+}
+
+/* -1 with an exception if a copy on the stream cannot be waited for, as in a
+ * capture. */
 static int
-check_may_wait_for_copy(const struct work *work)
+check_may_wait_for_copy(const struct work *work, bool pinned)
 {
     struct ps_runtime *runtime = work->device->runtime;
     ps_status status;
@@ -101,8 +110,10 @@ check_may_wait_for_copy(const struct work *work)
     CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
     return zero_or_raise(
         runtime,
-        "a copy that is waited for (non_blocking=True and pinned "
-        "memory need no wait)",
+        pinned ? "a copy that is waited for (non_blocking=True needs no wait)"
+               : "a copy of host memory that is not pinned, which is waited "
+                 "for (a Buffer of pystreams.pin() or pin_memory=True, with "
+                 "non_blocking=True, needs no wait)",
         status);
 }
 
@@ -126,7 +137,9 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         .stream = transfer->stream,
     };
     ps_status status;
-    if (wait && check_may_wait_for_copy(&work) < 0) {
+    bool pinned = !is_pageable(to) && !is_pageable(from) &&
+                  device_of(to)->runtime == device_of(from)->runtime;
+    if (wait && check_may_wait_for_copy(&work, pinned) < 0) {
         return -1;
     }
     ENQUEUE_WITHOUT_GIL(
@@ -251,12 +264,6 @@ check(struct span *to, struct span *from)
     return 0;
 }
 
-static bool
-is_pageable(struct span *span)
-{
-    return span->foreign && span->block->host && !span->block->pinned;
-}
-
 int
 span_copy(const char *method, struct span *to, struct span *from,
           struct ps_stream *stream, bool non_blocking)
@@ -281,11 +288,21 @@ span_copy(const char *method, struct span *to, struct span *from,
 }
 
 int
-span_fill(const char *method, struct span *span, uint8_t value,
+span_fill(const char *method, struct span *span, const struct pattern *pattern,
           struct ps_stream *given)
 {
     if (span->block->read_only) {
         return refuse(PyExc_ValueError, "the Buffer is read-only");
+    }
+    if (span->nbytes % pattern->size != 0 ||
+        (uintptr_t)span->data % (uintptr_t)pattern->size != 0) {
+        struct handle_text text = handle_text((ps_handle)span->data);
+        return refuse(PyExc_ValueError,
+                      "%s() expects a Buffer whose size and address are "
+                      "multiples of %zd for a value of %zd bytes, but it has "
+                      "%zd bytes at %s",
+                      method, pattern->size, pattern->size, span->nbytes,
+                      text.chars);
     }
     if (span_check_stream(method, span, given) < 0) {
         return -1;
@@ -295,7 +312,7 @@ span_fill(const char *method, struct span *span, uint8_t value,
     struct transfer transfer = {stream, span->block, NULL};
     ENQUEUE_WITHOUT_GIL(
         status, stream,
-        fill(&transfer, span->data, value, (size_t)span->nbytes));
+        fill(&transfer, span->data, pattern, (size_t)span->nbytes));
     stream_release(stream);
     return zero_or_raise(device_of(span)->runtime, "a fill", status);
 }

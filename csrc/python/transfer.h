@@ -6,6 +6,12 @@
 
 #include "buffer.h"
 
+/* What memory is filled with: a value of 1, 2 or 4 bytes. */
+struct pattern {
+    uint32_t value;
+    Py_ssize_t size;
+};
+
 /* -1 with ValueError that names the method unless the stream, or NULL, is of
  * the span's backend. */
 int span_check_stream(const char *method, struct span *span,
@@ -15,8 +21,8 @@ int span_check_stream(const char *method, struct span *span,
  * the device memory.  -1 with an exception. */
 int span_copy(const char *method, struct span *to, struct span *from,
               struct ps_stream *stream, bool non_blocking);
-int span_fill(const char *method, struct span *span, uint8_t value,
-              struct ps_stream *stream);
+int span_fill(const char *method, struct span *span,
+              const struct pattern *pattern, struct ps_stream *stream);
 
 /* Make the stream (NULL: the caller, with the GIL released) wait for all work
  * known to use the memory; -1 with an exception. */

@@ -7,6 +7,10 @@ import pystreams
 setup(
     name="fake_device",
     version="1",
+    # What PYSTREAMS_ACCELERATOR and device strings may name.
+    entry_points={
+        "pystreams.backends": ["mtia = fake_device", "toy = fake_device"]
+    },
     ext_modules=[
         Extension(
             "fake_device",

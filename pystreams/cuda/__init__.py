@@ -51,8 +51,10 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "get_device_attributes",
     "get_device_capability",
     "get_device_name",
+    "get_device_pci_bus_id",
     "get_device_properties",
     "get_stream_from_external",
     "graph",
@@ -164,7 +166,7 @@ class device_of(device):
             place = obj.get_device()
         else:
             place = getattr(obj, "device", None)
-            if isinstance(place, _C.device):
+            if hasattr(place, "type") and hasattr(place, "index"):
                 place = place.index if place.type == "cuda" else -1
             else:
                 place = getattr(place, "id", -1)
@@ -190,14 +192,32 @@ def is_current_stream_capturing() -> bool:
 
 
 class _CudaDeviceProperties:
-    """The properties of a device; sizes are in bytes."""
+    """The properties of a device; sizes are in bytes, rates in kHz.
+
+    What a device does not tell is 0.
+    """
 
     __slots__ = (
         "L2_cache_size",
+        "clock_rate",
+        "gcnArchName",
+        "is_integrated",
+        "is_multi_gpu_board",
         "major",
+        "max_threads_per_block",
+        "max_threads_per_multi_processor",
+        "memory_bus_width",
+        "memory_clock_rate",
         "minor",
         "multi_processor_count",
         "name",
+        "pci_bus_id",
+        "pci_device_id",
+        "pci_domain_id",
+        "regs_per_multiprocessor",
+        "shared_memory_per_block",
+        "shared_memory_per_block_optin",
+        "shared_memory_per_multiprocessor",
         "total_memory",
         "uuid",
         "warp_size",
@@ -210,11 +230,32 @@ class _CudaDeviceProperties:
     warp_size: int
     L2_cache_size: int
     uuid: uuid.UUID
+    # As in torch, the name of the device where its architecture has none.
+    gcnArchName: str
+    is_integrated: int
+    is_multi_gpu_board: int
+    max_threads_per_block: int
+    max_threads_per_multi_processor: int
+    regs_per_multiprocessor: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    pci_bus_id: int
+    pci_device_id: int
+    pci_domain_id: int
 
-    def __init__(self, properties: _C._DeviceProperties) -> None:
+    def __init__(
+        self, properties: _C._DeviceProperties, attributes: dict[str, int]
+    ) -> None:
         from uuid import UUID
 
-        self.name = properties["name"]
+        def attribute(name: str) -> int:
+            return attributes.get(name, 0)
+
+        self.name = self.gcnArchName = properties["name"]
         self.major = properties["major"]
         self.minor = properties["minor"]
         self.total_memory = properties["total_memory"]
@@ -222,6 +263,28 @@ class _CudaDeviceProperties:
         self.warp_size = properties["warp_size"]
         self.L2_cache_size = properties["l2_cache_size"]
         self.uuid = UUID(bytes=properties["uuid"])
+        self.is_integrated = attribute("Integrated")
+        self.is_multi_gpu_board = attribute("IsMultiGpuBoard")
+        self.max_threads_per_block = attribute("MaxThreadsPerBlock")
+        self.max_threads_per_multi_processor = attribute(
+            "MaxThreadsPerMultiProcessor"
+        )
+        self.regs_per_multiprocessor = attribute(
+            "MaxRegistersPerMultiprocessor"
+        )
+        self.shared_memory_per_block = attribute("MaxSharedMemoryPerBlock")
+        self.shared_memory_per_block_optin = attribute(
+            "MaxSharedMemoryPerBlockOptin"
+        )
+        self.shared_memory_per_multiprocessor = attribute(
+            "MaxSharedMemoryPerMultiprocessor"
+        )
+        self.clock_rate = attribute("ClockRate")
+        self.memory_clock_rate = attribute("MemoryClockRate")
+        self.memory_bus_width = attribute("GlobalMemoryBusWidth")
+        self.pci_bus_id = attribute("PciBusId")
+        self.pci_device_id = attribute("PciDeviceId")
+        self.pci_domain_id = attribute("PciDomainId")
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
@@ -239,15 +302,54 @@ class _CudaDeviceProperties:
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, "
             f"minor={self.minor}, total_memory={self.total_memory >> 20}MB, "
             f"multi_processor_count={self.multi_processor_count}, "
-            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size >> 20}MB)"
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, "
+            f"pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, "
+            f"L2_cache_size={self.L2_cache_size >> 20}MB)"
         )
 
 
+def _attributes_of(function: str, device: _Device) -> dict[str, int]:
+    from ._attributes import ATTRIBUTES
+
+    found = _C.device_attributes(_CUDA, device, function)
+    return {
+        name: found[number]
+        for name, number in ATTRIBUTES.items()
+        if number in found
+    }
+
+
 def get_device_properties(device: _Device = None) -> _CudaDeviceProperties:
-    """Return a device's name, capability, memory and other properties."""
+    """Return a device's name, capability, memory and other properties.
+
+    They are equal to those of another call by value.
+    """
+    name = "get_device_properties"
     return _CudaDeviceProperties(
-        _C.device_properties(_CUDA, device, "get_device_properties")
+        _C.device_properties(_CUDA, device, name), _attributes_of(name, device)
     )
+
+
+def get_device_attributes(device: _Device = None) -> dict[str, int]:
+    """Return a device's attributes, such as "MaxThreadsPerBlock", by name.
+
+    The names are those of CUDA's cudaDeviceAttr without their prefix, as in
+    CuPy's Device.attributes.  What the device does not have is left out.
+    """
+    return _attributes_of("get_device_attributes", device)
+
+
+def get_device_pci_bus_id(device: _Device = None) -> str:
+    """Return a device's place on the PCI bus, such as "0000:3B:00.0".
+
+    An emulated device has one that is its own, and that no hardware has.
+    """
+    found = _attributes_of("get_device_pci_bus_id", device)
+    domain, bus, place = (
+        found.get(f"Pci{name}Id", 0) for name in ("Domain", "Bus", "Device")
+    )
+    return f"{domain:04X}:{bus:02X}:{place:02X}.0"
 
 
 def get_device_name(device: _Device = None) -> str:

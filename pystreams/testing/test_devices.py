@@ -18,6 +18,20 @@ CURRENT = (
 )
 
 
+@contract(
+    "device_attribute",
+    "An attribute of the device, by its number in cudaDeviceAttr.",
+)
+def test_attributes(device: Device) -> None:
+    for index in range(device.count):
+        found = _C.device_attributes(device.type, index)
+        assert found == _C.device_attributes(device.type, index)
+        properties = _C.device_properties(device.type, index)
+        # cudaDevAttrMultiProcessorCount
+        count = properties["multi_processor_count"]
+        assert found.get(16, count) == count
+
+
 @contract("device_count", "How many devices there are.")
 def test_each_can_be_used(device: Device) -> None:
     assert device.count > 0

@@ -138,6 +138,26 @@ def test_fill(device: Device) -> None:
 
 
 @contract(
+    "memory_fill_items",
+    "Queue a fill of nbytes (> 0) of device or pinned memory with a value of "
+    "2 or 4 bytes, in the host's byte order.",
+)
+@pytest.mark.parametrize("value", [b"\1\2", b"\1\2\3\4"])
+def test_fill_items(device: Device, busy: Busy, value: bytes) -> None:
+    stream = device.stream()
+    buffers = (device.empty(4100, stream), device.pinned(4100))
+    gate = busy(stream)
+    for buffer in buffers:
+        buffer.fill_(9, stream)
+        buffer[4:4096].fill_(value, stream)
+    gate.open()
+    stream.synchronize()
+    for buffer in buffers:
+        items = value * (4092 // len(value))
+        assert buffer.tobytes() == b"\x09" * 4 + items + b"\x09" * 4
+
+
+@contract(
     "memory_info",
     "The bytes that allocations can still get, and the bytes in all.",
 )

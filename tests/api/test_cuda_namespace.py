@@ -1,6 +1,7 @@
 """pystreams.cuda: the names, defaults and errors of torch.cuda."""
 
 import ctypes
+import re
 
 import pytest
 
@@ -311,8 +312,37 @@ def test_properties_are_compared_by_value(cuda):
     assert found != found.name
     again.total_memory += 1
     assert found != again
-    if cuda.count > 1 and not cuda.on_engine:
+    if cuda.count > 1:
         assert found != api.get_device_properties(1)
+
+
+def test_attributes(cuda):
+    found = api.get_device_attributes(0)
+    assert found["MultiProcessorCount"] > 0
+    assert found["MemoryPoolsSupported"] == 1
+    assert all(isinstance(value, int) for value in found.values())
+    assert not any("Reserved1" in name for name in found)
+    properties = api.get_device_properties(0)
+    assert properties.multi_processor_count == found["MultiProcessorCount"]
+    assert properties.pci_bus_id == found["PciBusId"]
+    if not cuda.on_engine:
+        assert properties.max_threads_per_block >= 1024
+        assert properties.shared_memory_per_block > 0
+        assert found["WarpSize"] == properties.warp_size
+
+
+def test_pci_bus_ids(cuda):
+    found = [api.get_device_pci_bus_id(i) for i in range(cuda.count)]
+    assert len(set(found)) == cuda.count
+    for index, place in enumerate(found):
+        domain, bus, device, function = re.fullmatch(
+            r"([0-9A-F]{4}):([0-9A-F]{2}):([0-9A-F]{2})\.([0-7])", place
+        ).groups()
+        properties = api.get_device_properties(index)
+        assert int(domain, 16) == properties.pci_domain_id
+        assert int(bus, 16) == properties.pci_bus_id
+        assert int(device, 16) == properties.pci_device_id
+        assert function == "0"
 
 
 def test_every_device_has_properties(cuda):

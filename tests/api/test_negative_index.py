@@ -50,6 +50,8 @@ ASKED_OF_CUDA = {
     "synchronize": cuda.synchronize,
     "name": cuda.get_device_name,
     "capability": cuda.get_device_capability,
+    "attributes": cuda.get_device_attributes,
+    "pci_bus_id": cuda.get_device_pci_bus_id,
     "uuid": lambda i: str(cuda.get_device_properties(i).uuid),
     "reaches": lambda i: cuda.can_device_access_peer(i, 0),
     "reached": lambda i: cuda.can_device_access_peer(0, i),

@@ -856,7 +856,9 @@ CASES = {
         )
     ),
     "set_stream": set_stream,
-    "device_properties": lambda w: lambda: _C.device_properties(w.type),
+    "device_properties device_attributes": lambda w: (
+        lambda: (_C.device_properties(w.type), _C.device_attributes(w.type))
+    ),
     "can_device_access_peer mem_get_info memory_stats "
     "reset_peak_memory_stats": lambda w: (
         lambda: (
@@ -987,8 +989,10 @@ CUDA_CASES = {
     "cuda.CudaError": lambda w: lambda: cuda.CudaError(2),
     "cuda.device_of": lambda w: lambda: enter(cuda.device_of(w.buffer)),
     "cuda.get_device_capability cuda.get_device_name "
-    "cuda.get_device_properties": lambda w: (
+    "cuda.get_device_properties cuda.get_device_attributes "
+    "cuda.get_device_pci_bus_id": lambda w: (
         lambda: (
+            cuda.get_device_pci_bus_id(),
             cuda.get_device_capability(),
             cuda.get_device_name(),
             repr(cuda.get_device_properties()),

@@ -26,6 +26,8 @@ OPTIONAL = {
     "graph_print",
     "versions",
     "shutdown",
+    "memory_fill_items",
+    "device_attribute",
 }
 MEMORY = [
     "memory_allocate",

@@ -163,6 +163,39 @@ cpu_device_properties(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
+/* Programs tell devices apart by their places on the PCI bus, so those of
+ * emulated devices differ. */
+static ps_status
+cpu_device_attribute(const struct ps_backend *backend, int device,
+                     int attribute, int *value)
+{
+    bool emulated = backend->flags & PS_BACKEND_EMULATED;
+    switch (attribute) {
+    case 16: /* cudaDevAttrMultiProcessorCount */
+        *value = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        return PS_SUCCESS;
+    case 31:  /* cudaDevAttrConcurrentKernels */
+    case 78:  /* cudaDevAttrStreamPrioritiesSupported */
+    case 99:  /* cudaDevAttrHostRegisterSupported */
+    case 125: /* cudaDevAttrIpcEventSupport */
+        *value = 1;
+        return PS_SUCCESS;
+    case 33: /* cudaDevAttrPciBusId */
+    case 34: /* cudaDevAttrPciDeviceId */
+    case 50: /* cudaDevAttrPciDomainId */
+        *value = attribute == 33   ? device % 256
+                 : attribute == 50 ? device / 256
+                                   : 0;
+        return emulated ? PS_SUCCESS : PS_ERROR_INVALID_VALUE;
+    case 41:  /* cudaDevAttrUnifiedAddressing */
+    case 115: /* cudaDevAttrMemoryPoolsSupported */
+        *value = 1;
+        return emulated ? PS_SUCCESS : PS_ERROR_INVALID_VALUE;
+    default:
+        return PS_ERROR_INVALID_VALUE;
+    }
+}
+
 static ps_status
 cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
@@ -261,6 +294,7 @@ engine_create(const char *name, int device_type, int device_count,
         .device_restore = cpu_device_set,
         .device_properties = cpu_device_properties,
         .shutdown = cpu_shutdown,
+        .device_attribute = cpu_device_attribute,
     };
     cpu_stream_members(table);
     cpu_event_members(table);

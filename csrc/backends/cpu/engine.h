@@ -150,7 +150,6 @@ enum cpu_kind {
  * head of the block that it frees. */
 struct cpu_operation {
     enum cpu_kind kind;
-    uint8_t value;      /* CPU_FILL */
     bool overtaken : 1; /* it could have run earlier */
     bool abandoned : 1; /* CPU_ENTER_GATE: not to be called any more */
     bool launched : 1;  /* CPU_ENTER_GATE: of a graph */
@@ -170,7 +169,10 @@ struct cpu_operation {
         int64_t duration;           /* CPU_SLEEP; nanoseconds */
         struct {
             void *destination;
-            const void *source;
+            union {
+                const void *source; /* CPU_COPY */
+                uint8_t pattern[4]; /* CPU_FILL: repeated */
+            };
             size_t nbytes;
         } transfer; /* CPU_COPY, CPU_FILL */
         struct {

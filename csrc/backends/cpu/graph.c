@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_BRANCHES = UINT16_MAX };
 
@@ -719,6 +720,18 @@ cpu_graph_destroy(const struct ps_backend *backend, int device,
 /* ---- Graphs as text ---- */
 
 static void
+print_pattern(const uint8_t pattern[4], FILE *file)
+{
+    size_t period = memcmp(pattern, pattern + 2, 2) != 0 ? 4
+                    : pattern[0] != pattern[1]           ? 2
+                                                         : 1;
+    fprintf(file, "0x");
+    for (size_t i = period; i-- > 0;) {
+        fprintf(file, "%02x", pattern[i]);
+    }
+}
+
+static void
 print_label(const struct cpu_operation *operation, FILE *file)
 {
     switch (operation->kind) {
@@ -734,8 +747,10 @@ print_label(const struct cpu_operation *operation, FILE *file)
                 operation->transfer.destination);
         break;
     case CPU_FILL:
-        fprintf(file, "fill with 0x%02x\\n%zu bytes\\n%p", operation->value,
-                operation->transfer.nbytes, operation->transfer.destination);
+        fprintf(file, "fill with ");
+        print_pattern(operation->transfer.pattern, file);
+        fprintf(file, "\\n%zu bytes\\n%p", operation->transfer.nbytes,
+                operation->transfer.destination);
         break;
     case CPU_CALL:
         fprintf(file, "host function");

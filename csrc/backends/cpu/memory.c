@@ -263,21 +263,34 @@ cpu_memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
 {
     struct cpu_operation copy = {
         .kind = CPU_COPY,
-        .transfer = {destination, source, nbytes},
+        .transfer = {destination, {source}, nbytes},
     };
     return cpu_stream_enqueue(backend, device, stream, &copy);
+}
+
+static ps_status
+cpu_memory_fill_items(const struct ps_backend *backend, int device,
+                      ps_handle stream, void *destination, uint32_t value,
+                      size_t size, size_t nbytes)
+{
+    struct cpu_operation fill = {
+        .kind = CPU_FILL,
+        .transfer = {.destination = destination, .nbytes = nbytes},
+    };
+    uint16_t half = (uint16_t)value;
+    uint8_t *pattern = fill.transfer.pattern;
+    memcpy(pattern, size == 2 ? (void *)&half : (void *)&value, size);
+    memcpy(pattern + size, pattern, sizeof(fill.transfer.pattern) - size);
+    return cpu_stream_enqueue(backend, device, stream, &fill);
 }
 
 static ps_status
 cpu_memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
                 void *destination, uint8_t value, size_t nbytes)
 {
-    struct cpu_operation fill = {
-        .kind = CPU_FILL,
-        .value = value,
-        .transfer = {destination, NULL, nbytes},
-    };
-    return cpu_stream_enqueue(backend, device, stream, &fill);
+    uint32_t four = value * UINT32_C(0x01010101);
+    return cpu_memory_fill_items(backend, device, stream, destination, four, 4,
+                                 nbytes);
 }
 
 static ps_status
@@ -374,6 +387,7 @@ cpu_memory_members(struct ps_backend *table)
     table->host_unregister = cpu_host_unregister;
     table->memory_copy = cpu_memory_copy;
     table->memory_fill = cpu_memory_fill;
+    table->memory_fill_items = cpu_memory_fill_items;
     table->memory_info = cpu_memory_info;
     table->peer_accessible = cpu_peer_accessible;
     if (table->flags & PS_BACKEND_EMULATED) {

@@ -96,6 +96,22 @@ enter_gate(const struct cpu_operation *operation, ps_status status)
     }
 }
 
+static void
+fill(uint8_t *destination, const uint8_t pattern[4], size_t nbytes)
+{
+    if (memcmp(pattern, pattern + 1, 3) == 0) {
+        memset(destination, pattern[0], nbytes);
+        return;
+    }
+    size_t done = nbytes < 4 ? nbytes : 4;
+    memcpy(destination, pattern, done);
+    while (done < nbytes) {
+        size_t more = done < nbytes - done ? done : nbytes - done;
+        memcpy(destination + done, destination, more);
+        done += more;
+    }
+}
+
 /* Do the part of an operation that needs the lock released: it is long, or
  * calls the user's functions.  False as cpu_stream_serve_locked. */
 static bool
@@ -118,8 +134,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
                 operation->transfer.nbytes);
         break;
     case CPU_FILL:
-        memset(operation->transfer.destination, operation->value,
-               operation->transfer.nbytes);
+        fill(operation->transfer.destination, operation->transfer.pattern,
+             operation->transfer.nbytes);
         break;
     case CPU_ENTER_GATE:
         enter_gate(operation, operation->abandoned ? PS_ERROR_SHUTTING_DOWN

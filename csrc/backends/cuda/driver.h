@@ -49,6 +49,10 @@
 #define CUDA_DRIVER_EXTRAS(X)                                              \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent)) \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))            \
+    X(memory_fill_16, "cuMemsetD16Async",                                  \
+      (CUdeviceptr, unsigned short, size_t, CUstream))                     \
+    X(memory_fill_32, "cuMemsetD32Async",                                  \
+      (CUdeviceptr, unsigned, size_t, CUstream))                           \
     X(stream_wait_value, "cuStreamWaitValue32_v2",                         \
       (CUstream, CUdeviceptr, cuuint32_t, unsigned))                       \
     X(stream_write_value, "cuStreamWriteValue32_v2",                       \

@@ -263,6 +263,39 @@ cuda_memory_fill(const struct ps_backend *backend, int device,
                      fill_queue(device, stream, destination, value, nbytes));
 }
 
+/* cudart fills with bytes alone. */
+static cudaError_t
+fill_items(int device, ps_handle stream, void *destination, uint32_t value,
+           size_t size, size_t nbytes)
+{
+    struct cudaPointerAttributes found;
+    CUdeviceptr address = (CUdeviceptr)destination;
+    cudaError_t error = pool_reach(device, destination, &found);
+
+    if (error == cudaSuccess && (cuda_driver.memory_fill_16 == NULL ||
+                                 cuda_driver.memory_fill_32 == NULL)) {
+        error = cudaErrorNotSupported;
+    }
+    if (error != cudaSuccess) {
+        return error;
+    }
+    int result =
+        size == 2 ? cuda_driver.memory_fill_16(address, (unsigned short)value,
+                                               nbytes / 2, (CUstream)stream)
+                  : cuda_driver.memory_fill_32(address, value, nbytes / 4,
+                                               (CUstream)stream);
+    return (cudaError_t)result;
+}
+
+ps_status
+cuda_memory_fill_items(const struct ps_backend *backend, int device,
+                       ps_handle stream, void *destination, uint32_t value,
+                       size_t size, size_t nbytes)
+{
+    return ON_DEVICE(
+        device, fill_items(device, stream, destination, value, size, nbytes));
+}
+
 static cudaError_t
 memory_info(int device, uint64_t *unused, size_t *total)
 {

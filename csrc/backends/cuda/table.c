@@ -141,6 +141,14 @@ cuda_device_properties(const struct ps_backend *backend, int device,
 }
 
 static ps_status
+cuda_device_attribute(const struct ps_backend *backend, int device,
+                      int attribute, int *value)
+{
+    return cudaDeviceGetAttribute(value, (enum cudaDeviceAttr)attribute,
+                                  device);
+}
+
+static ps_status
 cuda_stream_priority_range(const struct ps_backend *backend, int device,
                            int *least, int *greatest)
 {
@@ -404,4 +412,6 @@ const struct ps_backend ps_cuda_backend = {
     .pool_set_threshold = cuda_pool_set_threshold,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
+    .memory_fill_items = cuda_memory_fill_items,
+    .device_attribute = cuda_device_attribute,
 };

@@ -72,6 +72,7 @@ CUDA_MEMBER(pool_trim);
 CUDA_MEMBER(pool_set_threshold);
 CUDA_MEMBER(host_register);
 CUDA_MEMBER(host_unregister);
+CUDA_MEMBER(memory_fill_items);
 
 /* ---- sleep.c ---- */
 

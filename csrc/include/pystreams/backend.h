@@ -703,9 +703,9 @@ struct ps_backend {
      * CLOCK_MONOTONIC, unless time is virtual.  Answers. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
-    /* Have the next memory_copy, memory_fill, host_function, sleep or
-     * graph_launch that the calling thread calls write its times to *times;
-     * NULL takes that back.  A call that succeeds has set both members to 0
+    /* Have the next memory_copy, memory_fill, memory_fill_items,
+     * host_function, sleep or graph_launch that the calling thread calls write
+     * its times to *times; NULL takes that back.  A call that succeeds has set both members to 0
      * when it returns, or to the times already; unless the operation was
      * captured: then it leaves them alone.  begin is written before end, each
      * atomically, and *times belongs to the backend until end is; begin stays
@@ -713,6 +713,24 @@ struct ps_backend {
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
+
+    /* ---- Optional: memory, further -------------------------------------- */
+
+    /* Queue a fill of nbytes (> 0) of device or pinned memory with a value of
+     * 2 or 4 bytes, in the host's byte order.  The address and nbytes are
+     * multiples of its size.  May block. */
+    ps_status (*memory_fill_items)(const struct ps_backend *backend,
+                                   int device, ps_handle stream,
+                                   void *destination, uint32_t value,
+                                   size_t size, size_t nbytes);
+
+    /* ---- Optional: devices, further ------------------------------------- */
+
+    /* An attribute of the device, by its number in cudaDeviceAttr.  May block.
+     * Must not initialize the device.
+     * Statuses: PS_ERROR_INVALID_VALUE if the device lacks the attribute. */
+    ps_status (*device_attribute)(const struct ps_backend *backend, int device,
+                                  int attribute, int *value);
 };
 
 #endif

@@ -129,7 +129,7 @@ cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
     count_memory(&reserved, &used);
     end();
     *(uint64_t *)value =
-        attribute == cudaMemPoolAttrReservedMemCurrent ? reserved : used;
+        attribute == cudaMemPoolAttrUsedMemCurrent ? used : reserved;
     return cudaSuccess;
 }
 
@@ -279,6 +279,7 @@ absent(void)
     extern __typeof__(name) name __attribute__((alias("absent")));
 
 ABSENT(cudaDeviceCanAccessPeer)
+ABSENT(cudaDeviceGetAttribute)
 ABSENT(cudaEventRecordWithFlags)
 ABSENT(cudaGraphDebugDotPrint)
 ABSENT(cudaGraphDestroy)
@@ -286,10 +287,13 @@ ABSENT(cudaGraphExecDestroy)
 ABSENT(cudaGraphGetNodes)
 ABSENT(cudaGraphInstantiateWithFlags)
 ABSENT(cudaGraphLaunch)
+ABSENT(cudaHostRegister)
+ABSENT(cudaHostUnregister)
 ABSENT(cudaIpcGetEventHandle)
 ABSENT(cudaIpcOpenEventHandle)
 ABSENT(cudaMemPoolDestroy)
 ABSENT(cudaMemPoolSetAccess)
+ABSENT(cudaMemPoolTrimTo)
 ABSENT(cudaMemcpyPeerAsync)
 ABSENT(cudaStreamBeginCapture)
 ABSENT(cudaStreamEndCapture)

@@ -73,16 +73,6 @@ LEFT_OUT = {
     "pystreams.trace reports each synchronization as it is made.": (
         "torch.cuda.get_sync_debug_mode torch.cuda.set_sync_debug_mode"
     ),
-    "Limits for kernel launches; the driver reports them.": """
-        torch.cuda._CudaDeviceProperties.clock_rate
-        torch.cuda._CudaDeviceProperties.gcnArchName
-        torch.cuda._CudaDeviceProperties.is_*
-        torch.cuda._CudaDeviceProperties.max_*
-        torch.cuda._CudaDeviceProperties.memory_*
-        torch.cuda._CudaDeviceProperties.pci_*
-        torch.cuda._CudaDeviceProperties.regs_per_multiprocessor
-        torch.cuda._CudaDeviceProperties.shared_memory_*
-    """,
 }
 
 # Members that torch lacks.
@@ -127,6 +117,10 @@ ADDED = {
     "Whether the CPU engine emulates CUDA.": "torch.cuda.is_emulated",
     "What the driver's pools can do.": """
         torch.cuda.set_pool_threshold torch.cuda.trim_pool
+    """,
+    "A function; torch has it as a method of tensors.": "torch.pin",
+    "What the driver knows of a device.": """
+        torch.cuda.get_device_attributes torch.cuda.get_device_pci_bus_id
     """,
     "Later than the torch that was compared.": """
         torch.accelerator.empty_host_cache
