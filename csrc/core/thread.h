@@ -25,6 +25,7 @@ enum ps_thread_word {
     PS_THREAD_TRACING,
     PS_THREAD_READING,
     PS_THREAD_IMPLIED,
+    PS_THREAD_UNAWARE,
     PS_THREAD_OWN,
     PS_THREAD_WORDS,
 };
