@@ -106,8 +106,28 @@ class Watched(Generic[_W]):
         self._waiter = waiter
         self._callbacks = []
         self._left: dict[int, _W] = {}
+        self._moments: dict[_W, object] = {}
         for obj in objects:
             self._watch(next(tokens), obj)
+
+    def watch_unaware(self, tokens: Iterator[int], objects: list[_W]) -> None:
+        """Watch objects, of which the program knows only those that know()
+        is called with to be done."""
+        for obj in objects:
+            if isinstance(obj, (_C.Stream, _C.Event)):
+                self._moments[obj] = _C.races_moment(obj)
+        _C.races_ignore(True)
+        try:
+            for obj in objects:
+                self._watch(next(tokens), obj)
+        finally:
+            _C.races_ignore(False)
+
+    def know(self, obj: _W) -> None:
+        if not isinstance(obj, (_C.Stream, _C.Event)):
+            obj.done()
+        elif self._moments[obj] is not None:
+            _C.races_reached(self._moments[obj])
 
     def _watch(self, token: int, obj: _W) -> None:
         self._left[token] = obj
@@ -237,23 +257,30 @@ class as_completed(Generic[_W]):
 
     def __iter__(self) -> Iterator[_W]:
         waiter, left = _C.Waiter(), len(self._objects)
-        with Watched(waiter, count(), self._objects) as watched:
+        watched: Watched[_W] = Watched(waiter, count(), [])
+        with watched:
+            watched.watch_unaware(count(), self._objects)
             while left:
                 ended = watched.take(waiter.wait(_left(self._deadline)))
                 if not ended:
                     raise self._late(left)
                 left -= len(ended)
-                yield from ended
+                for obj in ended:
+                    watched.know(obj)
+                    yield obj
 
     async def __aiter__(self) -> AsyncIterator[_W]:
         from ._asyncio import Inbox
 
         inbox, left = Inbox(), len(self._objects)
-        with inbox, Watched(inbox.waiter, inbox, self._objects) as watched:
+        watched: Watched[_W] = Watched(inbox.waiter, inbox, [])
+        with inbox, watched:
+            watched.watch_unaware(inbox, self._objects)
             while left:
                 ended = watched.take(await inbox.wait(_left(self._deadline)))
                 if not ended:
                     raise self._late(left)
                 left -= len(ended)
                 for obj in ended:
+                    watched.know(obj)
                     yield obj

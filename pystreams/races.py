@@ -52,6 +52,7 @@ __all__ = [
     "redundant",
 ]
 
+_COLUMNS = 79
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _log = logging.getLogger("pystreams.races")
 
@@ -97,10 +98,12 @@ class Operation:
                 what = f"{self.stream_name!r} ({handle:#x})"
             where = f"stream {what} of {kind}:{index}"
         verb = "write" if self.writes else "read"
-        name = f"{self.name} in a callable" if self.in_callable else self.name
-        return _with_place(
-            f"{verb} by {name}, on {where}, thread {self.thread}", self
-        )
+        name = "a submitted callable" if self.name == "submit" else self.name
+        if self.in_callable:
+            name += " in a callable"
+        elif self.thread != threading.main_thread().name:
+            where += f", thread {self.thread}"
+        return _with_place(f"{verb} by {name}, on {where}", self)
 
 
 @dataclass(frozen=True)
@@ -124,18 +127,27 @@ class Race:
         place = "the second"
         if self.second.in_callable:
             place = "the submit() of the second's callable"
-        freed = ""
+        notes = ""
+        for one in (self.first, self.second):
+            if one.name == "a view" and one.writes:
+                notes = (
+                    "  a view counts as a write; memoryview(readonly=True) "
+                    "reads\n"
+                )
         if self.freed:
-            freed = (
+            notes += (
                 "  the memory was freed in between; record_stream() before "
                 "that\n  keeps it until the first is done\n"
             )
+        missing = self.missing
+        if len(missing) > _COLUMNS - 4:
+            missing = missing.replace("wait_stream(", "wait_stream(\n        ")
         return (
             f"nothing orders two accesses to {self.nbytes} bytes at "
             f"{self.address:#x}:\n"
             f"  first\n{first}\n"
-            f"  second\n{second}\n{freed}"
-            f"  missing, before {place}\n    {self.missing}"
+            f"  second\n{second}\n{notes}"
+            f"  missing, before {place}\n    {missing}"
         )
 
 
@@ -257,6 +269,8 @@ def _missing(
 
 def _handle(stream: tuple[str, int, int]) -> str:
     kind, index, handle = stream
+    if (kind, handle) == ("cuda", 0):
+        return f"pystreams.cuda.default_stream({index})"
     return f'pystreams.ExternalStream({handle:#x}, "{kind}:{index}")'
 
 

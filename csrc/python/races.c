@@ -22,6 +22,7 @@
 #include "stream.h"
 #include "submit.h"
 #include "trace.h"
+#include "waiter.h"
 
 struct ps_actor_name
 actor_name(const struct ps_stream *stream)
@@ -224,7 +225,8 @@ note_wait(const char *operation, bool useful)
 static bool
 is_internal(void)
 {
-    return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
+    return ps_thread_word(PS_THREAD_OWN) != NULL ||
+           ps_thread_word(PS_THREAD_UNAWARE) != NULL || is_finalizing();
 }
 
 static const struct ps_races_hooks hooks = {
@@ -575,6 +577,59 @@ races_orders(PyObject *Py_UNUSED(module), PyObject *args)
     return PyBool_FromLong(orders);
 }
 
+static const char MOMENT[] = "pystreams.moment";
+
+static void
+destroy_moment(PyObject *capsule)
+{
+    ps_moment_unref(PyCapsule_GetPointer(capsule, MOMENT));
+}
+
+static PyObject *
+races_moment(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    struct work work;
+    if (!ps_races_are_on()) {
+        Py_RETURN_NONE;
+    }
+    if (work_of(object, &work) < 0) {
+        return NULL;
+    }
+    struct ps_moment *moment = moment_of_work(&work);
+    stream_release(work.stream);
+    if (moment == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *capsule = PyCapsule_New(moment, MOMENT, destroy_moment);
+    if (capsule == NULL) {
+        ps_moment_unref(moment);
+    }
+    return capsule;
+}
+
+static PyObject *
+races_reached(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    const struct ps_moment *moment = PyCapsule_GetPointer(capsule, MOMENT);
+    if (moment == NULL) {
+        return NULL;
+    }
+    ps_races_reached(moment);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+races_ignore(PyObject *Py_UNUSED(module), PyObject *on)
+{
+    static const char unaware;
+    const void *word = on == Py_True && ps_races_are_on() ? &unaware : NULL;
+    if (word != ps_thread_word(PS_THREAD_UNAWARE) &&
+        ps_thread_set_word(PS_THREAD_UNAWARE, word) != PS_SUCCESS) {
+        return PyErr_NoMemory();
+    }
+    Py_RETURN_NONE;
+}
+
 /* What a program ends with that went on after a race. */
 static int exit_status;
 
@@ -731,6 +786,15 @@ PyMethodDef races_functions[] = {
              "event, actor, number, /",
              "Return whether the event's latest record is known to come after "
              "the first operation of a race."),
+    FUNCTION("races_moment", races_moment, METH_O, "obj, /",
+             "Return the moment after the current work of a Stream, or an "
+             "Event's latest record; None if\nnothing looks for races."),
+    FUNCTION("races_reached", races_reached, METH_O, "moment, /",
+             "Take note that the program knows the moment to have been "
+             "reached."),
+    FUNCTION("races_ignore", races_ignore, METH_O, "on, /",
+             "Have what the calling thread learns from now on not count as "
+             "known, or count again."),
     FUNCTION("set_exit_status", set_exit_status, METH_O, "status, /",
              "Have the process end with this status when the interpreter has "
              "ended."),

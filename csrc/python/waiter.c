@@ -76,9 +76,7 @@ check_generation(PyObject *self)
     return 0;
 }
 
-/* The work of an object that the caller holds: an Event's, a device's or a
- * stream's.  The caller releases the stream. */
-static int
+int
 work_of(PyObject *object, struct work *work)
 {
     *work = (struct work){.operation = "await, wait() or as_completed()"};

@@ -13,4 +13,8 @@ ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
 PyObject *Stream_await(PyObject *self);
 PyObject *Event_await(PyObject *self);
 
+/* The work of an object that the caller holds: an Event's, a device's or a
+ * stream's.  The caller releases the stream. */
+int work_of(PyObject *object, struct work *work);
+
 #endif

@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from types import TracebackType
     from typing import Any, NoReturn
 
     from _typeshed import SupportsWrite
@@ -251,8 +252,22 @@ def run_races(options: argparse.Namespace) -> int:
         waits = races._counted_waits()
         found = waits.__enter__()
         atexit.register(show_redundant, waits, found)
-    run_program(options)
+    try:
+        run_program(options)
+    except Exception as error:
+        trace = program_part(error, options.script)
+        sys.last_value = error.with_traceback(trace)
+        sys.excepthook(type(error), error, trace)
+        return 1
     return 0
+
+
+def program_part(error: Exception, script: str) -> TracebackType | None:
+    """Return the part of the traceback that is the program's."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return trace or error.__traceback__
 
 
 def show_redundant(

@@ -1,4 +1,4 @@
-"""The commands and code for a new device, in the README, in docs/bring-up.md
+"""The commands and code for a new device, in docs/guide.md, docs/bring-up.md
 and with the example, work as written."""
 
 import os
@@ -13,7 +13,7 @@ from places import ROOT
 
 import pystreams
 
-README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs/guide.md").read_text()
 BRING_UP = (ROOT / "docs/bring-up.md").read_text()
 EXAMPLE = (ROOT / "examples/fake_device/README.md").read_text()
 
@@ -66,8 +66,8 @@ def shell(tmp_path):
     return run
 
 
-def test_commands_of_the_readme(shell):
-    (commands,) = [c for c in blocks(README, "sh") if "fake_device" in c]
+def test_commands_of_the_guide(shell):
+    (commands,) = [c for c in blocks(GUIDE, "sh") if "fake_device" in c]
     done = shell(commands)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the contract on mtia: 2 devices" in done.stdout

@@ -1,12 +1,53 @@
-"""What the README shows works."""
+"""The programs of README.md and of the pages in docs/ work as they stand.
 
+A comment in front of a program says what is special: what it needs, that it is
+a part of one, or that it has the race which the next block of text reports.
+"""
+
+import importlib.util
 import re
+from dataclasses import dataclass
 
 import pytest
+from backend import usable
 from places import ROOT
 
 README = (ROOT / "README.md").read_text()
-FIRST, *OTHERS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+BLOCK = re.compile(
+    r"(?:<!-- ([^\n]*) -->\n\n)?```python\n(.*?)```"
+    r"(?:(?:(?!```python).)*?```text\n(.*?)```)?",
+    re.DOTALL,
+)
+
+
+@dataclass
+class Program:
+    name: str
+    note: str
+    code: str
+    report: str
+
+    @property
+    def needs(self):
+        return [
+            need.strip()
+            for need in self.note.removeprefix("needs: ").split(",")
+            if self.note.startswith("needs: ")
+        ]
+
+
+def programs():
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text()
+        for found in BLOCK.finditer(text):
+            line = text[: found.start(2)].count("\n") + 1
+            note, code, report = (part or "" for part in found.groups())
+            yield Program(f"{path.stem}-{line}", note, code, report)
+
+
+PROGRAMS = list(programs())
+WHOLE = [p for p in PROGRAMS if p.note not in ("races", "a part")]
+RACING = [p for p in PROGRAMS if p.note == "races"]
 
 
 def test_commands_are_in_the_readme():
@@ -17,15 +58,73 @@ def test_commands_are_in_the_readme():
     ]
 
 
-def test_example(run_python):
-    done = run_python(FIRST)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_each_program_is_python(program):
+    compile(program.code, program.name, "exec", dont_inherit=True)
+    assert program.note in ("", "races", "a part") or program.needs
+
+
+@pytest.mark.parametrize("races", ["", "raise"], ids=["plain", "no-races"])
+@pytest.mark.parametrize("program", WHOLE, ids=lambda p: p.name)
+def test_program(run_with_device, tmp_path, program, races):
+    for need in program.needs:
+        if need == "a GPU" and usable("cuda").on_engine:
+            pytest.skip("needs a GPU")
+        if need != "a GPU" and (
+            importlib.util.find_spec(need.partition(".")[0]) is None
+        ):
+            pytest.skip(f"needs {need}")
+    path = tmp_path / "program.py"
+    path.write_text(program.code)
+    done = run_with_device([path], env={"PYSTREAMS_RACES": races})
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def same_everywhere(report):
+    """The report without addresses, handles and the accelerator's name."""
+    text = re.sub(r"0x[0-9a-f]+", "0x", report)
+    return re.sub(r'"[^"]*program.py"', '"program.py"', text).replace(
+        "cuda:0", "cpu:0"
+    )
+
+
+@pytest.mark.parametrize("program", RACING, ids=lambda p: p.name)
+def test_program_with_a_race(run_python, tmp_path, program):
+    """It runs by itself, and the report is the one that follows it."""
+    path = tmp_path / "program.py"
+    path.write_text(program.code)
+    done = run_python([path])
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run_python(["-m", "pystreams", "races", path])
+    assert done.returncode == 1
+    found = done.stderr.partition("RaceError: ")[2]
+    assert same_everywhere(found) == same_everywhere(program.report)
+
+
+def test_first_program(run_python):
+    (code,) = [p.code for p in PROGRAMS if "copied on" in p.code]
+    done = run_python(code)
     assert re.fullmatch(r"copied on \w+:0 in \d+\.\d{3} ms\n", done.stdout)
 
 
-@pytest.mark.parametrize("number", range(len(OTHERS)))
-def test_other_examples(run_with_device, tmp_path, number):
-    program = tmp_path / "program.py"
-    program.write_text(OTHERS[number])
-    done = run_with_device([program])
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))],
+    ids=lambda path: path.stem,
+)
+def test_links(path):
+    """Each leads to a file, and to a heading of it if it names one."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            anchors = [
+                re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+                for title in titles
+            ]
+            assert anchor in anchors, link

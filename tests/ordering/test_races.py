@@ -796,7 +796,11 @@ def test_a_default_stream_without_a_name(two, found):
     memory.fill_(1, stream=pystreams.ExternalStream(0, device))
     memory.fill_(2, stream=b)
     (race,) = found
-    default = f'pystreams.ExternalStream(0x0, "{device}")'
+    default = (
+        f"pystreams.cuda.default_stream({device.index})"
+        if device.type == "cuda"
+        else f'pystreams.ExternalStream(0x0, "{device}")'
+    )
     assert race.missing == f"b.wait_stream({default})"
     exec(race.missing)
     memory.fill_(2, stream=b)

@@ -5,6 +5,7 @@ executables that are used again."""
 import asyncio
 import concurrent.futures
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -554,3 +555,43 @@ def test_a_signal_during_a_wait_of_the_library(run_python):
         },
     )
     assert (done.stderr, done.stdout) == ("", "[True]\n")
+
+
+# ---- Several at once ----
+
+
+def taken(objects):
+    return next(iter(pystreams.as_completed(objects)))
+
+
+def taken_in_a_loop(objects):
+    async def main():
+        async for first in pystreams.as_completed(objects):
+            return first
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("take", [taken, taken_in_a_loop])
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda stream: stream,
+        lambda stream: stream.record_event(),
+        lambda stream: stream.submit(int),
+    ],
+    ids=["streams", "events", "futures"],
+)
+def test_what_as_completed_has_not_yielded(three, found, take, of):
+    """All are done; the program knows it of the first alone."""
+    half = SIZE // 2
+    parts = three.x[:half], three.x[half:]
+    for part, stream in zip(parts, (three.a, three.b), strict=True):
+        part.fill_(1, stream=stream)
+    objects = [of(three.a), of(three.b)]
+    time.sleep(0.05)
+    known = objects.index(take(objects))
+    parts[known].fill_(2, stream=three.c)
+    assert found == []
+    parts[not known].fill_(2, stream=three.c)
+    assert len(found) == 1

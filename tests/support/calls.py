@@ -539,6 +539,7 @@ def races_found(world):
         with races.redundant(found.append) as waits:
             races.declare(world.stream, writes=[(4096, 8)])
             races.declare(world.other, reads=[(4096, 8)])
+            list(pystreams.as_completed([world.other]))
             world.stream.synchronize()
             world.stream.synchronize()
         for wait in waits:
@@ -892,7 +893,7 @@ CASES = {
     "raw_stream_destroy": raw_stream_destroy,
     "races_start races_stop races_declare races.detect races.declare "
     "races.Race races.Operation races_count_waits races_redundant "
-    "races_orders "
+    "races_orders races_moment races_reached races_ignore "
     "races.redundant races.Redundant": races_found,
     "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
