@@ -645,8 +645,13 @@ future_settle(PyObject *op, PyObject *outcome, bool failed)
     FutureObject *self = as_future(op);
     *(failed ? &self->exception : &self->result) = Py_NewRef(outcome);
     atomic_store(&self->state, FINISHED);
-    if (finish(self) < 0) {
-        PyErr_WriteUnraisable(op);
+}
+
+void
+future_finish(PyObject *self)
+{
+    if (finish(as_future(self)) < 0) {
+        PyErr_WriteUnraisable(self);
     }
 }
 

@@ -20,9 +20,10 @@ struct ps_moment *future_moment(PyObject *future);
 /* The callable's source in the timeline, or 0. */
 void future_set_source(PyObject *future, uint64_t source);
 
-/* Give a running Future its result, or its exception if the callable failed,
- * and call the callbacks. */
+/* Give a running Future its result, or its exception if the callable failed.
+ * future_finish: then wake what waits for it, and call the callbacks. */
 void future_settle(PyObject *future, PyObject *outcome, bool failed);
+void future_finish(PyObject *future);
 
 /* Cancel a Future unless its callable has started. */
 void future_cancel(PyObject *future);

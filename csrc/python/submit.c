@@ -451,9 +451,14 @@ run(struct worker *self, struct job *job)
         Py_SETREF(outcome, Py_NewRef(Py_None));
         failed = false;
     }
+    if (outcome != NULL) {
+        /* Before the gate opens: a thread that finds the stream's work done
+         * finds the Future done, too. */
+        future_settle(job->future, outcome, failed);
+    }
     open_gate(self, job);
     if (outcome != NULL) {
-        future_settle(job->future, outcome, failed);
+        future_finish(job->future);
         Py_DECREF(outcome);
     }
     job_destroy(job);

@@ -536,5 +536,12 @@ PyInit_fake_device(void)
         return NULL;
     }
     Py_DECREF(none);
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+#ifdef Py_GIL_DISABLED
+    /* Any thread may call a backend at any time, so it has locks anyway. */
+    if (module != NULL) {
+        PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+    }
+#endif
+    return module;
 }

@@ -4,6 +4,7 @@ short.  Callables at the end of the program, in forked children and in other
 interpreters."""
 
 import sys
+import sysconfig
 import threading
 
 import pytest
@@ -517,6 +518,10 @@ print(stream.submit(int).result(30))
 """
 
 
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    reason="a free-threaded Python refuses it in its own words",
+)
 def test_other_interpreters_are_refused(run_python):
     """Before main has imported it, and after, with the reason; nothing of
     the attempts stays behind."""

@@ -70,6 +70,11 @@ PyInit_failing(void)
     table->memory_free = failing_memory_free;
     table->graph_destroy = failing_graph_destroy;
     PyObject *module = PyModule_Create(&definition);
+#ifdef Py_GIL_DISABLED
+    if (module != NULL) {
+        PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+    }
+#endif
     PyObject *capsule = PyCapsule_New(table, PS_CAPSULE_NAME, NULL);
     PyObject *pystreams = PyImport_ImportModule("pystreams");
     PyObject *done =
