@@ -16,6 +16,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "future.h"
+#include "schedules.h"
 #include "stream.h"
 #include "submit.h"
 #include "trace.h"
@@ -447,6 +448,17 @@ viewed_bytes(PyObject *object, struct ps_access *access)
     PyErr_Clear();
     Py_DECREF(buffer);
     return access->nbytes > 0;
+}
+
+void
+note_arguments(PyObject *const *args, Py_ssize_t count)
+{
+    struct ps_access access;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (viewed_bytes(args[i], &access)) {
+            note_memory(PS_NOTE_ARGUMENT, (void *)access.begin, access.nbytes);
+        }
+    }
 }
 
 int

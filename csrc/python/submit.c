@@ -25,6 +25,7 @@
 #include "errors.h"
 #include "future.h"
 #include "races.h"
+#include "schedules.h"
 #include "stream.h"
 #include "threads.h"
 #include "wait.h"
@@ -588,6 +589,9 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             0) {
         job_destroy(job);
         return NULL;
+    }
+    if (ps_cpu_schedules.is_on()) {
+        note_arguments(job->args + 1, job->count - 1);
     }
     PyObject *future = Py_NewRef(job->future);
     ps_status status = queue_job(job);
