@@ -88,6 +88,7 @@ cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
 {
     struct cpu_lazy *lazy = &engine->lazy;
     uint64_t before = 0;
+    bool counts = true;
     if (!cpu_is_noted(engine)) {
         return;
     }
@@ -104,10 +105,11 @@ cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
         before = lazy->first_step;
         break;
     default:
+        counts = false;
         break;
     }
     /* What came before the schedule is done. */
-    if (before == 0 || first > before) {
+    if (!counts || first > before) {
         add_note_locked(lazy,
                         &(struct ps_note){kind, {first - before, second}});
     }
@@ -714,41 +716,42 @@ is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
     return false;
 }
 
-/* While notes are kept, polls are counted from the last call that was none:
- * only a loop of them has to be ended. */
-static bool
-must_run_locked(struct cpu_lazy *lazy)
+/* Of a program that polls on and on; there is no end of such orders. */
+static void
+end_polling_locked(struct cpu_engine *engine)
 {
-    return ++lazy->polls % POLLS == 0;
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_stream *stream = NULL;
+    if (lazy->asked.noted) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+        stream = pick_given_locked(engine, true);
+    }
+    else {
+        if (lazy->polled != NULL && is_live_locked(engine, lazy->polled)) {
+            stream = needed_locked(lazy->polled);
+        }
+        if (stream == NULL) {
+            stream = first_queued_locked(engine);
+        }
+    }
+    if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
+        step_locked(engine);
+    }
 }
 
 void
 cpu_lazy_poll_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    struct cpu_stream *stream = NULL;
     uint64_t steps = lazy->steps;
-    if (lazy->queried) {
-        /* It ran what it wants before the query. */
-        lazy->queried = false;
-        if (!must_run_locked(lazy)) {
-            return;
-        }
+    /* Before a query that has a note, what the schedule wants has run. */
+    bool idle = lazy->queried;
+    lazy->queried = false;
+    if (!idle && !lazy->busy) {
+        idle = step_locked(engine) && lazy->steps == steps + 1;
     }
-    else if (lazy->busy || !step_locked(engine) || lazy->steps != steps + 1 ||
-             !must_run_locked(lazy)) {
-        return;
-    }
-    /* There is no end of orders in which the loop goes on. */
-    cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
-    if (lazy->polled != NULL && is_live_locked(engine, lazy->polled)) {
-        stream = needed_locked(lazy->polled);
-    }
-    if (stream == NULL) {
-        stream = first_queued_locked(engine);
-    }
-    if (stream != NULL) {
-        run_locked(stream);
+    if (idle && ++lazy->polls % POLLS == 0) {
+        end_polling_locked(engine);
     }
 }
 
