@@ -463,7 +463,7 @@ def schedule_begin(
     seed: int,
     changes: int,
     steps: int,
-    held: Sequence[int],
+    numbers: Sequence[int],
     queued: Callable[[int, int], None] | None,
     /,
 ) -> None: ...
@@ -474,6 +474,7 @@ def schedule_end(
     int,
     int,
     list[tuple[int, str, str, int, int, int, int, bool]],
+    list[tuple[int, int, int, int]],
 ]: ...
 def schedule_is_on() -> bool: ...
 def schedule_poll() -> None: ...

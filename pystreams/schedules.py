@@ -24,12 +24,13 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, groupby, repeat
 from traceback import clear_frames
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from . import _C
+from ._orders import Orders, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["Result", "explore", "replay", "run"]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
-_STRATEGIES = {"late": 0, "early": 1, "random": 2, "pct": 3}
+_STRATEGIES = {"late": 0, "early": 1, "random": 2, "pct": 3, "all": 5}
 _HELD = 4
 _STEPS = 256  # of a pct schedule that does not say how many
 _EXPECTED = (
     "'late', 'early', 'random:SEED', 'pct:DEPTH:SEED', "
-    "'pct:DEPTH:SEED:STEPS' or 'late:NUMBERS'"
+    "'pct:DEPTH:SEED:STEPS', 'late:NUMBERS' or 'all:NUMBERS'"
 )
 
 
@@ -62,6 +63,10 @@ class Result:
     complete: bool
 
     def __str__(self) -> str:
+        if self.complete and self.distinct == 1:
+            return "the only order holds"
+        if self.complete:
+            return f"all {self.distinct} orders hold"
         return f"{self.runs} runs passed, in {self.distinct} different orders"
 
 
@@ -73,7 +78,25 @@ class _Schedule:
     seed: int = 0
     changes: int = 0
     steps: int = 0
-    held: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+
+def _choices(texts: str) -> Iterator[int]:
+    """Yield the numbers of "0*3,2", which are 0, 0, 0 and 2."""
+    for text in texts.split(","):
+        number, *times = text.split("*")
+        if len(times) > 1 or not 0 <= int(number) < 1 << 64:
+            raise ValueError
+        yield from repeat(int(number), int(times[0]) if times else 1)
+
+
+def _name_of(choices: Sequence[int]) -> str:
+    """Return the name of the schedule that makes these choices."""
+    texts = []
+    for number, group in groupby(choices):
+        times = len(list(group))
+        texts.append(f"{number}*{times}" if times > 1 else str(number))
+    return ":".join(["all", ",".join(texts)] if texts else ["all"])
 
 
 def _parse(name: str) -> _Schedule:
@@ -82,7 +105,10 @@ def _parse(name: str) -> _Schedule:
     try:
         if strategy == "late" and len(texts) == 1:
             held = tuple(sorted(int(text) for text in texts[0].split(",")))
-            return _Schedule(_HELD, held=held)
+            return _Schedule(_HELD, numbers=held)
+        if strategy == "all" and len(texts) < 2:
+            choices = tuple(_choices(texts[0])) if texts else ()
+            return _Schedule(_STRATEGIES[strategy], numbers=choices)
         numbers = [int(text) for text in texts]
         if any(not 0 <= number < 1 << 64 for number in numbers):
             raise ValueError
@@ -152,13 +178,14 @@ class _Run:
         self.places = _Places()
         self._note = self.places.note if logged else None
         self.operations: list[_Operation] = []
+        self.notes: list[tuple[int, int, int, int]] = []
         self.count = self.steps = self.order = 0
         self._failed = self._paused = False
 
     def begin(self) -> None:
         s = self._schedule
         _C.schedule_begin(
-            s.strategy, s.seed, s.changes, s.steps, s.held, self._note
+            s.strategy, s.seed, s.changes, s.steps, s.numbers, self._note
         )
 
     def __enter__(self) -> _Run:
@@ -182,7 +209,9 @@ class _Run:
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
         drop = self._failed or kind is not None
-        self.count, self.steps, self.order, log = _C.schedule_end(drop)
+        self.count, self.steps, self.order, log, self.notes = _C.schedule_end(
+            drop
+        )
         self._resume()
         self.operations = [_Operation(*entry) for entry in log]
 
@@ -345,6 +374,13 @@ def _raise_shrunk(fn: Callable[[], object], name: str) -> None:
 # ---- Exploring
 
 
+def _names_of_all(orders: Orders, done: list[_Run]) -> Iterator[str]:
+    while (choices := orders.next()) is not None:
+        yield _name_of(choices)
+        orders.ran(*read(done[-1].notes))
+        done[-1].notes = []
+
+
 def _names(
     strategy: str, depth: int, seed: int, done: list[_Run]
 ) -> Iterator[str]:
@@ -365,7 +401,7 @@ def _names(
 def _check(strategy: str, runs: int, depth: int) -> None:
     if strategy not in _STRATEGIES:
         raise ValueError(
-            "explore() expects 'late', 'early', 'random' or 'pct' for "
+            "explore() expects 'late', 'early', 'random', 'pct' or 'all' for "
             f"strategy, but got {strategy!r}"
         )
     if runs < 1 or not 1 <= depth <= 64:
@@ -394,20 +430,31 @@ def explore(
       "random": at each call, any operation that can run, or none;
       "pct": streams and the host have random priorities, which change
       depth - 1 times: a bug that depth pairs in the wrong order make is hit
-      with a known probability in each run.
+      with a known probability in each run;
+      "all": every order in which the program could see a difference, and each
+      of them once, unless there are more than runs.
 
     The first schedule under which fn raises an Exception is reduced to the
     fewest late operations with which it still raises one of its type, and that
     is raised, with a note: the schedule's name, the operations in order, and
     what was late.  seed is the first schedule's; None takes 0.  Otherwise
-    returns how many schedules ran and how many differed.
+    returns how many schedules ran, how many differed, and whether these were
+    all, which only strategy "all" can tell.
 
     Raises ValueError for other arguments, TypeError if fn is a coroutine
     function, and RuntimeError as run() does.
     """
     _check(strategy, runs, depth)
     done: list[_Run] = []
-    for name in islice(_names(strategy, depth, seed or 0, done), runs):
+    orders = Orders()
+    names = (
+        _names_of_all(orders, done)
+        if strategy == "all"
+        else _names(strategy, depth, seed or 0, done)
+    )
+    for name in names:
+        if len(done) == runs:
+            break
         done.append(_Run(name))
         error = done[-1].failure_of(fn)
         if error is not None:
@@ -419,6 +466,8 @@ def explore(
                 "threads of the program",
             )
             raise error
+    if strategy == "all":
+        return Result(len(done), orders.distinct, orders.complete)
     return Result(len(done), len({run.order for run in done}), False)
 
 

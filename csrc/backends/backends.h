@@ -47,6 +47,8 @@ enum ps_strategy {
     PS_RANDOM, /* any operation that can run, or the host */
     PS_PCT,    /* the one with the highest of random priorities */
     PS_HELD,   /* as PS_EARLY, but some operations as PS_LATE */
+    PS_GIVEN,  /* the streams that are listed, in turn; then the host while it
+                  can go on, or the operation that was queued first */
 };
 
 /* What memory holds that was not written, or was freed. */
@@ -58,11 +60,13 @@ struct ps_schedule {
     /* PS_PCT: how often a priority changes, within so many first steps. */
     unsigned changes;
     uint64_t steps;
-    /* PS_HELD: the numbers of those operations, ascending. */
-    const uint64_t *held;
-    size_t held_count;
-    /* Whether to keep a log. */
+    /* PS_HELD: the numbers of those operations, ascending.  PS_GIVEN: of the
+     * streams; 0 is the host. */
+    const uint64_t *numbers;
+    size_t count;
+    /* Whether to keep a log, and the notes. */
     bool logged;
+    bool noted;
     /* Whether the calling thread queues work for the library's own sake, which
      * is no step of the program; whether it runs a callable. */
     bool (*is_internal)(void);
@@ -84,6 +88,39 @@ struct ps_schedule_entry {
     bool overtaken;  /* the host or another operation went on before it */
 };
 
+/* What the steps of a schedule depend on.  A note is about the step that the
+ * latest PS_NOTE_STEP began, unless it says otherwise.  Operations and steps
+ * are numbered from 1. */
+enum ps_note_kind {
+    /* A stream's number and the operation's, or 0 and 0 for the host; then how
+     * many operations were queued before. */
+    PS_NOTE_STEP,
+    PS_NOTE_READ, /* an address and a number of bytes */
+    PS_NOTE_WRITE,
+    PS_NOTE_ANY,         /* it may access all memory */
+    PS_NOTE_PROGRAM,     /* it runs code of the program, as each host step */
+    PS_NOTE_DONE,        /* an operation, which ends in this step */
+    PS_NOTE_ASKED,       /* an operation: whether it was done */
+    PS_NOTE_ASKED_STEP,  /* likewise the step in which it ended */
+    PS_NOTE_AFTER_STEP,  /* a step without which this one is impossible */
+    PS_NOTE_WAITED,      /* an operation that the host's next step waits for */
+    PS_NOTE_WAITED_STEP, /* likewise a step */
+    PS_NOTE_TIME,        /* it reads the time */
+    PS_NOTE_SLEEP,       /* time passes */
+    PS_NOTE_BLOCK,       /* memory was allocated: address and bytes */
+    PS_NOTE_VIEW,        /* the host may access address and bytes from here */
+    PS_NOTE_VIEW_WRITES, /* likewise */
+    PS_NOTE_VIEW_END,
+    PS_NOTE_ARGUMENT, /* address and bytes that the next callable gets */
+    PS_NOTE_CALLABLE, /* an operation: the callable that was queued */
+    PS_NOTE_LOOSE,    /* there may be orders that the notes do not show */
+};
+
+struct ps_note {
+    enum ps_note_kind kind;
+    uint64_t values[3];
+};
+
 struct ps_schedule_result {
     uint64_t operations; /* queued */
     uint64_t steps;      /* calls that queued, and operations that ran */
@@ -91,6 +128,10 @@ struct ps_schedule_result {
                             were the same */
     struct ps_schedule_entry *log; /* to be freed */
     size_t logged;
+    struct ps_note *notes; /* likewise */
+    size_t noted;
+    bool worked; /* an engine with notes had work */
+    bool mixed;  /* more than one: their steps are in no common order */
 };
 
 /* What came of an attempt to run an operation. */
@@ -148,6 +189,12 @@ struct ps_schedules {
     /* The calling thread begins and ends to sleep while it waits like that. */
     void (*sleep)(struct ps_sleep *sleep);
     void (*wake)(struct ps_sleep *sleep);
+
+    /* Such a wait is over. */
+    void (*arrived)(void);
+
+    /* Add a note to the current step, if notes are kept. */
+    void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
     /* Who waits for whom, after PS_ERROR_DEADLOCK or PS_STUCK. */
     void (*deadlock)(char words[512]);

@@ -16,6 +16,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "races.h"
+#include "schedules.h"
 #include "share.h"
 #include "stream.h"
 #include "submit.h"
@@ -217,6 +218,7 @@ span_create(enum memory_kind kind, struct ps_device *device,
     }
     /* It may have been kept for reuse: no backend allocated it now. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
+    note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
 }
@@ -886,13 +888,15 @@ view_exported(PyObject *op, Py_buffer *view, int flags)
         ps_thread_set_word(PS_THREAD_READING, NULL);
     }
     /* memoryview() asks for no writable view, and gets one. */
+    bool writes =
+        !reading && !self->block->read_only &&
+        ((flags & PyBUF_WRITABLE) || (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO);
     if (ps_races_are_on() &&
-        host_access("a view", self->data, self->nbytes,
-                    !reading && !self->block->read_only &&
-                        ((flags & PyBUF_WRITABLE) ||
-                         (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO)) < 0) {
+        host_access("a view", self->data, self->nbytes, writes) < 0) {
         return -1;
     }
+    note_memory(writes ? PS_NOTE_VIEW_WRITES : PS_NOTE_VIEW, self->data,
+                (size_t)self->nbytes);
     return PyBuffer_FillInfo(view, op,
                              self->data != NULL ? self->data : &empty,
                              self->nbytes, self->block->read_only, flags);
@@ -913,8 +917,9 @@ Buffer_getbuffer(PyObject *op, Py_buffer *view, int flags)
 }
 
 static void
-Buffer_releasebuffer(PyObject *op, Py_buffer *Py_UNUSED(view))
+Buffer_releasebuffer(PyObject *op, Py_buffer *view)
 {
+    note_memory(PS_NOTE_VIEW_END, view->buf, (size_t)view->len);
     export_end(op);
 }
 

@@ -11,6 +11,7 @@
 #include "device.h"
 #include "errors.h"
 #include "races.h"
+#include "schedules.h"
 #include "stream.h"
 #include "transfer.h"
 
@@ -160,10 +161,14 @@ make_ready(struct span *span, PyObject *number)
                           "memory, but got %R",
                           number);
         }
-        return span_settle(span, NULL) < 0
-                   ? -1
-                   : host_access("an export", span->data, span->nbytes,
-                                 !span->block->read_only);
+        bool writes = !span->block->read_only;
+        if (span_settle(span, NULL) < 0 ||
+            host_access("an export", span->data, span->nbytes, writes) < 0) {
+            return -1;
+        }
+        note_memory(writes ? PS_NOTE_VIEW_WRITES : PS_NOTE_VIEW, span->data,
+                    (size_t)span->nbytes);
+        return 0;
     }
     if (PyLong_Check(number) &&
         PyLong_AsLongAndOverflow(number, &overflow) == -1 && overflow == 0) {

@@ -764,6 +764,9 @@ wait_in_schedule(FutureObject *self, int64_t timeout_ns)
 {
     unsigned stuck = 0;
     int64_t end = timeout_ns;
+    if (is_done(self)) {
+        return 0;
+    }
     while (!is_done(self) && ps_cpu_schedules.is_on()) {
         if (check_generation(self) < 0 ||
             advance(self, timeout_ns, &stuck) < 0) {
@@ -784,6 +787,7 @@ wait_in_schedule(FutureObject *self, int64_t timeout_ns)
             return -1;
         }
     }
+    arrive_in_schedule();
     return 0;
 }
 

@@ -19,6 +19,7 @@
 #include "event.h"
 #include "future.h"
 #include "places.h"
+#include "schedules.h"
 #include "stream.h"
 #include "submit.h"
 #include "trace.h"
@@ -422,17 +423,40 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
     return result;
 }
 
+/* The bytes that the arguments view; -1 with MemoryError.  The caller frees
+ * the list, on failure too. */
+static int
+viewed_by(PyObject *const *args, Py_ssize_t count, struct access_list *list)
+{
+    int result = 0;
+    for (Py_ssize_t i = 0; result == 0 && i < count; i++) {
+        result = add_viewed(list, args[i], 0);
+    }
+    return result;
+}
+
+int
+note_arguments(PyObject *const *args, Py_ssize_t count)
+{
+    struct access_list list = {NULL};
+    int result = viewed_by(args, count, &list);
+    for (int i = 0; result == 0 && i < list.count; i++) {
+        note_memory(PS_NOTE_ARGUMENT, (void *)list.accesses[i].begin,
+                    list.accesses[i].nbytes);
+    }
+    PyMem_Free(list.accesses);
+    return result;
+}
+
 int
 expect_callable(struct ps_stream *stream, PyObject *const *args,
                 Py_ssize_t count, PyObject *future)
 {
     struct ps_actor_name name = actor_name(stream);
     struct access_list list = {NULL};
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (add_viewed(&list, args[i], 0) < 0) {
-            PyMem_Free(list.accesses);
-            return -1;
-        }
+    if (viewed_by(args, count, &list) < 0) {
+        PyMem_Free(list.accesses);
+        return -1;
     }
     ps_status status =
         ps_races_operation(&name, "submit", list.accesses, list.count);

@@ -51,6 +51,10 @@ int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
 /* A reference to the block is to be dropped, perhaps the last one. */
 void block_ends(struct ps_block *block);
 
+/* Note the bytes that arguments view for the schedule that is explored; -1
+ * with MemoryError. */
+int note_arguments(PyObject *const *args, Py_ssize_t count);
+
 /* A callable is to be queued on the stream, with these arguments: it reads
  * Buffers and views of them, those in containers, too, and the moment of its
  * run goes to the Future; -1 with an exception. */

@@ -6,6 +6,7 @@
 
 #include "../core/thread.h"
 
+#include "buffer.h"
 #include "errors.h"
 #include "races.h"
 #include "submit.h"
@@ -109,24 +110,25 @@ foreign_backend(void)
 }
 
 static int
-parse_held(PyObject *list, struct ps_schedule *schedule)
+parse_numbers(PyObject *list, struct ps_schedule *schedule)
 {
     PyObject *items = PySequence_Fast(list, "expected a sequence");
     if (items == NULL) {
         return -1;
     }
     size_t count = (size_t)PySequence_Fast_GET_SIZE(items);
-    uint64_t *held = PyMem_Calloc(count + 1, sizeof(*held));
-    if (held == NULL) {
+    uint64_t *numbers = PyMem_Calloc(count + 1, sizeof(*numbers));
+    if (numbers == NULL) {
         PyErr_NoMemory();
     }
-    for (size_t i = 0; held != NULL && i < count && !PyErr_Occurred(); i++) {
-        held[i] = PyLong_AsUnsignedLongLong(
+    for (size_t i = 0; numbers != NULL && i < count && !PyErr_Occurred();
+         i++) {
+        numbers[i] = PyLong_AsUnsignedLongLong(
             PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i));
     }
     Py_DECREF(items);
-    schedule->held = held;
-    schedule->held_count = count;
+    schedule->numbers = numbers;
+    schedule->count = count;
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -146,6 +148,10 @@ begin(const struct ps_schedule *schedule, PyObject *function)
     }
     if (check_off() < 0) {
         return -1;
+    }
+    /* What the program freed before is no work of the schedule's. */
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        memory_settle(ps_runtime_at(i));
     }
     WITHOUT_GIL(status = ps_cpu_schedules.begin(schedule, pending));
     if (status == PS_ERROR_NOT_READY) {
@@ -167,7 +173,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
 static PyObject *
 schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *held, *function;
+    PyObject *numbers, *function;
     int strategy;
     unsigned long long seed, steps;
     struct ps_schedule schedule = {
@@ -175,10 +181,11 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
         .is_callable = is_callable,
     };
     if (!PyArg_ParseTuple(args, "iKIKOO:schedule_begin", &strategy, &seed,
-                          &schedule.changes, &steps, &held, &function)) {
+                          &schedule.changes, &steps, &numbers, &function)) {
         return NULL;
     }
     schedule.strategy = (enum ps_strategy)strategy;
+    schedule.noted = schedule.strategy == PS_GIVEN;
     schedule.seed = seed;
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
@@ -186,14 +193,14 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     /* Checked first, because a thread that ends one may wait for this. */
     int result = check_off();
     if (result == 0) {
-        result = parse_held(held, &schedule);
+        result = parse_numbers(numbers, &schedule);
     }
     if (result == 0) {
         WITHOUT_GIL(pthread_mutex_lock(&changing));
         result = begin(&schedule, function);
         pthread_mutex_unlock(&changing);
     }
-    PyMem_Free((void *)schedule.held);
+    PyMem_Free((void *)schedule.numbers);
     return none_unless_raised(result);
 }
 
@@ -239,6 +246,33 @@ end(bool drop, struct ps_schedule_result *result)
 }
 
 static PyObject *
+notes_of(const struct ps_schedule_result *result)
+{
+    PyObject *list = PyList_New((Py_ssize_t)result->noted);
+    for (size_t i = 0; list != NULL && i < result->noted; i++) {
+        const struct ps_note *note = &result->notes[i];
+        PyObject *item = Py_BuildValue("(iKKK)", (int)note->kind,
+                                       (unsigned long long)note->values[0],
+                                       (unsigned long long)note->values[1],
+                                       (unsigned long long)note->values[2]);
+        if (item == NULL) {
+            Py_CLEAR(list);
+        }
+        else {
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+        }
+    }
+    if (list != NULL && result->mixed) {
+        PyObject *item = Py_BuildValue("(iiii)", PS_NOTE_LOOSE, 0, 0, 0);
+        if (item == NULL || PyList_Append(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *
 schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int drop;
@@ -252,13 +286,17 @@ schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
     if (ended < 0) {
         return NULL;
     }
-    PyObject *list = list_of(&result);
+    PyObject *list = list_of(&result), *notes = notes_of(&result);
     free(result.log);
-    return list == NULL
-               ? NULL
-               : Py_BuildValue("(KKKN)", (unsigned long long)result.operations,
-                               (unsigned long long)result.steps,
-                               (unsigned long long)result.order, list);
+    free(result.notes);
+    if (list == NULL || notes == NULL) {
+        Py_XDECREF(list);
+        Py_XDECREF(notes);
+        return NULL;
+    }
+    return Py_BuildValue("(KKKNN)", (unsigned long long)result.operations,
+                         (unsigned long long)result.steps,
+                         (unsigned long long)result.order, list, notes);
 }
 
 static PyObject *
@@ -276,7 +314,7 @@ schedule_poll(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
-             "strategy, seed, changes, steps, held, queued, /",
+             "strategy, seed, changes, steps, numbers, queued, /",
              "Have the CPU engines run work as a schedule says.\n\n"
              "queued is None, or called with the numbers of operations that "
              "were queued, for a log.\nRaises RuntimeError if a device is "
@@ -284,10 +322,10 @@ PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run what is left, or drop it, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "
-             "order, and the log: a tuple\n(number, operation, device_type, "
+             "order, the log: a tuple\n(number, operation, device_type, "
              "device, stream, step, time, overtaken) for each, with\nstep 0 "
              "if it was "
-             "dropped."),
+             "dropped; and the notes."),
     FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
              "Return whether a schedule is explored."),
     FUNCTION("schedule_poll", schedule_poll, METH_NOARGS, "/",

@@ -17,6 +17,26 @@ poll_schedule(void)
     }
 }
 
+/* Have the notes of the schedule, if there are any, say what the program does
+ * with memory. */
+static inline void
+note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
+{
+    if (ps_cpu_schedules.is_on()) {
+        ps_cpu_schedules.note(kind, (uintptr_t)data, nbytes);
+    }
+}
+
+/* The calling thread has waited by advance_schedule, and goes on.  Releases
+ * the GIL. */
+static inline void
+arrive_in_schedule(void)
+{
+    if (ps_cpu_schedules.is_on()) {
+        WITHOUT_GIL(ps_cpu_schedules.arrived());
+    }
+}
+
 /* While a schedule is explored, run work until is_done(object), or until the
  * limit has passed in virtual time or nothing can run.
  * Statuses: PS_SUCCESS: wait on, if it is not done; PS_ERROR_TIMED_OUT,

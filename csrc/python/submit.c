@@ -26,6 +26,7 @@
 #include "errors.h"
 #include "future.h"
 #include "races.h"
+#include "schedules.h"
 #include "stream.h"
 #include "threads.h"
 #include "timeline.h"
@@ -630,6 +631,11 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (ps_races_are_on() &&
         expect_callable(stream, job->args + 1, job->count - 1, job->future) <
             0) {
+        job_destroy(job);
+        return NULL;
+    }
+    if (ps_cpu_schedules.is_on() &&
+        note_arguments(job->args + 1, job->count - 1) < 0) {
         job_destroy(job);
         return NULL;
     }

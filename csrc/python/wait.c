@@ -221,6 +221,7 @@ wait_in_schedule(struct ps_mailbox *mailbox, int64_t timeout_ns)
             left = timeout_ns - (monotonic_ns() - start);
         }
     }
+    arrive_in_schedule();
     return PS_SUCCESS;
 }
 

@@ -113,6 +113,7 @@ struct cpu_stream {
     int64_t deadline; /* of its sleep */
     unsigned number;  /* in the schedule that is explored, from 1; else 0 */
     uint64_t rank;    /* its priority there */
+    uint64_t done;    /* the ticket of the last operation that it ran there */
     LIST_ENTRY(cpu_stream) neighbours; /* on the device */
     /* NULL unless it is captured.  Then the operations queued on it form a
      * branch of the plan and are numbered in ascending order: the last one,
@@ -209,6 +210,7 @@ struct cpu_record {
     bool entered;     /* of a gate, while the engine is CPU_LAZY */
     ps_status status; /* the failure of the work before it, once done */
     int64_t time;     /* when it was done; -1 before an event's first */
+    uint64_t step;    /* likewise, counted by schedules that are explored */
     struct cpu_promise *promise; /* NULL unless other processes may wait */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
@@ -392,6 +394,10 @@ struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
  * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);
+/* The ticket of the stream's last operation up to the given one, while notes
+ * are kept; else 0. */
+uint64_t
+cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket);
 /* Append the operation itself, even if the queue is full.  The stream is not
  * idle, or the caller takes it. */
 void cpu_stream_push_locked(struct cpu_stream *stream,
@@ -494,6 +500,22 @@ struct cpu_driver {
                              const struct cpu_limit *limit);
     /* A gate that was entered is opened. */
     void (*opened_locked)(struct cpu_engine *engine);
+    /* While notes are kept: add one, with operations by ticket, and steps as a
+     * record has them. */
+    void (*note_locked)(struct cpu_engine *engine, enum ps_note_kind kind,
+                        uint64_t first, uint64_t second);
+    /* Likewise: the host is about to query, so run what the schedule wants.
+     * False if the library queries for its own sake: then what is done within
+     * the schedule counts as pending, or the order could be seen from what the
+     * library does. */
+    bool (*ask_locked)(struct cpu_engine *engine,
+                       const struct ps_backend *backend);
+    /* It has asked for the stream's work, or for the record. */
+    void (*asked_locked)(struct cpu_engine *engine,
+                         const struct cpu_stream *stream,
+                         const struct cpu_record *record);
+    /* Likewise: the host's wait is over. */
+    void (*arrived_locked)(struct cpu_engine *engine);
 };
 
 extern const struct cpu_driver cpu_lazy_driver;
@@ -523,6 +545,16 @@ struct cpu_lazy {
     struct ps_schedule_entry *log;
     size_t logged;
     size_t room;
+    size_t taken;        /* of those that PS_GIVEN lists */
+    bool queried;        /* the host went on to a query, which was in vain */
+    uint64_t step;       /* the latest with a note; grows for ever */
+    uint64_t first_step; /* the one before the first */
+    uint64_t ran;        /* the latest step of a stream */
+    struct ps_note *notes;
+    size_t noted;
+    size_t notes_room;
+    pthread_t thread;            /* the one that began */
+    struct cpu_operation *freed; /* kept, so that each address is used once */
     char deadlock[512];
 };
 
@@ -592,6 +624,12 @@ void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
 cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t timeout_ns);
 
+/* Add a note, if notes are kept.  Operations by ticket, and steps as a record
+ * has them. */
+void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
+                          uint64_t first, uint64_t second);
+void cpu_lazy_arrived_locked(struct cpu_engine *engine);
+
 /* Whether there is pending work, and a description of it. */
 bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);
 
@@ -613,6 +651,30 @@ static inline bool
 cpu_is_earlier(const struct cpu_stream *stream)
 {
     return cpu_is_lazy(stream->engine) && stream->number == 0;
+}
+
+/* Whether notes are kept of the schedule. */
+static inline bool
+cpu_is_noted(const struct cpu_engine *engine)
+{
+    return cpu_is_lazy(engine) && engine->lazy.asked.noted;
+}
+
+static inline void
+cpu_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
+                uint64_t first)
+{
+    if (cpu_is_noted(engine)) {
+        engine->driver->note_locked(engine, kind, first, 0);
+    }
+}
+
+static inline void
+cpu_arrived_locked(struct cpu_engine *engine)
+{
+    if (cpu_is_noted(engine)) {
+        engine->driver->arrived_locked(engine);
+    }
 }
 
 static inline struct cpu_engine *
@@ -700,6 +762,8 @@ cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range);
 
 /* Overwrite the memory that the operation frees. */
 void cpu_memory_poison(struct cpu_operation *end);
+/* That memory. */
+void *cpu_memory_of(struct cpu_operation *end, size_t *nbytes);
 
 /* The bytes of memory that the machine has. */
 uint64_t cpu_host_memory(void);

@@ -225,10 +225,19 @@ cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 {
     CPU_ENTER(engine, backend);
     struct cpu_record *record;
+    bool noted = cpu_is_noted(engine);
+    bool asks = noted && engine->driver->ask_locked(engine, backend);
     ps_status status =
         cpu_event_record_locked(engine, device, handle, &record);
-    if (status != PS_SUCCESS || record->done) {
-        return status != PS_SUCCESS ? status : record->status;
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    if (asks) {
+        engine->driver->asked_locked(engine, NULL, record);
+    }
+    if (record->done &&
+        (!noted || asks || record->step <= engine->lazy.first_step)) {
+        return record->status;
     }
     engine->lazy.polled = record->source;
     return PS_ERROR_NOT_READY;
@@ -254,7 +263,11 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
     if (status == PS_SUCCESS) {
         status = record->status;
     }
+    if (record->done) {
+        cpu_note_locked(engine, PS_NOTE_WAITED_STEP, record->step);
+    }
     cpu_record_unref_locked(engine, record);
+    cpu_arrived_locked(engine);
     return status;
 }
 

@@ -86,6 +86,30 @@ explore_wake(struct ps_sleep *sleep)
 }
 
 static void
+explore_arrived(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        if (engine->lazy.ran > engine->lazy.first_step) {
+            cpu_lazy_note_locked(engine, PS_NOTE_WAITED_STEP, engine->lazy.ran,
+                                 0);
+            cpu_lazy_arrived_locked(engine);
+        }
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_note(enum ps_note_kind kind, uintptr_t first, size_t second)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        cpu_lazy_note_locked(engine, kind, first, second);
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
+static void
 explore_deadlock(char words[512])
 {
     words[0] = '\0';
@@ -152,7 +176,7 @@ show_failures_locked(struct cpu_device *device, bool drop)
 
 static void
 begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
-             uint64_t *held)
+             uint64_t *numbers)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     pthread_cond_t changed = lazy->changed;
@@ -163,19 +187,25 @@ begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
         .seen = engine->tickets,
         .rank = cpu_lazy_rank(schedule->seed, 0),
         .changed = changed,
+        .step = lazy->step,
+        .first_step = lazy->step,
+        .thread = pthread_self(),
         /* A thread may still be on its way out of a wait. */
         .blocked = lazy->blocked,
     };
-    lazy->asked.held = held;
+    lazy->asked.numbers = numbers;
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_stream *stream;
         LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
             stream->number = 0;
+            stream->done = 0;
         }
         hide_failures_locked(&engine->devices[i]);
     }
     engine->clock = &cpu_lazy_clock;
     engine->phase = CPU_LAZY;
+    lazy->step++;
+    cpu_lazy_note_locked(engine, PS_NOTE_STEP, 0, 0);
 }
 
 /* Begin unless the engine is busy. */
@@ -184,24 +214,48 @@ begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
       char pending[256])
 {
     ps_status status = PS_ERROR_NOT_READY;
-    size_t nbytes = schedule->held_count * sizeof(*schedule->held);
-    uint64_t *held = malloc(nbytes + 1);
-    if (held == NULL) {
+    size_t nbytes = schedule->count * sizeof(*schedule->numbers);
+    uint64_t *numbers = malloc(nbytes + 1);
+    if (numbers == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     if (nbytes > 0) {
-        memcpy(held, schedule->held, nbytes);
+        memcpy(numbers, schedule->numbers, nbytes);
     }
     cpu_lock(engine);
     if (!cpu_lazy_pending_locked(engine, pending)) {
-        begin_locked(engine, schedule, held);
+        begin_locked(engine, schedule, numbers);
         status = PS_SUCCESS;
     }
     pthread_mutex_unlock(&engine->lock);
     if (status != PS_SUCCESS) {
-        free(held);
+        free(numbers);
     }
     return status;
+}
+
+/* Hand over the notes of the engine that had work.  If two had, their steps
+ * are in no common order. */
+static void
+end_notes_locked(struct cpu_lazy *lazy, struct ps_schedule_result *result)
+{
+    bool worked = lazy->ran > lazy->first_step;
+    result->mixed |= worked && result->worked;
+    if (lazy->noted > 0 && (result->notes == NULL || worked)) {
+        struct ps_note *notes = result->notes;
+        result->notes = lazy->notes;
+        result->noted = lazy->noted;
+        lazy->notes = notes;
+    }
+    result->worked |= worked;
+    free(lazy->notes);
+    lazy->notes = NULL;
+    lazy->noted = 0;
+    while (lazy->freed != NULL) {
+        struct cpu_operation *operation = lazy->freed;
+        lazy->freed = operation->next;
+        free(operation);
+    }
 }
 
 static void
@@ -209,8 +263,8 @@ end_locked(struct cpu_engine *engine, bool drop,
            struct ps_schedule_result *result)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    free((void *)lazy->asked.held);
-    lazy->asked.held = NULL;
+    free((void *)lazy->asked.numbers);
+    lazy->asked.numbers = NULL;
     result->operations += engine->tickets - lazy->first;
     result->steps += lazy->steps;
     result->order += lazy->order;
@@ -221,6 +275,7 @@ end_locked(struct cpu_engine *engine, bool drop,
     }
     free(lazy->log);
     lazy->log = NULL;
+    end_notes_locked(lazy, result);
     engine->clock = &cpu_monotonic_clock;
     if (cpu_is_lazy(engine)) {
         engine->phase = CPU_OPEN;
@@ -282,5 +337,7 @@ const struct ps_schedules ps_cpu_schedules = {
     .advance = explore_advance,
     .sleep = explore_sleep,
     .wake = explore_wake,
+    .arrived = explore_arrived,
+    .note = explore_note,
     .deadlock = explore_deadlock,
 };

@@ -61,6 +61,129 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
     return number_of(seed, number) | LEAST_RANK;
 }
 
+/* ---- Notes ---- */
+
+/* Without memory there are orders that the notes do not show. */
+static void
+add_note_locked(struct cpu_lazy *lazy, const struct ps_note *note)
+{
+    if (lazy->noted == lazy->notes_room) {
+        size_t room = lazy->notes_room > 0 ? 2 * lazy->notes_room : 256;
+        void *notes = realloc(lazy->notes, room * sizeof(*lazy->notes));
+        if (notes == NULL) {
+            if (lazy->noted > 0) {
+                lazy->notes[lazy->noted - 1].kind = PS_NOTE_LOOSE;
+            }
+            return;
+        }
+        lazy->notes = notes;
+        lazy->notes_room = room;
+    }
+    lazy->notes[lazy->noted++] = *note;
+}
+
+void
+cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
+                     uint64_t first, uint64_t second)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    uint64_t before = 0;
+    bool counts = true;
+    if (!cpu_is_noted(engine)) {
+        return;
+    }
+    switch (kind) {
+    case PS_NOTE_DONE:
+    case PS_NOTE_ASKED:
+    case PS_NOTE_WAITED:
+    case PS_NOTE_CALLABLE:
+        before = lazy->first;
+        break;
+    case PS_NOTE_ASKED_STEP:
+    case PS_NOTE_AFTER_STEP:
+    case PS_NOTE_WAITED_STEP:
+        before = lazy->first_step;
+        break;
+    default:
+        counts = false;
+        break;
+    }
+    /* What came before the schedule is done. */
+    if (!counts || first > before) {
+        add_note_locked(lazy,
+                        &(struct ps_note){kind, {first - before, second}});
+    }
+}
+
+/* Begin a step of the stream, or of the host. */
+static void
+note_step_locked(struct cpu_engine *engine, const struct cpu_stream *stream)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (!lazy->asked.noted) {
+        return;
+    }
+    struct ps_note note = {
+        PS_NOTE_STEP,
+        {0, 0, engine->tickets - lazy->first},
+    };
+    lazy->step++;
+    if (stream != NULL) {
+        lazy->ran = lazy->step;
+        note.values[0] = stream->number;
+        note.values[1] = stream->first->ticket - lazy->first;
+    }
+    add_note_locked(lazy, &note);
+}
+
+/* What the operation depends on, and what depends on it. */
+static void
+note_operation_locked(struct cpu_engine *engine,
+                      struct cpu_operation *operation)
+{
+    const struct cpu_record *record = operation->record;
+    size_t nbytes;
+    void *data;
+    switch (operation->kind) {
+    case CPU_COPY:
+        cpu_lazy_note_locked(engine, PS_NOTE_READ,
+                             (uintptr_t)operation->transfer.source,
+                             operation->transfer.nbytes);
+        /* fallthrough */
+    case CPU_FILL:
+        cpu_lazy_note_locked(engine, PS_NOTE_WRITE,
+                             (uintptr_t)operation->transfer.destination,
+                             operation->transfer.nbytes);
+        break;
+    case CPU_FREE:
+        data = cpu_memory_of(operation, &nbytes);
+        cpu_lazy_note_locked(engine, PS_NOTE_WRITE, (uintptr_t)data, nbytes);
+        break;
+    case CPU_SLEEP:
+        cpu_lazy_note_locked(engine, PS_NOTE_SLEEP, 0, 0);
+        break;
+    case CPU_RECORD:
+        if (record->timed) {
+            cpu_lazy_note_locked(engine, PS_NOTE_TIME, 0, 0);
+        }
+        break;
+    case CPU_WAIT:
+        cpu_lazy_note_locked(engine, PS_NOTE_AFTER_STEP, record->step, 0);
+        break;
+    case CPU_CALL:
+        cpu_lazy_note_locked(engine, PS_NOTE_ANY, 0, 0);
+        cpu_lazy_note_locked(engine, PS_NOTE_PROGRAM, 0, 0);
+        break;
+    case CPU_ENTER_GATE:
+        cpu_lazy_note_locked(engine, PS_NOTE_PROGRAM, 0, 0);
+        /* It ends when the gate is open. */
+        return;
+    default:
+        break;
+    }
+    cpu_lazy_note_locked(engine, PS_NOTE_DONE, operation->ticket, 0);
+}
+
 /* ---- Virtual time ---- */
 
 static int64_t
@@ -121,17 +244,17 @@ is_held(const struct cpu_stream *stream)
 {
     const struct ps_schedule *asked = &stream->engine->lazy.asked;
     uint64_t wanted = number(stream->engine, stream->first);
-    size_t low = 0, high = asked->held_count;
+    size_t low = 0, high = asked->strategy == PS_HELD ? asked->count : 0;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (asked->held[middle] < wanted) {
+        if (asked->numbers[middle] < wanted) {
             low = middle + 1;
         }
         else {
             high = middle;
         }
     }
-    return low < asked->held_count && asked->held[low] == wanted;
+    return low < asked->count && asked->numbers[low] == wanted;
 }
 
 #define EACH_READY(engine, stream)                                     \
@@ -263,17 +386,72 @@ pick_for_blocked_locked(struct cpu_engine *engine)
     return stream;
 }
 
+/* Number the streams that have work, in the order in which they were made. */
+static void
+meet_all_locked(struct cpu_engine *engine)
+{
+    for (int i = 0; i < engine->device_count; i++) {
+        struct cpu_stream *stream, *first;
+        do {
+            first = NULL;
+            LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
+                if (stream->number == 0 && stream->first != NULL) {
+                    first = stream;
+                }
+            }
+            if (first != NULL) {
+                meet_locked(first);
+            }
+        } while (first != NULL);
+    }
+}
+
+static struct cpu_stream *
+pick_given_locked(struct cpu_engine *engine, bool blocked)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_stream *picked = blocked ? first_queued_locked(engine) : NULL;
+    if (blocked && picked == NULL) {
+        return NULL;
+    }
+    meet_all_locked(engine);
+    if (lazy->taken < lazy->asked.count) {
+        uint64_t wanted = lazy->asked.numbers[lazy->taken++];
+        bool found = wanted == 0 && !blocked;
+        if (found) {
+            picked = NULL;
+        }
+        EACH_READY (engine, stream) {
+            if (stream->number == wanted) {
+                picked = stream;
+                found = true;
+            }
+        }
+        if (!found) {
+            cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+        }
+    }
+    if (picked == NULL) {
+        note_step_locked(engine, NULL);
+    }
+    return picked;
+}
+
 /* The stream that the schedule serves next; NULL if the host goes on, or none
  * can be served. */
 static struct cpu_stream *
 pick_locked(struct cpu_engine *engine, bool blocked)
 {
     struct cpu_stream *stream = NULL;
+    if (engine->lazy.asked.strategy == PS_GIVEN) {
+        return pick_given_locked(engine, blocked);
+    }
     if (engine->ready_count == 0) {
         return NULL;
     }
     switch (engine->lazy.asked.strategy) {
     case PS_LATE:
+    case PS_GIVEN:
         break;
     case PS_EARLY:
     case PS_HELD:
@@ -415,6 +593,9 @@ await_callables_locked(struct cpu_engine *engine)
             nap_locked(engine, left);
         }
     }
+    if (callables_run(lazy)) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+    }
 }
 
 /* Run the operation at the head of a ready stream; false as
@@ -426,10 +607,16 @@ run_locked(struct cpu_stream *stream)
     struct cpu_lazy *lazy = &engine->lazy;
     struct cpu_operation *operation = stream->first;
     bool frees = operation->kind == CPU_FREE;
+    bool keeps = frees && lazy->asked.noted;
     bool enters = operation->kind == CPU_ENTER_GATE;
     bool calls = operation->kind == CPU_CALL && stream->status == PS_SUCCESS;
     unsigned forks = cpu_forks;
     meet_locked(stream);
+    note_step_locked(engine, stream);
+    note_operation_locked(engine, operation);
+    if (!enters) {
+        stream->done = operation->ticket;
+    }
     if (is_asleep(stream) && stream->deadline > lazy->now) {
         lazy->now = stream->deadline;
     }
@@ -456,10 +643,16 @@ run_locked(struct cpu_stream *stream)
     if (frees) {
         pthread_mutex_unlock(&engine->lock);
         cpu_memory_poison(operation);
-        free(operation);
+        if (!keeps) {
+            free(operation);
+        }
         pthread_mutex_lock(&engine->lock);
     }
     lazy->busy = false;
+    if (keeps) {
+        operation->next = lazy->freed;
+        lazy->freed = operation;
+    }
     cpu_stream_settle_locked(stream);
     pthread_cond_broadcast(&lazy->changed);
     if (enters) {
@@ -476,6 +669,10 @@ step_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     struct cpu_stream *stream;
+    if (lazy->asked.noted && (lazy->asked.is_callable() ||
+                              !pthread_equal(lazy->thread, pthread_self()))) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+    }
     count_step_locked(engine, 0, &lazy->rank);
     while (cpu_is_lazy(engine) && !lazy->busy &&
            (stream = pick_locked(engine, false)) != NULL) {
@@ -493,6 +690,18 @@ step_locked(struct cpu_engine *engine)
 
 /* ---- Polls ---- */
 
+/* Of a record that is to come. */
+static void
+note_asked_locked(struct cpu_engine *engine, const struct cpu_record *record)
+{
+    for (const struct cpu_operation *operation = record->source->first;
+         operation != NULL; operation = operation->next) {
+        if (operation->kind == CPU_RECORD && operation->record == record) {
+            cpu_lazy_note_locked(engine, PS_NOTE_ASKED, operation->ticket, 0);
+        }
+    }
+}
+
 static bool
 is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
 {
@@ -507,24 +716,87 @@ is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
     return false;
 }
 
+/* Of a program that polls on and on; there is no end of such orders. */
+static void
+end_polling_locked(struct cpu_engine *engine)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_stream *stream = NULL;
+    if (lazy->asked.noted) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+        stream = pick_given_locked(engine, true);
+    }
+    else {
+        if (lazy->polled != NULL && is_live_locked(engine, lazy->polled)) {
+            stream = needed_locked(lazy->polled);
+        }
+        if (stream == NULL) {
+            stream = first_queued_locked(engine);
+        }
+    }
+    if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
+        step_locked(engine);
+    }
+}
+
 void
 cpu_lazy_poll_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    struct cpu_stream *stream = NULL;
     uint64_t steps = lazy->steps;
-    if (lazy->busy || !step_locked(engine) || lazy->steps != steps + 1 ||
-        ++lazy->polls % POLLS != 0) {
-        return;
+    /* Before a query that has a note, what the schedule wants has run. */
+    bool idle = lazy->queried;
+    lazy->queried = false;
+    if (!idle && !lazy->busy) {
+        idle = step_locked(engine) && lazy->steps == steps + 1;
     }
-    if (lazy->polled != NULL && is_live_locked(engine, lazy->polled)) {
-        stream = needed_locked(lazy->polled);
+    if (idle && ++lazy->polls % POLLS == 0) {
+        end_polling_locked(engine);
     }
-    if (stream == NULL) {
-        stream = first_queued_locked(engine);
+}
+
+static bool
+lazy_ask_locked(struct cpu_engine *engine, const struct ps_backend *backend)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (backend == &engine->table.base || lazy->asked.is_internal()) {
+        return false;
     }
-    if (stream != NULL) {
-        run_locked(stream);
+    if (lazy->busy || cpu_serving() != NULL) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+    }
+    else {
+        step_locked(engine);
+    }
+    return true;
+}
+
+static void
+lazy_asked_locked(struct cpu_engine *engine, const struct cpu_stream *stream,
+                  const struct cpu_record *record)
+{
+    bool done = record != NULL ? record->done : stream->first == NULL;
+    if (record == NULL) {
+        cpu_lazy_note_locked(engine, PS_NOTE_ASKED,
+                             cpu_stream_last_locked(stream, UINT64_MAX), 0);
+    }
+    else if (done) {
+        cpu_lazy_note_locked(engine, PS_NOTE_ASKED_STEP, record->step, 0);
+    }
+    else {
+        note_asked_locked(engine, record);
+    }
+    engine->lazy.queried = !done;
+}
+
+void
+cpu_lazy_arrived_locked(struct cpu_engine *engine)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (cpu_is_noted(engine) && !lazy->busy && cpu_serving() == NULL &&
+        !lazy->asked.is_internal()) {
+        lazy->polls = 0;
+        step_locked(engine);
     }
 }
 
@@ -543,6 +815,7 @@ lazy_release_locked(struct cpu_engine *engine)
     void (*queued)(uint64_t, uint64_t) = lazy->asked.queued;
     bool internal = lazy->asked.is_internal();
     lazy->seen = after;
+    lazy->polls = lazy->asked.noted ? 0 : lazy->polls;
     if (queued != NULL) {
         uint64_t first = lazy->first;
         pthread_mutex_unlock(&engine->lock);
@@ -621,18 +894,38 @@ wait_for_others_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     return over ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
 }
 
+/* Whether the goal is reached after the limit, as PS_GIVEN sees it: a sleep
+ * lies before. */
+static bool
+may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+                  const struct cpu_limit *limit)
+{
+    struct cpu_stream *stream = needed_locked(source_of(goal));
+    return engine->lazy.asked.strategy == PS_GIVEN && stream != NULL &&
+           is_asleep(stream) && stream->deadline > limit->deadline;
+}
+
 /* Run an operation, or wait for what keeps all from running. */
 static ps_status
 wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                  const struct cpu_limit *limit)
 {
-    if (engine->lazy.busy) {
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (lazy->busy) {
         nap_locked(engine, QUESTION_NS);
         return PS_SUCCESS;
     }
-    struct cpu_stream *stream = pick_locked(engine, true);
+    bool expires = may_expire_locked(engine, goal, limit);
+    struct cpu_stream *stream = pick_locked(engine, !expires);
+    if (stream == NULL && expires) {
+        lazy->now = limit->deadline > lazy->now ? limit->deadline : lazy->now;
+        cpu_lazy_note_locked(engine, PS_NOTE_SLEEP, 0, 0);
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+        return PS_ERROR_TIMED_OUT;
+    }
     if (stream == NULL ||
-        (is_asleep(stream) && stream->deadline > limit->deadline)) {
+        (lazy->asked.strategy != PS_GIVEN && is_asleep(stream) &&
+         stream->deadline > limit->deadline)) {
         return wait_for_others_locked(engine, goal, limit);
     }
     return run_locked(stream) ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
@@ -652,6 +945,9 @@ lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
     }
     cpu_lazy_block_locked(engine, &blocked, goal);
     waiter->blocked = &blocked;
+    if (blocked.callable) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+    }
     while (!waiter->woken && status == PS_SUCCESS && cpu_is_lazy(engine)) {
         await_callables_locked(engine);
         if (!waiter->woken) {
@@ -681,6 +977,10 @@ const struct cpu_driver cpu_lazy_driver = {
     .release_locked = lazy_release_locked,
     .wait_locked = lazy_wait_locked,
     .opened_locked = lazy_opened_locked,
+    .note_locked = cpu_lazy_note_locked,
+    .ask_locked = lazy_ask_locked,
+    .asked_locked = lazy_asked_locked,
+    .arrived_locked = cpu_lazy_arrived_locked,
 };
 
 /* ---- Waits for something else ---- */
@@ -689,9 +989,14 @@ static enum ps_progress
 advance_once_locked(struct cpu_engine *engine, int64_t deadline)
 {
     struct cpu_lazy *lazy = &engine->lazy;
+    bool given = lazy->asked.strategy == PS_GIVEN;
     await_callables_locked(engine);
     if (lazy->busy) {
         return PS_RUNNING;
+    }
+    if (given && lazy->now >= deadline) {
+        cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+        return PS_EXPIRED;
     }
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
@@ -699,7 +1004,7 @@ advance_once_locked(struct cpu_engine *engine, int64_t deadline)
                : lazy->callables > 0 ? PS_STUCK
                                      : PS_NOTHING;
     }
-    if (is_asleep(stream) && stream->deadline > deadline) {
+    if (!given && is_asleep(stream) && stream->deadline > deadline) {
         lazy->now = deadline;
         return PS_EXPIRED;
     }
@@ -788,9 +1093,12 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
     struct cpu_lazy *lazy = &engine->lazy;
     char text[256];
     lazy->ending = drop;
+    lazy->asked.noted = lazy->asked.noted && !drop;
+    bool given = lazy->asked.noted;
     while (cpu_lazy_pending_locked(engine, text) || lazy->callables > 0) {
-        struct cpu_stream *stream =
-            lazy->busy ? NULL : first_queued_locked(engine);
+        struct cpu_stream *stream = lazy->busy ? NULL
+                                    : given ? pick_given_locked(engine, true)
+                                            : first_queued_locked(engine);
         if (stream != NULL && drop) {
             meet_locked(stream);
             drop_locked(stream);

@@ -150,12 +150,18 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
     }
     bool idle = stream->first == NULL, lazy = cpu_is_lazy(engine);
     cpu_range_remove_locked(engine, &block->range);
-    if (!idle) {
+    /* Whether the stream is idle is not to be seen from the notes. */
+    bool queued = !idle || cpu_is_noted(engine);
+    if (queued) {
         block->end.kind = CPU_FREE;
         block->end.overtaken = block->end.abandoned = false;
         cpu_stream_push_locked(stream, &block->end);
     }
+    if (queued && idle) {
+        cpu_stream_help_locked(stream);
+    }
     cpu_unlock(engine);
+    idle = !queued;
     if (idle && lazy) {
         cpu_memory_poison(&block->end);
     }
@@ -165,11 +171,19 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
     return PS_SUCCESS;
 }
 
+void *
+cpu_memory_of(struct cpu_operation *end, size_t *nbytes)
+{
+    *nbytes = ((struct block *)end)->range.nbytes;
+    return (char *)end + ALIGNMENT;
+}
+
 void
 cpu_memory_poison(struct cpu_operation *end)
 {
-    memset((char *)end + ALIGNMENT, PS_SCHEDULE_POISON,
-           ((struct block *)end)->range.nbytes);
+    size_t nbytes;
+    void *data = cpu_memory_of(end, &nbytes);
+    memset(data, PS_SCHEDULE_POISON, nbytes);
     /* Or the compiler leaves it away before a free. */
     __asm__ volatile("" : : "r"(end) : "memory");
 }

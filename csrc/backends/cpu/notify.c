@@ -98,6 +98,9 @@ gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *operation,
         operation->record = record;
         status = cpu_stream_enqueue_locked(stream, operation);
     }
+    if (status == PS_SUCCESS) {
+        cpu_note_locked(engine, PS_NOTE_CALLABLE, engine->tickets);
+    }
     if (status != PS_SUCCESS && slot != NULL) {
         cpu_slot_give_locked(engine, slot);
     }

@@ -73,6 +73,21 @@ cpu_stream_settle_locked(struct cpu_stream *stream)
     }
 }
 
+uint64_t
+cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket)
+{
+    uint64_t last = stream->done;
+    if (!cpu_is_noted(stream->engine)) {
+        return 0;
+    }
+    for (const struct cpu_operation *operation = stream->first;
+         operation != NULL && operation->ticket <= ticket;
+         operation = operation->next) {
+        last = operation->ticket;
+    }
+    return last;
+}
+
 void
 cpu_stream_push_locked(struct cpu_stream *stream,
                        struct cpu_operation *operation)

@@ -287,6 +287,7 @@ cpu_notify_due_locked(struct cpu_engine *engine)
     unsigned forks = cpu_forks;
     engine->notifying = true;
     engine->running++;
+    cpu_note_locked(engine, PS_NOTE_PROGRAM, 0);
     while (engine->phase < CPU_STOPPING && engine->due != NULL) {
         struct ps_notification *notification = engine->due->next;
         ps_notification_function reached = notification->reached;
@@ -418,6 +419,7 @@ cpu_record_complete_locked(struct cpu_engine *engine,
     record->done = true;
     record->status = record->orders ? PS_SUCCESS : status;
     record->time = record->timed ? engine->clock->now(engine) : 0;
+    record->step = engine->lazy.step;
     while ((stream = cpu_list_take(&record->parked)) != NULL) {
         cpu_stream_ready_locked(stream);
     }

@@ -11,15 +11,18 @@ static ps_status
 stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
                    const struct cpu_limit *limit)
 {
-    if (stream->first == NULL || stream->first->ticket > ticket) {
-        return PS_SUCCESS;
+    struct cpu_goal goal = {.stream = stream, .ticket = ticket};
+    uint64_t last = cpu_stream_last_locked(stream, ticket);
+    ps_status status = PS_SUCCESS;
+    if (stream->first != NULL && stream->first->ticket <= ticket) {
+        status = cpu_serving() == stream
+                     ? PS_ERROR_NOT_PERMITTED
+                     : cpu_wait_locked(stream->engine, &goal, limit);
     }
-    if (cpu_serving() == stream) {
-        return PS_ERROR_NOT_PERMITTED;
+    if (status == PS_SUCCESS) {
+        cpu_note_locked(stream->engine, PS_NOTE_WAITED, last);
     }
-    return cpu_wait_locked(
-        stream->engine, &(struct cpu_goal){.stream = stream, .ticket = ticket},
-        limit);
+    return status;
 }
 
 /* The failure of the stream, which counts as reported from here on. */
@@ -109,12 +112,17 @@ cpu_stream_query(const struct ps_backend *backend, int device,
                  ps_handle handle)
 {
     CPU_ENTER(engine, backend);
+    bool noted = cpu_is_noted(engine);
+    bool asks = noted && engine->driver->ask_locked(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL || stream->capture != NULL) {
         return stream == NULL ? PS_ERROR_INVALID_HANDLE
                               : PS_ERROR_CAPTURE_UNSUPPORTED;
     }
-    if (stream->first == NULL) {
+    if (asks) {
+        engine->driver->asked_locked(engine, stream, NULL);
+    }
+    if (stream->first == NULL && (!noted || asks || stream->number == 0)) {
         return stream->status;
     }
     engine->lazy.polled = stream;
@@ -139,6 +147,7 @@ cpu_stream_synchronize(const struct ps_backend *backend, int device,
         status = stream_report_locked(stream);
     }
     cpu_stream_reap_locked(stream);
+    cpu_arrived_locked(engine);
     return status;
 }
 
@@ -244,7 +253,11 @@ cpu_device_synchronize(const struct ps_backend *backend, int index,
         older = LIST_NEXT(stream, neighbours);
         cpu_stream_reap_locked(stream);
     }
-    return status == PS_SUCCESS ? device_report_locked(device) : status;
+    if (status == PS_SUCCESS) {
+        status = device_report_locked(device);
+    }
+    cpu_arrived_locked(engine);
+    return status;
 }
 
 void

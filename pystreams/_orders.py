@@ -1,0 +1,419 @@
+"""Every order of a program's steps that can differ, each of them once.
+
+A step is an operation of a stream, or what the program does between two of its
+calls.  Two steps depend on each other if they are of one stream, or of the
+program; if one makes the other possible; or if they conflict: their order can
+be seen in memory, or in the answer to a query.  Runs in which dependent steps
+come in the same order cannot be told apart.  The next order to run is derived
+from those that ran, by optimal dynamic partial-order reduction (Abdulla,
+Aronis, Jonsson and Sagonas, POPL 2014).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    #: A block, the first byte in it, and the one after the last.
+    _Span = tuple[int, int, int]
+
+# enum ps_note_kind, which says what each one means.
+(
+    _STEP,
+    _READ,
+    _WRITE,
+    _ANY,
+    _PROGRAM,
+    _DONE,
+    _ASKED,
+    _ASKED_STEP,
+    _AFTER_STEP,
+    _WAITED,
+    _WAITED_STEP,
+    _TIME,
+    _SLEEP,
+    _BLOCK,
+    _VIEW,
+    _VIEW_WRITES,
+    _VIEW_END,
+    _ARGUMENT,
+    _CALLABLE,
+    _LOOSE,
+) = range(20)
+
+
+def _overlap(some: Iterable[_Span], others: Sequence[_Span]) -> bool:
+    return any(
+        block == other and begin < last and first < end
+        for block, begin, end in some
+        for other, first, last in others
+    )
+
+
+@dataclass
+class Step:
+    """One step of a run, and what can show when it came."""
+
+    #: The number of the stream, or 0 for the program.
+    process: int
+    #: The number of the operation, or 0.
+    operation: int
+    #: How many operations were queued before it.
+    queued: int
+    #: Whether it runs code of the program.
+    program: bool
+    #: The operation that it ends, or 0: a callable takes two steps.
+    done: int = 0
+    #: Whether it may access all memory.
+    any: bool = False
+    reads: list[_Span] = field(default_factory=list)
+    writes: list[_Span] = field(default_factory=list)
+    #: Operations of which it asks whether they are done.
+    asked: set[int] = field(default_factory=set)
+    reads_time: bool = False
+    sleeps: bool = False
+    #: Earlier steps, by index, without which it is impossible.
+    after: set[int] = field(default_factory=set)
+
+    @property
+    def _touches(self) -> bool:
+        return self.any or bool(self.reads or self.writes)
+
+    def depends_on(self, other: Step) -> bool:
+        return (
+            self.process == other.process
+            or (self.program and other.program)
+            or self.done in other.asked
+            or other.done in self.asked
+            or (self.reads_time and other.sleeps)
+            or (self.sleeps and other.reads_time)
+            or (self.any and other._touches)
+            or (other.any and self._touches)
+            or _overlap(self.writes, other.writes)
+            or _overlap(self.writes, other.reads)
+            or _overlap(self.reads, other.writes)
+        )
+
+
+class _Reader:
+    """Reads the steps of a run from its notes."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._blocks: list[tuple[int, int]] = []
+        self._views: list[tuple[_Span, bool]] = []
+        # Of the next callable, and of those that are queued.
+        self._arguments: list[_Span] = []
+        self._callables: dict[int, list[_Span]] = {}
+        # What the program's next step waits for.
+        self._waited: set[int] = set()
+        # The steps that ended operations.
+        self._ended: dict[int, int] = {}
+
+    def _span(self, address: int, nbytes: int) -> _Span:
+        """Return the bytes as part of their block: addresses differ between
+        runs."""
+        for number, (begin, size) in enumerate(self._blocks, 1):
+            if begin <= address < begin + size:
+                return number, address - begin, address - begin + nbytes
+        return 0, address, address + nbytes
+
+    def _begin(self, process: int, operation: int, queued: int) -> None:
+        step = Step(process, operation, queued, process == 0)
+        self.steps.append(step)
+        if process == 0:
+            step.after, self._waited = self._waited, set()
+            for span, writes in self._views:
+                (step.writes if writes else step.reads).append(span)
+            return
+        step.after.add(bisect_left(self._queued, operation) - 1)
+        spans = self._callables.pop(operation, None)
+        if spans is not None:
+            step.writes, step.any = spans, not spans
+
+    @property
+    def _queued(self) -> list[int]:
+        return [step.queued for step in self.steps]
+
+    def _view(self, span: _Span, writes: bool) -> None:
+        self._views.append((span, writes))
+        step = self.steps[-1]
+        (step.writes if writes else step.reads).append(span)
+
+    def _end_view(self, span: _Span) -> None:
+        for view in ((span, False), (span, True)):
+            if view in self._views:
+                self._views.remove(view)
+                return
+
+    def _note_memory(self, kind: int, address: int, nbytes: int) -> None:
+        span = self._span(address, nbytes)
+        if kind == _READ:
+            self.steps[-1].reads.append(span)
+        elif kind == _WRITE:
+            self.steps[-1].writes.append(span)
+        elif kind in (_VIEW, _VIEW_WRITES):
+            self._view(span, kind == _VIEW_WRITES)
+        elif kind == _VIEW_END:
+            self._end_view(span)
+        elif kind == _ARGUMENT:
+            self._arguments.append(span)
+
+    def _note_order(self, kind: int, number: int) -> None:
+        step = self.steps[-1]
+        if kind == _DONE:
+            step.done = number
+            self._ended[number] = len(self.steps) - 1
+        elif kind == _ASKED:
+            step.asked.add(number)
+        elif kind == _ASKED_STEP:
+            step.asked.add(self.steps[number - 1].done)
+        elif kind == _AFTER_STEP:
+            step.after.add(number - 1)
+        elif kind == _WAITED:
+            self._waited.add(self._ended[number])
+        elif kind == _WAITED_STEP:
+            self._waited.add(number - 1)
+
+    def read(self, kind: int, first: int, second: int, third: int) -> None:
+        if kind == _STEP:
+            self._begin(first, second, third)
+        elif kind == _BLOCK:
+            self._blocks.append((first, second))
+        elif kind == _CALLABLE:
+            self._callables[first] = self._arguments
+            self._arguments = []
+        elif kind == _ANY:
+            self.steps[-1].any = True
+        elif kind == _PROGRAM:
+            self.steps[-1].program = True
+        elif kind == _TIME:
+            self.steps[-1].reads_time = True
+        elif kind == _SLEEP:
+            self.steps[-1].sleeps = True
+        else:
+            self._note_memory(kind, first, second)
+            self._note_order(kind, first)
+
+
+def read(
+    notes: Iterable[tuple[int, int, int, int]],
+) -> tuple[list[Step], bool]:
+    """Return the steps of a run, and whether they lead to all orders."""
+    reader, closed = _Reader(), True
+    for note in notes:
+        if note[0] == _LOOSE:
+            closed = False
+        else:
+            reader.read(*note)
+    for step in reader.steps:
+        # An operation that is 0 is none.
+        step.asked.discard(0)
+    return reader.steps, closed
+
+
+# ---- Which orders there are
+
+
+@dataclass
+class _Branch:
+    """A step to be taken, and those to be taken then."""
+
+    step: Step
+    branches: list[_Branch] = field(default_factory=list)
+
+
+@dataclass
+class _Point:
+    """A point of the latest run."""
+
+    #: The step that was taken.
+    step: Step
+    #: Those that lead to orders which ran already, by process.
+    asleep: dict[int, Step]
+    #: Those to be taken in other runs.
+    branches: list[_Branch]
+
+
+class _Suffix:
+    """Steps that could come next, and which of them come before others."""
+
+    def __init__(self, run: _Order, indices: list[int]) -> None:
+        self._run = run
+        self.indices = indices
+
+    def first(self, process: int) -> int:
+        """Return the first one's index in the run; -1 if there is none."""
+        for index in self.indices:
+            if self._run.steps[index].process == process:
+                return index
+        return -1
+
+    def can_begin_with(self, step: Step) -> bool:
+        """Whether it could come first, of all these and itself."""
+        own = self.first(step.process)
+        if own < 0:
+            return not any(
+                self._run.steps[index].depends_on(step)
+                for index in self.indices
+            )
+        before = self._run.before[own]
+        return not any(
+            before >> index & 1 for index in self.indices if index != own
+        )
+
+    def without(self, process: int) -> _Suffix:
+        own = self.first(process)
+        return _Suffix(self._run, [i for i in self.indices if i != own])
+
+
+class _Order:
+    """A run's steps, with what comes before what in all equal orders."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        # A mask for each step, itself included.
+        self.before: list[int] = []
+        # Pairs of steps that depend on each other, with none in between.
+        self.races: list[tuple[int, int]] = []
+        latest: dict[int, int] = {}
+        for index, step in enumerate(steps):
+            mask = 1 << index
+            needed = set(step.after)
+            if step.process in latest:
+                needed.add(latest[step.process])
+            for earlier in needed:
+                mask |= self.before[earlier]
+            for earlier in reversed(range(index)):
+                if not mask >> earlier & 1 and step.depends_on(steps[earlier]):
+                    mask |= self.before[earlier]
+                    self.races.append((earlier, index))
+            self.before.append(mask)
+            latest[step.process] = index
+
+    def reversal(self, race: tuple[int, int]) -> _Suffix:
+        """Return what could come in place of a race's first step: all that
+        does not need it, then the second."""
+        first, second = race
+        others = range(first + 1, len(self.steps))
+        return _Suffix(
+            self,
+            [i for i in others if not self.before[i] >> first & 1] + [second],
+        )
+
+    def key(self) -> tuple[tuple[int, ...], ...]:
+        """Return what equal orders, and no others, have in common: which step
+        of its process each is, and how many of each come before it."""
+        processes = [step.process for step in self.steps]
+        rows = []
+        for process, mask in zip(processes, self.before, strict=True):
+            counts: dict[int, int] = {}
+            for index, other in enumerate(processes):
+                if mask >> index & 1:
+                    counts[other] = counts.get(other, 0) + 1
+            pairs = sorted(counts.items())
+            rows.append((process, *(n for pair in pairs for n in pair)))
+        return tuple(sorted(rows))
+
+
+def _insert(branches: list[_Branch], suffix: _Suffix) -> None:
+    """Add the suffix, unless a branch leads to an equal order."""
+    while suffix.indices:
+        for branch in branches:
+            if suffix.can_begin_with(branch.step):
+                suffix = suffix.without(branch.step.process)
+                branches = branch.branches
+                break
+        else:
+            for index in suffix.indices:
+                branch = _Branch(suffix._run.steps[index])
+                branches.append(branch)
+                branches = branch.branches
+            return
+        if not branches:
+            return
+
+
+class Orders:
+    """The orders of a program, as its runs show them."""
+
+    def __init__(self) -> None:
+        self._points: list[_Point] = []
+        # The processes that take the first steps of the next run.
+        self._next: list[int] | None = [0]
+        self._branches: list[_Branch] = []
+        self._keys: set[object] = set()
+        self._closed = True
+
+    @property
+    def distinct(self) -> int:
+        """How many orders ran."""
+        return len(self._keys)
+
+    @property
+    def complete(self) -> bool:
+        """Whether these are all."""
+        return self._next is None and self._closed
+
+    def next(self) -> list[int] | None:
+        """Return the processes that take the first steps, after that with
+        which each run begins; None if there is no other order."""
+        return self._next[1:] if self._next is not None else None
+
+    def ran(self, steps: list[Step], closed: bool) -> None:
+        """Note the steps of the run that next() said."""
+        assert self._next is not None
+        self._closed = self._closed and closed
+        order = _Order(steps)
+        self._keys.add(order.key())
+        if [s.process for s in steps[: len(self._next)]] == self._next:
+            # What a query of the program leads to may differ from what it led
+            # to when it came later.
+            for point, step in zip(self._points, steps, strict=False):
+                point.step = step
+            self._extend(steps)
+            for race in order.races:
+                suffix = order.reversal(race)
+                point = self._points[race[0]]
+                if not any(map(suffix.can_begin_with, point.asleep.values())):
+                    _insert(point.branches, suffix)
+        else:
+            # The program depends on more than its schedule.
+            self._closed = False
+        self._choose()
+
+    def _extend(self, steps: list[Step]) -> None:
+        branches = self._branches
+        for step in steps[len(self._points) :]:
+            asleep = {}
+            if self._points:
+                last = self._points[-1]
+                asleep = {
+                    process: other
+                    for process, other in last.asleep.items()
+                    if not other.depends_on(last.step)
+                }
+            rest = branches[1:]
+            branches = branches[0].branches if branches else []
+            self._points.append(_Point(step, asleep, rest))
+
+    def _choose(self) -> None:
+        """Say what runs next: the last point that has another branch."""
+        while self._points and not self._points[-1].branches:
+            self._points.pop()
+        if not self._points:
+            self._next = None
+            return
+        point = self._points[-1]
+        point.asleep[point.step.process] = point.step
+        branch = point.branches.pop(0)
+        point.step = branch.step
+        self._next = [p.step.process for p in self._points]
+        self._branches = branches = branch.branches
+        while branches:
+            self._next.append(branches[0].step.process)
+            branches = branches[0].branches
