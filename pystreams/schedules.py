@@ -236,7 +236,8 @@ class _Run:
 
     def refuse_stale(self) -> None:
         """Raise ValueError if operations are to be late that did not come."""
-        last = max(self._schedule.held, default=0)
+        held = self._schedule.strategy == _HELD
+        last = max(self._schedule.numbers, default=0) if held else 0
         if last > self.count:
             raise ValueError(
                 f"replay() expects the name of a schedule of fn for name, but "
