@@ -6,7 +6,10 @@
 
 #include "races.h"
 
-enum { MOST_RUNTIMES = 8 };
+enum {
+    MOST_RUNTIMES = 8,
+    MOST_TABLES = 2, /* of one: its own, and that of schedules */
+};
 
 /* Kept for ever, as a call may still be on its way when it is switched off. */
 struct observed {
@@ -492,8 +495,11 @@ _Static_assert(offsetof(struct ps_backend, status_name) +
 const struct ps_backend *
 ps_observed_table(int runtime, const struct ps_backend *backend)
 {
-    static struct observed all[MOST_RUNTIMES];
-    struct observed *made = &all[runtime];
+    static struct observed all[MOST_RUNTIMES][MOST_TABLES];
+    struct observed *made = all[runtime];
+    while (made->inner != NULL && made->inner != backend) {
+        made++;
+    }
     if (made->inner == NULL) {
         made->table = *backend;
 #define FILL(name) made->table.name = backend->name != NULL ? name : NULL;

@@ -12,6 +12,10 @@
  * registered for it. */
 struct ps_runtime *find_runtime(long type);
 
+/* Have core call all backends by the tables that go with the schedule that is
+ * explored, and with the race detector, as long as they are on. */
+void install_tables(void);
+
 /* ps_runtime_devices, with the GIL released if that may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "../core/notify.h"
-#include "../observe/table.h"
 
 #include "array_interface.h"
+#include "backends.h"
 #include "buffer.h"
 #include "dlpack.h"
 #include "errors.h"
@@ -486,18 +486,6 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
 
 /* ---- Functions ---- */
 
-void
-observe_backends(void)
-{
-    bool on = ps_races_are_on();
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        struct ps_runtime *runtime = ps_runtime_at(i);
-        runtime->backend =
-            on ? ps_observed_table(runtime->index, runtime->registered)
-               : runtime->registered;
-    }
-}
-
 static PyObject *
 races_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -509,7 +497,7 @@ races_start(PyObject *Py_UNUSED(module), PyObject *args)
     Py_XSETREF(package, Py_NewRef(prefix));
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
-        observe_backends();
+        install_tables();
         trace_races(true, counting);
     }
     Py_RETURN_NONE;
@@ -521,7 +509,7 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     if (ps_races_are_on()) {
         trace_races(false, false);
         ps_races_stop();
-        observe_backends();
+        install_tables();
     }
     Py_RETURN_NONE;
 }

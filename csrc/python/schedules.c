@@ -4,6 +4,7 @@
 
 #include "../core/thread.h"
 
+#include "backends.h"
 #include "buffer.h"
 #include "errors.h"
 #include "submit.h"
@@ -78,20 +79,6 @@ advance_schedule(bool (*is_done)(void *object), void *object,
 
 /* ---- Functions ---- */
 
-/* Have core call the engines by the tables that go with a schedule. */
-static void
-switch_tables(bool on)
-{
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        struct ps_runtime *runtime = ps_runtime_at(i);
-        const struct ps_backend *table =
-            ps_cpu_schedules.table(runtime->registered, on);
-        if (table != NULL) {
-            runtime->backend = table;
-        }
-    }
-}
-
 /* The name of a used backend that is no CPU engine; NULL if there is none. */
 static const char *
 foreign_backend(void)
@@ -165,7 +152,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
         return -1;
     }
     Py_XSETREF(queued_function, Py_NewRef(function));
-    switch_tables(true);
+    install_tables();
     atomic_store(&ps_memory_poison, PS_SCHEDULE_POISON);
     return 0;
 }
@@ -264,7 +251,7 @@ schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
                             "after %d s; have it return",
                             PATIENCE_S);
     }
-    switch_tables(false);
+    install_tables();
     atomic_store(&ps_memory_poison, -1);
     Py_CLEAR(queued_function);
     PyObject *list = list_of(&result), *notes = notes_of(&result);
