@@ -62,8 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "schedules(runs=200, seed=None, strategy='pct', depth=2): call the "
-        "test function under that many schedules, with "
+        "schedules(runs=200, seed=None, strategy='pct', depth=2, "
+        "races=False): call the test function under that many schedules, with "
         "pystreams.schedules.explore(); its fixtures are made once",
     )
     if config.getoption("pystreams_device"):
@@ -193,10 +193,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         notes = "\n".join(getattr(error, "__notes__", []))
         name = re.search(r'schedule "([^"]*)"', notes)
         if name is not None:
+            checked = " --pystreams-races" if "races=True" in notes else ""
             pyfuncitem.add_report_section(
                 "call",
                 "schedule",
-                f"pytest --pystreams-replay {name[1]} {pyfuncitem.nodeid!r}",
+                f"pytest --pystreams-replay {name[1]}{checked} "
+                f"{pyfuncitem.nodeid!r}",
             )
         raise
     return True

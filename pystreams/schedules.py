@@ -330,7 +330,7 @@ def _shrink(
     return best
 
 
-def _describe(run: _Run) -> str:
+def _describe(run: _Run, options: str) -> str:
     ran = [o for o in run.operations if o.step]
     left = [o for o in run.operations if not o.step and run.places[o.number]]
     lines = [f'schedule "{run.name}"']
@@ -344,7 +344,9 @@ def _describe(run: _Run) -> str:
             mark = "late" if operation.overtaken else ""
             place = run.places[operation.number]
             lines.append(f"  {operation}  {mark:4}  {place}".rstrip())
-    lines.append(f'replay it: pystreams.schedules.replay(fn, "{run.name}")')
+    lines.append(
+        f'replay it: pystreams.schedules.replay(fn, "{run.name}"{options})'
+    )
     return "\n".join(lines)
 
 
@@ -356,20 +358,35 @@ def _add_note(error: BaseException, note: str) -> None:
     error.__notes__ = [*notes, note]
 
 
-def _raise_shrunk(fn: Callable[[], object], name: str) -> None:
+def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
     """Raise what fn raises under the schedule, with a note; or return."""
     logged = _Run(name, logged=True)
     error = logged.failure_of(fn, keep=False)
     if error is None:
         return
     shrunk, error = _shrink(fn, logged, error)
-    note = _describe(shrunk)
-    if shrunk is not logged:
+    note = _describe(shrunk, options)
+    if shrunk.name != name:
         note += f'\nfound by the schedule "{name}"'
     # Once more, for the variables.
     error = _Run(shrunk.name).failure_of(fn) or error
     _add_note(error, note)
     raise error
+
+
+def _checked(
+    fn: Callable[[], _T], races: bool
+) -> tuple[Callable[[], _T], str]:
+    """Return what to call, and what replay() then needs after the name."""
+    if not races:
+        return fn, ""
+    from .races import detect
+
+    def checked() -> _T:
+        with detect():
+            return fn()
+
+    return checked, ", races=True"
 
 
 # ---- Exploring
@@ -419,8 +436,10 @@ def explore(
     seed: int | None = None,
     strategy: str = "pct",
     depth: int = 2,
+    races: bool = False,
 ) -> Result:
-    """explore(fn, *, runs=1000, seed=None, strategy="pct", depth=2)
+    """explore(fn, *, runs=1000, seed=None, strategy="pct", depth=2,
+    races=False)
 
     Call fn under that many schedules, at most.
 
@@ -438,14 +457,16 @@ def explore(
     The first schedule under which fn raises an Exception is reduced to the
     fewest late operations with which it still raises one of its type, and that
     is raised, with a note: the schedule's name, the operations in order, and
-    what was late.  seed is the first schedule's; None takes 0.  Otherwise
-    returns how many schedules ran, how many differed, and whether these were
-    all, which only strategy "all" can tell.
+    what was late.  With races=True, fn is called within races.detect(), so
+    that a RaceError is such an Exception.  seed is the first schedule's; None
+    takes 0.  Otherwise returns how many schedules ran, how many differed, and
+    whether these were all, which only strategy "all" can tell.
 
     Raises ValueError for other arguments, TypeError if fn is a coroutine
     function, and RuntimeError as run() does.
     """
     _check(strategy, runs, depth)
+    called, options = _checked(fn, races)
     done: list[_Run] = []
     orders = Orders()
     names = (
@@ -457,9 +478,9 @@ def explore(
         if len(done) == runs:
             break
         done.append(_Run(name))
-        error = done[-1].failure_of(fn)
+        error = done[-1].failure_of(called)
         if error is not None:
-            _raise_shrunk(fn, name)
+            _raise_shrunk(called, name, options)
             _add_note(
                 error,
                 f'schedule "{name}"; a second run under it did not fail, so '
@@ -472,26 +493,28 @@ def explore(
     return Result(len(done), len({run.order for run in done}), False)
 
 
-def replay(fn: Callable[[], _T], name: str) -> _T:
-    """replay(fn, name)
+def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
+    """replay(fn, name, *, races=False)
 
     Call fn under the schedule with this name, and return its result.
 
     An Exception of fn's is raised with a note: the operations in order, and
-    what was late.  Raises ValueError for another name, or if fn queues fewer
-    operations than the schedule names, TypeError if fn is a coroutine
-    function, and RuntimeError as run() does.
+    what was late.  With races=True, fn is called within races.detect().
+    Raises ValueError for another name, or if fn queues fewer operations than
+    the schedule names, TypeError if fn is a coroutine function, and
+    RuntimeError as run() does.
     """
     logged = _Run(name, logged=True)
+    called, options = _checked(fn, races)
     results: list[_T] = []
 
     def kept() -> _T:
-        results.append(fn())
+        results.append(called())
         return results[0]
 
     error = logged.failure_of(kept)
     if error is not None:
-        _add_note(error, _describe(logged))
+        _add_note(error, _describe(logged, options))
         raise error
     logged.refuse_stale()
     return results[0]

@@ -8,10 +8,12 @@
 #include <string.h>
 
 #include "../backends/backends.h"
+#include "../observe/races.h"
+#include "../observe/table.h"
+#include "../observe/timeline.h"
 
 #include "device.h"
 #include "errors.h"
-#include "races.h"
 
 /* -1 with an exception, ValueError if the table is refused. */
 static int
@@ -195,6 +197,26 @@ capsule_pointer(PyObject *capsule, const char *name)
     return PyCapsule_GetPointer(capsule, name);
 }
 
+void
+install_tables(void)
+{
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        const struct ps_backend *table = runtime->registered;
+        if (ps_cpu_schedules.is_on() &&
+            ps_cpu_schedules.table(table, true) != NULL) {
+            table = ps_cpu_schedules.table(table, true);
+        }
+        if (ps_timeline_is_on()) {
+            table = ps_timeline_table(i, table);
+        }
+        if (ps_races_are_on()) {
+            table = ps_observed_table(i, table);
+        }
+        runtime->backend = table;
+    }
+}
+
 static PyObject *
 register_backend(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -210,7 +232,7 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *args)
         register_table(table, faults) < 0) {
         return NULL;
     }
-    observe_backends();
+    install_tables();
     /* The tables may go with their capsules, so these never go. */
     Py_INCREF(capsule);
     Py_INCREF(second);

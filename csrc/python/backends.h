@@ -17,6 +17,10 @@ struct ps_runtime *find_runtime(long type);
  * exception. */
 int load_backend(const char *name, size_t length, int *type);
 
+/* Have core call all backends by the tables that go with what is on: the
+ * schedule that is explored, the timeline and the race detector. */
+void install_tables(void);
+
 /* ps_runtime_devices, with the GIL released if that may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 

@@ -7,11 +7,9 @@
 #include <string.h>
 
 #include "../core/notify.h"
-#include "../backends/backends.h"
-#include "../observe/table.h"
-#include "../observe/timeline.h"
 
 #include "array_interface.h"
+#include "backends.h"
 #include "buffer.h"
 #include "captured.h"
 #include "dlpack.h"
@@ -469,27 +467,6 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
 
 /* ---- Functions ---- */
 
-void
-observe_backends(void)
-{
-    bool explored = ps_cpu_schedules.is_on();
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        struct ps_runtime *runtime = ps_runtime_at(i);
-        const struct ps_backend *table =
-            ps_cpu_schedules.table(runtime->registered, explored);
-        if (table == NULL) {
-            table = runtime->registered;
-        }
-        if (ps_timeline_is_on()) {
-            table = ps_timeline_table(i, table);
-        }
-        if (ps_races_are_on()) {
-            table = ps_observed_table(i, table);
-        }
-        runtime->backend = table;
-    }
-}
-
 static PyObject *
 races_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -501,7 +478,7 @@ races_start(PyObject *Py_UNUSED(module), PyObject *args)
     places_exclude(prefix);
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
-        observe_backends();
+        install_tables();
         trace_races(true, counting);
     }
     Py_RETURN_NONE;
@@ -513,7 +490,7 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     if (ps_races_are_on()) {
         trace_races(false, false);
         ps_races_stop();
-        observe_backends();
+        install_tables();
     }
     Py_RETURN_NONE;
 }

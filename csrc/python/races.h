@@ -11,10 +11,6 @@
 #include "module.h"
 #include "wait.h"
 
-/* Have the tables of all backends that are registered observed, if anything
- * looks for races. */
-void observe_backends(void);
-
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
 /* What the work consists of so far; NULL if nothing looks for races. */

@@ -6,6 +6,7 @@
 
 #include "../core/thread.h"
 
+#include "backends.h"
 #include "buffer.h"
 #include "errors.h"
 #include "races.h"
@@ -165,7 +166,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
         return -1;
     }
     reference_set(variables_owner(), &queued_function, Py_NewRef(function));
-    observe_backends();
+    install_tables();
     atomic_store(&ps_memory_poison, PS_SCHEDULE_POISON);
     return 0;
 }
@@ -239,7 +240,7 @@ end(bool drop, struct ps_schedule_result *result)
                       "%d s; have it return",
                       PATIENCE_S);
     }
-    observe_backends();
+    install_tables();
     atomic_store(&ps_memory_poison, -1);
     reference_set(variables_owner(), &queued_function, NULL);
     return 0;

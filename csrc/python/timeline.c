@@ -10,6 +10,7 @@
 #include "../core/thread.h"
 
 #include "args.h"
+#include "backends.h"
 #include "errors.h"
 #include "places.h"
 #include "races.h"
@@ -302,7 +303,7 @@ log_destroy(PyObject *capsule)
         current = NULL;
         ps_timeline_stop();
         trace_timeline(false);
-        observe_backends();
+        install_tables();
     }
     log_free(log);
 }
@@ -372,7 +373,7 @@ timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     current = log;
-    observe_backends();
+    install_tables();
     trace_timeline(true);
     return capsule;
 }
@@ -384,7 +385,7 @@ timeline_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
         current = NULL;
         trace_timeline(false);
         ps_timeline_stop();
-        observe_backends();
+        install_tables();
     }
     Py_RETURN_NONE;
 }

@@ -8,7 +8,7 @@ import pytest
 from deadlines import LONG
 
 import pystreams
-from pystreams import _C, schedules
+from pystreams import _C, races, schedules
 
 SIZE = 64
 STRATEGIES = ["late", "random", "pct"]
@@ -161,6 +161,73 @@ def test_run_runs_a_block(engine):
         stream.record_event()
         assert not stream.query()
     assert stream.query()
+
+
+# ---- With the race detector
+
+
+def unordered(engine, fixed=False):
+    """A copy, a callable and a query; the copy may lack its edge."""
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        a, b = engine.empty(SIZE, stream=one), engine.empty(SIZE, stream=other)
+        a.fill_(1, stream=one)
+        if fixed:
+            other.wait_stream(one)
+        b.copy_(a, True, other)
+        other.submit(int, "7").result(LONG)
+        assert one.query() in (True, False)
+        one.synchronize()
+
+    return fn
+
+
+each_search = pytest.mark.parametrize(
+    "strategy", ["early", "all", *STRATEGIES]
+)
+
+
+@each_search
+def test_races_are_found_in_any_order(engine, strategy):
+    with pytest.raises(races.RaceError) as caught:
+        schedules.explore(
+            unordered(engine), strategy=strategy, runs=20, races=True
+        )
+    note = notes(caught.value)
+    name = re.search(r'replay\(fn, "(.*)", races=True\)', note)[1]
+    with pytest.raises(races.RaceError):
+        schedules.replay(unordered(engine), name, races=True)
+    schedules.replay(unordered(engine), name)
+    assert not _C.schedule_is_on()
+
+
+@each_search
+def test_what_is_ordered_has_no_races(engine, strategy):
+    fn = unordered(engine, fixed=True)
+    for checked in (False, True):
+        result = schedules.explore(
+            fn, strategy=strategy, runs=20, races=checked
+        )
+        assert result.runs >= 1
+    with races.detect():
+        assert schedules.explore(fn, strategy=strategy, runs=20) == result
+    with races.redundant() as waits:
+        schedules.replay(fn, "late")
+    assert [wait.name for wait in waits] == ["synchronize"]
+
+
+def test_the_detector_may_be_switched_on_within_a_schedule(engine):
+    with schedules.run("random:3"), races.detect():
+        unordered(engine, fixed=True)()
+    with races.detect(), schedules.run("random:3"):
+        unordered(engine, fixed=True)()
+    with (
+        pytest.raises(races.RaceError),
+        races.detect(),
+        schedules.run("early"),
+    ):
+        unordered(engine)()
 
 
 # ---- The same order again
