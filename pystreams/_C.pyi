@@ -231,6 +231,7 @@ class CudaDevice(DeviceContext):
 
 @final
 class Waiter:
+    _objects: dict[int, Any] | None
     def __new__(cls) -> Self: ...
     def watch(
         self, obj: _StreamLike | Event | _device, token: int, /
@@ -392,6 +393,19 @@ def races_declare(
     writes: Iterable[Any],
     /,
 ) -> None: ...
+
+_StreamKey = tuple[int, int, int]
+
+def explain_stream(
+    key: _StreamKey, /
+) -> list[tuple[_StreamKey, int, int, str, int, int, int]] | None: ...
+def explain_name(key: _StreamKey, /) -> str | None: ...
+def explain_event(
+    event: Event, /
+) -> tuple[bool, _StreamKey | None] | None: ...
+def explain_streams() -> list[_StreamKey]: ...
+def explain_callables() -> list[tuple[Any, ...]]: ...
+def explain_threads() -> list[tuple[Any, ...]]: ...
 def schedule_begin(
     strategy: int,
     seed: int,

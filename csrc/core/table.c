@@ -82,6 +82,7 @@ static const struct {
     MEMBER(OPTIONAL, graph_print),
     MEMBER(OPTIONAL, versions),
     MEMBER(OPTIONAL, shutdown),
+    MEMBER(OPTIONAL, stream_explain),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

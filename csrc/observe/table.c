@@ -56,6 +56,10 @@ FORWARD(ps_status, stream_priority_range,
 FORWARD(ps_status, stream_create,
         WITH(int device, int priority, ps_handle *stream), device, priority,
         stream)
+FORWARD(ps_status, stream_explain,
+        WITH(int device, ps_handle stream, struct ps_stream_state *states,
+             int room, int *count),
+        device, stream, states, room, count)
 FORWARD(ps_status, stream_wait_room,
         WITH(int device, ps_handle stream, int64_t timeout_ns), device, stream,
         timeout_ns)
@@ -481,7 +485,8 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(graph_destroy)         \
     X(graph_print)           \
     X(versions)              \
-    X(shutdown)
+    X(shutdown)              \
+    X(stream_explain)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -17,6 +17,11 @@ bool future_start(PyObject *future);
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
+/* The call that queued the callable: the code of the caller's innermost
+ * function, borrowed, and its line; NULL if there is none. */
+void future_set_place(PyObject *future);
+PyCodeObject *future_place(PyObject *future, int *line);
+
 /* Give a running Future its result, or its exception if the callable failed,
  * and call the callbacks. */
 void future_settle(PyObject *future, PyObject *outcome, bool failed);

@@ -23,6 +23,7 @@
 #include "args.h"
 #include "enqueue.h"
 #include "errors.h"
+#include "explain.h"
 #include "future.h"
 #include "races.h"
 #include "stream.h"
@@ -38,8 +39,15 @@ enum {
 
 struct job {
     struct job *next;
-    /* Links of the callables that have not started; NULL for others. */
+    /* Links of the callables that have not started, or of those that run;
+     * NULL for others. */
     struct job *later, **earlier;
+    /* When it was queued, or began to run. */
+    int64_t since_ns;
+    atomic_bool reached;
+    /* That runs it. */
+    unsigned long thread;
+    PyThreadState *state;
     /* The fork generation of the process that runs it. */
     unsigned generation;
     struct ps_stream *stream;
@@ -75,9 +83,10 @@ static struct {
     int wanted;
     /* No callable starts any more. */
     bool closed;
-    /* The callables that have not started; the GIL guards it, if there is one,
-     * else the mutex. */
+    /* The callables that have not started, and those that run; the GIL guards
+     * them, if there is one, else the mutex. */
     struct job *pending;
+    struct job *started;
 } queue;
 
 /* The fork generation of the queue; its complement while a thread makes the
@@ -140,6 +149,7 @@ reached(void *argument, ps_status status)
     struct job *job = argument;
     job->status = status;
     job->next = NULL;
+    atomic_store_explicit(&job->reached, true, memory_order_relaxed);
     pthread_mutex_lock(&queue.mutex);
     *queue.tail = job;
     queue.tail = &job->next;
@@ -350,18 +360,25 @@ unlock_pending(void)
 #endif
 }
 
-/* Put a job into the list of callables that have not started; the next one
- * takes it out. */
+static void
+link_locked(struct job *job, struct job **list)
+{
+    job->since_ns = coarse_ns();
+    job->later = *list;
+    job->earlier = list;
+    if (job->later != NULL) {
+        job->later->earlier = &job->later;
+    }
+    *list = job;
+}
+
+/* Put a job into the list of callables that have not started; one of the next
+ * two takes it out. */
 static void
 link_pending(struct job *job)
 {
     lock_pending();
-    job->later = queue.pending;
-    job->earlier = &queue.pending;
-    if (job->later != NULL) {
-        job->later->earlier = &job->later;
-    }
-    queue.pending = job;
+    link_locked(job, &queue.pending);
     unlock_pending();
 }
 
@@ -378,11 +395,59 @@ unlink_locked(struct job *job)
 }
 
 static void
-unlink_pending(struct job *job)
+unlink_job(struct job *job)
 {
     lock_pending();
     unlink_locked(job);
     unlock_pending();
+}
+
+/* Move a job to the list of the callables that run, on this thread. */
+static void
+link_started(struct job *job)
+{
+    lock_pending();
+    unlink_locked(job);
+    job->thread = PyThread_get_thread_ident();
+    job->state = PyThreadState_Get();
+    link_locked(job, &queue.started);
+    unlock_pending();
+}
+
+/* Runs no Python code: the caller has switched the garbage collector off. */
+static size_t
+view_locked(struct callable_view *views, size_t room, struct job *job,
+            size_t count)
+{
+    for (; job != NULL; job = job->later, count++) {
+        if (count >= room) {
+            continue;
+        }
+        views[count] = (struct callable_view){
+            .stream = ps_stream_ref(job->stream),
+            .function = Py_NewRef(job->args[0]),
+            .future = Py_NewRef(job->future),
+            .frame = frame_of(job->state),
+            .reached = atomic_load(&job->reached),
+            .running = job->state != NULL,
+            .thread = job->thread,
+            .since_ns = job->since_ns,
+        };
+    }
+    return count;
+}
+
+size_t
+list_callables(struct callable_view *views, size_t room)
+{
+    size_t count = 0;
+    if (atomic_load(&queue_generation) == ps_generation()) {
+        lock_pending();
+        count = view_locked(views, room, queue.started, 0);
+        count = view_locked(views, room, queue.pending, count);
+        unlock_pending();
+    }
+    return count;
 }
 
 /* Take out a job: a new reference to its Future, NULL if there is none. */
@@ -405,7 +470,7 @@ run(struct worker *self, struct job *job)
     unsigned generation = job->generation;
     PyObject *outcome = NULL;
     bool failed = false;
-    unlink_pending(job);
+    link_started(job);
     if (future_start(job->future)) {
         self->current = job;
         ps_memory_may_wait(false);
@@ -420,6 +485,7 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
+    unlink_job(job);
     open_gate(self, job);
     if (outcome != NULL) {
         future_settle(job->future, outcome, failed);
@@ -520,7 +586,7 @@ queue_job(struct job *job)
     if (status == PS_SUCCESS) {
         return status;
     }
-    unlink_pending(job);
+    unlink_job(job);
     count(stream, -1);
     if (status == PS_ERROR_NOT_SUPPORTED && is_capturing(stream)) {
         PyErr_SetString(PyExc_RuntimeError,
@@ -557,6 +623,7 @@ job_create(struct ps_stream *stream, PyObject *const *args, Py_ssize_t nargs,
         job_destroy(job);
         return NULL;
     }
+    future_set_place(job->future);
     return job;
 }
 

@@ -26,6 +26,7 @@ OPTIONAL = {
     "graph_print",
     "versions",
     "shutdown",
+    "stream_explain",
 }
 MEMORY = [
     "memory_allocate",
