@@ -49,6 +49,11 @@ from ._C import (
 from ._version import __version__
 from ._waiting import as_completed, wait
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Any
+
 __all__ = [
     "AcceleratorError",
     "Buffer",
@@ -62,6 +67,7 @@ __all__ = [
     "cuda",
     "device",
     "empty",
+    "explain",
     "from_dlpack",
     "get_include",
     "pin",
@@ -92,6 +98,22 @@ def __dir__() -> list[str]:
 
 
 _EXIT_DEADLINE = 5.0
+
+
+def explain(x: Stream | Event | Future[Any] | None = None) -> str:
+    """explain(x=None)
+
+    Return what a stream, an event or a Future of Stream.submit waits for, down
+    to the root, in words; without one, what everything waits for.
+
+    Known are the queues of the CPU engine, callables of Stream.submit, and the
+    threads that wait in this package.  Safe to call from any thread and from a
+    signal handler: it waits for no work and changes nothing.  Raises TypeError
+    for another object.
+    """
+    from ._explain import explain
+
+    return explain(x)
 
 
 def get_include() -> str:

@@ -105,7 +105,7 @@ class Watched(Generic[_W]):
     ) -> None:
         self._waiter = waiter
         self._callbacks = []
-        self._left: dict[int, _W] = {}
+        self._objects: dict[int, _W] = {}
         self._moments: dict[_W, object] = {}
         for obj in objects:
             self._watch(next(tokens), obj)
@@ -130,7 +130,7 @@ class Watched(Generic[_W]):
             _C.races_reached(self._moments[obj])
 
     def _watch(self, token: int, obj: _W) -> None:
-        self._left[token] = obj
+        self._objects[token] = obj
         if _is_done(obj):
             self._waiter.post(token)
         elif isinstance(obj, (_C.Stream, _C.Event)):
@@ -146,7 +146,7 @@ class Watched(Generic[_W]):
 
     def take(self, messages: list[tuple[int, int]]) -> list[_W]:
         """Return the objects that the messages report as done."""
-        left = self._left
+        left = self._objects
         return [left.pop(token) for token, _ in messages if token in left]
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Watched(Generic[_W]):
                 if not future.done() and callback in future._done_callbacks:
                     future._done_callbacks.remove(callback)
             self._callbacks.pop()
-        for token in self._left:
+        for token in self._objects:
             self._waiter.cancel(token)
 
     def __enter__(self) -> Self:
@@ -221,6 +221,7 @@ def wait(
         return DoneAndNotDone((done, set(found) - done))
     waiter = _C.Waiter()
     with Watched(waiter, count(), found) as watched:
+        waiter._objects = watched._objects
         while len(done) < len(found):
             ended = watched.take(waiter.wait(_left(deadline)))
             done.update(ended)
@@ -250,20 +251,24 @@ class as_completed(Generic[_W]):
         self._objects = _check("as_completed", objects)
         self._deadline = _deadline("as_completed", timeout)
 
-    def _late(self, left: int) -> TimeoutError:
+    def _late(self, watched: Watched[_W]) -> TimeoutError:
+        from ._explain import explain_timeout
+
         return TimeoutError(
-            f"{left} (of {len(self._objects)}) objects unfinished"
+            f"{len(watched._objects)} (of {len(self._objects)}) objects "
+            f"unfinished\n{explain_timeout(('object', watched))}"
         )
 
     def __iter__(self) -> Iterator[_W]:
         waiter, left = _C.Waiter(), len(self._objects)
         watched: Watched[_W] = Watched(waiter, count(), [])
+        waiter._objects = watched._objects
         with watched:
             watched.watch_unaware(count(), self._objects)
             while left:
                 ended = watched.take(waiter.wait(_left(self._deadline)))
                 if not ended:
-                    raise self._late(left)
+                    raise self._late(watched)
                 left -= len(ended)
                 for obj in ended:
                     watched.know(obj)
@@ -279,7 +284,7 @@ class as_completed(Generic[_W]):
             while left:
                 ended = watched.take(await inbox.wait(_left(self._deadline)))
                 if not ended:
-                    raise self._late(left)
+                    raise self._late(watched)
                 left -= len(ended)
                 for obj in ended:
                     watched.know(obj)

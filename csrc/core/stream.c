@@ -370,6 +370,25 @@ is_pooled_locked(struct ps_device *device, ps_handle handle)
     return found;
 }
 
+size_t
+ps_device_handles(struct ps_device *device, ps_handle *handles, size_t room)
+{
+    struct ps_stream *stream;
+    size_t count = 1;
+    if (room > 0) {
+        handles[0] = 0;
+    }
+    pthread_mutex_lock(&device->mutex);
+    LIST_FOREACH (stream, &device->streams, neighbours) {
+        if (count < room) {
+            handles[count] = stream->handle;
+        }
+        count++;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return count;
+}
+
 struct ps_stream *
 ps_stream_find(struct ps_device *device, ps_handle handle)
 {

@@ -87,6 +87,11 @@ ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
 
+/* The handles of the device's default stream and of its live owned streams, as
+ * many as there is room for; the number of all. */
+size_t
+ps_device_handles(struct ps_device *device, ps_handle *handles, size_t room);
+
 /* A new reference to a live owned stream with this handle, or NULL. */
 struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
 

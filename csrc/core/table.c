@@ -102,6 +102,7 @@ static const struct {
     MEMBER(TIMES, operation_times),
     MEMBER(OPTIONAL, memory_fill_items),
     MEMBER(OPTIONAL, device_attribute),
+    MEMBER(OPTIONAL, stream_explain),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -175,6 +175,10 @@ FORWARD(ps_status, memory_fill_items,
         device, stream, destination, value, size, nbytes)
 FORWARD(ps_status, device_attribute,
         WITH(int device, int attribute, int *value), device, attribute, value)
+FORWARD(ps_status, stream_explain,
+        WITH(int device, ps_handle stream, struct ps_stream_state *states,
+             int room, int *count),
+        device, stream, states, room, count)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
 
@@ -246,7 +250,8 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(time_now)              \
     X(operation_times)       \
     X(memory_fill_items)     \
-    X(device_attribute)
+    X(device_attribute)      \
+    X(stream_explain)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -3,6 +3,7 @@
 #include "enqueue.h"
 
 #include "errors.h"
+#include "explain.h"
 #include "races.h"
 #include "submit.h"
 #include "wait.h"
@@ -17,17 +18,20 @@ wait_for_room(struct ps_stream *stream)
         .device = stream->device,
         .stream = stream,
     };
+    struct blocked blocked;
     ps_status status;
+    blocked_begin(&blocked, work.operation, &work, NULL);
     do {
         WITHOUT_GIL(status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS));
         if (PyErr_CheckSignals() < 0 ||
             (status == PS_ERROR_TIMED_OUT && check_may_wait(&work) < 0)) {
-            return PS_RAISED;
+            status = PS_RAISED;
         }
-        if (stream->generation != ps_generation()) {
-            return PS_ERROR_FOREIGN;
+        else if (stream->generation != ps_generation()) {
+            status = PS_ERROR_FOREIGN;
         }
     } while (status == PS_ERROR_TIMED_OUT);
+    blocked_end(&blocked);
     return status;
 }
 

@@ -6,6 +6,8 @@
  * could leave locked for ever, and starting and settling need no memory. */
 #include "future.h"
 
+#include <frameobject.h>
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -16,6 +18,7 @@
 
 #include "args.h"
 #include "errors.h"
+#include "explain.h"
 #include "schedules.h"
 #include "submit.h"
 #include "timeline.h"
@@ -52,6 +55,9 @@ typedef struct {
     struct ps_moment *moment;
     /* The source in the timeline of waits for it, or 0. */
     uint64_t source;
+    /* Of submit's caller, and where in it; NULL if no Python called it. */
+    PyCodeObject *code;
+    int instruction;
     /* Lists; NULL until they are asked for. */
     PyObject *_Atomic callbacks;
     PyObject *_Atomic waiters;
@@ -217,6 +223,7 @@ Future_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     Future_clear(op);
     ps_moment_unref(as_future(op)->moment);
+    Py_XDECREF(as_future(op)->code);
     object_free(op);
 }
 
@@ -633,6 +640,31 @@ future_moment(PyObject *self)
     return as_future(self)->moment;
 }
 
+void
+future_set_place(PyObject *op)
+{
+    FutureObject *self = as_future(op);
+    PyFrameObject *frame = PyEval_GetFrame();
+    if (frame != NULL) {
+        self->code = PyFrame_GetCode(frame);
+#if PY_VERSION_HEX >= 0x030B0000
+        self->instruction = PyFrame_GetLasti(frame);
+#else
+        self->instruction = frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
+#endif
+    }
+}
+
+PyCodeObject *
+future_place(PyObject *op, int *line)
+{
+    FutureObject *self = as_future(op);
+    if (self->code != NULL) {
+        *line = PyCode_Addr2Line(self->code, self->instruction);
+    }
+    return self->code;
+}
+
 bool
 future_start(PyObject *self)
 {
@@ -689,6 +721,22 @@ raise(const char *name)
     return -1;
 }
 
+/* Raise concurrent.futures.TimeoutError; returns -1. */
+static int
+raise_timeout(FutureObject *self, PyObject *timeout)
+{
+    PyObject *type = import_attribute("concurrent.futures", "TimeoutError");
+    PyObject *text =
+        type != NULL ? explanation_of(NULL, (PyObject *)self) : NULL;
+    if (text != NULL) {
+        PyErr_Format(type, "the callable had not ended after %S s\n%U",
+                     timeout, text);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(text);
+    return -1;
+}
+
 /* Spin until the Future is done and the thread that settled it, which then
  * increments `settled` past `seen`, has released the GIL.  The threads may
  * share one core. */
@@ -733,12 +781,13 @@ check_generation(FutureObject *self)
 /* While a schedule is explored, run the work that leads to the Future; -1 with
  * an exception. */
 static int
-advance(FutureObject *self, int64_t timeout_ns, unsigned *stuck)
+advance(FutureObject *self, PyObject *timeout, int64_t timeout_ns,
+        unsigned *stuck)
 {
     ps_status status = advance_schedule(future_is_done, self, timeout_ns);
     *stuck = status == PS_ERROR_DEADLOCK ? *stuck + 1 : 0;
     if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
-        return raise("TimeoutError");
+        return raise_timeout(self, timeout);
     }
     /* A thread may be about to settle it. */
     if (*stuck > 2) {
@@ -760,7 +809,7 @@ sleep_in_schedule(FutureObject *self, int64_t end)
 
 /* -1 with an exception: TimeoutError, or that of a signal handler. */
 static int
-wait_in_schedule(FutureObject *self, int64_t timeout_ns)
+wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
     unsigned stuck = 0;
     int64_t end = timeout_ns;
@@ -769,7 +818,7 @@ wait_in_schedule(FutureObject *self, int64_t timeout_ns)
     }
     while (!is_done(self) && ps_cpu_schedules.is_on()) {
         if (check_generation(self) < 0 ||
-            advance(self, timeout_ns, &stuck) < 0) {
+            advance(self, timeout, timeout_ns, &stuck) < 0) {
             return -1;
         }
         int64_t now = monotonic_ns();
@@ -778,7 +827,7 @@ wait_in_schedule(FutureObject *self, int64_t timeout_ns)
                 timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
         }
         if (!is_done(self) && now >= end) {
-            return raise("TimeoutError");
+            return raise_timeout(self, timeout);
         }
         WITHOUT_GIL(sleep_in_schedule(self, SCHEDULE_SLICE_NS < end - now
                                                 ? now + SCHEDULE_SLICE_NS
@@ -793,7 +842,7 @@ wait_in_schedule(FutureObject *self, int64_t timeout_ns)
 
 /* -1 with an exception: TimeoutError, or that of a signal handler. */
 static int
-wait_unseen(FutureObject *self, int64_t timeout_ns)
+wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
     bool is_main = syscall(SYS_gettid) == getpid();
     unsigned long long seen = atomic_load(&settled);
@@ -801,34 +850,36 @@ wait_unseen(FutureObject *self, int64_t timeout_ns)
     int64_t end =
         timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
     let_others_run();
-    if (ps_cpu_schedules.is_on() && wait_in_schedule(self, timeout_ns) < 0) {
+    if (ps_cpu_schedules.is_on() &&
+        wait_in_schedule(self, timeout, timeout_ns) < 0) {
         return -1;
     }
     WITHOUT_GIL(
         spin(self, seen, LINGER_NS < end - now ? now + LINGER_NS : end));
-    while (!is_done(self)) {
-        if (check_generation(self) < 0) {
-            return -1;
-        }
+    int result = 0;
+    struct blocked blocked;
+    blocked_begin(&blocked, "Future.result", NULL, (PyObject *)self);
+    while (!is_done(self) && result == 0) {
         now = monotonic_ns();
-        if (now >= end) {
-            return raise("TimeoutError");
-        }
-        WITHOUT_GIL(sleep_until_done(
-            self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
-        if (PyErr_CheckSignals() < 0) {
-            return -1;
+        result = check_generation(self) < 0 ? -1
+                 : now >= end               ? raise_timeout(self, timeout)
+                                            : 0;
+        if (result == 0) {
+            WITHOUT_GIL(sleep_until_done(
+                self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
+            result = PyErr_CheckSignals();
         }
     }
-    return 0;
+    blocked_end(&blocked);
+    return result;
 }
 
 /* Likewise, in the timeline, too. */
 static int
-wait_until_done(FutureObject *self, int64_t timeout_ns)
+wait_until_done(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
     struct ps_slice *slice = timeline_wait("Future", NULL, self->source);
-    int result = wait_unseen(self, timeout_ns);
+    int result = wait_unseen(self, timeout, timeout_ns);
     timeline_waited(slice);
     return result;
 }
@@ -844,7 +895,7 @@ wait_with(PyObject *op, const char *method, PyObject *const *args,
     if (parse_optional(method, "timeout", args, nargs, kwnames, &timeout) <
             0 ||
         timeout_argument(method, timeout, &timeout_ns) < 0 ||
-        (!is_done(self) && wait_until_done(self, timeout_ns) < 0)) {
+        (!is_done(self) && wait_until_done(self, timeout, timeout_ns) < 0)) {
         return -1;
     }
     tell(self);

@@ -20,6 +20,11 @@ struct ps_moment *future_moment(PyObject *future);
 /* The callable's source in the timeline, or 0. */
 void future_set_source(PyObject *future, uint64_t source);
 
+/* The call that queued the callable: the code of the caller's innermost
+ * function, borrowed, and its line; NULL if there is none. */
+void future_set_place(PyObject *future);
+PyCodeObject *future_place(PyObject *future, int *line);
+
 /* Give a running Future its result, or its exception if the callable failed.
  * future_finish: then wake what waits for it, and call the callbacks. */
 void future_settle(PyObject *future, PyObject *outcome, bool failed);

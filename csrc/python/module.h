@@ -202,7 +202,7 @@ extern const vectorcallfunc event_call, cuda_event_call, cuda_device_call;
 extern PyMethodDef backend_functions[], device_functions[], work_functions[];
 extern PyMethodDef current_functions[], dlpack_functions[], trace_functions[];
 extern PyMethodDef races_functions[], schedules_functions[];
-extern PyMethodDef timeline_functions[];
+extern PyMethodDef timeline_functions[], explain_functions[];
 extern PyMethodDef buffer_functions[], memory_functions[];
 extern PyMethodDef cuda_current_stream_function, cuda_default_stream_function;
 extern PyMethodDef get_stream_from_external_function;

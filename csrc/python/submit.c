@@ -24,6 +24,7 @@
 #include "captured.h"
 #include "enqueue.h"
 #include "errors.h"
+#include "explain.h"
 #include "future.h"
 #include "races.h"
 #include "schedules.h"
@@ -59,9 +60,10 @@ static struct {
     int wanted;
     /* No callable starts any more. */
     bool closed;
-    /* The callables that have not started; the GIL guards it, if there is one,
-     * else the mutex. */
+    /* The callables that have not started, and those that run; the GIL guards
+     * them, if there is one, else the mutex. */
     struct job *pending;
+    struct job *started;
 } queue;
 
 /* The fork generation of the queue; its complement while a thread makes the
@@ -135,6 +137,7 @@ job_reached(struct job *job, ps_status status)
     struct worker *self = worker_self();
     job->status = status;
     job->next = NULL;
+    atomic_store_explicit(&job->reached, true, memory_order_relaxed);
     pthread_mutex_lock(&queue.mutex);
     *queue.tail = job;
     queue.tail = &job->next;
@@ -376,18 +379,25 @@ unlock_pending(void)
 #endif
 }
 
-/* Put a job into the list of callables that have not started; the next one
- * takes it out. */
+static void
+link_locked(struct job *job, struct job **list)
+{
+    job->since_ns = coarse_ns();
+    job->later = *list;
+    job->earlier = list;
+    if (job->later != NULL) {
+        job->later->earlier = &job->later;
+    }
+    *list = job;
+}
+
+/* Put a job into the list of callables that have not started; one of the next
+ * two takes it out. */
 static void
 link_pending(struct job *job)
 {
     lock_pending();
-    job->later = queue.pending;
-    job->earlier = &queue.pending;
-    if (job->later != NULL) {
-        job->later->earlier = &job->later;
-    }
-    queue.pending = job;
+    link_locked(job, &queue.pending);
     unlock_pending();
 }
 
@@ -404,11 +414,59 @@ unlink_locked(struct job *job)
 }
 
 static void
-unlink_pending(struct job *job)
+unlink_job(struct job *job)
 {
     lock_pending();
     unlink_locked(job);
     unlock_pending();
+}
+
+/* Move a job to the list of the callables that run, on this thread. */
+static void
+link_started(struct job *job)
+{
+    lock_pending();
+    unlink_locked(job);
+    job->thread = PyThread_get_thread_ident();
+    job->state = PyThreadState_Get();
+    link_locked(job, &queue.started);
+    unlock_pending();
+}
+
+/* Runs no Python code: the caller has switched the garbage collector off. */
+static size_t
+view_locked(struct callable_view *views, size_t room, struct job *job,
+            size_t count)
+{
+    for (; job != NULL; job = job->later, count++) {
+        if (count >= room) {
+            continue;
+        }
+        views[count] = (struct callable_view){
+            .stream = ps_stream_ref(job->stream),
+            .function = Py_NewRef(job->args[0]),
+            .future = Py_NewRef(job->future),
+            .frame = frame_of(job->state),
+            .reached = atomic_load(&job->reached),
+            .running = job->state != NULL,
+            .thread = job->thread,
+            .since_ns = job->since_ns,
+        };
+    }
+    return count;
+}
+
+size_t
+list_callables(struct callable_view *views, size_t room)
+{
+    size_t count = 0;
+    if (atomic_load(&queue_generation) == ps_generation()) {
+        lock_pending();
+        count = view_locked(views, room, queue.started, 0);
+        count = view_locked(views, room, queue.pending, count);
+        unlock_pending();
+    }
+    return count;
 }
 
 /* Take out a job: a new reference to its Future, NULL if there is none. */
@@ -431,7 +489,7 @@ run(struct worker *self, struct job *job)
     unsigned generation = job->generation;
     PyObject *outcome = NULL;
     bool failed = false;
-    unlink_pending(job);
+    link_started(job);
     if (future_start(job->future)) {
         self->current = job;
         ps_memory_may_wait(false);
@@ -446,6 +504,7 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
+    unlink_job(job);
     if (failed && job->captured != NULL) {
         /* Before the gate opens, so that a wait finds it. */
         captured_failed(job, outcome);
@@ -527,7 +586,7 @@ job_expect(struct job *job)
 void
 job_give_up(struct job *job)
 {
-    unlink_pending(job);
+    unlink_job(job);
     count(job, -1);
 }
 
@@ -596,6 +655,7 @@ job_create(struct ps_stream *stream, PyObject *context, PyObject *const *args,
         job_destroy(job);
         return NULL;
     }
+    future_set_place(job->future);
     return job;
 }
 

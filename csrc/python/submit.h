@@ -2,6 +2,8 @@
 #ifndef PYSTREAMS_PYTHON_SUBMIT_H
 #define PYSTREAMS_PYTHON_SUBMIT_H
 
+#include <stdatomic.h>
+
 #include "../observe/races.h"
 
 #include "module.h"
@@ -10,8 +12,15 @@
 /* A callable that is to run. */
 struct job {
     struct job *next;
-    /* Links of the callables that have not started; NULL for others. */
+    /* Links of the callables that have not started, or of those that run;
+     * NULL for others. */
     struct job *later, **earlier;
+    /* When it was queued, or began to run. */
+    int64_t since_ns;
+    atomic_bool reached;
+    /* That runs it. */
+    unsigned long thread;
+    PyThreadState *state;
     /* The fork generation of the process that runs it. */
     unsigned generation;
     struct ps_stream *stream;
@@ -66,6 +75,22 @@ bool callable_moment(struct ps_moment **moment);
  * with RuntimeError if the wait would be a deadlock. */
 void let_others_run(void);
 int check_may_wait(const struct work *work);
+
+/* A callable that has not ended; new references. */
+struct callable_view {
+    struct ps_stream *stream;
+    PyObject *function;
+    PyObject *future;
+    PyObject *frame; /* the innermost of its thread while it runs, or NULL */
+    bool reached;    /* the work before it is done */
+    bool running;
+    unsigned long thread; /* that runs it */
+    int64_t since_ns;     /* when it was queued, or began to run */
+};
+
+/* Callables of this process, the latest first: as many as there is room for.
+ * The number of all. */
+size_t list_callables(struct callable_view *views, size_t room);
 
 /* Start no more callables, cancel those that have not started, and wait for
  * those that are running; returns whether all have ended. */

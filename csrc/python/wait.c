@@ -17,6 +17,7 @@
 #include "buffer.h"
 #include "captured.h"
 #include "errors.h"
+#include "explain.h"
 #include "schedules.h"
 #include "submit.h"
 #include "timeline.h"
@@ -35,6 +36,14 @@ monotonic_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t
+coarse_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
@@ -359,10 +368,13 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
     }
     trace(work);
     struct ps_slice *slice = timeline_wait(work->operation, work, 0);
+    struct blocked blocked;
+    blocked_begin(&blocked, work->operation, work, NULL);
     status = wait_natively(work, timeout_ns);
     if (status == PS_ERROR_NOT_SUPPORTED) {
         status = wait_notified(work, timeout_ns);
     }
+    blocked_end(&blocked);
     timeline_waited(slice);
     memory_settle(work->device->runtime);
     return status == PS_SUCCESS && check_captured(work) < 0 ? PS_RAISED
@@ -385,9 +397,15 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
         operation = named;
     }
     if (status == PS_ERROR_TIMED_OUT) {
-        return PyErr_Format(PyExc_TimeoutError,
-                            "%s: the work was not done after %S s; it goes on",
-                            operation, timeout);
+        PyObject *text = explanation_of(work, NULL);
+        if (text != NULL) {
+            PyErr_Format(PyExc_TimeoutError,
+                         "%s: the work was not done after %S s; it goes "
+                         "on\n%U",
+                         operation, timeout, text);
+            Py_DECREF(text);
+        }
+        return NULL;
     }
     return raise_status(work->device->runtime, operation, status);
 }

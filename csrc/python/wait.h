@@ -37,6 +37,9 @@ ps_status wait_end(struct core_wait *wait, ps_status status);
 
 int64_t monotonic_ns(void);
 
+/* Likewise, to a few milliseconds, for a few nanoseconds. */
+int64_t coarse_ns(void);
+
 /* A function's timeout in seconds; -1 with an exception. */
 int
 parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns);

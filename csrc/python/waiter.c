@@ -14,6 +14,7 @@
 #include "device.h"
 #include "errors.h"
 #include "event.h"
+#include "explain.h"
 #include "races.h"
 #include "stream.h"
 #include "submit.h"
@@ -26,6 +27,8 @@ typedef struct {
     /* Whether backends must be called with the GIL released. */
     atomic_bool shared;
     PyObject *weakrefs;
+    /* A dict with the objects that are waited for, or NULL. */
+    PyObject *objects;
 } WaiterObject;
 
 static WaiterObject *
@@ -62,6 +65,7 @@ Waiter_dealloc(PyObject *op)
     if (self->generation == ps_generation() && !is_finalizing()) {
         CALL_WITH(self->shared, ps_mailbox_destroy(self->mailbox));
     }
+    Py_XDECREF(self->objects);
     object_free(op);
 }
 
@@ -289,11 +293,14 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (parse_optional("wait", "timeout", args, nargs, kwnames, &timeout) <
             0 ||
         timeout_argument("wait", timeout, &timeout_ns) < 0 ||
-        check_generation(self) < 0 ||
-        wait_for_mailbox(as_waiter(self)->mailbox, timeout_ns) == PS_RAISED) {
+        check_generation(self) < 0) {
         return NULL;
     }
-    return Waiter_take(self, NULL);
+    struct blocked blocked;
+    blocked_begin(&blocked, "pystreams.wait", NULL, self);
+    ps_status status = wait_for_mailbox(as_waiter(self)->mailbox, timeout_ns);
+    blocked_end(&blocked);
+    return status != PS_RAISED ? Waiter_take(self, NULL) : NULL;
 }
 
 /* -1 with the exception of a captured callable that the stream ran. */
@@ -379,6 +386,8 @@ static PyMethodDef waiter_methods[] = {
 
 static PyMemberDef waiter_members[] = {
     WEAKREFS(WaiterObject),
+    {"_objects", T_OBJECT, offsetof(WaiterObject, objects), 0,
+     PyDoc_STR("A dict with the objects that are waited for, or None.")},
     {NULL},
 };
 

@@ -8,6 +8,7 @@ __all__, or a reason in OTHERS.
 
 import ast
 import asyncio
+import concurrent.futures
 import contextlib
 import ctypes
 import os
@@ -665,6 +666,34 @@ def cuda_graph(world):
     return call
 
 
+def explain(world):
+    world.hold()
+    world.begin(world.stream.submit(int))
+    world.other.wait_stream(world.stream)
+    event = world.other.record_event()
+    return lambda: [
+        pystreams.explain(x) for x in (None, world.other, event, world.event)
+    ]
+
+
+def explain_timeouts(world):
+    world.hold()
+    future = world.stream.submit(int)
+    world.begin(future)
+    event = world.stream.record_event()
+
+    def call():
+        for wait in (world.stream.synchronize, event.synchronize):
+            with contextlib.suppress(TimeoutError):
+                wait(0)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            future.result(0)
+        with contextlib.suppress(TimeoutError):
+            list(pystreams.as_completed([future, event], 0))
+
+    return call
+
+
 CASES = {
     "device device.type device.index": lambda w: (
         lambda: [
@@ -906,6 +935,9 @@ CASES = {
     "pystreams.wait (in vain)": wait_in_vain,
     "pystreams.as_completed": as_completed,
     "pystreams.get_include": lambda w: pystreams.get_include,
+    "pystreams.explain explain_stream explain_name explain_event "
+    "explain_streams explain_callables explain_threads": explain,
+    "pystreams.explain (timeout)": explain_timeouts,
     "trace.Record": lambda w: lambda: trace.Record("event_wait", w.device),
     "accelerator.current_accelerator accelerator.current_device_idx "
     "accelerator.current_device_index accelerator.device_count "

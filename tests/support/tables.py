@@ -28,6 +28,7 @@ OPTIONAL = {
     "shutdown",
     "memory_fill_items",
     "device_attribute",
+    "stream_explain",
 }
 MEMORY = [
     "memory_allocate",

@@ -98,6 +98,7 @@ struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
     int priority;              /* constant */
+    ps_handle handle;          /* constant; 0: a default stream */
     ps_status status;          /* the first failure; changed by its server */
     bool reported;             /* a synchronize returned status */
     bool destroyed;            /* freed once idle and not waited for */
@@ -407,6 +408,8 @@ void cpu_stream_push_locked(struct cpu_stream *stream,
  * False in a child that the operation forked: of all that the caller knew,
  * only the engine still exists, with its lock held. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
+/* What people call such an operation. */
+const char *cpu_operation_name(enum cpu_kind kind);
 /* Give up a stream that the caller took; it may be gone then. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
 /* Serve a stream that the caller took for as long as that is cheap, and give

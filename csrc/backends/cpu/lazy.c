@@ -483,33 +483,6 @@ count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
     }
 }
 
-static const char *
-name_of_kind(enum cpu_kind kind)
-{
-    switch (kind) {
-    case CPU_RECORD:
-        return "record";
-    case CPU_WAIT:
-        return "wait";
-    case CPU_SLEEP:
-        return "sleep";
-    case CPU_FAIL:
-        return "failure";
-    case CPU_COPY:
-        return "copy";
-    case CPU_FILL:
-        return "fill";
-    case CPU_CALL:
-        return "host function";
-    case CPU_ENTER_GATE:
-        return "callable";
-    case CPU_FREE:
-        return "free";
-    default:
-        return "work";
-    }
-}
-
 /* Without memory the log has gaps. */
 static void
 log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
@@ -527,7 +500,7 @@ log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
     }
     lazy->log[lazy->logged++] = (struct ps_schedule_entry){
         .device_type = engine->table.base.name,
-        .operation = name_of_kind(operation->kind),
+        .operation = cpu_operation_name(operation->kind),
         .number = number(engine, operation),
         .step = lazy->ending ? 0 : lazy->steps,
         .time = lazy->now,
@@ -1050,7 +1023,7 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
                          "%s:%d has a stream with %u pending operations, the "
                          "first a %s",
                          name, i, stream->pending,
-                         name_of_kind(stream->first->kind));
+                         cpu_operation_name(stream->first->kind));
                 return true;
             }
         }

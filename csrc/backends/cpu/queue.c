@@ -247,6 +247,33 @@ cpu_stream_serve_locked(struct cpu_stream *stream)
     return true;
 }
 
+const char *
+cpu_operation_name(enum cpu_kind kind)
+{
+    switch (kind) {
+    case CPU_RECORD:
+        return "record";
+    case CPU_WAIT:
+        return "wait";
+    case CPU_SLEEP:
+        return "sleep";
+    case CPU_FAIL:
+        return "failure";
+    case CPU_COPY:
+        return "copy";
+    case CPU_FILL:
+        return "fill";
+    case CPU_CALL:
+        return "host function";
+    case CPU_ENTER_GATE:
+        return "callable";
+    case CPU_FREE:
+        return "free";
+    default:
+        return "work";
+    }
+}
+
 static bool
 operation_is_cheap(const struct cpu_operation *operation)
 {

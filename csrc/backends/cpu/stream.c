@@ -81,7 +81,7 @@ cpu_stream_create(const struct ps_backend *backend, int device, int priority,
     }
     cpu_stream_init_locked(stream, engine, device, priority);
     slot->object = stream;
-    *handle = slot->handle;
+    *handle = stream->handle = slot->handle;
     return PS_SUCCESS;
 }
 
@@ -196,6 +196,71 @@ cpu_stream_fail(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &fail);
 }
 
+/* The state of the stream; the stream that it waits for, or NULL. */
+static struct cpu_stream *
+stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
+{
+    const struct cpu_operation *head = stream->first;
+    *state = (struct ps_stream_state){
+        .device = stream->device,
+        .stream = stream->handle,
+        .pending = stream->pending,
+    };
+    if (head == NULL) {
+        return NULL;
+    }
+    state->operation = cpu_operation_name(head->kind);
+    switch (head->kind) {
+    case CPU_COPY:
+    case CPU_FILL:
+        state->nbytes = head->transfer.nbytes;
+        return NULL;
+    case CPU_ENTER_GATE:
+        state->obstacle = PS_OBSTACLE_GATE;
+        return NULL;
+    case CPU_SLEEP:
+        state->obstacle = PS_OBSTACLE_TIME;
+        state->left_ns =
+            stream->deadline - stream->engine->clock->now(stream->engine);
+        return NULL;
+    case CPU_WAIT:
+        break;
+    default:
+        return NULL;
+    }
+    struct cpu_stream *source = head->record->source;
+    if (head->record->done) {
+        return NULL;
+    }
+    state->obstacle = source == stream ? PS_OBSTACLE_GATE
+                      : source != NULL ? PS_OBSTACLE_STREAM
+                                       : PS_OBSTACLE_UNKNOWN;
+    return source != stream ? source : NULL;
+}
+
+/* Releases the lock as it found it: what is due is not for this call to
+ * run. */
+static ps_status
+cpu_stream_explain(const struct ps_backend *backend, int device,
+                   ps_handle handle, struct ps_stream_state *states, int room,
+                   int *count)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    ps_status status = stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
+    int found = 0;
+    /* A wait was queued after its record, so the chain ends. */
+    while (stream != NULL) {
+        int place = found < room ? found : room - 1;
+        stream = stream_state_locked(stream, &states[place]);
+        found++;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    *count = found;
+    return status;
+}
+
 const struct ps_faults ps_cpu_faults = {sizeof(ps_cpu_faults),
                                         cpu_stream_fail};
 
@@ -273,4 +338,5 @@ cpu_stream_members(struct ps_backend *table)
     table->host_function = cpu_host_function;
     table->sleep = cpu_sleep;
     table->device_synchronize = cpu_device_synchronize;
+    table->stream_explain = cpu_stream_explain;
 }

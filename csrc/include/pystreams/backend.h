@@ -192,6 +192,26 @@ struct ps_limit {
     void *argument;
 };
 
+/* What the first operation of a stream's queue waits for. */
+enum ps_obstacle {
+    PS_OBSTACLE_NONE,    /* it runs or is about to, or there is none */
+    PS_OBSTACLE_STREAM,  /* a record on another stream: the next state */
+    PS_OBSTACLE_GATE,    /* its gate */
+    PS_OBSTACLE_TIME,    /* its sleep */
+    PS_OBSTACLE_UNKNOWN, /* what the backend does not see */
+};
+
+/* A stream's queue at one moment. */
+struct ps_stream_state {
+    int device;
+    ps_handle stream; /* 0: the device's default stream */
+    unsigned pending; /* operations that are not done */
+    enum ps_obstacle obstacle;
+    const char *operation; /* the first, or NULL; a constant text */
+    size_t nbytes;         /* that it copies or fills */
+    int64_t left_ns;       /* of its sleep */
+};
+
 struct ps_device_properties {
     char name[256];
     uint64_t total_memory; /* bytes */
@@ -705,12 +725,12 @@ struct ps_backend {
 
     /* Have the next memory_copy, memory_fill, memory_fill_items,
      * host_function, sleep or graph_launch that the calling thread calls write
-     * its times to *times; NULL takes that back.  A call that succeeds has set both members to 0
-     * when it returns, or to the times already; unless the operation was
-     * captured: then it leaves them alone.  begin is written before end, each
-     * atomically, and *times belongs to the backend until end is; begin stays
-     * 0 if only the end is known, and end is -1 if neither is.  Answers.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * its times to *times; NULL takes that back.  A call that succeeds has set
+     * both members to 0 when it returns, or to the times already; unless the
+     * operation was captured: then it leaves them alone.  begin is written
+     * before end, each atomically, and *times belongs to the backend until end
+     * is; begin stays 0 if only the end is known, and end is -1 if neither is.
+     * Answers. Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
 
@@ -731,6 +751,20 @@ struct ps_backend {
      * Statuses: PS_ERROR_INVALID_VALUE if the device lacks the attribute. */
     ps_status (*device_attribute)(const struct ps_backend *backend, int device,
                                   int attribute, int *value);
+
+    /* ---- Optional: what work waits for ---------------------------------- */
+
+    /* Write what the stream has pending and what that waits for, for people:
+     * the state of the stream, then that of the stream whose record its first
+     * operation waits for, and so on.  *count is the number of states in all;
+     * if there are more than room (> 0), the last one takes the last place.
+     * Changes nothing and calls nothing, so that it may be called while any
+     * other member waits.  Answers.
+     * Statuses: PS_ERROR_INVALID_HANDLE. */
+    ps_status (*stream_explain)(const struct ps_backend *backend, int device,
+                                ps_handle stream,
+                                struct ps_stream_state *states, int room,
+                                int *count);
 };
 
 #endif

@@ -87,6 +87,7 @@ ADDED = {
         torch.ExternalStream torch.Stream.__cuda_stream__
         torch.Stream._as_parameter_
     """,
+    "What work waits for.": "torch.explain",
     "Backends for other devices.": "torch.get_include torch.register_backend",
     "Callbacks for every device type.": "torch.trace",
     "Waits for several objects with a timeout, and the release of a "

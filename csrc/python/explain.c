@@ -1,0 +1,571 @@
+/* What work waits for: the facts that pystreams/_explain.py turns into words.
+ * Nothing here blocks, takes part in the order of work, or changes a state, so
+ * that it can be asked while anything else waits.  Facts are copied in one go
+ * with the GIL held, so those of Python's side are of one moment. */
+#include "explain.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include "args.h"
+#include "backends.h"
+#include "errors.h"
+#include "event.h"
+#include "future.h"
+#include "stream.h"
+#include "submit.h"
+
+/* ---- The threads that wait ---- */
+
+/* The GIL guards them, if there is one, else the lock.  After a fork they are
+ * the parent's. */
+static struct {
+    struct blocked *first;
+    unsigned generation;
+#ifdef Py_GIL_DISABLED
+    /* 0, or the fork generation + 1 of the process that holds it. */
+    atomic_uint holder;
+#endif
+} waits;
+
+static void
+lock_waits(void)
+{
+#ifdef Py_GIL_DISABLED
+    unsigned mine = ps_generation() + 1, seen = 0;
+    while (!atomic_compare_exchange_weak(&waits.holder, &seen, mine)) {
+        if (seen == mine) {
+            seen = 0;
+            sched_yield();
+        }
+    }
+#endif
+    if (waits.generation != ps_generation()) {
+        waits.generation = ps_generation();
+        waits.first = NULL;
+    }
+}
+
+static void
+unlock_waits(void)
+{
+#ifdef Py_GIL_DISABLED
+    atomic_store(&waits.holder, 0);
+#endif
+}
+
+void
+blocked_begin(struct blocked *blocked, const char *operation,
+              const struct work *work, PyObject *object)
+{
+    *blocked = (struct blocked){
+        .generation = ps_generation(),
+        .thread = PyThread_get_thread_ident(),
+        .state = PyThreadState_Get(),
+        .operation = operation,
+        .work = work,
+        .object = object,
+        .since_ns = coarse_ns(),
+    };
+    lock_waits();
+    blocked->next = waits.first;
+    blocked->link = &waits.first;
+    if (blocked->next != NULL) {
+        blocked->next->link = &blocked->next;
+    }
+    waits.first = blocked;
+    unlock_waits();
+}
+
+void
+blocked_end(struct blocked *blocked)
+{
+    lock_waits();
+    if (blocked->generation == waits.generation) {
+        *blocked->link = blocked->next;
+        if (blocked->next != NULL) {
+            blocked->next->link = blocked->link;
+        }
+    }
+    unlock_waits();
+}
+
+PyObject *
+frame_of(PyThreadState *state)
+{
+#ifdef Py_GIL_DISABLED
+    (void)state;
+    return NULL;
+#else
+    return state != NULL ? (PyObject *)PyThreadState_GetFrame(state) : NULL;
+#endif
+}
+
+/* ---- Words for streams and events ---- */
+
+/* A stream: the tuple (device_type, device_index, handle). */
+static PyObject *
+key_of(const struct ps_device *device, ps_handle handle)
+{
+    return Py_BuildValue("(iiK)", device->runtime->backend->device_type,
+                         device->index, (unsigned long long)handle);
+}
+
+/* The name of a live stream, or None; NULL with an exception. */
+static PyObject *
+name_of(struct ps_device *device, ps_handle handle)
+{
+    struct ps_stream *stream =
+        handle != 0 ? ps_stream_find(device, handle) : NULL;
+    const char *name = stream != NULL ? ps_stream_name(stream) : NULL;
+    PyObject *result =
+        name != NULL ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
+    stream_release(stream);
+    return result;
+}
+
+/* Whether the event's latest record is known to be done.  Asks a backend that
+ * does not wait for others. */
+static bool
+is_done(struct ps_event *event)
+{
+    const struct ps_backend *backend = event->runtime->registered;
+    struct ps_device *device = atomic_load(&event->device);
+    if (ps_event_known_done(event) || device == NULL) {
+        return true;
+    }
+    return !(backend->flags & PS_BACKEND_SHARED) &&
+           event->generation == ps_generation() &&
+           backend->event_query(backend, device->index,
+                                atomic_load(&event->handle)) !=
+               PS_ERROR_NOT_READY;
+}
+
+/* (done, key of the stream of the latest record or None). */
+static PyObject *
+state_of_event(struct ps_event *event)
+{
+    struct ps_device *device = atomic_load(&event->device);
+    bool done = is_done(event);
+    bool known =
+        device != NULL && !event->external && !ps_event_is_shared(event);
+    PyObject *key = known ? key_of(device, atomic_load(&event->source))
+                          : Py_NewRef(Py_None);
+    return key != NULL ? Py_BuildValue("(ON)", done ? Py_True : Py_False, key)
+                       : NULL;
+}
+
+/* What is waited for: ("stream", key), ("event", done, key or None),
+ * ("device", type, index), or ("object", object). */
+static PyObject *
+target_of(const struct work *work, PyObject *object)
+{
+    if (work == NULL) {
+        return Py_BuildValue("(sO)", "object", object);
+    }
+    if (work->stream != NULL) {
+        PyObject *key = key_of(work->stream->device, work->stream->handle);
+        return key != NULL ? Py_BuildValue("(sN)", "stream", key) : NULL;
+    }
+    if (work->event != NULL) {
+        PyObject *state = state_of_event(work->event);
+        return state != NULL ? Py_BuildValue("(sN)", "event", state) : NULL;
+    }
+    return Py_BuildValue("(sii)", "device",
+                         work->device->runtime->backend->device_type,
+                         work->device->index);
+}
+
+/* The device of the key (device_type, device_index); NULL with an
+ * exception. */
+static struct ps_device *
+find_device(int type, int index)
+{
+    struct ps_runtime *runtime = find_runtime(type);
+    struct ps_device *device = NULL;
+    if (runtime == NULL) {
+        return NULL;
+    }
+    if (!ps_runtime_is_used(runtime) ||
+        ps_runtime_device(runtime, index, &device) != PS_SUCCESS) {
+        PyErr_Format(PyExc_ValueError, "device %d:%d is not in use", type,
+                     index);
+        return NULL;
+    }
+    return device;
+}
+
+static PyObject *
+explain_stream(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    enum { ROOM = 16 };
+    struct ps_stream_state states[ROOM];
+    int type, index, count = 0;
+    unsigned long long handle;
+    if (!PyArg_ParseTuple(args, "(iiK):explain_stream", &type, &index,
+                          &handle)) {
+        return NULL;
+    }
+    struct ps_device *device = find_device(type, index);
+    if (device == NULL) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->registered;
+    if (backend->stream_explain == NULL ||
+        backend->stream_explain(backend, index, (ps_handle)handle, states,
+                                ROOM, &count) != PS_SUCCESS) {
+        Py_RETURN_NONE;
+    }
+    int found = count < ROOM ? count : ROOM;
+    PyObject *list = PyList_New(found);
+    for (int i = 0; list != NULL && i < found; i++) {
+        const struct ps_stream_state *state = &states[i];
+        PyObject *item = Py_BuildValue(
+            "((iiK)IiznLi)", type, state->device,
+            (unsigned long long)state->stream, state->pending,
+            (int)state->obstacle, state->operation, (Py_ssize_t)state->nbytes,
+            (long long)state->left_ns, i == ROOM - 1 ? count - ROOM : 0);
+        if (item == NULL) {
+            Py_CLEAR(list);
+        }
+        else {
+            PyList_SET_ITEM(list, i, item);
+        }
+    }
+    return list;
+}
+
+static PyObject *
+explain_name(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type, index;
+    unsigned long long handle;
+    if (!PyArg_ParseTuple(args, "(iiK):explain_name", &type, &index,
+                          &handle)) {
+        return NULL;
+    }
+    struct ps_device *device = find_device(type, index);
+    return device != NULL ? name_of(device, (ps_handle)handle) : NULL;
+}
+
+static PyObject *
+explain_event(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    if (!is_event(argument)) {
+        return raise_expected("explain_event", "an Event", "event", argument);
+    }
+    struct ps_event *event = ((EventObject *)argument)->event;
+    if (atomic_load(&event->recorded) == 0 && !ps_event_is_shared(event)) {
+        Py_RETURN_NONE;
+    }
+    return state_of_event(event);
+}
+
+/* Append the keys of a device's streams that have work; -1 with an
+ * exception. */
+static int
+add_busy_streams(PyObject *list, struct ps_device *device)
+{
+    const struct ps_backend *backend = device->runtime->registered;
+    size_t room = backend->stream_explain != NULL
+                      ? ps_device_handles(device, NULL, 0)
+                      : 0;
+    ps_handle *handles = PyMem_Calloc(room + 1, sizeof(*handles));
+    if (handles == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    size_t count = room > 0 ? ps_device_handles(device, handles, room) : 0;
+    int result = 0;
+    for (size_t i = 0; i < count && i < room && result == 0; i++) {
+        struct ps_stream_state state;
+        int states;
+        if (backend->stream_explain(backend, device->index, handles[i], &state,
+                                    1, &states) != PS_SUCCESS ||
+            (states == 1 && state.pending == 0)) {
+            continue;
+        }
+        PyObject *key = key_of(device, handles[i]);
+        result = key != NULL ? PyList_Append(list, key) : -1;
+        Py_XDECREF(key);
+    }
+    PyMem_Free(handles);
+    return result;
+}
+
+static PyObject *
+explain_streams(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        int count = ps_runtime_is_used(runtime)
+                        ? atomic_load(&runtime->device_count)
+                        : 0;
+        for (int d = 0; list != NULL && d < count; d++) {
+            if (add_busy_streams(list, &runtime->devices[d]) < 0) {
+                Py_CLEAR(list);
+            }
+        }
+    }
+    return list;
+}
+
+/* ---- Callables and threads ---- */
+
+static double
+seconds_since(int64_t since_ns)
+{
+    int64_t passed = coarse_ns() - since_ns;
+    return passed > 0 ? (double)passed / 1e9 : 0.0;
+}
+
+static PyObject *
+or_none(PyObject *object)
+{
+    return object != NULL ? object : Py_None;
+}
+
+/* NULL with an exception. */
+static PyObject *
+tuple_of_callable(const struct callable_view *view)
+{
+    int line = 0;
+    PyCodeObject *code = future_place(view->future, &line);
+    PyObject *key = key_of(view->stream->device, view->stream->handle);
+    PyObject *place = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
+                                                   line, code->co_name)
+                                   : Py_NewRef(Py_None);
+    if (key == NULL || place == NULL) {
+        Py_XDECREF(key);
+        Py_XDECREF(place);
+        return NULL;
+    }
+    return Py_BuildValue("(NOONOOkdO)", key, view->function, view->future,
+                         place, view->running ? Py_True : Py_False,
+                         view->reached ? Py_True : Py_False, view->thread,
+                         seconds_since(view->since_ns), or_none(view->frame));
+}
+
+/* Copy what there is, in arrays of growing size until all has room: of
+ * elements of a size, with a function that returns how many there are. */
+static size_t
+list_all(size_t (*list)(void *array, size_t room),
+         void (*drop)(void *array, size_t count), size_t size, void **array)
+{
+    size_t room = 16, count;
+    for (;;) {
+        *array = PyMem_Malloc(room * size);
+        if (*array == NULL) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        /* Its finalizers could let other threads run. */
+        int collecting = PyGC_Disable();
+        count = list(*array, room);
+        if (collecting) {
+            PyGC_Enable();
+        }
+        if (count <= room) {
+            return count;
+        }
+        drop(*array, room);
+        PyMem_Free(*array);
+        room = 2 * count;
+    }
+}
+
+/* A list of the tuples that `tuple` makes; NULL with an exception. */
+static PyObject *
+tuples_of(void *array, size_t count, size_t size,
+          PyObject *(*tuple)(const void *element))
+{
+    PyObject *list = array != NULL ? PyList_New((Py_ssize_t)count) : NULL;
+    for (size_t i = 0; list != NULL && i < count; i++) {
+        PyObject *item = tuple((char *)array + i * size);
+        if (item == NULL) {
+            Py_CLEAR(list);
+        }
+        else {
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+        }
+    }
+    return list;
+}
+
+static size_t
+callables_list(void *array, size_t room)
+{
+    return list_callables(array, room);
+}
+
+static void
+callables_drop(void *array, size_t count)
+{
+    struct callable_view *views = array;
+    for (size_t i = 0; i < count; i++) {
+        stream_release(views[i].stream);
+        Py_DECREF(views[i].function);
+        Py_DECREF(views[i].future);
+        Py_XDECREF(views[i].frame);
+    }
+}
+
+static PyObject *
+callables_tuple(const void *view)
+{
+    return tuple_of_callable(view);
+}
+
+static PyObject *
+explain_callables(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    const size_t size = sizeof(struct callable_view);
+    void *array;
+    size_t count = list_all(callables_list, callables_drop, size, &array);
+    PyObject *list = tuples_of(array, count, size, callables_tuple);
+    if (array != NULL) {
+        callables_drop(array, count);
+    }
+    PyMem_Free(array);
+    return list;
+}
+
+/* A thread that waits; new references. */
+struct thread_view {
+    unsigned long thread;
+    const char *operation;
+    bool has_work;
+    struct work work;
+    PyObject *object;
+    PyObject *frame;
+    int64_t since_ns;
+};
+
+static size_t
+threads_list(void *array, size_t room)
+{
+    struct thread_view *views = array;
+    size_t count = 0;
+    lock_waits();
+    for (struct blocked *b = waits.first; b != NULL; b = b->next, count++) {
+        if (count >= room) {
+            continue;
+        }
+        views[count] = (struct thread_view){
+            .thread = b->thread,
+            .operation = b->operation,
+            .has_work = b->work != NULL,
+            .object = Py_XNewRef(b->object),
+            .frame = frame_of(b->state),
+            .since_ns = b->since_ns,
+        };
+        if (b->work != NULL) {
+            struct work *work = &views[count].work;
+            *work = *b->work;
+            if (work->stream != NULL) {
+                ps_stream_ref(work->stream);
+            }
+            if (work->event != NULL) {
+                ps_event_ref(work->event);
+            }
+        }
+    }
+    unlock_waits();
+    return count;
+}
+
+static void
+drop_event(struct ps_event *event)
+{
+    ps_status status;
+    if (event != NULL) {
+        struct ps_runtime *runtime = event->runtime;
+        WITHOUT_GIL(status = ps_event_unref(event));
+        report_cleanup(runtime, NULL, "dropping an event", status);
+    }
+}
+
+static void
+threads_drop(void *array, size_t count)
+{
+    struct thread_view *views = array;
+    for (size_t i = 0; i < count; i++) {
+        stream_release(views[i].work.stream);
+        drop_event(views[i].work.event);
+        Py_XDECREF(views[i].object);
+        Py_XDECREF(views[i].frame);
+    }
+}
+
+static PyObject *
+threads_tuple(const void *element)
+{
+    const struct thread_view *view = element;
+    PyObject *target =
+        target_of(view->has_work ? &view->work : NULL, view->object);
+    return target != NULL
+               ? Py_BuildValue("(ksdNO)", view->thread, view->operation,
+                               seconds_since(view->since_ns), target,
+                               or_none(view->frame))
+               : NULL;
+}
+
+static PyObject *
+explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    const size_t size = sizeof(struct thread_view);
+    void *array;
+    size_t count = list_all(threads_list, threads_drop, size, &array);
+    PyObject *list = tuples_of(array, count, size, threads_tuple);
+    if (array != NULL) {
+        threads_drop(array, count);
+    }
+    PyMem_Free(array);
+    return list;
+}
+
+/* ---- The end of an error's message ---- */
+
+PyObject *
+explanation_of(const struct work *work, PyObject *object)
+{
+    PyObject *target = target_of(work, object);
+    PyObject *text = target != NULL
+                         ? import_call("pystreams._explain", "explain_timeout",
+                                       "(O)", target)
+                         : NULL;
+    Py_XDECREF(target);
+    if (text == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyObject *error = take_exception();
+        text =
+            PyUnicode_FromFormat("what it waits for is not known: %R", error);
+        Py_DECREF(error);
+    }
+    return text;
+}
+
+PyMethodDef explain_functions[] = {
+    FUNCTION("explain_stream", explain_stream, METH_VARARGS, "key, /",
+             "Return what a stream waits for: a list of tuples (key, pending, "
+             "obstacle, operation,\nnbytes, left_ns, omitted), of the stream, "
+             "of the one whose record it waits for, and\nso on.\n\n"
+             "A key is (device_type, device_index, handle).  None if the "
+             "backend does not tell."),
+    FUNCTION("explain_name", explain_name, METH_VARARGS, "key, /",
+             "Return the name of a live stream, or None."),
+    FUNCTION("explain_event", explain_event, METH_O, "event, /",
+             "Return (done, key) of an event's latest record, None if there "
+             "is none.\n\n"
+             "key is that of its stream; None if it is not known."),
+    FUNCTION("explain_streams", explain_streams, METH_NOARGS, "/",
+             "Return the keys of the streams that are known to have work."),
+    FUNCTION("explain_callables", explain_callables, METH_NOARGS, "/",
+             "Return the callables that have not ended, the latest first, as "
+             "tuples (key, function,\nfuture, place, running, reached, "
+             "thread, seconds, frame)."),
+    FUNCTION("explain_threads", explain_threads, METH_NOARGS, "/",
+             "Return the threads that wait for work, the latest first, as "
+             "tuples (thread,\noperation, seconds, target, frame)."),
+    {NULL},
+};

@@ -1,0 +1,417 @@
+"""What streams, events and callables wait for, in words.
+
+All of it is known at any time and costs nothing until it is asked for: the
+CPU engine's queues, the callables of Stream.submit, and the threads that wait
+in a method of the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import types
+from time import sleep
+
+from . import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from typing import Any
+
+    Key = tuple[int, int, int]
+
+# enum ps_obstacle.
+_NONE, _STREAM, _GATE, _TIME, _UNKNOWN = range(5)
+
+# The streams of a chain that are told, in an error and otherwise.
+_FEW, _MANY = 3, 5
+# The lines of explain().
+_LINES = 40
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def _seconds(seconds: float) -> str:
+    return f"{max(seconds, 0):.3g} s"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _device(kind: int, index: int) -> str:
+    names = {number: name for name, number in _C.backends()}
+    return f"{names.get(kind, kind)}:{index}"
+
+
+def _label(key: Key) -> str:
+    """Return what people call a stream."""
+    kind, index, handle = key
+    if handle == 0:
+        return f"the default stream of {_device(kind, index)}"
+    name = _C.explain_name(key)
+    if name is None:
+        return f"stream {handle:#x} of {_device(kind, index)}"
+    return f"{name} ({_device(kind, index)} {handle:#x})"
+
+
+def _name(function: object) -> str:
+    """Return the name of a callable, without running code of its own."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(
+        function,
+        (types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+    ):
+        return function.__name__
+    return type(function).__name__
+
+
+def _at(place: tuple[str, int, str] | None) -> str:
+    if place is None:
+        return ""
+    return f" ({os.path.basename(place[0])}:{place[1]})"
+
+
+def _is_of_program(frame: Any) -> bool:
+    file = frame.f_code.co_filename
+    library = file.startswith(_LIBRARY) and "site-packages" not in file
+    return not library and not file.startswith(_PACKAGE)
+
+
+def _now(frame: Any) -> str:
+    """Return where a thread is in the program."""
+    while frame is not None and not _is_of_program(frame):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    file = os.path.basename(frame.f_code.co_filename)
+    return f"at {file}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _thread_name(ident: int) -> str:
+    # Not threading.enumerate(), which takes a lock.
+    thread = threading._active.get(ident)  # type: ignore[attr-defined]
+    return thread.name if thread is not None else f"thread {ident}"
+
+
+def _left_of(obj: object) -> list[Any]:
+    """Return the objects that a wait for several has not seen done yet."""
+    objects = getattr(obj, "_objects", None) or {}
+    return list(objects.values())
+
+
+class _Callable:
+    """A callable that has not ended."""
+
+    def __init__(self, view: tuple[Any, ...]) -> None:
+        (
+            self.key,
+            function,
+            self.future,
+            place,
+            self.running,
+            self.reached,
+            self.thread,
+            self.seconds,
+            self.frame,
+        ) = view
+        self.label = f"callable {_name(function)}{_at(place)}"
+
+
+class _Thread:
+    """A thread that waits for work."""
+
+    def __init__(self, view: tuple[Any, ...]) -> None:
+        self.ident, self.operation, self.seconds, self.target, frame = view
+        self.place = _now(frame)
+
+
+class _Explanation:
+    """The facts of one moment, and sentences about them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.callables = [_Callable(v) for v in _C.explain_callables()]
+        self.threads = [_Thread(view) for view in _C.explain_threads()]
+        self._waits = {thread.ident: thread for thread in self.threads}
+        # The callables on the way to here.
+        self._path: list[_Callable] = []
+        # Those that wait for each other.
+        self.ring: list[_Callable] = []
+        # The streams that the sentences are about.
+        self.told: set[Key] = set()
+
+    def add_wait(self, target: tuple[Any, ...]) -> None:
+        """Have the calling thread wait for the target."""
+        ident = threading.get_ident()
+        self._waits[ident] = _Thread((ident, "this call", 0.0, target, None))
+
+    def first_of(self, key: Key) -> _Callable | None:
+        """Return the first of a stream's callables."""
+        own = [c for c in self.callables if c.key == key]
+        running = [c for c in own if c.running]
+        found = running or own
+        return found[-1] if found else None
+
+    def stream(self, key: Key) -> str:
+        """Return what follows "the stream": "has 2 operations; ..."."""
+        self.told.add(key)
+        states = _C.explain_stream(key)
+        if states is None:
+            return self._unseen(key)
+        self.told.update(state[0] for state in states)
+        if states[0][1] == 0:
+            return "is idle"
+        last = states[-1]
+        text, shown = "", min(self._limit, len(states)) - 1
+        for i in range(shown):
+            text += (
+                f"has {_count(states[i][1], 'operation')}; the first waits "
+                f"for an event recorded on {_label(states[i + 1][0])}, which "
+            )
+        between = len(states) - shown - 2 + last[-1]
+        if shown < len(states) - 1:
+            text += (
+                f"waits, through {_count(between, 'more stream')}, for "
+                f"{_label(last[0])}, which "
+            )
+        return (
+            f"{text}has {_count(last[1], 'operation')}; the first "
+            f"{self._root(last)}"
+        )
+
+    def _root(self, state: tuple[Any, ...]) -> str:
+        key, _, obstacle, operation, nbytes, left_ns, _ = state
+        if obstacle == _GATE:
+            first = self.first_of(key)
+            return f"is {self.callable(first)}" if first else "is a callable"
+        if obstacle == _TIME:
+            return f"sleeps for {_seconds(left_ns / 1e9)} more"
+        if obstacle == _UNKNOWN:
+            return "waits for an event of another process"
+        size = f" of {nbytes} bytes" if nbytes else ""
+        return f"is a {operation}{size}, which runs or is about to"
+
+    def _unseen(self, key: Key) -> str:
+        """As stream(), if only the stream's callables are known."""
+        count = sum(c.key == key for c in self.callables)
+        first = self.first_of(key)
+        if first is None:
+            return "has no callables; what else it does is not known here"
+        return f"has {_count(count, 'callable')}; the first is " + (
+            self.callable(first)
+        )
+
+    def callable(self, one: _Callable) -> str:
+        if one in self._path:
+            self.ring = self._path[self._path.index(one) :]
+            return f"{one.label}, which thus waits for itself"
+        self._path.append(one)
+        text = f"{one.label}, which {self._progress(one)}"
+        self._path.pop()
+        return text
+
+    def _progress(self, one: _Callable) -> str:
+        if not one.running:
+            return "waits for a thread" if one.reached else "is about to begin"
+        text = f"has run for {_seconds(one.seconds)}"
+        wait = self._waits.get(one.thread)
+        if wait is not None:
+            return f"{text} and waits in {self.wait(wait)}"
+        now = _now(one.frame)
+        return f"{text} and is {now}" if now else text
+
+    def wait(self, thread: _Thread) -> str:
+        """Return "Stream.synchronize (f.py:3) for ..."."""
+        place = f" {thread.place}" if thread.place else ""
+        return f"{thread.operation}{place}, for {self.target(thread.target)}"
+
+    def subject(self, target: tuple[Any, ...]) -> str:
+        """As target(), for the beginning of a sentence."""
+        if target[0] != "stream":
+            return self.target(target)
+        return f"{_label(target[1])} {self.stream(target[1])}"
+
+    def target(self, target: tuple[Any, ...]) -> str:
+        """Return what is waited for, and what that waits for."""
+        kind, *rest = target
+        if kind == "stream":
+            return f"{_label(rest[0])}, which {self.stream(rest[0])}"
+        if kind == "event":
+            return self.event(rest[0])
+        if kind == "device":
+            return self.device(*rest)
+        return self.object_of(rest[0])
+
+    def event(self, state: tuple[bool, Key | None]) -> str:
+        done, key = state
+        if done:
+            return "an event that is done"
+        if key is None:
+            return "an event of another process"
+        text = f"an event recorded on {_label(key)}, which "
+        return text + self.stream(key)
+
+    def device(self, kind: int, index: int) -> str:
+        busy = [k for k in _C.explain_streams() if k[:2] == (kind, index)]
+        busy += [
+            c.key
+            for c in self.callables
+            if c.key[:2] == (kind, index) and c.key not in busy
+        ]
+        text = f"all work of {_device(kind, index)}"
+        if not busy:
+            return f"{text}; which that is, is not known here"
+        found = ""
+        for key in busy:
+            sentence = f"{text}, where {_label(key)} {self.stream(key)}"
+            found = found or sentence
+            if self.ring:
+                return sentence
+        return found
+
+    def object_of(self, obj: Any) -> str:
+        if isinstance(obj, _C.FutureBase):
+            return self.future(obj)
+        left = _left_of(obj)
+        if not left:
+            return f"a {type(obj).__name__}"
+        more = f"{_count(len(left), 'object')}, such as " if left[1:] else ""
+        return more + self.any(left[0])
+
+    def future(self, future: object) -> str:
+        for one in self.callables:
+            if one.future is not future:
+                continue
+            if one.running or one.reached or one in self._path:
+                return self.callable(one)
+            return (
+                f"{one.label}, which is queued on {_label(one.key)}, "
+                f"which {self.stream(one.key)}"
+            )
+        return "a Future whose callable has ended"
+
+    def any(self, obj: Any) -> str:
+        """Return what an object of the program is, and what it waits for."""
+        if isinstance(obj, _C.Stream):
+            key = (obj.device_type, obj.device_index, obj.native_handle)
+            return self.subject(("stream", key))
+        if isinstance(obj, _C.Event):
+            state = _C.explain_event(obj)
+            if state is None:
+                return "an event that was never recorded"
+            return self.event(state)
+        return self.object_of(obj)
+
+    def deadlock(self) -> str:
+        """Return the ring of callables that was found, or nothing."""
+        ring = [f"{c.label} on {_label(c.key)}" for c in self.ring]
+        if not ring:
+            return ""
+        if len(ring) == 1:
+            return f"deadlock: {ring[0]} waits for itself"
+        return f"deadlock: {', '.join(ring)} wait for each other in a ring"
+
+    def _brief(self, target: tuple[Any, ...]) -> str:
+        """Return what a thread waits for."""
+        kind, *rest = target
+        if kind == "stream":
+            return _label(rest[0])
+        if kind == "event":
+            _, key = rest[0]
+            return f"an event recorded on {_label(key)}" if key else "an event"
+        if kind == "device":
+            return f"all work of {_device(*rest)}"
+        for one in self.callables:
+            if one.future is rest[0]:
+                return one.label
+        return _count(len(_left_of(rest[0])), "object")
+
+    def all(self) -> list[str]:
+        """Return a line for each stream with work that no other line is
+        about, and for each thread of the program that waits."""
+        keys = dict.fromkeys(_C.explain_streams())
+        keys.update(dict.fromkeys(c.key for c in reversed(self.callables)))
+        sentences: dict[Key, tuple[str, set[Key]]] = {}
+        rings: dict[frozenset[int], list[_Callable]] = {}
+        for key in keys:
+            self.told, self.ring = set(), []
+            sentences[key] = f"{_label(key)} {self.stream(key)}", self.told
+            if self.ring:
+                rings[frozenset(map(id, self.ring))] = self.ring
+        lines, told = [], set()
+        for self.ring in rings.values():
+            lines.append(self.deadlock())
+        inner = {
+            k for key, (_, told) in sentences.items() for k in told - {key}
+        }
+        for key in sorted(sentences, key=inner.__contains__):
+            if key not in told:
+                lines.append(sentences[key][0])
+                told |= sentences[key][1]
+        running = {c.thread for c in self.callables if c.running}
+        for thread in self.threads:
+            if thread.ident not in running:
+                lines.append(
+                    f"{_thread_name(thread.ident)} has waited for "
+                    f"{_seconds(thread.seconds)} in {thread.operation}"
+                    f"{' ' if thread.place else ''}{thread.place}, for "
+                    f"{self._brief(thread.target)}"
+                )
+        if len(lines) > _LINES:
+            lines[_LINES:] = [f"... and {len(lines) - _LINES} more lines"]
+        return lines
+
+
+def _sentence(explanation: _Explanation, text: str) -> str:
+    ring = explanation.deadlock()
+    return f"{ring}; {text}" if ring else text
+
+
+def _about_target(explanation: _Explanation, target: Any) -> str:
+    """Of a wait of the calling thread that has just ended."""
+    explanation.add_wait(target)
+    return _sentence(explanation, explanation.subject(target))
+
+
+def _about_object(explanation: _Explanation, x: Any) -> str:
+    return _sentence(explanation, explanation.any(x))
+
+
+def _about_all(explanation: _Explanation, _: None) -> str:
+    return "\n".join(explanation.all())
+
+
+def _surely(
+    limit: int, say: Callable[[_Explanation, Any], str], about: object
+) -> str:
+    """Return what `say` returns; a deadlock only if it is there to stay."""
+    for pause in (0.02, 0.05):
+        explanation = _Explanation(limit)
+        text = say(explanation, about)
+        if not explanation.ring:
+            return text
+        sleep(pause)
+    return say(_Explanation(limit), about)
+
+
+def explain_timeout(target: tuple[Any, ...]) -> str:
+    """Return the end of a TimeoutError's message."""
+    return _surely(_FEW, _about_target, target)
+
+
+def explain(x: _C.Stream | _C.Event | Future[Any] | None = None) -> str:
+    """See pystreams.explain."""
+    if x is None:
+        lines = _surely(_MANY, _about_all, None)
+        return lines or "no work is known to be pending"
+    if not isinstance(x, (_C.Stream, _C.Event, _C.FutureBase)):
+        raise TypeError(
+            "explain() expects a Stream, an Event, a Future of Stream.submit "
+            f"or None for x, but got {type(x).__name__}"
+        )
+    return _surely(_MANY, _about_object, x)

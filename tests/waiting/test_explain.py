@@ -1,0 +1,342 @@
+"""pystreams.explain: what work waits for, in words."""
+
+import concurrent.futures
+import re
+import sys
+import threading
+import time
+from itertools import pairwise
+from textwrap import dedent
+
+import pytest
+from deadlines import LONG, wait_until
+
+import pystreams
+from pystreams import Stream, explain
+
+SECONDS = r"\b\d[\d.e-]* s\b"
+
+
+def words(text):
+    """The text without what differs from run to run."""
+    text = re.sub(r"0x[0-9a-f]+", "0x", text)
+    return re.sub(SECONDS, "T", re.sub(r"\.py:\d+", ".py", text))
+
+
+@pytest.fixture
+def engine(engine):
+    """What other tests left would be explained, too."""
+    engine.settle()
+    return engine
+
+
+@pytest.fixture
+def blocker():
+    """A function that returns once the test is over."""
+    event = threading.Event()
+
+    def read_chunk():
+        event.wait(LONG)
+
+    read_chunk.go = event.set
+    yield read_chunk
+    event.set()
+
+
+def named(engine, name):
+    return Stream(engine.device(), name=name)
+
+
+def begin(stream, function, *arguments):
+    """Submit a callable, and wait until it runs."""
+    future = stream.submit(function, *arguments)
+    wait_until(future.running)
+    return future
+
+
+@pytest.fixture
+def pair(engine, blocker):
+    """copy waits for load, which runs a callable."""
+    load, copy = named(engine, "load"), named(engine, "copy")
+    future = begin(load, blocker)
+    event = load.record_event()
+    copy.wait_event(event)
+    copy.submit(int)
+    yield load, copy, event, future
+    blocker.go()
+    copy.synchronize(LONG)
+
+
+# Without a GIL nothing stops a thread for others to see where it is.
+GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
+LOAD = (
+    "load ({} 0x) has 2 operations; the first is callable read_chunk "
+    "(test_explain.py), which has run for T"
+) + " and is at test_explain.py in read_chunk" * GIL
+COPY = (
+    "copy ({} 0x) has 2 operations; the first waits for an event recorded on "
+    "load ({} 0x), which "
+)
+
+
+def load_of(engine):
+    return LOAD.format(engine.device())
+
+
+def copy_of(engine):
+    device = engine.device()
+    return COPY.format(device, device) + load_of(engine).partition(") ")[2]
+
+
+def test_nothing(engine):
+    assert explain() == "no work is known to be pending"
+
+
+def test_an_idle_stream(engine):
+    stream = named(engine, "load")
+    handle = stream.native_handle
+    text = f"load ({engine.device()} {handle:#x}) is idle"
+    assert explain(stream) == text
+
+
+def test_streams_without_names(engine):
+    stream, default = engine.stream(), engine.default_stream()
+    device = engine.device()
+    handle = stream.native_handle
+    assert explain(stream) == f"stream {handle:#x} of {device} is idle"
+    assert explain(default) == f"the default stream of {device} is idle"
+
+
+def test_a_stream_that_runs_a_callable(engine, pair):
+    assert words(explain(pair[0])) == load_of(engine)
+
+
+def test_a_stream_that_waits(engine, pair):
+    assert words(explain(pair[1])) == copy_of(engine)
+
+
+def test_an_event(engine, pair):
+    text = words(explain(pair[2]))
+    assert text.startswith("an event recorded on load (")
+    assert text.endswith(load_of(engine).partition(") ")[2])
+
+
+def test_events_that_wait_for_nothing(engine):
+    event = engine.event()
+    assert explain(event) == "an event that was never recorded"
+    event.record(engine.stream())
+    event.synchronize()
+    assert explain(event) == "an event that is done"
+
+
+def test_futures(engine, pair, blocker):
+    future = pair[3]
+    running = "callable read_chunk (test_explain.py), which has run for T"
+    assert words(explain(future)).startswith(running)
+    queued = pair[1].submit(int)
+    assert words(explain(queued)) == (
+        f"callable type (test_explain.py), which is queued on copy "
+        f"({engine.device()} 0x), which "
+        + copy_of(engine).partition(") ")[2].replace("2", "3", 1)
+    )
+    blocker.go()
+    queued.result(LONG)
+    assert explain(queued) == "a Future whose callable has ended"
+
+
+def test_everything(engine, pair):
+    """One line for what waits for each other, and one for each thread."""
+    copy = pair[1]
+    thread = threading.Thread(target=copy.synchronize, name="main")
+    thread.start()
+    wait_until(lambda: "main has waited" in explain())
+    lines = words(explain()).splitlines()
+    assert lines[0] == copy_of(engine)
+    assert re.fullmatch(
+        r"main has waited for T in Stream\.synchronize.*, for copy \(.*\)",
+        lines[1],
+    )
+    assert len(lines) == 2
+
+
+def test_a_sleep(engine):
+    stream = engine.stream()
+    engine.sleep(stream, 200)
+    text = words(explain(stream))
+    assert text.endswith("has 1 operation; the first sleeps for T more")
+
+
+def test_other_work(engine):
+    stream = engine.stream()
+    with engine.hold(stream):
+        assert explain(stream).endswith(
+            "has 1 operation; the first is a host function, which runs or is "
+            "about to"
+        )
+
+
+def test_a_long_chain_is_cut(engine):
+    streams = [named(engine, str(i)) for i in range(40)]
+    with engine.hold(streams[0]):
+        for before, after in pairwise(streams):
+            after.wait_stream(before)
+        text = words(explain(streams[-1]))
+        assert "which waits, through 34 more streams, for 0 (" in text
+        assert text.endswith("is a host function, which runs or is about to")
+    streams[-1].synchronize(LONG)
+
+
+def waits_for_each_other(engine):
+    one, two = named(engine, "one"), named(engine, "two")
+    both = threading.Barrier(2)
+
+    def left():
+        both.wait(LONG)
+        two.synchronize(1)
+
+    def right():
+        both.wait(LONG)
+        one.synchronize(3)
+
+    futures = [one.submit(left), two.submit(right)]
+    return one, futures
+
+
+def test_a_deadlock(engine):
+    one, futures = waits_for_each_other(engine)
+    wait_until(lambda: explain(one).startswith("deadlock: "))
+    ring = words(explain(one)).partition(";")[0]
+    sides = [
+        f"callable {name} (test_explain.py) on {stream} ({engine.device()} 0x)"
+        for name, stream in (("left", "one"), ("right", "two"))
+    ]
+    assert ring == (
+        f"deadlock: {sides[0]}, {sides[1]} wait for each other in a ring"
+    )
+    line = words(explain()).splitlines()[0]
+    assert line.startswith("deadlock: ")
+    assert all(side in line for side in sides)
+    assert "\ndeadlock: callable " in str(futures[0].exception(LONG))
+    futures[1].result(LONG)
+
+
+def test_a_callable_that_waits_for_one_behind_it(engine):
+    stream = named(engine, "load")
+    later = []
+
+    def early():
+        wait_until(lambda: later)
+        later[0].result(0.5)
+
+    future = stream.submit(early)
+    later.append(stream.submit(int))
+    wait_until(lambda: "deadlock: " in explain(stream))
+    text = words(explain(stream))
+    assert text.startswith(
+        f"deadlock: callable early (test_explain.py) on load "
+        f"({engine.device()} 0x) waits for itself; load ("
+    )
+    assert isinstance(future.exception(LONG), concurrent.futures.TimeoutError)
+    assert explain(stream).startswith("load (")
+
+
+def test_timeouts(engine, pair):
+    _, copy, event, future = pair
+    for wait in (
+        lambda: copy.synchronize(0),
+        lambda: event.synchronize(0.01),
+        lambda: future.result(0.01),
+        lambda: list(pystreams.as_completed([future, copy], 0.01)),
+        lambda: pystreams._C.synchronize(engine.type, 0, 0.01),
+    ):
+        with pytest.raises(
+            (TimeoutError, concurrent.futures.TimeoutError)
+        ) as (caught):
+            wait()
+        first, second = str(caught.value).splitlines()
+        assert re.search("goes on$|had not ended after|unfinished$", first)
+        assert "callable read_chunk (test_explain.py:" in second
+
+
+def test_a_program_that_is_blocked_can_ask(engine, blocker):
+    """While the main thread waits, and 50 streams have work."""
+    streams = [engine.stream() for _ in range(50)]
+    begin(streams[0], blocker)
+    for stream in streams[1:]:
+        stream.wait_stream(streams[0])
+    texts = []
+
+    def ask():
+        for _ in range(20):
+            texts.append(explain())
+        blocker.go()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    streams[-1].synchronize(LONG)
+    thread.join(LONG)
+    assert len(texts[0].splitlines()) > 40
+    assert "... and " in texts[0].splitlines()[-1]
+
+
+def test_asked_while_all_changes(engine):
+    """By several threads, without a wrong deadlock."""
+    streams = [engine.stream() for _ in range(4)]
+    end = time.monotonic() + 1
+    texts = []
+
+    def work(own):
+        while time.monotonic() < end:
+            for stream in streams:
+                own.wait_stream(stream)
+            own.submit(time.sleep, 0.0001)
+            own.synchronize()
+
+    def ask():
+        while time.monotonic() < end:
+            texts.append(explain())
+
+    threads = [threading.Thread(target=work, args=[s]) for s in streams]
+    threads += [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert texts
+    assert not any("deadlock" in text for text in texts)
+
+
+@pytest.mark.parametrize("wrong", [5, "copy", object()])
+def test_other_objects_are_refused(wrong):
+    name = type(wrong).__name__
+    with pytest.raises(TypeError, match=f"None for x, but got {name}$"):
+        explain(wrong)
+
+
+def test_a_closed_stream_is_refused(engine):
+    stream = engine.stream()
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        explain(stream)
+
+
+def test_after_a_fork(run_python):
+    """A child has none of its parent's work."""
+    code = """
+        import os, threading, pystreams
+        stream = pystreams.Stream("cpu")
+        go = threading.Event()
+        future = stream.submit(go.wait)
+        threading.Thread(target=stream.synchronize, daemon=True).start()
+        while "has waited" not in pystreams.explain():
+            pass
+        child = os.fork()
+        if child == 0:
+            print(pystreams.explain(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        go.set()
+        """
+    done = run_python(dedent(code))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "no work is known to be pending\n"
