@@ -30,6 +30,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, LinkError, SetupError
 
+EXPORTS = "csrc/exports.map"
 NO_CUDA = """\
 no CUDA toolkit to build with was found. Any of these provides one:
   - pip's isolated build, which fetches nvidia-cuda-runtime and
@@ -174,7 +175,7 @@ class BuildExt(build_ext):
         compile_args += ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
         # Python's own flags may say otherwise; the last one counts.
         compile_args += ["-O0" if debug else "-O3"]
-        link_args = ["-pthread", "-Wl,--exclude-libs,ALL"]
+        link_args = ["-pthread", f"-Wl,--version-script={EXPORTS}"]
         if werror:
             compile_args.append("-Werror")
         if shared == "1":
@@ -202,10 +203,11 @@ class BuildExt(build_ext):
             # Symbols stay, so that a debugger can name functions.
             link_args += ["-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack"]
             # A call crosses five files; a record takes a sixth less time so.
-            whole = ["-flto=auto"]
-            if self.optimizes_across_files(whole):
-                compile_args += whole
-                link_args += whole
+            for whole in (["-flto=auto"], ["-flto=full"]):
+                if self.optimizes_across_files(whole):
+                    compile_args += whole
+                    link_args += whole
+                    break
             else:
                 print("pystreams: building without link-time optimization")
         ext.extra_compile_args += compile_args
@@ -242,7 +244,10 @@ if __name__ == "__main__":
                     + glob("csrc/python/*.c")
                     + glob("csrc/backends/cpu/*.c")
                 ),
-                depends=sorted(glob("csrc/**/*.h", recursive=True)),
+                depends=[
+                    EXPORTS,
+                    *sorted(glob("csrc/**/*.h", recursive=True)),
+                ],
                 include_dirs=["csrc/include"],
                 define_macros=[("_GNU_SOURCE", "1")],
             )

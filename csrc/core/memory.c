@@ -69,9 +69,13 @@ ps_memory_may_wait(bool may)
 void
 ps_memory_pool_init(struct ps_memory_pool *pool)
 {
+    pthread_condattr_t monotonic;
     memset(pool, 0, sizeof(*pool));
     pthread_mutex_init(&pool->mutex, NULL);
-    pthread_cond_init(&pool->swept, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&pool->swept, &monotonic);
+    pthread_condattr_destroy(&monotonic);
 }
 
 static void
@@ -252,8 +256,8 @@ wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
         clock_gettime(CLOCK_MONOTONIC, &end);
         end.tv_sec += (end.tv_nsec + QUESTION_NS) / 1000000000;
         end.tv_nsec = (end.tv_nsec + QUESTION_NS) % 1000000000;
-        if (pthread_cond_clockwait(&pool->swept, &pool->mutex, CLOCK_MONOTONIC,
-                                   &end) == ETIMEDOUT) {
+        if (pthread_cond_timedwait(&pool->swept, &pool->mutex, &end) ==
+            ETIMEDOUT) {
             pthread_mutex_unlock(&pool->mutex);
             over = is_limit_reached(limit);
             pthread_mutex_lock(&pool->mutex);

@@ -183,10 +183,11 @@ wait_and_take(void)
     struct job *job;
     bool idle, stays;
     do {
-        clock_gettime(CLOCK_MONOTONIC, &end);
+        /* If the clock is set meanwhile, an idle thread ends sooner or
+         * later. */
+        clock_gettime(CLOCK_REALTIME, &end);
         end.tv_sec += IDLE_SECONDS;
-        idle = sem_clockwait(&queue.hints, CLOCK_MONOTONIC, &end) != 0 &&
-               errno == ETIMEDOUT;
+        idle = sem_timedwait(&queue.hints, &end) != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
         /* A thread stays while callables that count on it may still come. */

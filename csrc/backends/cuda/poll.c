@@ -138,9 +138,12 @@ struct poller {
     const char *name; /* of the thread */
     /* Guards what is below, and is not held while CUDA is called. */
     pthread_mutex_t lock;
-    pthread_cond_t wake; /* there is something new to poll, or it is to stop */
+    /* There is something new to poll, or it is to stop, or it has; of the
+     * monotonic clock, made when the thread is started. */
+    pthread_cond_t wake;
     pthread_cond_t left; /* the use of a completion has ended */
     bool started;
+    bool ended;
     pthread_t thread;
     atomic_bool stopping;
     unsigned long long given; /* notifications, ever */
@@ -347,8 +350,7 @@ back_off_locked(struct poller *poller, unsigned long long seen, bool more,
 
     while (error == 0 && poller->given == seen &&
            !atomic_load(&poller->stopping)) {
-        error = pthread_cond_clockwait(&poller->wake, &poller->lock,
-                                       CLOCK_MONOTONIC, &until);
+        error = pthread_cond_timedwait(&poller->wake, &poller->lock, &until);
     }
 }
 
@@ -376,6 +378,8 @@ poller_main(void *argument)
         pthread_mutex_lock(&poller->lock);
         back_off_locked(poller, seen, more, began);
     }
+    poller->ended = true;
+    pthread_cond_broadcast(&poller->wake);
     pthread_mutex_unlock(&poller->lock);
     return NULL;
 }
@@ -384,12 +388,17 @@ poller_main(void *argument)
 static ps_status
 start_locked(struct poller *poller)
 {
+    pthread_condattr_t monotonic;
     sigset_t all, before;
 
     if (atomic_load(&poller->stopping)) {
         return PS_ERROR_SHUTTING_DOWN;
     }
     if (!poller->started) {
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_cond_init(&poller->wake, &monotonic);
+        pthread_condattr_destroy(&monotonic);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         poller->started =
@@ -408,14 +417,21 @@ static ps_status
 poller_stop(struct poller *poller, int64_t deadline)
 {
     struct timespec until = timespec_of(deadline);
+    int error = 0;
 
     pthread_mutex_lock(&poller->lock);
     atomic_store(&poller->stopping, true);
-    pthread_cond_signal(&poller->wake);
+    pthread_cond_broadcast(&poller->wake);
+    while (poller->started && !poller->ended && error == 0) {
+        error = pthread_cond_timedwait(&poller->wake, &poller->lock, &until);
+    }
+    bool over = !poller->started || poller->ended;
     pthread_mutex_unlock(&poller->lock);
-    if (poller->started &&
-        pthread_clockjoin_np(poller->thread, NULL, CLOCK_MONOTONIC, &until)) {
+    if (!over) {
         return PS_ERROR_NOT_READY;
+    }
+    if (poller->started) {
+        pthread_join(poller->thread, NULL);
     }
     poller->started = false;
     return PS_SUCCESS;
