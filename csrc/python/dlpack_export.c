@@ -162,7 +162,7 @@ make_ready(struct span *span, PyObject *number)
         }
         return span_settle(span, NULL) < 0
                    ? -1
-                   : host_access("an export", span->data, span->nbytes,
+                   : host_access("a DLPack export", span->data, span->nbytes,
                                  !span->block->read_only);
     }
     if (PyLong_Check(number) &&
