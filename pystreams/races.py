@@ -306,6 +306,7 @@ def _report(
     freed: int,
     point: tuple[int, int] | None,
 ) -> None:
+    __tracebackhide__ = True
     one, two = _operation(*first), _operation(*second)
     missing = _missing(one, two, point)
     race = Race(one, two, address, nbytes, missing, bool(freed))

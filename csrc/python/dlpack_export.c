@@ -163,7 +163,8 @@ make_ready(struct span *span, PyObject *number)
         }
         bool writes = !span->block->read_only;
         if (span_settle(span, NULL) < 0 ||
-            host_access("an export", span->data, span->nbytes, writes) < 0) {
+            host_access("a DLPack export", span->data, span->nbytes, writes) <
+                0) {
             return -1;
         }
         note_memory(writes ? PS_NOTE_VIEW_WRITES : PS_NOTE_VIEW, span->data,

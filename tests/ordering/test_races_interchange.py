@@ -94,7 +94,7 @@ def test_what_is_lent_to_numpy(two, found, numpy, fixed):
         two.b.synchronize()
     numpy.from_dlpack(host)
     assert [race.second.name for race in found] == (
-        [] if fixed else ["an export"]
+        [] if fixed else ["a DLPack export"]
     )
 
 

@@ -228,6 +228,22 @@ print(sorted((set(sys.modules) - before) & heavy))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.parametrize("name", ["races", "schedules"])
+def test_modules_that_are_imported_when_they_are_used(run_python, name):
+    done = run_python(
+        "import sys, pystreams\n"
+        f"assert 'pystreams.{name}' not in sys.modules\n"
+        f"assert '{name}' in dir(pystreams)\n"
+        f"print(pystreams.{name}.__name__)\n"
+        "try:\n    pystreams.nonsense\n"
+        "except AttributeError as error:\n    print(error)"
+    )
+    assert done.stdout.splitlines() == [
+        f"pystreams.{name}",
+        "module 'pystreams' has no attribute 'nonsense'",
+    ]
+
+
 def test_a_second_import_finds_the_same_types(run_python):
     """As it finds the same devices, which both modules' streams are of."""
     code = """

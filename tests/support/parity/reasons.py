@@ -90,6 +90,7 @@ ADDED = {
     "What work waits for.": "torch.explain",
     "Backends for other devices.": "torch.get_include torch.register_backend",
     "Callbacks for every device type.": "torch.trace",
+    "Whether the order of the work is right.": "torch.races torch.schedules",
     "Waits for several objects with a timeout, and the release of a "
     "stream.": """
         torch.as_completed torch.wait torch.Stream.close
