@@ -85,6 +85,8 @@ static const struct {
     MEMBER(OPTIONAL, shutdown),
     MEMBER(GRAPH_GATES, stream_capture),
     MEMBER(GRAPH_GATES, capture_gate),
+    MEMBER(OPTIONAL, graph_nodes),
+    MEMBER(OPTIONAL, graph_upload),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -101,6 +101,14 @@ FORWARD(ps_status, graph_print,
 FORWARD(ps_status, stream_capture,
         WITH(int device, ps_handle stream, uint64_t *capture), device, stream,
         capture)
+FORWARD(ps_status, graph_nodes,
+        WITH(int device, ps_handle graph, struct ps_graph_node *nodes,
+             size_t *node_count, struct ps_graph_edge *edges,
+             size_t *edge_count),
+        device, graph, nodes, node_count, edges, edge_count)
+FORWARD(ps_status, graph_upload,
+        WITH(int device, ps_handle executable, ps_handle stream), device,
+        executable, stream)
 FORWARD(ps_status, versions, WITH(int *runtime, int *driver), runtime, driver)
 FORWARD(ps_status, shutdown, WITH(int64_t timeout_ns), timeout_ns)
 
@@ -497,7 +505,9 @@ executable_destroy(const struct ps_backend *backend, int device,
     X(versions)              \
     X(shutdown)              \
     X(stream_capture)        \
-    X(capture_gate)
+    X(capture_gate)          \
+    X(graph_nodes)           \
+    X(graph_upload)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

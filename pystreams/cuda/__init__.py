@@ -22,7 +22,7 @@ from .._C import cuda_current_stream as current_stream
 from .._C import cuda_default_stream as default_stream
 from .._C import cuda_stream as stream
 from .._C import set_stream as _set_stream
-from ._graphs import CUDAGraph, graph, graph_pool_handle
+from ._graphs import CUDAGraph, export_dot, graph, graph_pool_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "export_dot",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",

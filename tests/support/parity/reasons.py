@@ -106,6 +106,16 @@ ADDED = {
         torch.Stream.submit torch.cuda.Stream.submit
         torch.cuda.ExternalStream.submit
     """,
+    "Graphs as newer versions of torch have them than the compared one.": """
+        torch.accelerator.Graph torch.accelerator.generate_graph_pool_handle
+        torch.cuda.export_dot torch.cuda.CUDAGraph.get_graph_data
+        torch.cuda.CUDAGraph.pools torch.cuda.CUDAGraph.register_*_hook
+        torch.cuda.CUDAGraph.register_destroy_callback
+        torch.cuda.CUDAGraph.retain_object
+    """,
+    "An upload of a graph before its first replay.": """
+        torch.cuda.CUDAGraph.upload
+    """,
     "Members of cuda.Stream, on every stream.": """
         torch.Stream.priority torch.Stream.priority_range
     """,
@@ -171,6 +181,13 @@ CHANGED = {
     ),
     "synchronize() has a timeout.": (
         ("torch.*synchronize", "(*)", "(*timeout=None)"),
+    ),
+    "Newer versions of torch than the compared one have it, too.": (
+        (
+            "torch.cuda.CUDAGraph.debug_dump",
+            "(debug_path)",
+            "(debug_path, *, verbose=True)",
+        ),
     ),
     "torch's docstring leaves the defaults out.": (
         ("torch.Stream", "(device, *, priority)", "(device=None, *, *)"),
