@@ -79,12 +79,75 @@ run_destroy_hooks(PyObject *self, ps_handle executable)
     exception_restore(saved);
 }
 
+static bool
+is_capturing_now(PyObject *self)
+{
+    struct ps_stream *stream;
+    WITHOUT_GIL(stream = ps_graph_origin(graph_of(self)));
+    stream_release(stream);
+    return stream != NULL;
+}
+
+/* Keep in mind where the capture of that number begins. */
+static void
+note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
+{
+    const struct ps_backend *backend = runtime_of(self)->backend;
+    char name[64];
+    if (number == 0) {
+        return;
+    }
+    snprintf(name, sizeof(name), "%s:%d", backend->name,
+             stream->device->index);
+    PyObject *none =
+        import_call("pystreams.cuda._captures", "begun", "((iK)(sK))",
+                    backend->device_type, (unsigned long long)number, name,
+                    (unsigned long long)stream->handle);
+    if (none == NULL) {
+        /* Without memory a failure says less. */
+        PyErr_Clear();
+    }
+    Py_XDECREF(none);
+}
+
+/* Forget that, and add to the pending exception what explains the status. */
+static void
+note_end(PyObject *self, uint64_t number, ps_status status)
+{
+    if (number == 0) {
+        return;
+    }
+    struct saved_exception saved = exception_save();
+    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
+    PyObject *text =
+        import_call("pystreams.cuda._captures", "ended", "((iK)i)",
+                    runtime_of(self)->backend->device_type,
+                    (unsigned long long)number, status);
+    if (text != NULL && saved.value != NULL &&
+        PyUnicode_GET_LENGTH(text) > 0) {
+        PyObject *message = PyObject_Str(saved.value);
+        PyObject *args =
+            message != NULL
+                ? Py_BuildValue("(N)", PyUnicode_Concat(message, text))
+                : NULL;
+        if (args != NULL) {
+            PyObject_SetAttrString(saved.value, "args", args);
+        }
+        Py_XDECREF(args);
+        Py_XDECREF(message);
+    }
+    Py_XDECREF(text);
+    PyErr_Clear();
+    exception_restore(saved);
+}
+
 /* ps_graph_reset, with the destroy hooks. */
 static ps_status
 reset(PyObject *self)
 {
     bool watched = atomic_load(&hooked), dropped = false;
     ps_handle native, executable = 0;
+    uint64_t number;
     ps_status status;
     if (watched) {
         PyObject *none =
@@ -95,7 +158,12 @@ reset(PyObject *self)
         Py_DECREF(none);
         WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
     }
-    WITHOUT_GIL(status = ps_graph_reset(graph_of(self), &dropped));
+    bool capturing = is_capturing_now(self);
+    WITHOUT_GIL(number = ps_graph_number(graph_of(self));
+                status = ps_graph_reset(graph_of(self), &dropped));
+    if (capturing && dropped) {
+        note_end(self, number, PS_SUCCESS);
+    }
     if (watched && dropped) {
         run_destroy_hooks(self, executable);
     }
@@ -220,6 +288,9 @@ Graph_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
+        if (self->calls != NULL && is_capturing_now(op)) {
+            note_end(op, calls_number(self->calls), PS_SUCCESS);
+        }
         WITHOUT_GIL(status = ps_graph_destroy(self->graph));
         report_cleanup(self->runtime, device, "dropping a graph", status);
     }
@@ -286,13 +357,15 @@ Graph_begin(PyObject *self, PyObject *args)
     WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
                                                 (enum ps_capture_mode)mode,
                                                 &number));
-    stream_release(stream);
     if (status != PS_SUCCESS) {
+        stream_release(stream);
         calls_unref(calls);
     }
     else {
+        note_begin(self, stream, number);
         calls_begin(calls, number);
         calls_set(self, calls);
+        stream_release(stream);
         reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
         if (run_hooks(self, "capture_start") < 0) {
             /* As if it had not begun. */
@@ -337,12 +410,14 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     WITHOUT_GIL(status =
                     ps_graph_capture_end(graph_of(self), stream, &operations));
     stream_release(stream);
+    struct calls *calls = calls_get(self);
+    uint64_t number = calls != NULL ? calls_number(calls) : 0;
+    ps_status ended = status;
     if (status == PS_SUCCESS) {
-        struct calls *calls = calls_get(self);
         calls_end(calls);
-        calls_unref(calls);
         status = complete(self);
     }
+    calls_unref(calls);
     calls_settle(self);
     if (status == PS_SUCCESS && operations == 0 &&
         PyErr_WarnEx(PyExc_UserWarning,
@@ -350,9 +425,13 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
                      "graph was attempted to be captured on wrong device or "
                      "stream.",
                      1) < 0) {
-        return NULL;
+        status = PS_RAISED;
     }
-    return finish(self, "CUDAGraph.capture_end", NULL, status);
+    PyObject *result = finish(self, "CUDAGraph.capture_end", NULL, status);
+    if (!is_capturing_now(self)) {
+        note_end(self, number, ended);
+    }
+    return result;
 }
 
 static PyObject *
@@ -681,14 +760,6 @@ Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
 }
 
 /* ---- As a context ---- */
-
-static bool
-is_capturing_now(PyObject *self)
-{
-    struct ps_stream *stream = ps_graph_origin(graph_of(self));
-    stream_release(stream);
-    return stream != NULL;
-}
 
 static PyObject *
 Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
