@@ -13,6 +13,8 @@ from . import _C
 from ._C import DeviceContext as _DeviceContext
 from ._C import StreamContext as _StreamContext
 from ._C import default_type as _default_type
+from .cuda._graphs import AcceleratorGraph as Graph
+from .cuda._graphs import graph_pool_handle as generate_graph_pool_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     _Device = int | str | device | _HasTypeAndIndex | None
 
 __all__ = [
+    "Graph",
     "current_accelerator",
     "current_device_idx",
     "current_device_index",
@@ -30,6 +33,7 @@ __all__ = [
     "device_index",
     "empty_cache",
     "empty_host_cache",
+    "generate_graph_pool_handle",
     "get_memory_info",
     "is_available",
     "max_memory_allocated",

@@ -64,8 +64,8 @@ ps_capture_refuse_device(struct ps_device *device)
     return capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS;
 }
 
-static ps_status
-add_locked(struct ps_keep *keep, const struct ps_kept *item)
+ps_status
+ps_keep_add(struct ps_keep *keep, const struct ps_kept *item)
 {
     for (size_t i = keep->count; i-- > 0;) {
         if (keep->items[i].object == item->object) {
@@ -95,9 +95,18 @@ ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item)
     struct ps_capture *c;
     LIST_FOREACH (c, &captures, neighbours) {
         if (c->device->runtime == runtime && status == PS_SUCCESS) {
-            status = add_locked(&c->keep, item);
+            status = ps_keep_add(&c->keep, item);
         }
     }
+    pthread_mutex_unlock(&captures_mutex);
+    return status;
+}
+
+ps_status
+ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item)
+{
+    pthread_mutex_lock(&captures_mutex);
+    ps_status status = ps_keep_add(&capture->keep, item);
     pthread_mutex_unlock(&captures_mutex);
     return status;
 }

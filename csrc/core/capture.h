@@ -77,6 +77,13 @@ ps_status ps_capture_refuse_device(struct ps_device *device);
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
+/* Likewise, to this capture. */
+ps_status
+ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item);
+
+/* Add the object unless it is there. */
+ps_status ps_keep_add(struct ps_keep *keep, const struct ps_kept *item);
+
 /* Drop the references. */
 ps_status ps_keep_drop(struct ps_keep *keep);
 

@@ -62,7 +62,9 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         graph->executable != 0) {
         return unlock(graph, PS_ERROR_GRAPH_TAKEN);
     }
-    graph->capture = (struct ps_capture){.device = device};
+    graph->capture =
+        (struct ps_capture){.device = device, .keep = graph->keep};
+    graph->keep = (struct ps_keep){0};
     /* First, so that work which joins the capture at once is covered. */
     ps_capture_add(&graph->capture);
     status = PS_CALL(device, capture_begin, stream->handle, mode);
@@ -78,10 +80,9 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
-    struct ps_keep keep = graph->capture.keep;
-    unlock(graph, status);
-    ps_keep_drop(&keep);
-    return status;
+    /* What work of others added stays until the next reset. */
+    graph->keep = graph->capture.keep;
+    return unlock(graph, status);
 }
 
 /* References taken out of a graph, to be dropped once it is unlocked. */
@@ -196,9 +197,25 @@ instantiate_locked(struct ps_graph *graph)
                                           graph->native, &graph->executable);
 }
 
+/* Drop what a graph consists of, and take out what it refers to. */
+static ps_status
+empty_locked(struct ps_graph *graph, struct leftovers *left)
+{
+    ps_status status = drop_native_locked(graph);
+    status = ps_first_failure(status, drop_executable_locked(graph));
+    left->keep = graph->keep;
+    left->launched = graph->launched;
+    left->launches = graph->launches;
+    graph->number = 0;
+    graph->keep = (struct ps_keep){0};
+    graph->launched = NULL;
+    graph->launches = NULL;
+    return status;
+}
+
 ps_status
 ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
-                     bool keep_native, size_t *operations)
+                     size_t *operations)
 {
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
@@ -216,22 +233,69 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
     }
     struct leftovers left = {0};
     status = end_locked(graph, false, &left, operations);
-    if (status == PS_SUCCESS && !graph->keeps) {
-        status = instantiate_locked(graph);
-        if (status == PS_SUCCESS && !keep_native) {
-            status = drop_native_locked(graph);
-        }
-    }
-    if (status != PS_SUCCESS) {
-        graph->number = graph->origin != NULL ? graph->number : 0;
-        /* Do not leave a graph that could be launched without its objects. */
-        status = ps_first_failure(status, drop_native_locked(graph));
-        status = ps_first_failure(status, drop_executable_locked(graph));
-        left.keep = graph->keep;
-        graph->keep = (struct ps_keep){0};
+    if (status != PS_SUCCESS && graph->origin == NULL) {
+        empty_locked(graph, &left);
     }
     unlock(graph, status);
     return ps_first_failure(status, drop(&left));
+}
+
+ps_status
+ps_graph_finish(struct ps_graph *graph, bool keep_native)
+{
+    ps_status status = lock(graph);
+    /* A hook may have reset the graph meanwhile. */
+    if (status != PS_SUCCESS || graph->keeps || graph->native == 0) {
+        return status == PS_SUCCESS ? unlock(graph, status) : status;
+    }
+    struct leftovers left = {0};
+    if (graph->executable == 0) {
+        status = instantiate_locked(graph);
+    }
+    if (status == PS_SUCCESS && !keep_native) {
+        status = drop_native_locked(graph);
+    }
+    if (status != PS_SUCCESS) {
+        /* Do not leave a graph that could be launched without its objects. */
+        empty_locked(graph, &left);
+    }
+    unlock(graph, status);
+    return ps_first_failure(status, drop(&left));
+}
+
+ps_status
+ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item)
+{
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    return unlock(graph, graph->origin != NULL
+                             ? ps_capture_keep_in(&graph->capture, item)
+                             : ps_keep_add(&graph->keep, item));
+}
+
+static struct ps_stream *
+stream_of(struct ps_graph *graph, struct ps_stream *const *field)
+{
+    struct ps_stream *stream = NULL;
+    if (lock(graph) == PS_SUCCESS) {
+        stream = *field != NULL ? ps_stream_ref(*field) : NULL;
+        unlock(graph, PS_SUCCESS);
+    }
+    return stream;
+}
+
+struct ps_stream *
+ps_graph_origin(struct ps_graph *graph)
+{
+    return stream_of(graph, &graph->origin);
+}
+
+struct ps_stream *
+ps_graph_launched(struct ps_graph *graph)
+{
+    return stream_of(graph, &graph->launched);
 }
 
 static ps_status
@@ -366,40 +430,36 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
 }
 
 static ps_status
-reset_and_unlock(struct ps_graph *graph, bool last)
+reset_and_unlock(struct ps_graph *graph, bool last, bool *dropped)
 {
     ps_status status = PS_SUCCESS;
     struct leftovers left = {0};
     size_t operations;
+    bool taken =
+        graph->origin != NULL || graph->native != 0 || graph->executable != 0;
     if (graph->origin != NULL) {
         status = end_locked(graph, last, &left, &operations);
     }
     if (graph->origin != NULL) {
         return unlock(graph, status);
     }
-    status = ps_first_failure(status, drop_native_locked(graph));
-    status = ps_first_failure(status, drop_executable_locked(graph));
-    left.keep = graph->keep;
-    left.launched = graph->launched;
-    left.launches = graph->launches;
-    graph->number = 0;
-    graph->keep = (struct ps_keep){0};
-    graph->launched = NULL;
-    graph->launches = NULL;
+    *dropped = taken;
+    status = ps_first_failure(status, empty_locked(graph, &left));
     unlock(graph, status);
     return ps_first_failure(status, drop(&left));
 }
 
 ps_status
-ps_graph_reset(struct ps_graph *graph)
+ps_graph_reset(struct ps_graph *graph, bool *dropped)
 {
+    *dropped = false;
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
         return status;
     }
     return is_other_threads(graph)
                ? unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD)
-               : reset_and_unlock(graph, false);
+               : reset_and_unlock(graph, false, dropped);
 }
 
 ps_status
@@ -408,7 +468,8 @@ ps_graph_destroy(struct ps_graph *graph)
     if (lock(graph) != PS_SUCCESS) {
         return PS_SUCCESS;
     }
-    ps_status status = reset_and_unlock(graph, true);
+    bool dropped;
+    ps_status status = reset_and_unlock(graph, true, &dropped);
     pthread_mutex_destroy(&graph->mutex);
     free(graph);
     return status;
@@ -435,6 +496,84 @@ ps_graph_number(struct ps_graph *graph)
         unlock(graph, PS_SUCCESS);
     }
     return number;
+}
+
+static ps_status
+upload_locked(struct ps_graph *graph, struct ps_stream *stream)
+{
+    if (graph->native == 0 && graph->executable == 0) {
+        return PS_ERROR_GRAPH_EMPTY;
+    }
+    if (stream->device != graph->device) {
+        return PS_ERROR_GRAPH_STREAM;
+    }
+    if (ps_stream_in_capture(stream)) {
+        return PS_ERROR_GRAPH_INNER;
+    }
+    if (graph->device->runtime->backend->graph_upload == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status =
+        graph->executable == 0 ? instantiate_locked(graph) : PS_SUCCESS;
+    atomic_store_explicit(&stream->used, true, memory_order_relaxed);
+    return status != PS_SUCCESS ? status
+                                : PS_CALL(graph->device, graph_upload,
+                                          graph->executable, stream->handle);
+}
+
+ps_status
+ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream)
+{
+    ps_status status = lock(graph);
+    return status != PS_SUCCESS ? status
+                                : unlock(graph, upload_locked(graph, stream));
+}
+
+static ps_status
+describe_locked(struct ps_graph *graph, struct ps_graph_node **nodes,
+                size_t *node_count, struct ps_graph_edge **edges,
+                size_t *edge_count)
+{
+    if (graph->native == 0) {
+        return PS_ERROR_GRAPH_EMPTY;
+    }
+    if (graph->device->runtime->backend->graph_nodes == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status = PS_CALL(graph->device, graph_nodes, graph->native, NULL,
+                               node_count, NULL, edge_count);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    *nodes = calloc(*node_count + 1, sizeof(**nodes));
+    *edges = calloc(*edge_count + 1, sizeof(**edges));
+    return *nodes == NULL || *edges == NULL
+               ? PS_ERROR_OUT_OF_MEMORY
+               : PS_CALL(graph->device, graph_nodes, graph->native, *nodes,
+                         node_count, *edges, edge_count);
+}
+
+ps_status
+ps_graph_describe(struct ps_graph *graph, struct ps_graph_node **nodes,
+                  size_t *node_count, struct ps_graph_edge **edges,
+                  size_t *edge_count)
+{
+    *nodes = NULL;
+    *edges = NULL;
+    *node_count = *edge_count = 0;
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = unlock(
+        graph, describe_locked(graph, nodes, node_count, edges, edge_count));
+    if (status != PS_SUCCESS) {
+        free(*nodes);
+        free(*edges);
+        *nodes = NULL;
+        *edges = NULL;
+    }
+    return status;
 }
 
 ps_status

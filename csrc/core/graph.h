@@ -61,13 +61,26 @@ ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode, uint64_t *number);
 
-/* End the capture that began on the stream, and instantiate the graph unless
- * it is kept (keep_native: keep the native graph in any case).  *operations is
- * the number of captured operations.  May block.  PS_ERROR_GRAPH_IDLE,
- * PS_ERROR_GRAPH_STREAM, PS_ERROR_CAPTURE_WRONG_THREAD. */
-ps_status
-ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
-                     bool keep_native, size_t *operations);
+/* End the capture that began on the stream; ps_graph_finish is to follow.
+ * *operations is the number of captured operations.  May block.
+ * PS_ERROR_GRAPH_IDLE, PS_ERROR_GRAPH_STREAM,
+ * PS_ERROR_CAPTURE_WRONG_THREAD. */
+ps_status ps_graph_capture_end(struct ps_graph *graph,
+                               struct ps_stream *stream, size_t *operations);
+
+/* Instantiate the graph and drop the native one, unless that is kept
+ * (keep_native: keep it in any case).  May block. */
+ps_status ps_graph_finish(struct ps_graph *graph, bool keep_native);
+
+/* Have the graph keep the object as what its work uses. */
+ps_status ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item);
+
+/* A reference to the stream that is being captured; NULL if there is none. */
+struct ps_stream *ps_graph_origin(struct ps_graph *graph);
+
+/* A reference to the stream whose later work comes after all launches; NULL if
+ * there was none. */
+struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 
 /* May block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL. */
 ps_status ps_graph_instantiate(struct ps_graph *graph);
@@ -93,9 +106,10 @@ ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_launch *launch, struct ps_stream **full);
 
 /* Release everything that the graph holds, and end its capture.  Queued
- * launches still run.  May block; the status is that of the clean-up.
+ * launches still run.  May block; the status is that of the clean-up. *dropped
+ * says whether there was a capture or a graph.
  * PS_ERROR_CAPTURE_WRONG_THREAD, with nothing given up. */
-ps_status ps_graph_reset(struct ps_graph *graph);
+ps_status ps_graph_reset(struct ps_graph *graph, bool *dropped);
 
 /* The native graph and the executable, each 0 if there is none. */
 void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
@@ -103,6 +117,18 @@ void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
 
 /* The number of the capture that it holds or makes, as in ps_launch. */
 uint64_t ps_graph_number(struct ps_graph *graph);
+
+/* Prepare the next launch, on the stream, after instantiating the graph if
+ * necessary.  May block.  PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a
+ * stream of another device; PS_ERROR_GRAPH_INNER for one that is being
+ * captured. */
+ps_status ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream);
+
+/* The nodes and edges of the native graph, in memory that the caller frees.
+ * May block.  PS_ERROR_GRAPH_EMPTY. */
+ps_status ps_graph_describe(struct ps_graph *graph,
+                            struct ps_graph_node **nodes, size_t *node_count,
+                            struct ps_graph_edge **edges, size_t *edge_count);
 
 /* Write the native graph to a file.  May block.  PS_ERROR_GRAPH_EMPTY. */
 ps_status ps_graph_print(struct ps_graph *graph, const char *path);

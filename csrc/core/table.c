@@ -103,6 +103,8 @@ static const struct {
     MEMBER(OPTIONAL, memory_fill_items),
     MEMBER(OPTIONAL, device_attribute),
     MEMBER(OPTIONAL, stream_explain),
+    MEMBER(OPTIONAL, graph_nodes),
+    MEMBER(OPTIONAL, graph_upload),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -179,6 +179,14 @@ FORWARD(ps_status, stream_explain,
         WITH(int device, ps_handle stream, struct ps_stream_state *states,
              int room, int *count),
         device, stream, states, room, count)
+FORWARD(ps_status, graph_nodes,
+        WITH(int device, ps_handle graph, struct ps_graph_node *nodes,
+             size_t *node_count, struct ps_graph_edge *edges,
+             size_t *edge_count),
+        device, graph, nodes, node_count, edges, edge_count)
+FORWARD(ps_status, graph_upload,
+        WITH(int device, ps_handle executable, ps_handle stream), device,
+        executable, stream)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
 
@@ -251,7 +259,9 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(operation_times)       \
     X(memory_fill_items)     \
     X(device_attribute)      \
-    X(stream_explain)
+    X(stream_explain)        \
+    X(graph_nodes)           \
+    X(graph_upload)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

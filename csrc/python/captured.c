@@ -305,6 +305,31 @@ failed:
     return -1;
 }
 
+PyObject *
+calls_name(struct calls *calls, const void *argument)
+{
+    const struct captured *captured = NULL;
+    if (calls != NULL) {
+        jobs_lock();
+        captured = calls->first;
+        while (captured != NULL && captured != argument) {
+            captured = captured->next;
+        }
+        jobs_unlock();
+    }
+    if (captured == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *function = Py_NewRef(captured->job->args[0]);
+    PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    if (name == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        name = PyObject_Repr(function);
+    }
+    Py_DECREF(function);
+    return name;
+}
+
 /* ---- Launches ---- */
 
 struct replay {

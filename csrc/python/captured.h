@@ -38,6 +38,10 @@ void captured_unref(struct captured *captured);
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        struct ps_currents *currents, struct ps_stream **full);
 
+/* The name of the callable that the argument of a gate stands for: None if it
+ * is none of these, which may be NULL; NULL with an exception. */
+PyObject *calls_name(struct calls *calls, const void *argument);
+
 /* The hook of the race detector. */
 void captured_launching(const struct ps_actor_name *stream);
 

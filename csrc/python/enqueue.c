@@ -35,6 +35,44 @@ wait_for_room(struct ps_stream *stream)
     return status;
 }
 
+void
+note_captured_wait(struct ps_stream *stream, struct ps_device *device,
+                   ps_handle source, ps_status status)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    uint64_t number = 0, other = 0;
+    struct saved_exception saved = exception_save();
+    if (backend->stream_capture == NULL) {
+        return;
+    }
+    CALL_BACKEND(stream->device->runtime, {
+        backend->stream_capture(backend, stream->device->index, stream->handle,
+                                &number);
+        backend->stream_capture(backend, device->index, source, &other);
+    });
+    /* A failed wait invalidates the capture of either. */
+    number = number != 0 ? number : other;
+    if (number != 0) {
+        char names[2][64];
+        snprintf(names[0], sizeof(names[0]), "%s:%d", backend->name,
+                 stream->device->index);
+        snprintf(names[1], sizeof(names[1]), "%s:%d", backend->name,
+                 device->index);
+        PyObject *none = import_call(
+            "pystreams.cuda._captures", "waited", "((iK)(sK)(sK)s)",
+            backend->device_type, (unsigned long long)number, names[0],
+            (unsigned long long)stream->handle, names[1],
+            (unsigned long long)source,
+            status != PS_SUCCESS ? backend->status_text(backend, status) : "");
+        if (none == NULL) {
+            /* Without memory a failure says less. */
+            PyErr_Clear();
+        }
+        Py_XDECREF(none);
+    }
+    exception_restore(saved);
+}
+
 int
 stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
 {
@@ -52,6 +90,7 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     } while (status == PS_ERROR_QUEUE_FULL &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
+    note_wait(stream, other->device, other->handle, status);
     return zero_or_raise(runtime, "Stream.wait_stream", status);
 }
 

@@ -2,6 +2,7 @@
 #ifndef PYSTREAMS_PYTHON_ENQUEUE_H
 #define PYSTREAMS_PYTHON_ENQUEUE_H
 
+#include "../core/capture.h"
 #include "../core/stream.h"
 
 #include "module.h"
@@ -29,6 +30,22 @@ ps_status wait_for_room(struct ps_stream *stream);
     do {                                          \
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
+
+/* A stream was made to wait for the source, or that failed with the status:
+ * keeps in mind what a capture that fails is to say. */
+__attribute__((cold)) void
+note_captured_wait(struct ps_stream *stream, struct ps_device *device,
+                   ps_handle source, ps_status status);
+
+/* Likewise; costs next to nothing while nothing is captured. */
+static inline void
+note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source,
+          ps_status status)
+{
+    if (atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0) {
+        note_captured_wait(stream, device, source, status);
+    }
+}
 
 /* Whether the caller should retry, as a full queue has room again; otherwise
  * *status holds the error to raise. */

@@ -273,6 +273,8 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
     }
     else if (status == PS_ERROR_NOT_READY) {
         ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
+        note_wait(stream, atomic_load(&event->device),
+                  atomic_load(&event->source), status);
     }
     if (status != PS_SUCCESS) {
         return zero_or_raise(event->runtime, operation_on(event, "Event.wait"),

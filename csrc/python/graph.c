@@ -38,6 +38,153 @@ runtime_of(PyObject *self)
     return ((GraphObject *)self)->runtime;
 }
 
+/* ---- Hooks ---- */
+
+/* Whether a hook was ever registered, of one graph or of all. */
+static atomic_bool hooked;
+
+/* Run the hooks of the kind; -1 with the exception of one, after which no
+ * other runs. */
+static int
+run_hooks(PyObject *self, const char *kind)
+{
+    if (!atomic_load_explicit(&hooked, memory_order_relaxed)) {
+        return 0;
+    }
+    PyObject *none =
+        import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind);
+    Py_XDECREF(none);
+    return none != NULL ? 0 : -1;
+}
+
+static bool
+has_executable(PyObject *self)
+{
+    ps_handle native, executable;
+    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+    return native == 0 || executable != 0;
+}
+
+/* The hooks of graphs that are gone, which report what they raise. */
+static void
+run_destroy_hooks(PyObject *self, ps_handle executable)
+{
+    struct saved_exception saved = exception_save();
+    PyObject *none = import_call("pystreams.cuda._graphs", "_destroyed",
+                                 "(OK)", self, (unsigned long long)executable);
+    if (none == NULL) {
+        report_ignored("running the destroy hooks of a graph");
+    }
+    Py_XDECREF(none);
+    exception_restore(saved);
+}
+
+static bool
+is_capturing_now(PyObject *self)
+{
+    struct ps_stream *stream;
+    WITHOUT_GIL(stream = ps_graph_origin(graph_of(self)));
+    stream_release(stream);
+    return stream != NULL;
+}
+
+/* Keep in mind where the capture of that number begins. */
+static void
+note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
+{
+    const struct ps_backend *backend = runtime_of(self)->backend;
+    char name[64];
+    if (number == 0) {
+        return;
+    }
+    snprintf(name, sizeof(name), "%s:%d", backend->name,
+             stream->device->index);
+    PyObject *none =
+        import_call("pystreams.cuda._captures", "begun", "((iK)(sK))",
+                    backend->device_type, (unsigned long long)number, name,
+                    (unsigned long long)stream->handle);
+    if (none == NULL) {
+        /* Without memory a failure says less. */
+        PyErr_Clear();
+    }
+    Py_XDECREF(none);
+}
+
+/* Forget that, and add to the pending exception what explains the status. */
+static void
+note_end(PyObject *self, uint64_t number, ps_status status)
+{
+    if (number == 0) {
+        return;
+    }
+    struct saved_exception saved = exception_save();
+    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
+    PyObject *text =
+        import_call("pystreams.cuda._captures", "ended", "((iK)i)",
+                    runtime_of(self)->backend->device_type,
+                    (unsigned long long)number, status);
+    if (text != NULL && saved.value != NULL &&
+        PyUnicode_GET_LENGTH(text) > 0) {
+        PyObject *message = PyObject_Str(saved.value);
+        PyObject *args =
+            message != NULL
+                ? Py_BuildValue("(N)", PyUnicode_Concat(message, text))
+                : NULL;
+        if (args != NULL) {
+            PyObject_SetAttrString(saved.value, "args", args);
+        }
+        Py_XDECREF(args);
+        Py_XDECREF(message);
+    }
+    Py_XDECREF(text);
+    PyErr_Clear();
+    exception_restore(saved);
+}
+
+/* ps_graph_reset, with the destroy hooks. */
+static ps_status
+reset(PyObject *self)
+{
+    bool watched = atomic_load(&hooked), dropped = false;
+    ps_handle native, executable = 0;
+    uint64_t number;
+    ps_status status;
+    if (watched) {
+        PyObject *none =
+            import_call("pystreams.cuda._graphs", "_resetting", "(O)", self);
+        if (none == NULL) {
+            return PS_RAISED;
+        }
+        Py_DECREF(none);
+        WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+    }
+    bool capturing = is_capturing_now(self);
+    WITHOUT_GIL(number = ps_graph_number(graph_of(self));
+                status = ps_graph_reset(graph_of(self), &dropped));
+    if (capturing && dropped) {
+        note_end(self, number, PS_SUCCESS);
+    }
+    if (watched && dropped) {
+        run_destroy_hooks(self, executable);
+    }
+    return status;
+}
+
+static void
+Graph_finalize(PyObject *self)
+{
+    if (graph_of(self) == NULL || is_finalizing() || !atomic_load(&hooked) ||
+        graph_of(self)->generation != ps_generation()) {
+        return;
+    }
+    struct saved_exception saved = exception_save();
+    struct ps_device *device = graph_of(self)->device;
+    report_cleanup(runtime_of(self), device, "dropping a graph", reset(self));
+    exception_restore(saved);
+}
+
+/* ---- Callables ---- */
+
 /* A new reference, or NULL. */
 static struct calls *
 calls_get(PyObject *self)
@@ -71,6 +218,7 @@ calls_settle(PyObject *self)
     if (calls == NULL) {
         return;
     }
+    struct saved_exception saved = exception_save();
     WITHOUT_GIL(number = ps_graph_number(graph_of(self)));
     if (number != calls_number(calls)) {
         Py_BEGIN_CRITICAL_SECTION(self);
@@ -83,6 +231,7 @@ calls_settle(PyObject *self)
         calls_unref(dropped);
     }
     calls_unref(calls);
+    exception_restore(saved);
 }
 
 static int
@@ -139,6 +288,9 @@ Graph_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
+        if (self->calls != NULL && is_capturing_now(op)) {
+            note_end(op, calls_number(self->calls), PS_SUCCESS);
+        }
         WITHOUT_GIL(status = ps_graph_destroy(self->graph));
         report_cleanup(self->runtime, device, "dropping a graph", status);
     }
@@ -205,16 +357,44 @@ Graph_begin(PyObject *self, PyObject *args)
     WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
                                                 (enum ps_capture_mode)mode,
                                                 &number));
-    stream_release(stream);
     if (status != PS_SUCCESS) {
+        stream_release(stream);
         calls_unref(calls);
     }
     else {
+        note_begin(self, stream, number);
         calls_begin(calls, number);
         calls_set(self, calls);
+        stream_release(stream);
         reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
+        if (run_hooks(self, "capture_start") < 0) {
+            /* As if it had not begun. */
+            struct saved_exception saved = exception_save();
+            report_cleanup(runtime_of(self), graph_of(self)->device,
+                           "dropping a capture", reset(self));
+            calls_settle(self);
+            exception_restore(saved);
+            return NULL;
+        }
     }
     return finish(self, "CUDAGraph.capture_begin", NULL, status);
+}
+
+/* The part of capture_end after the capture has ended. */
+static ps_status
+complete(PyObject *self)
+{
+    ps_status status;
+    bool keeps = graph_of(self)->keeps;
+    int raised = run_hooks(self, "capture_end");
+    struct saved_exception saved = exception_save();
+    WITHOUT_GIL(status =
+                    ps_graph_finish(graph_of(self), atomic_load(&debugging)));
+    exception_restore(saved);
+    if (raised == 0 && status == PS_SUCCESS && !keeps) {
+        raised = run_hooks(self, "post_instantiate");
+    }
+    return raised < 0 ? PS_RAISED : status;
 }
 
 static PyObject *
@@ -227,15 +407,17 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (stream == NULL) {
         return NULL;
     }
-    WITHOUT_GIL(status = ps_graph_capture_end(graph_of(self), stream,
-                                              atomic_load(&debugging),
-                                              &operations));
+    WITHOUT_GIL(status =
+                    ps_graph_capture_end(graph_of(self), stream, &operations));
     stream_release(stream);
+    struct calls *calls = calls_get(self);
+    uint64_t number = calls != NULL ? calls_number(calls) : 0;
+    ps_status ended = status;
     if (status == PS_SUCCESS) {
-        struct calls *calls = calls_get(self);
         calls_end(calls);
-        calls_unref(calls);
+        status = complete(self);
     }
+    calls_unref(calls);
     calls_settle(self);
     if (status == PS_SUCCESS && operations == 0 &&
         PyErr_WarnEx(PyExc_UserWarning,
@@ -243,9 +425,13 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
                      "graph was attempted to be captured on wrong device or "
                      "stream.",
                      1) < 0) {
-        return NULL;
+        status = PS_RAISED;
     }
-    return finish(self, "CUDAGraph.capture_end", NULL, status);
+    PyObject *result = finish(self, "CUDAGraph.capture_end", NULL, status);
+    if (!is_capturing_now(self)) {
+        note_end(self, number, ended);
+    }
+    return result;
 }
 
 static PyObject *
@@ -253,14 +439,17 @@ Graph_instantiate(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     ps_status status;
     WITHOUT_GIL(status = ps_graph_instantiate(graph_of(self)));
+    if (status == PS_SUCCESS && run_hooks(self, "post_instantiate") < 0) {
+        return NULL;
+    }
     return finish(self, "CUDAGraph.instantiate",
                   "capture_end() must have been called before calling "
                   "instantiate",
                   status);
 }
 
-static PyObject *
-Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
+static ps_status
+launch(PyObject *self)
 {
     struct ps_currents *currents = currents_in_use();
     struct ps_stream *full;
@@ -274,6 +463,46 @@ Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
                 status == PS_ERROR_GRAPH_CHANGED;
         stream_release(full);
     } while (again);
+    return status;
+}
+
+/* Launch the graph between its hooks, which find it instantiated. */
+static ps_status
+launch_hooked(PyObject *self)
+{
+    ps_status status = PS_SUCCESS;
+    if (!has_executable(self)) {
+        WITHOUT_GIL(status = ps_graph_instantiate(graph_of(self)));
+        if (status == PS_SUCCESS && run_hooks(self, "post_instantiate") < 0) {
+            return PS_RAISED;
+        }
+    }
+    if (status != PS_SUCCESS || run_hooks(self, "replay_start") < 0) {
+        return status != PS_SUCCESS ? status : PS_RAISED;
+    }
+    status = launch(self);
+    struct saved_exception saved = exception_save();
+    if (run_hooks(self, "replay_end") < 0) {
+        /* The launch's own failure comes first. */
+        if (status != PS_SUCCESS) {
+            report_ignored("running the replay hooks of a graph");
+        }
+        else {
+            status = PS_RAISED;
+        }
+    }
+    if (saved.type != NULL) {
+        exception_restore(saved);
+    }
+    return status;
+}
+
+static PyObject *
+Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    ps_status status = atomic_load_explicit(&hooked, memory_order_relaxed)
+                           ? launch_hooked(self)
+                           : launch(self);
     return finish(self, "CUDAGraph.replay",
                   "Called CUDAGraph::replay without a preceding successful "
                   "capture.",
@@ -284,7 +513,7 @@ static PyObject *
 Graph_reset(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     ps_status status;
-    WITHOUT_GIL(status = ps_graph_reset(graph_of(self)));
+    status = reset(self);
     calls_settle(self);
     return finish(self, "CUDAGraph.reset", NULL, status);
 }
@@ -328,7 +557,9 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                     "debug_path", argument)
                    : NULL;
     }
-    if (!atomic_load(&debugging) && !graph_of(self)->keeps) {
+    ps_handle native, executable;
+    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+    if (native == 0 && !atomic_load(&debugging) && !graph_of(self)->keeps) {
         Py_DECREF(path);
         if (PyErr_WarnEx(PyExc_UserWarning,
                          "CUDA Graphs debug not enabled, set with "
@@ -351,6 +582,211 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                   "debug_dump() needs a graph that was captured with debug "
                   "mode enabled, or with keep_graph=True",
                   status);
+}
+
+static PyObject *
+Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    struct stream_use use;
+    ps_status status;
+    if (stream_use_parsed("upload", runtime_of(self)->backend->device_type,
+                          args, nargs, kwnames, &use) < 0) {
+        return NULL;
+    }
+    WITHOUT_GIL(status = ps_graph_upload(graph_of(self), use.stream));
+    stream_use_end(&use);
+    if (status == PS_ERROR_GRAPH_STREAM) {
+        PyErr_SetString(PyExc_ValueError,
+                        "upload() expects a stream of the device that the "
+                        "graph was captured on, but got one of another");
+        return NULL;
+    }
+    return finish(self, "CUDAGraph.upload",
+                  "Called CUDAGraph::upload without a preceding successful "
+                  "capture.",
+                  status);
+}
+
+static PyObject *
+node_tuple(struct calls *calls, const struct ps_graph_node *node)
+{
+    static const char *const kinds[] = {
+        "empty", "kernel",       "memcpy",     "memset", "host",
+        "host",  "event_record", "event_wait", "graph",
+    };
+    PyObject *name = node->kind == PS_NODE_GATE
+                         ? calls_name(calls, node->argument)
+                         : Py_NewRef(Py_None);
+    uintptr_t function = node->kind == PS_NODE_GATE
+                             ? (uintptr_t)node->argument
+                             : (uintptr_t)node->function;
+    return name == NULL
+               ? NULL
+               : Py_BuildValue("(szKNKK)", kinds[node->kind], node->name,
+                               (unsigned long long)function, name,
+                               (unsigned long long)node->event,
+                               (unsigned long long)node->nbytes);
+}
+
+static PyObject *
+node_list(struct calls *calls, const struct ps_graph_node *nodes, size_t count)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; i < count && list != NULL; i++) {
+        PyObject *item = node_tuple(calls, &nodes[i]);
+        if (item == NULL || PyList_Append(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *
+edge_list(const struct ps_graph_edge *edges, size_t count)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; i < count && list != NULL; i++) {
+        PyObject *item = Py_BuildValue("(nn)", (Py_ssize_t)edges[i].from,
+                                       (Py_ssize_t)edges[i].to);
+        if (item == NULL || PyList_Append(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *
+Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct ps_graph_node *nodes;
+    struct ps_graph_edge *edges;
+    size_t node_count, edge_count;
+    ps_status status;
+    /* The names of its callables are read below. */
+    struct calls *calls = calls_get(self);
+    WITHOUT_GIL(status = ps_graph_describe(graph_of(self), &nodes, &node_count,
+                                           &edges, &edge_count));
+    PyObject *result = NULL;
+    if (status == PS_SUCCESS) {
+        PyObject *listed = node_list(calls, nodes, node_count);
+        PyObject *joined = edge_list(edges, edge_count);
+        if (listed != NULL && joined != NULL) {
+            result = PyTuple_Pack(2, listed, joined);
+        }
+        Py_XDECREF(listed);
+        Py_XDECREF(joined);
+        free(nodes);
+        free(edges);
+    }
+    else {
+        finish(self, "CUDAGraph.get_graph_data",
+               "get_graph_data() needs the captured graph: capture with "
+               "keep_graph=True or debug mode enabled, or call it in a "
+               "capture-end hook",
+               status);
+    }
+    calls_unref(calls);
+    return result;
+}
+
+/* A Python object that a graph keeps. */
+struct retained {
+    atomic_uint refs;
+    unsigned generation;
+    PyObject *object;
+};
+
+/* Runs on any thread, with or without the GIL. */
+static ps_status
+drop_retained(void *memory)
+{
+    struct retained *retained = memory;
+    if (atomic_fetch_sub(&retained->refs, 1) > 1 || is_finalizing() ||
+        retained->generation != ps_generation()) {
+        return PS_SUCCESS;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    struct saved_exception saved = exception_save();
+    Py_DECREF(retained->object);
+    PyMem_Free(retained);
+    exception_restore(saved);
+    PyGILState_Release(gil);
+    return PS_SUCCESS;
+}
+
+static PyObject *
+Graph_keep(PyObject *self, PyObject *object)
+{
+    struct retained *retained = PyMem_Malloc(sizeof(*retained));
+    ps_status status;
+    if (retained == NULL) {
+        return PyErr_NoMemory();
+    }
+    *retained = (struct retained){
+        .generation = ps_generation(),
+        .object = Py_NewRef(object),
+    };
+    const struct ps_kept item = {retained, &retained->refs, drop_retained};
+    WITHOUT_GIL(status = ps_graph_keep(graph_of(self), &item));
+    if (status != PS_SUCCESS) {
+        Py_DECREF(object);
+        PyMem_Free(retained);
+    }
+    return finish(self, "CUDAGraph.retain_object", NULL, status);
+}
+
+static PyObject *
+Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    struct work work = {.operation = "CUDAGraph.reset"};
+    WITHOUT_GIL(work.stream = ps_graph_launched(graph_of(self)));
+    if (work.stream == NULL) {
+        Py_RETURN_NONE;
+    }
+    work.device = work.stream->device;
+    PyObject *result = waited(&work, NULL, NO_TIMEOUT);
+    stream_release(work.stream);
+    return result;
+}
+
+static PyObject *
+Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
+{
+    atomic_store(&hooked, true);
+    Py_RETURN_NONE;
+}
+
+/* ---- As a context ---- */
+
+static PyObject *
+Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *begun = PyObject_CallMethod(self, "_begin_capture", NULL);
+    if (begun == NULL && is_capturing_now(self)) {
+        /* Ctrl-C may have come after the capture began. */
+        struct saved_exception saved = exception_save();
+        report_cleanup(runtime_of(self), graph_of(self)->device,
+                       "dropping a capture", reset(self));
+        calls_settle(self);
+        exception_restore(saved);
+    }
+    return begun;
+}
+
+/* An exception of the block comes before one of the end. */
+static PyObject *
+Graph_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *ended = Graph_capture_end(self, NULL);
+    if (ended == NULL && nargs > 0 && args[0] != Py_None &&
+        PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        return Py_NewRef(Py_None);
+    }
+    return ended;
 }
 
 static PyMethodDef graph_methods[] = {
@@ -395,6 +831,31 @@ static PyMethodDef graph_methods[] = {
            "keep_graph is True.  May\nblock.  Raises OSError if the "
            "file cannot be written, NotImplementedError\nif the backend "
            "has no such function."),
+    METHOD(
+        "upload", Graph_upload, METH_FASTCALL | METH_KEYWORDS,
+        ", /, stream=None",
+        "Prepare the next replay on a stream, the current one if None "
+        "(cudaGraphUpload).\n\n"
+        "Instantiates the graph if necessary, so that the first replay does "
+        "not take longer\nthan the others.  May block.  Raises RuntimeError "
+        "if nothing was captured or the\nstream is being captured, "
+        "ValueError for a stream of another device than the\ngraph's, "
+        "NotImplementedError if the backend has no such function."),
+    METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
+           "Return a list of nodes (kind, kernel, function, function's name, "
+           "event, bytes) and\none of edges (from, to).  May block."),
+    METHOD("_keep", Graph_keep, METH_O, ", object, /",
+           "Keep the object until reset(), and until the replays are done."),
+    METHOD("_wait", Graph_wait, METH_NOARGS, ", /",
+           "Wait until all replays are done.  Blocks with the GIL released."),
+    CLASS_METHOD("_use_hooks", Graph_use_hooks, METH_NOARGS, ", /",
+                 "Have all graphs call the hooks of pystreams.cuda._graphs "
+                 "from now on."),
+    METHOD("_enter", Graph_enter, METH_NOARGS, ", /",
+           "Call _begin_capture(), which begins a capture; without one if it "
+           "raises."),
+    METHOD("_exit", Graph_exit, METH_FASTCALL, ", /, *args",
+           "End the capture, as the __exit__ of a context manager."),
     METHOD("_state", Graph_state, METH_NOARGS, ", /",
            "Return keep_graph, the handles of the graph and of its "
            "executable, 0 if there is\nnone, and the pool."),
@@ -405,13 +866,10 @@ PyDoc_STRVAR(graph_doc, "Graph(type, keep_graph=False)\n--\n\n"
                         "The base of pystreams.cuda.CUDAGraph.");
 
 static PyType_Slot graph_slots[] = {
-    {Py_tp_new, Graph_new},
-    {Py_tp_dealloc, Graph_dealloc},
-    {Py_tp_traverse, Graph_traverse},
-    {Py_tp_clear, Graph_clear},
-    {Py_tp_methods, graph_methods},
-    {Py_tp_doc, (void *)graph_doc},
-    {0, NULL},
+    {Py_tp_new, Graph_new},           {Py_tp_dealloc, Graph_dealloc},
+    {Py_tp_traverse, Graph_traverse}, {Py_tp_clear, Graph_clear},
+    {Py_tp_finalize, Graph_finalize}, {Py_tp_methods, graph_methods},
+    {Py_tp_doc, (void *)graph_doc},   {0, NULL},
 };
 
 PyType_Spec graph_spec =

@@ -22,7 +22,7 @@ from .._C import cuda_current_stream as current_stream
 from .._C import cuda_default_stream as default_stream
 from .._C import cuda_stream as stream
 from .._C import set_stream as _set_stream
-from ._graphs import CUDAGraph, graph, graph_pool_handle
+from ._graphs import CUDAGraph, export_dot, graph, graph_pool_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "export_dot",
     "get_device_attributes",
     "get_device_capability",
     "get_device_name",

@@ -6,6 +6,7 @@ so that Ctrl-C cannot interrupt them halfway.
 
 from __future__ import annotations
 
+import os
 from itertools import count
 
 from .. import _C
@@ -13,11 +14,16 @@ from .._C import CudaStream as Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from typing_extensions import Self
 
     from .._C import _StreamLike
 
     _Pool = tuple[int, int]
+    _GraphHook = Callable[["Graph"], object]
+    _Hooks = dict[int, tuple[int, Callable[..., object]]]
 
 _CUDA = 1
 # Indexed by enum ps_capture_mode.
@@ -57,8 +63,330 @@ def _pool(pool: _Pool | None) -> _Pool:
     )
 
 
+# ---- Hooks ----
+
+# In the order of registration, over all graphs.
+_numbers = count(1)
+# By kind, those of all graphs.
+_everywhere: dict[str, _Hooks] = {}
+
+
+class Handle:
+    """What stops a hook, or the keeping of an object: by remove(), close() or
+    the end of a with block."""
+
+    __slots__ = ("__weakref__", "_remove", "id")
+
+    def __init__(self, number: int, remove: Callable[[], object]) -> None:
+        self.id = number
+        self._remove = remove
+
+    def remove(self) -> None:
+        """Remove it; to do so again does nothing.
+
+        A call on another thread may still be running.
+        """
+        self._remove()
+
+    close = remove
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.remove()
+
+
+def _register(hooks: _Hooks, hook: Callable[..., object]) -> Handle:
+    if not callable(hook):
+        raise TypeError(
+            f"expected a callable for hook, but got {type(hook).__name__}"
+        )
+    number = next(_numbers)
+    # A forked child runs none of its parent's hooks.
+    hooks[number] = (os.getpid(), hook)
+    _C.Graph._use_hooks()
+    return Handle(number, lambda: hooks.pop(number, None))
+
+
+def _hooks_of(graph: Graph, kind: str) -> list[Callable[..., object]]:
+    """Return the hooks for the graph, in the order of registration."""
+    own = graph.__dict__.get("_hooks", {}).get(kind, {})
+    pid = os.getpid()
+    both = [*_everywhere.get(kind, {}).items(), *own.items()]
+    return [
+        hook
+        for _, (process, hook) in sorted(both, key=_number)
+        if process == pid
+    ]
+
+
+def _number(item: tuple[int, object]) -> int:
+    return item[0]
+
+
+def _run(graph: Graph, kind: str) -> None:
+    """Call the hooks; C code does, at each point."""
+    for hook in _hooks_of(graph, kind):
+        hook(graph)
+
+
+def _resetting(graph: Graph) -> None:
+    """Wait for the replays before a reset, if a callback asks for it."""
+    if graph.__dict__.get("_patient"):
+        graph._wait()
+
+
+def _destroyed(graph: Graph, executable: int) -> None:
+    """Call the hooks after a reset, and the callbacks, which are over."""
+    graph.__dict__.pop("_patient", None)
+    executables = [executable] if executable else []
+    calls: list[tuple[Callable[..., object], list[list[int]]]] = [
+        (hook, []) for hook in _hooks_of(graph, "destroy")
+    ]
+    graph.__dict__.get("_hooks", {}).pop("destroy", None)
+    calls += [
+        (hook, [executables]) for hook in _hooks_of(graph, "graph_destroy")
+    ]
+    for call, arguments in calls:
+        try:
+            call(*arguments)
+        except Exception:
+            from logging import getLogger
+
+            getLogger("pystreams.graphs").exception(
+                "exception in a destroy hook of a graph"
+            )
+
+
+def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
+    """Have fn(graph) called when any graph's capture has begun.
+
+    As CUDAGraph.register_capture_start_hook.
+    """
+    return _register(_everywhere.setdefault("capture_start", {}), fn)
+
+
+def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
+    """Have fn(graph) called when any graph's capture has ended.
+
+    As CUDAGraph.register_capture_end_hook.
+    """
+    return _register(_everywhere.setdefault("capture_end", {}), fn)
+
+
+def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
+    """Have fn(graph) called when any graph was instantiated.
+
+    As CUDAGraph.register_post_instantiate_hook.
+    """
+    return _register(_everywhere.setdefault("post_instantiate", {}), fn)
+
+
+def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
+    """Have fn(graph) called before each replay of any graph is queued.
+
+    As CUDAGraph.register_replay_start_hook.
+    """
+    return _register(_everywhere.setdefault("replay_start", {}), fn)
+
+
+def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
+    """Have fn(graph) called after each replay of any graph was queued.
+
+    As CUDAGraph.register_replay_end_hook.
+    """
+    return _register(_everywhere.setdefault("replay_end", {}), fn)
+
+
+def register_graph_destroy_hook(
+    fn: Callable[[list[int]], object],
+) -> Handle:
+    """Have fn(executables) called when any graph is reset or gone.
+
+    executables has the handle that raw_cuda_graph_exec() returned, if there
+    was one.  What fn raises is logged.
+    """
+    return _register(_everywhere.setdefault("graph_destroy", {}), fn)
+
+
+def export_dot(
+    path: str | os.PathLike[str], *, verbose: bool = True
+) -> Callable[[Graph], None]:
+    """Return a hook for register_capture_end_hook() that writes the graph to a
+    file, as debug_dump() does."""
+
+    def dump(graph: Graph) -> None:
+        graph.debug_dump(path, verbose=verbose)
+
+    return dump
+
+
+_LABELS = ("kernel_name", "host_fn_name")
+
+
+def _dot(nodes: list[dict[str, Any]]) -> str:
+    """Return the graph in Graphviz' language, a word or two for each node."""
+    lines = ["digraph {", "  node [shape=box];"]
+    for node in nodes:
+        names = [node["node_type"], *filter(None, map(node.get, _LABELS))]
+        label = "\\n".join(names).replace('"', "'")
+        lines.append(f'  {node["index"]} [label="{label}"];')
+        lines += [f"  {node['index']} -> {i};" for i in node["dependents"]]
+    return "\n".join([*lines, "}", ""])
+
+
 class Graph(_C.Graph):
     """A CUDAGraph for any device type."""
+
+    def _register(self, kind: str, hook: Callable[..., object]) -> Handle:
+        kinds = self.__dict__.setdefault("_hooks", {})
+        return _register(kinds.setdefault(kind, {}), hook)
+
+    def register_capture_start_hook(self, hook: _GraphHook) -> Handle:
+        """Have hook(graph) called when a capture has begun.
+
+        What it queues on the captured stream is captured.  If it raises, the
+        capture is dropped, and capture_begin() raises that.
+
+        Hooks run on the thread that makes the call, once for each, in the
+        order in which they were registered, those of all graphs included;
+        never in a forked child.  After one that raises, no other runs.
+        Returns a handle, whose remove() stops the hook.
+        """
+        return self._register("capture_start", hook)
+
+    def register_capture_end_hook(self, hook: _GraphHook) -> Handle:
+        """Have hook(graph) called when a capture has ended.
+
+        raw_cuda_graph(), debug_dump() and get_graph_data() work there whatever
+        keep_graph is.  If the hook raises, capture_end() raises that; the
+        graph can be replayed.  See register_capture_start_hook().
+        """
+        return self._register("capture_end", hook)
+
+    def register_post_instantiate_hook(self, hook: _GraphHook) -> Handle:
+        """Have hook(graph) called after each instantiation.
+
+        If it raises, so does the call that instantiated: capture_end(),
+        instantiate() or replay(), which then queues nothing.  See
+        register_capture_start_hook().
+        """
+        return self._register("post_instantiate", hook)
+
+    def register_replay_start_hook(self, hook: _GraphHook) -> Handle:
+        """Have hook(graph) called before each replay is queued.
+
+        If it raises, replay() raises that and queues nothing.  See
+        register_capture_start_hook().
+        """
+        return self._register("replay_start", hook)
+
+    def register_replay_end_hook(self, hook: _GraphHook) -> Handle:
+        """Have hook(graph) called after each replay was queued, or failed to.
+
+        The work itself may not be done.  If the hook raises, so does replay(),
+        but the replay is queued.  See register_capture_start_hook().
+        """
+        return self._register("replay_end", hook)
+
+    def register_destroy_callback(
+        self,
+        cb: Callable[[], object],
+        *,
+        synchronize_before_release: bool = False,
+    ) -> Handle:
+        """Have cb() called once, when the graph is reset or gone.
+
+        With synchronize_before_release, after its replays are done, which
+        reset() then waits for.  What cb raises is logged, and the others still
+        run.  A reset() that raises before it has reset calls none.  Not called
+        for a graph that exists when the program ends.
+        """
+        handle = self._register("destroy", cb)
+        if synchronize_before_release:
+            self.__dict__["_patient"] = True
+        return handle
+
+    def retain_object(
+        self, obj: object, *, synchronize_before_release: bool = False
+    ) -> Handle:
+        """Keep obj until the graph is reset or gone, and its replays are done.
+
+        Never waits, so synchronize_before_release changes nothing.  Returns a
+        handle, whose remove() lets go of obj at once.
+        """
+        kept = [obj]
+        self._keep(kept)
+        return Handle(next(_numbers), kept.clear)
+
+    def pools(self) -> list[_Pool]:
+        """Return a list of pool() alone: a graph has one memory pool."""
+        return [self.pool()]
+
+    def debug_dump(
+        self, debug_path: str | os.PathLike[str], *, verbose: bool = True
+    ) -> None:
+        """Write the graph to a file, in Graphviz' language
+        (cudaGraphDebugDotPrint).
+
+        verbose: with sizes and addresses.  Warns, and does nothing, unless
+        debug mode was enabled, keep_graph is True or this is a capture-end
+        hook.  May block.  Raises OSError if the file cannot be written,
+        NotImplementedError if the backend cannot do it.
+        """
+        if verbose or self._state()[1] == 0:
+            super().debug_dump(debug_path)
+            return
+        text = _dot(self.get_graph_data()["nodes"])
+        with open(debug_path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def get_graph_data(self) -> dict[str, Any]:
+        """Return the nodes of the graph and the edges between them.
+
+        The result has "exec_graph_id", which is raw_cuda_graph_exec() or 0,
+        and "nodes", in an order in which they may run: dicts with "index",
+        "node_id" and "tools_id" (the same), "graph_id" (exec_graph_id),
+        "node_type" ("kernel", "memcpy", "memset", "host", "event_record",
+        "event_wait", "graph" or "empty"), "kernel_name", "event_ptr",
+        "host_fn_addr", "host_fn_name" (of a callable, its own), "nbytes", and
+        "dependencies" and "dependents", lists of indices.
+
+        Raises RuntimeError unless keep_graph is True, debug mode was enabled
+        or this is a capture-end hook, NotImplementedError if the backend
+        cannot describe a graph.  May block.
+        """
+        nodes, edges = self._nodes()
+        executable = self._state()[2]
+        found: list[dict[str, Any]] = [
+            {
+                "index": index,
+                "node_type": kind,
+                "tools_id": index,
+                "graph_id": executable,
+                "node_id": index,
+                "kernel_name": kernel,
+                "event_ptr": event,
+                "host_fn_addr": function,
+                "host_fn_name": name,
+                "nbytes": nbytes,
+                "dependencies": [],
+                "dependents": [],
+            }
+            for index, (
+                kind,
+                kernel,
+                function,
+                name,
+                event,
+                nbytes,
+            ) in enumerate(nodes)
+        ]
+        for start, end in edges:
+            found[start]["dependents"].append(end)
+            found[end]["dependencies"].append(start)
+        return {"exec_graph_id": executable, "nodes": found}
 
     def capture_begin(
         self, pool: _Pool | None = None, capture_error_mode: str = "global"
@@ -95,10 +423,10 @@ class Graph(_C.Graph):
         """Return the cudaGraph_t as an int.
 
         Raises RuntimeError unless keep_graph is True and capture_end() was
-        called.
+        called, or this is a capture-end hook.
         """
         keeps, handle, *_ = self._state()
-        if not keeps:
+        if handle == 0 and not keeps:
             raise RuntimeError(
                 "You cannot access the raw cudaGraph_t instance unless "
                 "CUDAGraph was initialized with keep_graph=true"
@@ -123,6 +451,69 @@ class Graph(_C.Graph):
                 "instantiate() has been called"
             )
         return handle
+
+
+class AcceleratorGraph(Graph):
+    """Graph(keep_graph=False, *, pool=None, capture_error_mode="default")
+    --
+
+    Work of the current accelerator that is captured once and replayed.
+
+    As a context manager it captures the work of the current stream, which must
+    not be the default one, after all work on the current device is done:
+
+        with stream, graph:
+            ...
+
+    However the block ends, the capture ends.  pool and capture_error_mode are
+    attributes, too, for the next capture: a token of
+    generate_graph_pool_handle() or pool(), and 'global', 'thread_local',
+    'relaxed' or 'default', which is 'global'.  For all else see
+    pystreams.cuda.CUDAGraph.
+    """
+
+    __module__ = "pystreams.accelerator"
+    __qualname__ = "Graph"
+
+    def __new__(
+        cls,
+        keep_graph: bool = False,
+        *,
+        pool: _Pool | None = None,
+        capture_error_mode: str = "default",
+    ) -> Self:
+        return super().__new__(cls, _C.default_type(), bool(keep_graph))
+
+    def __init__(
+        self,
+        keep_graph: bool = False,
+        *,
+        pool: _Pool | None = None,
+        capture_error_mode: str = "default",
+    ) -> None:
+        self.graph_pool = pool
+        self.capture_error_mode = capture_error_mode
+
+    def capture_begin(self) -> None:  # type: ignore[override]
+        """Begin to capture the current stream."""
+        mode = self.capture_error_mode
+        self._begin(
+            _mode("global" if mode == "default" else mode),
+            _pool(self.graph_pool),
+        )
+
+    def debug_dump(
+        self, path: str | os.PathLike[str], *, verbose: bool = True
+    ) -> None:
+        """Write the graph to a file, as CUDAGraph.debug_dump."""
+        super().debug_dump(path, verbose=verbose)
+
+    def _begin_capture(self) -> None:
+        _C.synchronize(_C.default_type(), None, None)
+        self.capture_begin()
+
+    __enter__ = _C.Graph._enter
+    __exit__ = _C.Graph._exit
 
 
 class CUDAGraph(Graph):

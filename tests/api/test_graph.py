@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import inspect
 import os
 import random
 import re
@@ -602,3 +603,85 @@ def test_a_graph_that_cannot_be_written(engine, tmp_path):
         with pytest.raises(OSError, match="No space left"):
             graph.debug_dump("/dev/full")
     replay(graph, engine.stream())
+
+
+# ---- What a capture that fails says ----
+
+
+def line_of(function, text):
+    """file:line of the line in a function that has the text."""
+    lines, first = inspect.getsourcelines(function)
+    (offset,) = [n for n, line in enumerate(lines) if text in line]
+    return f"{__file__}:{first + offset}"
+
+
+def message(call):
+    with pytest.raises(AcceleratorError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_it_says_which_join_is_missing(engine, stream, graph, buffer):
+    side = engine.stream()
+
+    def work():
+        side.wait_stream(stream)  # the join
+        buffer.fill_(2, side)
+
+    with stream:
+        graph.capture_begin()
+        work()
+        text = message(graph.capture_end)
+    handle = f"{side.native_handle:#x}"
+    place = line_of(work, "# the" + " join")
+    assert f"{handle} joined the capture at {place}" in text
+    assert f"{stream.native_handle:#x}, on which it began" in text
+
+
+def test_it_says_which_join_came_too_early(engine, stream, graph, buffer):
+    side = engine.stream()
+
+    def work():
+        side.wait_event(stream.record_event())
+        stream.wait_stream(side)  # too early
+        buffer.fill_(2, side)
+
+    with stream:
+        graph.capture_begin()
+        work()
+        text = message(graph.capture_end)
+    assert f"is at {line_of(work, '# too' + ' early')}: have another" in text
+
+
+def test_it_says_which_call_failed(engine, stream, graph):
+    other = engine.stream()
+    event = other.record_event()
+
+    def work():
+        with contextlib.suppress(AcceleratorError):
+            stream.wait_event(event)  # of uncaptured work
+
+    with engine.hold(other):
+        event.record(other)
+        with stream:
+            graph.capture_begin()
+            work()
+            text = message(graph.capture_end)
+    assert f"{stream.native_handle:#x} for" in text
+    assert f"at {line_of(work, '# of' + ' uncaptured')}, failed: " in text
+
+
+def test_it_leaves_nothing_behind(engine, stream, graph, buffer):
+    from pystreams.cuda import _captures
+
+    for end in (graph.capture_end, graph.reset):
+        with stream:
+            graph.capture_begin()
+            buffer.fill_(2)
+            end()
+        graph.reset()
+    other = Graph(engine.type)
+    with stream:
+        other.capture_begin()
+    del other
+    assert _captures._captures == {}

@@ -119,11 +119,18 @@ BUFFER = {
 }
 GRAPH = {
     "_begin capture_end": lambda g, w: capture(g, w),
+    "_enter": lambda g, w: None,
+    "_exit": lambda g, w: None,
+    "_keep": lambda g, w: g._keep([]),
+    "_nodes": lambda g, w: g._nodes(),
     "_state": lambda g, w: g._state(),
+    "_use_hooks": lambda g, w: g._use_hooks(),
+    "_wait": lambda g, w: g._wait(),
     "debug_dump": lambda g, w: g.debug_dump("/dev/null"),
     "enable_debug_mode": lambda g, w: None,
     "instantiate": lambda g, w: g.instantiate(),
     "replay": lambda g, w: g.replay(),
+    "upload": lambda g, w: g.upload(),
 }
 FUTURE = {
     "_condition": lambda f, w: hold(f._condition),
@@ -202,6 +209,7 @@ KINDS = {
 # Of every object.
 COMMON = {
     "__repr__": lambda obj, w: repr(obj),
+    "__del__": lambda obj, w: None,
     "__hash__": lambda obj, w: hash(obj),
     "__eq__": lambda obj, w: obj == w.stream,
 }

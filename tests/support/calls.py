@@ -323,6 +323,56 @@ def capture_to_the_side(world):
     return call
 
 
+def submit_captured(world):
+    """Captured, replayed, and described."""
+
+    def call():
+        graph = Graph(world.type, True)
+        with world.other:
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                world.other.submit(divmod, 7, 2)
+            finally:
+                graph.capture_end()
+            graph.replay()
+            world.other.synchronize()
+
+    return call
+
+
+def graph_nodes(world):
+    graph = Graph(world.type, True)
+    with world.other:
+        graph.capture_begin(capture_error_mode="relaxed")
+        world.buffer.fill_(3)
+        world.other.submit(int)
+        graph.capture_end()
+    return graph.get_graph_data
+
+
+def graph_as_text(world):
+    graph = captured(world, lambda: Graph(world.type, True))
+    return lambda: cuda.export_dot(os.devnull)(graph)
+
+
+class ContextGraph(Graph):
+    """A graph that is a context, as accelerator.Graph is."""
+
+    def _begin_capture(self):
+        self.capture_begin(capture_error_mode="relaxed")
+
+    __enter__ = _C.Graph._enter
+    __exit__ = _C.Graph._exit
+
+
+def graph_as_context(world):
+    def call():
+        with world.other, ContextGraph(world.type):
+            world.buffer.fill_(3)
+
+    return call
+
+
 def instantiate(world):
     graph = Graph(world.type, True)
     with world.other:
@@ -730,6 +780,7 @@ CASES = {
     "FutureBase.running FutureBase.done": future_state,
     "Stream.submit": submit,
     "Stream.submit (keywords)": submit_keywords,
+    "Stream.submit (captured)": submit_captured,
     "Stream.__await__": awaiting("stream"),
     "Stream.__await__ (done)": lambda w: lambda: list(w.stream.__await__()),
     "Stream.wait_event": holding(
@@ -780,6 +831,11 @@ CASES = {
     "Graph.reset": of_graph(lambda g: g.reset()),
     "Graph.enable_debug_mode": of_graph(lambda g: g.enable_debug_mode()),
     "Graph.debug_dump": of_graph(lambda g: g.debug_dump(os.devnull)),
+    "Graph.upload": of_graph(lambda g: g.upload()),
+    "Graph._nodes": graph_nodes,
+    "Graph._keep": of_graph(lambda g: g._keep([])),
+    "Graph._wait": of_graph(lambda g: g._wait()),
+    "Graph._enter Graph._exit": graph_as_context,
     "Graph._state": of_graph(
         lambda g: (
             g.instantiate(),
@@ -931,6 +987,13 @@ CASES = {
     "timeline.span timeline.Timeline": recorded,
     "set_trace trace.subscribe": set_trace,
     "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
+    "accelerator.generate_graph_pool_handle": lambda w: (
+        pystreams.accelerator.generate_graph_pool_handle
+    ),
+    "accelerator.Graph": lambda w: (
+        lambda: pystreams.accelerator.Graph().reset()
+    ),
+    "cuda.export_dot": graph_as_text,
     "pystreams.wait": wait_some,
     "pystreams.wait (in vain)": wait_in_vain,
     "pystreams.as_completed": as_completed,
@@ -1067,6 +1130,7 @@ OTHERS = {
     "OutOfMemoryError": "what calls raise",
     "races.RaceError": "what calls raise",
     "FutureBase": "what submit() returns is of a type derived of it",
+    "Graph._use_hooks": "hooks stay; test_graph_hooks.py",
     "register_backend": "a backend stays; test_register.py",
     "register_backends": "does nothing after the import",
     "_activate_gpu_trace": "what cuda._gpu_trace calls for torch",

@@ -24,6 +24,8 @@ OPTIONAL = {
     "stream_capturing",
     "capture_mode_exchange",
     "graph_print",
+    "graph_nodes",
+    "graph_upload",
     "versions",
     "shutdown",
     "memory_fill_items",

@@ -853,6 +853,125 @@ cpu_graph_print(const struct ps_backend *backend, int device, ps_handle handle,
     return status;
 }
 
+/* ---- Graphs as data ---- */
+
+static struct ps_graph_node
+describe(const struct cpu_operation *operation)
+{
+    struct ps_graph_node node = {.kind = PS_NODE_EMPTY};
+    switch (operation->kind) {
+    case CPU_SLEEP:
+    case CPU_FAIL:
+        node.kind = PS_NODE_KERNEL;
+        node.name = operation->kind == CPU_SLEEP ? "sleep" : "fail";
+        break;
+    case CPU_COPY:
+    case CPU_FILL:
+        node.kind = operation->kind == CPU_COPY ? PS_NODE_COPY : PS_NODE_FILL;
+        node.nbytes = operation->transfer.nbytes;
+        break;
+    case CPU_CALL:
+        node.kind = PS_NODE_HOST;
+        memcpy(&node.function, &operation->call.function,
+               sizeof(node.function));
+        node.argument = operation->call.argument;
+        break;
+    case CPU_ENTER_GATE:
+        node.kind = PS_NODE_GATE;
+        node.argument = operation->gate.argument;
+        break;
+    case CPU_RECORD_LATER:
+    case CPU_WAIT_LATER:
+        node.kind = operation->kind == CPU_RECORD_LATER ? PS_NODE_RECORD
+                                                        : PS_NODE_WAIT;
+        node.event = operation->event;
+        break;
+    default:
+        break;
+    }
+    return node;
+}
+
+/* The operations are in the order of the calls, so a mark comes before its
+ * joins. */
+static size_t
+index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
+{
+    size_t index = 0;
+    for (const struct cpu_operation *operation = plan->first;
+         operation != wanted; operation = operation->next) {
+        index++;
+    }
+    return index;
+}
+
+static void
+add_edge(struct ps_graph_edge *edges, size_t room, size_t *count, size_t from,
+         size_t to)
+{
+    if (*count < room) {
+        edges[*count] = (struct ps_graph_edge){from, to};
+    }
+    ++*count;
+}
+
+static ps_status
+describe_locked(const struct cpu_plan *plan, struct ps_graph_node *nodes,
+                size_t *node_count, struct ps_graph_edge *edges,
+                size_t *edge_count)
+{
+    size_t index = 0, count = 0;
+    /* Of each branch the index after that of its latest operation. */
+    size_t *next = calloc(plan->branch_count, sizeof(*next));
+    if (next == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    for (const struct cpu_operation *operation = plan->first;
+         operation != NULL; operation = operation->next) {
+        size_t *latest = &next[operation->branch];
+        if (index < *node_count) {
+            nodes[index] = describe(operation);
+        }
+        if (*latest > 0) {
+            add_edge(edges, *edge_count, &count, *latest - 1, index);
+        }
+        if (operation->kind == CPU_JOIN) {
+            add_edge(edges, *edge_count, &count,
+                     index_of(plan, operation->mark), index);
+        }
+        *latest = ++index;
+    }
+    free(next);
+    *node_count = index;
+    *edge_count = count;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_graph_nodes(const struct ps_backend *backend, int device, ps_handle handle,
+                struct ps_graph_node *nodes, size_t *node_count,
+                struct ps_graph_edge *edges, size_t *edge_count)
+{
+    CPU_ENTER(engine, backend);
+    struct graph *graph = graph_find_locked(engine, device, handle);
+    return graph != NULL ? describe_locked(graph->plan, nodes, node_count,
+                                           edges, edge_count)
+                         : PS_ERROR_INVALID_HANDLE;
+}
+
+/* Nothing is to be uploaded. */
+static ps_status
+cpu_graph_upload(const struct ps_backend *backend, int device,
+                 ps_handle executable, ps_handle handle)
+{
+    CPU_ENTER(engine, backend);
+    struct graph *graph = graph_find_locked(engine, device, executable);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    return graph != NULL && graph->done != NULL && stream != NULL
+               ? PS_SUCCESS
+               : PS_ERROR_INVALID_HANDLE;
+}
+
 void
 cpu_graph_members(struct ps_backend *table)
 {
@@ -868,4 +987,6 @@ cpu_graph_members(struct ps_backend *table)
     table->graph_print = cpu_graph_print;
     table->stream_capture = cpu_stream_capture;
     table->capture_gate = cpu_capture_gate;
+    table->graph_nodes = cpu_graph_nodes;
+    table->graph_upload = cpu_graph_upload;
 }

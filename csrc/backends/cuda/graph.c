@@ -132,6 +132,14 @@ cuda_graph_launch(const struct ps_backend *backend, int device,
 }
 
 ps_status
+cuda_graph_upload(const struct ps_backend *backend, int device,
+                  ps_handle executable, ps_handle stream)
+{
+    return ON_DEVICE(device, cudaGraphUpload((cudaGraphExec_t)executable,
+                                             (cudaStream_t)stream));
+}
+
+ps_status
 cuda_executable_destroy(const struct ps_backend *backend, int device,
                         ps_handle executable)
 {

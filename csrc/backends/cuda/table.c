@@ -404,6 +404,7 @@ const struct ps_backend ps_cuda_backend = {
     .executable_destroy = cuda_executable_destroy,
     .graph_destroy = cuda_graph_destroy,
     .graph_print = cuda_graph_print,
+    .graph_upload = cuda_graph_upload,
     .versions = cuda_versions,
     .shutdown = cuda_shutdown,
     .pool_usage = cuda_pool_usage,

@@ -96,5 +96,6 @@ CUDA_MEMBER(graph_launch);
 CUDA_MEMBER(executable_destroy);
 CUDA_MEMBER(graph_destroy);
 CUDA_MEMBER(graph_print);
+CUDA_MEMBER(graph_upload);
 
 #endif

@@ -223,6 +223,34 @@ struct ps_device_properties {
     uint8_t uuid[16];       /* zeros if none */
 };
 
+/* What a node of a graph does. */
+enum ps_node_kind {
+    PS_NODE_EMPTY, /* only orders other nodes */
+    PS_NODE_KERNEL,
+    PS_NODE_COPY,
+    PS_NODE_FILL,
+    PS_NODE_HOST,
+    PS_NODE_GATE,
+    PS_NODE_RECORD, /* of an event, at each launch */
+    PS_NODE_WAIT,
+    PS_NODE_GRAPH,
+};
+
+struct ps_graph_node {
+    enum ps_node_kind kind;
+    const char *name;     /* a kernel's, or NULL; as long as the graph lives */
+    const void *function; /* of PS_NODE_HOST, else NULL */
+    void *argument;       /* of PS_NODE_HOST or PS_NODE_GATE, else NULL */
+    ps_handle event;      /* of PS_NODE_RECORD or PS_NODE_WAIT, else 0 */
+    size_t nbytes;        /* of PS_NODE_COPY or PS_NODE_FILL, else 0 */
+};
+
+/* The second node runs after the first; both by their indices. */
+struct ps_graph_edge {
+    size_t from;
+    size_t to;
+};
+
 struct ps_backend {
     /* sizeof(struct ps_backend) in the header that the table was compiled
      * with.  Later headers add members at the end.  If the table is older than
@@ -730,7 +758,8 @@ struct ps_backend {
      * operation was captured: then it leaves them alone.  begin is written
      * before end, each atomically, and *times belongs to the backend until end
      * is; begin stays 0 if only the end is known, and end is -1 if neither is.
-     * Answers. Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * Answers.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
 
@@ -765,6 +794,22 @@ struct ps_backend {
                                 ps_handle stream,
                                 struct ps_stream_state *states, int room,
                                 int *count);
+
+    /* ---- Optional: more about graphs ----------------------------------- */
+
+    /* Describe the graph: its nodes, in an order in which they may run, and
+     * its edges, each once.  *node_count and *edge_count are the room that
+     * there is, and become the numbers that there are; what has no room is
+     * left out.  May block. */
+    ps_status (*graph_nodes)(const struct ps_backend *backend, int device,
+                             ps_handle graph, struct ps_graph_node *nodes,
+                             size_t *node_count, struct ps_graph_edge *edges,
+                             size_t *edge_count);
+
+    /* Queue on the stream what makes the executable's next launch fast, such
+     * as an upload to the device.  May block. */
+    ps_status (*graph_upload)(const struct ps_backend *backend, int device,
+                              ps_handle executable, ps_handle stream);
 };
 
 #endif

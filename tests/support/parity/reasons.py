@@ -104,6 +104,16 @@ ADDED = {
         torch.Stream.name torch.cuda.Stream.name
         torch.cuda.ExternalStream.name
     """,
+    "Graphs as newer versions of torch have them than the compared one.": """
+        torch.accelerator.Graph torch.accelerator.generate_graph_pool_handle
+        torch.cuda.export_dot torch.cuda.CUDAGraph.get_graph_data
+        torch.cuda.CUDAGraph.pools torch.cuda.CUDAGraph.register_*_hook
+        torch.cuda.CUDAGraph.register_destroy_callback
+        torch.cuda.CUDAGraph.retain_object
+    """,
+    "An upload of a graph before its first replay.": """
+        torch.cuda.CUDAGraph.upload
+    """,
     "Members of cuda.Stream, on every stream.": """
         torch.Stream.priority torch.Stream.priority_range
     """,
@@ -179,6 +189,13 @@ CHANGED = {
     ),
     "synchronize() has a timeout.": (
         ("torch.*synchronize", "(*)", "(*timeout=None)"),
+    ),
+    "Newer versions of torch than the compared one have it, too.": (
+        (
+            "torch.cuda.CUDAGraph.debug_dump",
+            "(debug_path)",
+            "(debug_path, *, verbose=True)",
+        ),
     ),
     "torch's docstring leaves the defaults out.": (
         ("torch.Stream", "(device, *, priority)", "(device=None, *, *)"),

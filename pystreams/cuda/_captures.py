@@ -1,0 +1,85 @@
+"""How streams joined the captures in progress, so that one that fails can say
+which join is missing, and which call made it invalid.
+
+C code calls these functions, and only while something is being captured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # A device's name with its index, and a handle.
+    _Stream = tuple[str, int]
+    _Place = str
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_UNJOINED, _INVALIDATED = 904, 901
+
+# By device type and number of a capture: the first wait of each stream that
+# joined it, the latest wait for each stream, and the first call that failed.
+_Capture = tuple["dict[_Stream, _Place]", "dict[_Stream, _Place]", "list[str]"]
+_captures: dict[tuple[int, int], _Capture] = {}
+
+
+def _place() -> _Place:
+    """Return the program's innermost line, "file:line"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(
+        _PACKAGE
+    ):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _name(stream: _Stream) -> str:
+    device, handle = stream
+    return f"{device} 0x{handle:x}"
+
+
+def begun(capture: tuple[int, int], origin: _Stream) -> None:
+    """A capture has begun on the stream, at the program's current line."""
+    _captures[capture] = ({origin: _place()}, {}, [])
+
+
+def waited(
+    capture: tuple[int, int], stream: _Stream, source: _Stream, failure: str
+) -> None:
+    """The stream has come to wait for the source, or that has failed."""
+    joined, waits, failures = _captures.get(capture, ({}, {}, []))
+    if failure:
+        failures.append(
+            f"a wait of the stream {_name(stream)} for {_name(source)}, at "
+            f"{_place()}, failed: {failure}"
+        )
+        return
+    joined.setdefault(stream, _place())
+    waits[source] = _place()
+
+
+def ended(capture: tuple[int, int], status: int) -> str:
+    """Forget the capture; return what explains the status, or ""."""
+    joined, waits, failures = _captures.pop(capture, ({}, {}, []))
+    if status == _INVALIDATED and failures:
+        return f"\n{failures[0]}."
+    if status != _UNJOINED or not joined:
+        return ""
+    origin, *others = joined
+    missing = [stream for stream in others if stream not in waits]
+    lines = [
+        f"The stream {_name(stream)} joined the capture at {joined[stream]}, "
+        "and no stream of the capture waits for it. Before the capture ends, "
+        f"have {_name(origin)}, on which it began, wait for that stream "
+        "(wait_stream)."
+        for stream in missing
+    ]
+    if not missing:
+        lines = [
+            f"The latest wait for the stream {_name(stream)}, which joined "
+            f"the capture at {joined[stream]}, is at {waits[stream]}: have "
+            "another one come after all its work."
+            for stream in others
+        ]
+    return "".join(f"\n{line}" for line in lines)

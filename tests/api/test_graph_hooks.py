@@ -1,0 +1,537 @@
+"""Hooks of graphs, what a graph retains, its nodes and edges, and
+accelerator.Graph."""
+
+import gc
+import logging
+import os
+import threading
+import weakref
+
+import pytest
+from captures import SIZE, Capture, byte_of, replay
+
+import pystreams
+from pystreams import accelerator
+from pystreams import cuda as namespace
+from pystreams.cuda import graphs
+from pystreams.cuda._graphs import Graph
+
+KINDS = (
+    "capture_start",
+    "capture_end",
+    "post_instantiate",
+    "replay_start",
+    "replay_end",
+)
+GLOBAL = {
+    "capture_start": graphs.register_graph_capture_start_hook,
+    "capture_end": graphs.register_graph_capture_end_hook,
+    "post_instantiate": graphs.register_graph_instantiate_hook,
+    "replay_start": graphs.register_graph_replay_start_hook,
+    "replay_end": graphs.register_graph_replay_end_hook,
+}
+
+
+def register(graph, kind, hook):
+    return getattr(graph, f"register_{kind}_hook")(hook)
+
+
+@pytest.fixture
+def everywhere():
+    """register(kind, hook) for all graphs, until the test ends."""
+    handles = []
+    yield lambda kind, hook: handles.append(GLOBAL[kind](hook))
+    for handle in handles:
+        handle.remove()
+
+
+def test_each_point_once_and_in_order(stream, graph, buffer, everywhere):
+    log = []
+    for kind in KINDS:
+        everywhere(kind, lambda g, kind=kind: log.append((kind, 1)))
+        register(graph, kind, lambda g, kind=kind: log.append((kind, 2)))
+        everywhere(kind, lambda g, kind=kind: log.append((kind, 3)))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    assert log == [(kind, n) for kind in KINDS[:3] for n in (1, 2, 3)]
+    log.clear()
+    for _ in range(2):
+        replay(graph, stream)
+    assert log == [(kind, n) for kind in KINDS[3:] for n in (1, 2, 3)] * 2
+    assert byte_of(buffer, stream) == 2
+
+
+def test_hooks_of_a_kept_graph(backend, stream, buffer):
+    graph, log = Graph(backend.type, True), []
+    for kind in KINDS:
+        register(graph, kind, lambda g, kind=kind: log.append(kind))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    assert log == ["capture_start", "capture_end"]
+    replay(graph, stream)
+    assert log[2:] == ["post_instantiate", "replay_start", "replay_end"]
+    graph.instantiate()
+    assert log[5:] == ["post_instantiate"]
+
+
+def test_what_hooks_find(stream, graph, buffer):
+    seen = {}
+
+    def look(kind):
+        def hook(found):
+            assert found is graph
+            handles = found._state()[1:3]
+            seen[kind] = (
+                stream.is_capturing(),
+                *map(bool, handles),
+            )
+
+        return hook
+
+    for kind in KINDS:
+        register(graph, kind, look(kind))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert seen == {
+        "capture_start": (True, False, False),
+        "capture_end": (False, True, False),
+        "post_instantiate": (False, False, True),
+        "replay_start": (False, False, True),
+        "replay_end": (False, False, True),
+    }
+
+
+def test_a_handle_stops_its_hook(stream, graph, buffer):
+    log = []
+    first = graph.register_replay_start_hook(lambda g: log.append(1))
+    with graph.register_replay_start_hook(lambda g: log.append(2)) as second:
+        assert second.id > first.id
+        with Capture(graph, stream):
+            buffer.fill_(2)
+        replay(graph, stream)
+    replay(graph, stream)
+    first.close()
+    first.remove()
+    replay(graph, stream)
+    assert log == [1, 2, 1]
+
+
+def test_a_hook_must_be_callable(graph):
+    with pytest.raises(TypeError, match="callable for hook, but got int"):
+        graph.register_replay_start_hook(1)
+    with pytest.raises(TypeError, match="callable for hook, but got None"):
+        graphs.register_graph_replay_end_hook(None)
+
+
+def failing(log):
+    def hook(*args):
+        log.append(args)
+        raise LookupError("from the hook")
+
+    return hook
+
+
+def test_a_start_hook_that_raises_drops_the_capture(stream, graph, buffer):
+    log = []
+    with graph.register_capture_start_hook(failing(log)):
+        with stream, pytest.raises(LookupError, match="from the hook"):
+            graph.capture_begin()
+        assert not stream.is_capturing()
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+    assert len(log) == 1
+
+
+def test_an_end_hook_that_raises_leaves_the_graph(stream, graph, buffer):
+    log = []
+    graph.register_capture_end_hook(failing(log))
+    graph.register_capture_end_hook(failing(log))
+    with (
+        pytest.raises(LookupError, match="from the hook"),
+        Capture(graph, stream),
+    ):
+        buffer.fill_(2)
+    assert not stream.is_capturing()
+    assert len(log) == 1
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "queued"),
+    [("post_instantiate", 1), ("replay_start", 1), ("replay_end", 2)],
+)
+def test_replay_hooks_that_raise(backend, stream, buffer, kind, queued):
+    graph, log, ended = Graph(backend.type, True), [], []
+    register(graph, kind, failing(log))
+    if kind != "replay_end":
+        graph.register_replay_end_hook(ended.append)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    with pytest.raises(LookupError, match="from the hook"):
+        replay(graph, stream)
+    assert byte_of(buffer, stream) == queued
+    assert (len(log), ended) == (1, [])
+
+
+def test_an_end_hook_balances_a_launch_that_fails(stream, graph, buffer):
+    """Within a capture a replay is refused."""
+    other, ended = Graph(stream.device_type), []
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    graph.register_replay_end_hook(ended.append)
+    with (
+        pytest.raises(RuntimeError, match="a replay cannot be captured"),
+        Capture(other, stream),
+    ):
+        buffer.fill_(3)
+        graph.replay()
+    assert ended == [graph]
+
+
+def test_hooks_may_use_the_graph(stream, graph, buffer):
+    def end(found):
+        found.reset()
+
+    handle = graph.register_capture_end_hook(end)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    with pytest.raises(RuntimeError, match="without a preceding"):
+        replay(graph, stream)
+    handle.remove()
+    with Capture(graph, stream):
+        buffer.fill_(3)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 3
+
+
+# ---- The end of a graph ----
+
+
+def test_destroy_callbacks(stream, graph, buffer):
+    gc.collect()  # Graphs of earlier tests.
+    log = []
+    handle = graphs.register_graph_destroy_hook(lambda e: log.append(len(e)))
+    graph.register_destroy_callback(lambda: log.append("first"))
+    graph.register_destroy_callback(lambda: log.append("second"))
+    graph.register_destroy_callback(lambda: log.append("no")).remove()
+    graph.reset()  # There is nothing to reset.
+    assert log == []
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    graph.reset()
+    assert log == ["first", "second", 1]
+    graph.reset()
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    graph.reset()
+    assert log == ["first", "second", 1, 1]
+    handle.remove()
+
+
+def test_destroyed_with_the_object(backend, stream, buffer):
+    graph, log = Graph(backend.type), []
+    graph.register_destroy_callback(lambda: log.append("gone"))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    replay(graph, stream)
+    graph.cycle = graph
+    del graph
+    gc.collect()
+    assert log == ["gone"]
+    assert byte_of(buffer, stream) == 2
+
+
+def test_destroy_callbacks_that_raise_are_logged(
+    stream, graph, buffer, caplog
+):
+    log = []
+    graph.register_destroy_callback(failing(log))
+    graph.register_destroy_callback(lambda: log.append("second"))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    with caplog.at_level(logging.ERROR):
+        graph.reset()
+    assert log == [(), "second"]
+    assert "from the hook" in caplog.text
+
+
+def test_destroy_callbacks_may_wait_for_the_replays(
+    backend, stream, graph, buffer
+):
+    log = []
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    graph.register_destroy_callback(
+        lambda: log.append(stream.query()), synchronize_before_release=True
+    )
+    gate = backend.gate(stream)
+    replay(graph, stream)
+    threading.Timer(0.1, gate.open).start()
+    graph.reset()
+    assert log == [True]
+
+
+def test_a_refused_reset_calls_no_hook(stream, graph, buffer):
+    log, errors = [], []
+    graph.register_destroy_callback(lambda: log.append("gone"))
+
+    def reset():
+        try:
+            graph.reset()
+        except pystreams.AcceleratorError as error:
+            errors.append(error)
+
+    with Capture(graph, stream, "thread_local"):
+        thread = threading.Thread(target=reset)
+        thread.start()
+        thread.join()
+        buffer.fill_(2)
+    assert (len(errors), log) == (1, [])
+    graph.reset()
+    assert log == ["gone"]
+
+
+class Kept:
+    pass
+
+
+def test_retained_until_the_replays_are_done(backend, stream, graph, buffer):
+    kept, early = Kept(), Kept()
+    dropped, left = weakref.ref(kept), weakref.ref(early)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        graph.retain_object(kept)
+        handle = graph.retain_object(early, synchronize_before_release=True)
+    del kept, early
+    handle.remove()
+    assert left() is None
+    gate = backend.gate(stream)
+    replay(graph, stream)
+    graph.reset()
+    gc.collect()
+    assert dropped() is not None
+    gate.open()
+    stream.synchronize()
+    backend.filled(1, SIZE, stream=stream).close()
+    for _ in range(100):
+        if dropped() is not None:
+            stream.synchronize()
+    assert dropped() is None
+
+
+def test_retained_before_the_capture(stream, graph, buffer):
+    kept = Kept()
+    dropped = weakref.ref(kept)
+    graph.retain_object(kept)
+    del kept
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    assert dropped() is not None
+    graph.reset()
+    assert dropped() is None
+
+
+def test_nothing_of_it_in_a_forked_child(
+    backend, stream, graph, buffer, everywhere
+):
+    if not backend.on_engine:
+        pytest.skip(f"{backend}: a child may not use it")
+    log = []
+    everywhere("capture_end", log.append)
+    graph.register_destroy_callback(lambda: log.append("gone"))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    del log[:]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            graph.__dict__.pop("unknown", None)
+            mine = backend.stream()
+            other = Graph(backend.type)
+            with mine:
+                other.capture_begin()
+                other.capture_end()
+            other.reset()
+        except UserWarning:
+            pass
+        finally:
+            status = 0 if log == [] else 2
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# ---- Nodes ----
+
+
+def nodes_of(graph):
+    return graph.get_graph_data()["nodes"]
+
+
+def test_nodes_and_edges(engine, stream, buffer):
+    graph, side = Graph(engine.type, True), engine.stream()
+    source = engine.filled(3, SIZE, stream=stream)
+    event = pystreams.Event(engine.name, enable_timing=False, external=True)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        side.wait_stream(stream)
+        buffer.copy_(source, non_blocking=True)
+        engine.sleep(side, 1)
+        event.record(side)
+        side.submit(len, "x")
+        stream.wait_stream(side)
+    data = graph.get_graph_data()
+    assert data["exec_graph_id"] == 0
+    kinds = [n["node_type"] for n in data["nodes"]]
+    assert sorted(kinds) == sorted(
+        ["memset", "memcpy", "kernel", "event_record", "host"] + ["empty"] * 4
+    )
+    by_kind = {n["node_type"]: n for n in data["nodes"]}
+    assert by_kind["memset"]["nbytes"] == SIZE
+    assert by_kind["kernel"]["kernel_name"] == "sleep"
+    assert by_kind["host"]["host_fn_name"] == "len"
+    assert by_kind["event_record"]["event_ptr"] == event.event_id
+    for node in data["nodes"]:
+        for index in node["dependencies"]:
+            assert node["index"] in data["nodes"][index]["dependents"]
+            assert index < node["index"]
+    reached = {by_kind["host"]["index"]}
+    for node in data["nodes"]:
+        if reached & set(node["dependencies"]):
+            reached.add(node["index"])
+    assert len(data["nodes"]) - 1 in reached
+    graph.instantiate()
+    assert graph.get_graph_data()["exec_graph_id"] != 0
+
+
+def test_no_nodes_without_the_graph(engine, stream, graph, buffer):
+    with pytest.raises(RuntimeError, match="needs the captured graph"):
+        graph.get_graph_data()
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    with pytest.raises(RuntimeError, match="keep_graph=True"):
+        graph.get_graph_data()
+
+
+@pytest.mark.parametrize("verbose", [False, True], ids=["brief", "verbose"])
+def test_export_dot(engine, stream, graph, buffer, tmp_path, verbose):
+    path = tmp_path / "graph.dot"
+    graph.register_capture_end_hook(graphs.export_dot(path, verbose=verbose))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    text = path.read_text()
+    assert text.startswith("digraph")
+    assert (f"{SIZE} bytes" in text) == verbose
+
+
+def test_pools(stream, graph, buffer):
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    assert graph.pools() == [graph.pool()]
+
+
+# ---- upload ----
+
+
+def test_upload(backend, stream, buffer):
+    graph = Graph(backend.type, True)
+    with pytest.raises(RuntimeError, match="without a preceding"):
+        graph.upload(stream)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    graph.upload(stream)
+    assert graph.raw_cuda_graph_exec() != 0
+    with stream:
+        graph.upload()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+def test_upload_to_another_device(two_cuda, stream, buffer):
+    graph, stream = Graph(two_cuda.type), two_cuda.stream()
+    other = two_cuda.stream(1)
+    block = two_cuda.filled(1, SIZE, stream=stream)
+    with Capture(graph, stream):
+        block.fill_(2)
+    with pytest.raises(ValueError, match="stream of the device"):
+        graph.upload(other)
+
+
+# ---- accelerator.Graph ----
+
+
+@pytest.fixture
+def side():
+    return pystreams.Stream()
+
+
+@pytest.fixture
+def block(side):
+    buffer = pystreams.empty(SIZE, device=side.device, stream=side)
+    buffer.fill_(1, stream=side)
+    side.synchronize()
+    return buffer
+
+
+def test_a_graph_is_a_context(side, block):
+    graph = accelerator.Graph(pool=accelerator.generate_graph_pool_handle())
+    with side, graph as entered:
+        assert entered is None
+        assert side.is_capturing()
+        block.fill_(2)
+    assert not side.is_capturing()
+    assert byte_of(block, side) == 1
+    replay(graph, side)
+    assert byte_of(block, side) == 2
+    assert graph.pool() == graph.graph_pool
+    graph.reset()
+    graph.capture_error_mode = "relaxed"
+    with side:
+        graph.capture_begin()
+        block.fill_(3)
+        graph.capture_end()
+    replay(graph, side)
+    assert byte_of(block, side) == 3
+
+
+def test_a_block_that_raises_ends_the_capture(side, block):
+    graph, other = accelerator.Graph(), pystreams.Stream()
+    with pytest.raises(LookupError), side, graph:
+        other.wait_stream(side)
+        block.fill_(2, stream=other)
+        raise LookupError
+    assert not side.is_capturing()
+    assert not other.is_capturing()
+
+
+def test_a_capture_that_does_not_begin(side):
+    graph = accelerator.Graph(capture_error_mode="strict")
+    with (
+        pytest.raises(RuntimeError, match="Unknown capture error mode"),
+        side,
+        graph,
+    ):
+        pass
+    assert not side.is_capturing()
+    with (
+        pytest.raises(RuntimeError, match="non-default stream"),
+        accelerator.Graph(),
+    ):
+        pass
+
+
+def test_the_graph_of_the_accelerator():
+    graph = accelerator.Graph(True)
+    assert isinstance(graph, Graph)
+    assert repr(type(graph)) == "<class 'pystreams.accelerator.Graph'>"
+    with pytest.raises(TypeError):
+        accelerator.Graph(False, None)
+
+
+def test_names_of_torch(cuda):
+    assert graphs.CUDAGraph is namespace.CUDAGraph
+    assert namespace.export_dot is graphs.export_dot
