@@ -18,6 +18,7 @@ from pathlib import Path
 import pystreams
 from pystreams import _C, accelerator, cuda, races, schedules, trace
 from pystreams.cuda._graphs import Graph
+from pystreams.testing import emulated_cuda
 
 MODULES = {
     "pystreams": pystreams,
@@ -373,6 +374,11 @@ class Interface:
     @property
     def __cuda_array_interface__(self):
         return self.buffer.__cuda_array_interface__
+
+
+def emulate():
+    with emulated_cuda(1):
+        _C.emulation_current()
 
 
 def copy(world):
@@ -739,6 +745,7 @@ CASES = {
             w.buffer.stream,
         )
     ),
+    "emulation_enter emulation_leave emulation_current": lambda w: emulate,
     "pin": lambda w: lambda: pystreams.pin(bytearray(64), device=w.device),
     "Buffer.copy_ Buffer.copy_to": copy,
     "Buffer.copy_ (later)": copy_later,
