@@ -1,5 +1,6 @@
 """What pystreams adds to pytest: the conformance suite of a backend, tests
-that look for races, and tests that run under many schedules.
+that look for races, tests that run under many schedules, and devices and busy
+streams for tests.
 
 Nothing of pystreams is imported unless it is asked for: pytest reads this in
 every project, before a conftest can set PYSTREAMS_* variables.
@@ -14,7 +15,7 @@ import pytest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
 
@@ -65,6 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "schedules(runs=200, seed=None, strategy='pct', depth=2, "
         "races=False): call the test function under that many schedules, with "
         "pystreams.schedules.explore(); its fixtures are made once",
+    )
+    config.addinivalue_line(
+        "markers",
+        "emulated_cuda(devices=2, memory='1GiB'): what the fixture "
+        "emulated_cuda gives the test; the marker alone is enough",
     )
     if config.getoption("pystreams_device"):
         from pystreams.testing import plugin
@@ -201,6 +207,42 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             )
         raise
     return True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and item.get_closest_marker("emulated_cuda") is not None
+            and "emulated_cuda" not in item.fixturenames
+        ):
+            # In front, so that other fixtures are made within.
+            item.fixturenames.insert(0, "emulated_cuda")
+
+
+@pytest.fixture
+def emulated_cuda(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Emulated CUDA devices for the length of the test: two with 1 GiB each,
+    or as pytest.mark.emulated_cuda says."""
+    from pystreams.testing import emulated_cuda
+
+    marker = request.node.get_closest_marker("emulated_cuda")
+    arguments = marker.args if marker is not None else ()
+    options = marker.kwargs if marker is not None else {}
+    with emulated_cuda(*arguments, **options):
+        yield
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[[Any], Any]]:
+    """hold(stream) keeps the stream busy until release() of what it returns,
+    at the latest to the end of the test."""
+    from contextlib import ExitStack
+
+    from pystreams.testing import hold
+
+    with ExitStack() as stack:
+        yield lambda stream: stack.enter_context(hold(stream))
 
 
 @pytest.fixture

@@ -49,18 +49,26 @@ def _devices(variable: str, least: int) -> int:
     return int(text or 0)
 
 
-def _memory(variable: str) -> int:
-    """Return a number of bytes; 0 if the variable is not set."""
-    text = os.environ.get(variable, "")
+def parse_memory(name: str, text: str) -> int:
+    """Return the number of bytes that a text such as "4GiB" means.
+
+    ValueError gives the name of what has the text.
+    """
     digits = text.rstrip("KMGTiB")
     shift = _UNITS.get(text[len(digits) :], 64)
     nbytes = _number(digits) << shift
-    if text and not 0 < nbytes < 1 << 63:
+    if not 0 < nbytes < 1 << 63:
         raise ValueError(
-            f"{variable} must be a number of bytes, KiB, MiB, GiB or TiB "
+            f"{name} must be a number of bytes, KiB, MiB, GiB or TiB "
             f"above 0, such as '4GiB' or '65536', got '{text}'"
         )
-    return nbytes if text else 0
+    return nbytes
+
+
+def _memory(variable: str) -> int:
+    """Return a number of bytes; 0 if the variable is not set."""
+    text = os.environ.get(variable, "")
+    return parse_memory(variable, text) if text else 0
 
 
 def register_backends() -> None:

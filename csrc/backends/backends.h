@@ -26,6 +26,12 @@ extern const struct ps_faults ps_cpu_faults;
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
+/* Have an engine begin anew, with as many bytes of memory for each device and
+ * the devices of every thread's choice forgotten.  False, with nothing
+ * changed, if it has work, streams, events, graphs or memory, or explores a
+ * schedule. */
+bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
+
 /* ---- Schedules ----
  *
  * While a schedule is explored, no thread of the CPU engines serves streams:

@@ -30,7 +30,7 @@ struct ps_currents {
 static size_t
 devices_of(int runtime)
 {
-    return (size_t)atomic_load(&ps_runtime_at(runtime)->device_count);
+    return (size_t)ps_runtime_at(runtime)->room;
 }
 
 /* Take one of the streams that are held; NULL if there is none. */

@@ -19,7 +19,7 @@ reset_in_child(struct ps_runtime *runtime)
         atomic_store(&runtime->used, 0);
     }
     ps_memory_pool_init(&runtime->memory);
-    for (int i = 0; i < atomic_load(&runtime->device_count); i++) {
+    for (int i = 0; i < runtime->room; i++) {
         struct ps_device *device = &runtime->devices[i];
         ps_device_init(device, runtime, i,
                        usable ? ps_generation()

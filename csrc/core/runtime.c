@@ -12,6 +12,19 @@ static struct ps_runtime *registry[PS_MAX_RUNTIMES];
 static atomic_int registry_count;
 
 static ps_status
+add_locked(struct ps_runtime *runtime)
+{
+    int count = ps_runtime_count();
+    if (count == PS_MAX_RUNTIMES) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    runtime->index = count;
+    registry[count] = runtime;
+    atomic_store_explicit(&registry_count, count + 1, memory_order_release);
+    return PS_SUCCESS;
+}
+
+static ps_status
 register_locked(const struct ps_backend *backend,
                 const struct ps_faults *faults, struct ps_refusal *refusal)
 {
@@ -43,11 +56,17 @@ register_locked(const struct ps_backend *backend,
     }
     runtime->registered = runtime->backend = backend;
     runtime->faults = faults;
-    runtime->index = count;
     ps_memory_pool_init(&runtime->memory);
-    registry[count] = runtime;
-    atomic_store_explicit(&registry_count, count + 1, memory_order_release);
-    return PS_SUCCESS;
+    return add_locked(runtime);
+}
+
+ps_status
+ps_runtime_add(struct ps_runtime *runtime)
+{
+    pthread_mutex_lock(&registry_mutex);
+    ps_status status = add_locked(runtime);
+    pthread_mutex_unlock(&registry_mutex);
+    return status;
 }
 
 ps_status
@@ -94,7 +113,8 @@ ps_runtime_find(int device_type)
 {
     int count = ps_runtime_count();
     for (int i = 0; i < count; i++) {
-        if (registry[i]->backend->device_type == device_type) {
+        if (registry[i]->backend->device_type == device_type &&
+            !atomic_load(&registry[i]->hidden)) {
             return registry[i];
         }
     }
@@ -128,6 +148,7 @@ make_devices_locked(struct ps_runtime *runtime, int count)
         ps_device_init(&devices[i], runtime, i, ps_generation());
     }
     runtime->devices = devices;
+    runtime->room = count;
     atomic_store_explicit(&runtime->device_count, count, memory_order_release);
     return PS_SUCCESS;
 }

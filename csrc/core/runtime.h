@@ -86,9 +86,16 @@ struct ps_runtime {
     int index;
     /* The fork generation + 1 in which a device was first used; 0: never. */
     atomic_uint used;
-    /* 0 until a device is used; then it stays. */
+    /* 0 until a device is used; then it stays, except in an emulation, which
+     * has room for more devices than it shows. */
     atomic_int device_count;
     struct ps_device *devices;
+    int room;
+    /* Whether another runtime has the place of its device type. */
+    atomic_bool hidden;
+    /* Whether it is an emulation, see emulation.h, and is entered. */
+    bool emulation;
+    atomic_bool entered;
     struct ps_memory_pool memory;
 };
 
@@ -131,7 +138,11 @@ ps_own_end(bool begun)
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);
 
-/* The runtime of the device type; NULL if no backend of it is registered. */
+/* Add the runtime, complete but for its index; PS_ERROR_OUT_OF_MEMORY if
+ * PS_MAX_RUNTIMES are there. */
+ps_status ps_runtime_add(struct ps_runtime *runtime);
+
+/* The runtime of the device type that is not hidden; NULL if there is none. */
 struct ps_runtime *ps_runtime_find(int device_type);
 
 /* The number of devices; the status is the reason if there are none.  Calls

@@ -97,7 +97,8 @@ static struct ps_runtime *
 find_runtime_by_name(const char *name)
 {
     for (int i = 0; i < ps_runtime_count(); i++) {
-        if (strcmp(ps_runtime_at(i)->backend->name, name) == 0) {
+        if (!ps_runtime_at(i)->hidden &&
+            strcmp(ps_runtime_at(i)->backend->name, name) == 0) {
             return ps_runtime_at(i);
         }
     }
@@ -109,6 +110,9 @@ raise_unknown_accelerator(const char *name)
 {
     PyObject *names = PyUnicode_FromString("");
     for (int i = 0; names != NULL && i < ps_runtime_count(); i++) {
+        if (ps_runtime_at(i)->hidden) {
+            continue;
+        }
         Py_SETREF(names,
                   PyUnicode_FromFormat("%U%s%s", names, i > 0 ? ", " : "",
                                        ps_runtime_at(i)->backend->name));

@@ -56,7 +56,7 @@ find_type(const char *text, size_t length)
 {
     for (int i = 0; i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->backend;
-        if (same(backend->name, text, length)) {
+        if (!ps_runtime_at(i)->hidden && same(backend->name, text, length)) {
             return backend->device_type;
         }
     }
@@ -90,8 +90,10 @@ raise_unknown_type(const char *text, size_t length)
     char names[(PS_MAX_RUNTIMES + Py_ARRAY_LENGTH(device_types)) * LONGEST];
     char *end = names;
     for (int i = 0; i < ps_runtime_count(); i++) {
-        end += snprintf(end, LONGEST, "%s%.29s", i > 0 ? ", " : "",
-                        ps_runtime_at(i)->backend->name);
+        if (!ps_runtime_at(i)->hidden) {
+            end += snprintf(end, LONGEST, "%s%.29s", i > 0 ? ", " : "",
+                            ps_runtime_at(i)->backend->name);
+        }
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(device_types); i++) {
         if (ps_runtime_find(device_types[i].type) == NULL) {

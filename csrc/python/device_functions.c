@@ -14,18 +14,21 @@
 static PyObject *
 backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    int count = ps_runtime_count();
-    PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple != NULL && i < count; i++) {
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->backend;
+        if (ps_runtime_at(i)->hidden) {
+            continue;
+        }
         PyObject *item =
             Py_BuildValue("(si)", backend->name, backend->device_type);
-        if (item == NULL) {
-            Py_CLEAR(tuple);
-            break;
+        if (item == NULL || PyList_Append(list, item) < 0) {
+            Py_CLEAR(list);
         }
-        PyTuple_SET_ITEM(tuple, i, item);
+        Py_XDECREF(item);
     }
+    PyObject *tuple = list != NULL ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
     return tuple;
 }
 

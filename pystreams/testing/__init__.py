@@ -1,4 +1,8 @@
-"""The conformance suite: tests of the promises of <pystreams/backend.h>, for
+"""Tools for tests, and the conformance suite of backends.
+
+emulated_cuda(), hold() and fail() are for the tests of any program.
+
+The conformance suite are tests of the promises of <pystreams/backend.h>, for
 any registered backend.
 
     pytest --pyargs pystreams.testing --pystreams-device mtia \\
@@ -12,9 +16,13 @@ sleep of the backend.
 
 from __future__ import annotations
 
-import pytest
+from .kit import emulated_cuda, fail, hold
 
-__all__ = ["ORDER", "contract"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["ORDER", "contract", "emulated_cuda", "fail", "hold"]
 
 # A sentence of several groups.
 ORDER = (
@@ -29,4 +37,6 @@ def contract(member: str, sentence: str, *needs: str) -> pytest.MarkDecorator:
 
     The test is skipped if the backend lacks the member, or one of needs.
     """
+    import pytest
+
     return pytest.mark.pystreams_contract(member, sentence, *needs)

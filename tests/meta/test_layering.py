@@ -238,6 +238,7 @@ def test_a_backend_is_its_tables():
     )
     assert found == {
         "backends/cpu": [
+            "ps_cpu_renew",
             "ps_cpu_backend",
             "ps_cpu_schedules",
             "ps_cpu_faults",

@@ -28,6 +28,7 @@ from pystreams import (
     trace,
 )
 from pystreams.cuda._graphs import Graph
+from pystreams.testing import emulated_cuda
 
 MODULES = {
     "pystreams": pystreams,
@@ -458,6 +459,11 @@ class Interface:
         return self.buffer.__cuda_array_interface__
 
 
+def emulate():
+    with emulated_cuda(1):
+        _C.emulation_current()
+
+
 def copy(world):
     data, target = bytes(256), bytearray(256)
 
@@ -886,6 +892,7 @@ CASES = {
             w.buffer.stream,
         )
     ),
+    "emulation_enter emulation_leave emulation_current": lambda w: emulate,
     "pin": lambda w: lambda: pystreams.pin(bytearray(64), device=w.device),
     "Buffer.copy_ Buffer.copy_to": copy,
     "Buffer.copy_ (later)": copy_later,

@@ -385,6 +385,48 @@ add_locked(struct cpu_engine *engine)
     return true;
 }
 
+static bool
+is_unused_locked(const struct cpu_engine *engine)
+{
+    bool unused = engine->phase == CPU_OPEN && engine->due == NULL &&
+                  !engine->notifying && engine->ready_count == 0 &&
+                  engine->sleepers == NULL && LIST_EMPTY(&engine->captures) &&
+                  engine->ranges == NULL && engine->pinned == NULL;
+    for (uint32_t i = 1; i <= engine->handles.used; i++) {
+        unused = unused && engine->handles.slots[i].handle == 0;
+    }
+    for (int i = 0; i < engine->device_count; i++) {
+        const struct cpu_stream *stream = &engine->devices[i].default_stream;
+        unused = unused && LIST_FIRST(&engine->devices[i].streams) == stream &&
+                 LIST_NEXT(stream, neighbours) == NULL &&
+                 stream->first == NULL && stream->waiters == NULL &&
+                 stream->notifications == NULL;
+    }
+    return unused;
+}
+
+bool
+ps_cpu_renew(const struct ps_backend *backend, uint64_t memory)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    pthread_key_t key;
+    cpu_lock(engine);
+    bool renewed =
+        is_unused_locked(engine) && pthread_key_create(&key, NULL) == 0;
+    if (renewed) {
+        pthread_key_delete(engine->current_key);
+        engine->current_key = key;
+        engine->memory = memory;
+        for (int i = 0; i < engine->device_count; i++) {
+            struct cpu_device *device = &engine->devices[i];
+            *device = (struct cpu_device){.threshold = UINT64_MAX};
+            cpu_stream_init_locked(&device->default_stream, engine, i, 0);
+        }
+    }
+    cpu_unlock(engine);
+    return renewed;
+}
+
 const struct ps_backend *
 ps_cpu_backend(const char *name, int device_type, int device_count,
                uint64_t memory)

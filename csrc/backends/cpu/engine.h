@@ -565,7 +565,7 @@ struct cpu_engine {
     struct cpu_table table;      /* constant */
     struct cpu_table lazy_table; /* constant; with PS_BACKEND_SHARED */
     unsigned number;             /* constant; below CPU_ENGINES */
-    pthread_key_t current_key;   /* constant; of a thread's device */
+    pthread_key_t current_key;   /* of a thread's device; changed unused */
     const struct cpu_clock *clock;
     struct cpu_stream *(*scheduler)(struct cpu_engine *engine); /* constant */
     void *(*worker_main)(void *engine);                         /* constant */
@@ -605,9 +605,10 @@ struct cpu_engine {
     LIST_HEAD(, cpu_file) files;
     struct cpu_watcher watcher;
 
-    uint64_t memory; /* constant; of an emulated device, else 0: the host's */
-    void *ranges;    /* of the blocks of emulated devices, by address */
-    void *pinned;    /* ranges of pinned memory, by address */
+    /* Of an emulated device, changed while it has none; else 0: the host's */
+    uint64_t memory;
+    void *ranges; /* of the blocks of emulated devices, by address */
+    void *pinned; /* ranges of pinned memory, by address */
 
     int device_count; /* constant */
     struct cpu_device devices[];

@@ -1,0 +1,148 @@
+/* Emulations: how they begin, end and are used again. */
+#include "emulation.h"
+
+#include <stdlib.h>
+
+#include "runtime.h"
+#include "stream.h"
+
+/* Destroy the native streams and events that the device keeps for reuse. */
+static void
+drain_device(struct ps_device *device)
+{
+    struct ps_runtime *runtime = device->runtime;
+    ps_handle event;
+    bool more = true;
+    pthread_mutex_lock(&device->mutex);
+    struct ps_pooled_stream *streams = device->pooled_streams;
+    int count = device->pooled_stream_count;
+    device->pooled_streams = NULL;
+    device->pooled_stream_count = device->pooled_stream_room = 0;
+    /* A block of the side stream is freed on it. */
+    struct ps_stream *side = device->side;
+    if (side != NULL && atomic_load(&side->refs) > 1) {
+        side = NULL;
+    }
+    else {
+        device->side = NULL;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    for (int i = 0; i < count; i++) {
+        PS_CALL(device, stream_destroy, streams[i].handle);
+    }
+    free(streams);
+    if (side != NULL) {
+        PS_CALL(device, stream_destroy, side->handle);
+        ps_stream_unref(side);
+    }
+    for (int flags = 0; flags < PS_EVENT_POOLS; more ? 0 : flags++) {
+        struct ps_idle_events *idle = &device->idle_events[flags];
+        pthread_mutex_lock(&device->mutex);
+        more = idle->count > 0;
+        event = more ? idle->handles[--idle->count] : 0;
+        pthread_mutex_unlock(&device->mutex);
+        if (more) {
+            runtime->registered->event_destroy(runtime->registered,
+                                               device->index, event);
+        }
+    }
+}
+
+/* Whether core knows of no object of the device. */
+static bool
+is_clean(struct ps_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    bool clean = LIST_EMPTY(&device->streams) && device->captured == NULL &&
+                 device->side == NULL && device->notifications == NULL &&
+                 device->memory.blocks.current == 0;
+    pthread_mutex_unlock(&device->mutex);
+    return clean;
+}
+
+static bool
+has_no_blocks(struct ps_memory_pool *pool)
+{
+    pthread_mutex_lock(&pool->mutex);
+    bool none = pool->retired == NULL && pool->sweeps == 0 &&
+                pool->idle == NULL && pool->pinned.blocks.current == 0;
+    pthread_mutex_unlock(&pool->mutex);
+    return none;
+}
+
+ps_status
+ps_emulation_create(const struct ps_backend *backend,
+                    const struct ps_faults *faults, struct ps_runtime **result)
+{
+    struct ps_runtime *runtime = calloc(1, sizeof(*runtime));
+    struct ps_device *devices = calloc(PS_EMULATED_DEVICES, sizeof(*devices));
+    ps_status status = PS_ERROR_OUT_OF_MEMORY;
+    if (runtime != NULL && devices != NULL) {
+        runtime->registered = runtime->backend = backend;
+        runtime->faults = faults;
+        runtime->devices = devices;
+        runtime->room = PS_EMULATED_DEVICES;
+        runtime->emulation = true;
+        atomic_init(&runtime->hidden, true);
+        atomic_init(&runtime->entered, true);
+        ps_memory_pool_init(&runtime->memory);
+        status = ps_runtime_add(runtime);
+    }
+    if (status != PS_SUCCESS) {
+        free(devices);
+        free(runtime);
+        return status;
+    }
+    *result = runtime;
+    return PS_SUCCESS;
+}
+
+bool
+ps_emulation_reuse(struct ps_runtime *runtime)
+{
+    if (!runtime->emulation || atomic_exchange(&runtime->entered, true)) {
+        return false;
+    }
+    ps_memory_sweep(runtime);
+    ps_pinned_trim(runtime);
+    bool clean = has_no_blocks(&runtime->memory);
+    for (int i = 0; i < runtime->room && clean; i++) {
+        drain_device(&runtime->devices[i]);
+        clean = is_clean(&runtime->devices[i]);
+    }
+    if (!clean) {
+        atomic_store(&runtime->entered, false);
+    }
+    return clean;
+}
+
+void
+ps_emulation_show(struct ps_runtime *runtime, int devices,
+                  struct ps_runtime *previous)
+{
+    ps_memory_pool_init(&runtime->memory);
+    for (int i = 0; i < runtime->room; i++) {
+        ps_device_init(&runtime->devices[i], runtime, i, ps_generation());
+    }
+    atomic_store(&runtime->used, 0);
+    atomic_store(&runtime->device_count, devices);
+    if (previous != NULL) {
+        atomic_store(&previous->hidden, true);
+    }
+    atomic_store(&runtime->hidden, false);
+}
+
+void
+ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous)
+{
+    atomic_store(&runtime->hidden, true);
+    if (previous != NULL) {
+        atomic_store(&previous->hidden, false);
+    }
+    ps_memory_sweep(runtime);
+    ps_pinned_trim(runtime);
+    for (int i = 0; i < runtime->room; i++) {
+        drain_device(&runtime->devices[i]);
+    }
+    atomic_store(&runtime->entered, false);
+}

@@ -1,0 +1,121 @@
+"""Tools for the tests of any program that uses streams: CUDA devices where
+there are none, streams that stay busy, and work that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
+
+from .. import _C, _settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from .._C import _StreamLike
+
+_CUDA = 1
+
+
+class emulated_cuda(ContextDecorator):
+    """Have the CPU engine stand in for CUDA devices within a with block.
+
+    For the whole process: "cuda" means the emulated devices, of which each
+    has so much memory (bytes, or a text such as "512MiB"), whatever
+    CUDA_VISIBLE_DEVICES says, and it is the accelerator unless
+    PYSTREAMS_ACCELERATOR says otherwise.  On exit, "cuda" means again what it
+    meant before, with its current devices and streams, its memory and its
+    statistics; in another emulation, all of these begin anew.  Objects made
+    inside may be used afterwards; a capture is to be ended inside.
+
+    Emulations may be nested.  Raises ValueError for a number of devices not
+    from 1 to 16 or for no size of memory; entering one raises RuntimeError
+    while a schedule is explored.  It is a decorator, too.
+    """
+
+    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+        name = "memory of emulated_cuda()"
+        self._devices = devices
+        self._memory = _settings.parse_memory(name, str(memory))
+        self._entered: list[tuple[int, int, int]] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(_C.emulation_enter(self._devices, self._memory))
+
+    def __exit__(self, *exc_info: object) -> None:
+        if _C.emulation_current() == self._entered[-1][0]:
+            _reset_currents(self._devices)
+        # Refused if it is not the latest; then it may be left later.
+        _C.emulation_leave(*self._entered[-1])
+        self._entered.pop()
+
+
+def _reset_currents(devices: int) -> None:
+    """Leave the streams and the device that are current in this thread."""
+    if not _C.is_initialized(_CUDA):
+        return
+    for index in range(devices):
+        default = _C.default_stream(_CUDA, index)
+        if _C.current_stream(_CUDA, index) != default:
+            _C.set_stream(default)
+    _C.set_device(_CUDA, 0)
+
+
+class Hold:
+    """What keeps a stream busy."""
+
+    def __init__(self, stream: _StreamLike) -> None:
+        if _C.schedule_is_on():
+            raise RuntimeError(
+                "hold() was called while a schedule is explored, which says "
+                "itself how long work takes"
+            )
+        self._go = threading.Event()
+        found = _C.as_stream("hold", stream)
+        self._future: Future[bool] = found.submit(self._go.wait)
+
+    @property
+    def released(self) -> bool:
+        """Whether it was released."""
+        return self._go.is_set()
+
+    def release(self) -> None:
+        """Let the stream go on.  Releasing it again does nothing."""
+        self._go.set()
+
+
+@contextmanager
+def hold(stream: _StreamLike) -> Iterator[Hold]:
+    """Keep a stream busy within a with block.
+
+    Work that is queued on the stream meanwhile starts at the end of the
+    block, or when release() of what `with` gives is called.  Works on every
+    backend that has Stream.submit(); the work takes one of the package's
+    threads.  Raises RuntimeError while a schedule is explored.
+    """
+    held = Hold(stream)
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:
+    """Queue work that fails with an error, as a kernel with a bug does.
+
+    error is a status (cudaError_t; 719 is an unspecified launch failure), or
+    an AcceleratorError with one.  The failure stays with the stream, travels
+    through events to streams that wait for it, and is raised by their
+    synchronize().  Raises NotImplementedError on a backend without fault
+    injection, such as a GPU; ValueError for a status that is no failure.
+    """
+    if not isinstance(error, (int, _C.AcceleratorError)):
+        raise TypeError(
+            "fail() expects an int or an AcceleratorError for error, but got "
+            f"{type(error).__name__}"
+        )
+    status = error if isinstance(error, int) else error.error_code
+    if status is None:
+        raise ValueError(f"fail() expects an error with a status, got {error}")
+    _C.fail(stream, status)

@@ -1,0 +1,535 @@
+"""The tools of pystreams.testing: emulated devices within a process, streams
+that stay busy, work that fails."""
+
+import gc
+import threading
+
+import pytest
+from places import ROOT
+
+import pystreams
+from pystreams import _C, accelerator, cuda, races, schedules
+from pystreams.testing import emulated_cuda, fail, hold
+
+EMPTY = {"PYSTREAMS_EMULATE_CUDA": None, "PYSTREAMS_ACCELERATOR": None}
+
+
+def facts():
+    """What an emulation replaces."""
+    found = [
+        _C.backends(),
+        cuda.device_count(),
+        cuda.is_available(),
+        cuda.is_emulated(),
+        cuda.is_initialized(),
+        cuda.memory_stats(),
+        cuda.host_memory_stats() if _C.backends()[1:] else None,
+        str(accelerator.current_accelerator()),
+    ]
+    if cuda.is_initialized():
+        found += [cuda.current_device(), cuda.current_stream()]
+        found += [cuda.mem_get_info(i)[1] for i in range(cuda.device_count())]
+    return found
+
+
+@pytest.mark.parametrize("devices", [1, 2, 16])
+def test_devices_and_memory(devices):
+    with emulated_cuda(devices, "3MiB"):
+        assert cuda.is_emulated()
+        assert cuda.device_count() == devices
+        assert not cuda.is_initialized()
+        assert str(accelerator.current_accelerator()) == "cuda"
+        last = devices - 1
+        assert cuda.mem_get_info(last) == (3 << 20, 3 << 20)
+        assert cuda.get_device_properties(last).total_memory == 3 << 20
+        block = pystreams.empty(2 << 20, device=f"cuda:{last}")
+        with pytest.raises(pystreams.OutOfMemoryError):
+            pystreams.empty(2 << 20, device=f"cuda:{last}")
+        with pytest.raises(pystreams.AcceleratorError, match="ordinal"):
+            pystreams.Stream(f"cuda:{devices}")
+        block.close()
+
+
+def test_sizes():
+    with emulated_cuda(memory=4096):
+        assert cuda.mem_get_info()[1] == 4096
+    with emulated_cuda():
+        assert cuda.device_count() == 2
+        assert cuda.mem_get_info()[1] == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ((0,), "from 1 to 16 for devices, but got 0"),
+        ((17,), "from 1 to 16 for devices, but got 17"),
+        ((1, 0), "number of bytes, KiB, MiB, GiB or TiB above 0"),
+        ((1, 1 << 63), "number of bytes, KiB, MiB, GiB or TiB above 0"),
+        ((1, "1GB"), "memory of emulated_cuda.. must be a number of bytes"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(arguments, match):
+    before = facts()
+    with pytest.raises(ValueError, match=match), emulated_cuda(*arguments):
+        pass
+    assert facts() == before
+
+
+def test_all_is_as_it_was(cuda):
+    """Of the devices that were there before, which worked on."""
+    stream = cuda.stream()
+    block = cuda.filled(3, stream=stream)
+    with stream, cuda.hold(stream):
+        event = stream.record_event()
+        before = facts()
+        with emulated_cuda(3, "1MiB"):
+            pystreams.cuda.set_device(1)
+            inner = pystreams.cuda.Stream(1)
+            pystreams.cuda.set_stream(inner)
+            other = pystreams.empty(64, device="cuda:1").fill_(9)
+            assert pystreams.cuda.memory_allocated(1) == 64
+            assert not event.query()
+            assert other.tobytes() == b"\x09" * 64
+            assert inner.device == pystreams.device("cuda:1")
+            assert inner != stream
+            del other
+        assert facts() == before
+    stream.synchronize()
+    assert event.query()
+    assert block.tobytes() == b"\3" * 64
+
+
+def test_each_begins_anew():
+    for _ in range(20):
+        with emulated_cuda(2, "1MiB"):
+            assert not cuda.is_initialized()
+            assert cuda.memory_stats() == {}
+            cuda.init()
+            assert cuda.current_device() == 0
+            assert cuda.memory_stats()["allocation.all.allocated"] == 0
+            assert cuda.memory_reserved() == 0
+            assert cuda.host_memory_stats()["allocations.allocated"] == 0
+            assert cuda.current_stream().native_handle == 0
+            assert cuda.mem_get_info()[0] == 1 << 20
+            cuda.synchronize()
+            block = pystreams.empty(1 << 20, device="cuda")
+            pinned = pystreams.empty(64, pin_memory=True)
+            cuda.set_pool_threshold(0)
+            fail(cuda.default_stream())
+            cuda.set_stream(cuda.Stream(1))
+            del block, pinned
+
+
+def test_an_emulation_is_used_again():
+    """It leaves no threads, no descriptors and no memory behind."""
+    for devices in range(1, 17):
+        with emulated_cuda(devices):
+            index = _C.backends()
+        assert index
+
+
+def test_objects_outlive_their_emulation():
+    with emulated_cuda(2, "1MiB"):
+        stream = cuda.Stream(1)
+        block = pystreams.empty(64, device="cuda:1", stream=stream)
+        event = stream.record_event()
+    with emulated_cuda(1, "1MiB"):
+        # It is another one, in which nothing is allocated.
+        assert cuda.memory_allocated() == 0
+        assert cuda.mem_get_info()[0] == 1 << 20
+        block.fill_(5, stream)
+        event.record(stream)
+        stream.synchronize()
+        assert event.query()
+        assert block.tobytes() == b"\5" * 64
+        block.close()
+        assert cuda.memory_allocated() == 0
+        assert cuda.memory_stats()["allocation.all.freed"] == 0
+
+
+def test_too_many_that_are_still_in_use(run_python):
+    done = run_python(
+        """
+from pystreams import cuda
+from pystreams.testing import emulated_cuda
+kept = []
+try:
+    while len(kept) < 100:
+        with emulated_cuda():
+            kept.append(cuda.Stream())
+except RuntimeError as error:
+    print(error)
+assert 3 <= len(kept) < 10
+assert not cuda.is_emulated()
+kept.pop()
+with emulated_cuda():
+    assert cuda.is_emulated()
+""",
+        env=EMPTY,
+    )
+    assert (done.stdout, done.stderr) == (
+        "emulated_cuda() has no place left: streams, events, graphs or "
+        "Buffers of earlier emulations are still alive; drop them\n",
+        "",
+    )
+
+
+def test_a_capture_that_is_left():
+    with emulated_cuda():
+        graph = cuda.CUDAGraph()
+        stream = cuda.Stream()
+        block = pystreams.empty(64, device="cuda")
+        cuda.synchronize()
+        with stream:
+            graph.capture_begin()
+            block.fill_(7)
+    with emulated_cuda():
+        assert not cuda.is_current_stream_capturing()
+        cuda.synchronize()
+        other = pystreams.empty(64, device="cuda").fill_(1)
+        assert other.tobytes() == b"\1" * 64
+        del other
+    assert stream.is_capturing()
+    graph.reset()
+    assert not stream.is_capturing()
+    block.fill_(7, stream)
+    stream.synchronize()
+    assert block.tobytes() == b"\7" * 64
+
+
+def test_nested():
+    before = facts()
+    with emulated_cuda(1):
+        outer = facts()
+        stream = cuda.Stream()
+        with emulated_cuda(4):
+            assert cuda.device_count() == 4
+            assert cuda.Stream() != stream
+        assert cuda.device_count() == 1
+        assert outer[:4] == facts()[:4]
+        stream.synchronize()
+    assert facts() == before
+
+
+def test_left_in_the_wrong_order():
+    before = facts()
+    first, second = emulated_cuda(1), emulated_cuda(2)
+    first.__enter__()
+    second.__enter__()
+    with pytest.raises(RuntimeError, match="in the reverse of the order"):
+        first.__exit__(None, None, None)
+    assert cuda.device_count() == 2
+    second.__exit__(None, None, None)
+    assert cuda.device_count() == 1
+    first.__exit__(None, None, None)
+    assert facts() == before
+
+
+def test_an_exception_passes():
+    before = facts()
+    with pytest.raises(ZeroDivisionError), emulated_cuda():
+        raise ZeroDivisionError
+    assert facts() == before
+
+
+def test_as_a_decorator():
+    @emulated_cuda(3)
+    def count():
+        return cuda.device_count()
+
+    assert count() == count() == 3
+
+
+def test_other_threads():
+    seen = []
+
+    def look():
+        stream = cuda.Stream(1)
+        cuda.set_stream(stream)
+        cuda.set_device(1)
+        seen.append((cuda.device_count(), cuda.current_device()))
+
+    for _ in range(3):
+        with emulated_cuda(2):
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+    assert seen == [(2, 1)] * 3
+
+
+def test_races_are_found_inside():
+    def run():
+        first, second = cuda.Stream(), cuda.Stream()
+        block = pystreams.empty(64, device="cuda")
+        block.fill_(1, first)
+        with pytest.raises(races.RaceError):
+            block.fill_(2, second)
+
+    with races.detect(), emulated_cuda():
+        run()
+    with emulated_cuda(), races.detect():
+        run()
+    with emulated_cuda():
+        cuda.Stream().synchronize()
+
+
+def test_schedules_are_explored_inside():
+    def program():
+        stream = cuda.Stream()
+        block = pystreams.empty(8, device="cuda", stream=stream)
+        block.fill_(1, stream)
+        stream.synchronize()
+        assert block.tobytes() == b"\1" * 8
+
+    def enter():
+        with emulated_cuda():
+            pass
+
+    with emulated_cuda():
+        schedules.explore(program, runs=20)
+        with pytest.raises(RuntimeError, match="a schedule is explored"):
+            schedules.explore(enter, runs=1)
+
+
+def test_with_no_cuda_before(run_python):
+    done = run_python(
+        """
+import pystreams
+from pystreams import accelerator, cuda
+from pystreams.testing import emulated_cuda
+assert not cuda.is_available()
+assert str(accelerator.current_accelerator()) == "cpu"
+for _ in range(3):
+    with emulated_cuda(2):
+        assert cuda.is_available()
+        assert pystreams.Stream().device.type == "cuda"
+    assert not cuda.is_available()
+    assert pystreams.Stream().device.type == "cpu"
+    try:
+        cuda.Stream()
+    except RuntimeError as error:
+        assert "No CUDA GPUs are available" in str(error)
+""",
+        env=EMPTY | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_variables(run_python):
+    """That hide devices, and that name the accelerator."""
+    done = run_python(
+        """
+from pystreams import accelerator, cuda
+from pystreams.testing import emulated_cuda
+with emulated_cuda(3):
+    assert cuda.device_count() == 3
+    assert str(accelerator.current_accelerator()) == "cpu"
+""",
+        env={"CUDA_VISIBLE_DEVICES": "0", "PYSTREAMS_ACCELERATOR": "cpu"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fork_inside(run_python):
+    done = run_python(
+        """
+import os, pystreams
+from pystreams import cuda
+from pystreams.testing import emulated_cuda
+with emulated_cuda(3):
+    cuda.Stream().synchronize()
+    child = os.fork()
+    if child == 0:
+        assert cuda.device_count() == 3
+        block = pystreams.empty(8, device="cuda:2").fill_(1)
+        assert block.tobytes() == b"\\1" * 8
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+""",
+        env=EMPTY,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_suite_of_backends_is_not_needed(run_python):
+    """Neither is pytest."""
+    done = run_python("""
+import sys
+sys.modules["pytest"] = None
+from pystreams.testing import emulated_cuda, fail, hold
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- Busy streams and failures ----
+
+
+def test_hold(backend, stream):
+    block = backend.filled(1, stream=stream)
+    with hold(stream) as held:
+        block.fill_(2, stream)
+        event = stream.record_event()
+        assert not event.query()
+        assert not held.released
+        assert not stream.query()
+    stream.synchronize()
+    assert held.released
+    assert block.tobytes() == b"\2" * 64
+
+
+def test_hold_is_released(backend):
+    stream = backend.stream()
+    with hold(stream) as held:
+        event = stream.record_event()
+        held.release()
+        held.release()
+        event.synchronize()
+        assert held.released
+
+
+def test_holds_do_not_hold_up_each_other(backend):
+    streams = [backend.stream() for _ in range(4)]
+    with hold(streams[0]), hold(streams[1]):
+        streams[2].synchronize()
+        with hold(streams[3]):
+            pass
+        streams[3].synchronize()
+        assert not streams[0].query()
+        assert not streams[1].query()
+    for stream in streams:
+        stream.synchronize()
+
+
+def test_hold_ends_with_an_exception(backend):
+    stream = backend.stream()
+    with pytest.raises(ZeroDivisionError), hold(stream):
+        raise ZeroDivisionError
+    stream.synchronize()
+
+
+def test_hold_refuses():
+    with pytest.raises(TypeError, match=r"hold\(\) expects"), hold("cuda:0"):
+        pass
+    stream = pystreams.Stream("cpu")
+
+    def program():
+        with hold(stream):
+            pass
+
+    with pytest.raises(RuntimeError, match="a schedule is explored"):
+        schedules.explore(program, runs=1)
+
+
+def test_fail(faulty):
+    stream, other = faulty.stream(), faulty.stream()
+    fail(stream)
+    other.wait_stream(stream)
+    for one in (stream, other):
+        with pytest.raises(pystreams.AcceleratorError) as caught:
+            one.synchronize()
+        assert caught.value.error_code == 719
+
+
+@pytest.mark.parametrize("status", [700, 2])
+def test_fail_with_a_status(faulty, status):
+    stream, again = faulty.stream(), faulty.stream()
+    fail(stream, status)
+    with pytest.raises(pystreams.AcceleratorError) as caught:
+        stream.synchronize()
+    fail(again, caught.value)
+    with pytest.raises(type(caught.value)) as repeated:
+        again.synchronize()
+    assert repeated.value.error_code == status
+
+
+def test_fail_comes_in_its_turn(faulty):
+    stream = faulty.stream()
+    with hold(stream):
+        before = stream.record_event()
+        fail(stream)
+        after = stream.record_event()
+    before.synchronize()
+    with pytest.raises(pystreams.AcceleratorError):
+        after.synchronize()
+
+
+def test_fail_refuses(faulty):
+    stream = faulty.stream()
+    for error, kind in (
+        (0, pystreams.AcceleratorError),
+        (pystreams.AcceleratorError("no status"), ValueError),
+        ("719", TypeError),
+    ):
+        with pytest.raises(kind):
+            fail(stream, error)
+    stream.synchronize()
+
+
+# ---- Under pytest ----
+
+TESTS = """
+import pytest
+import pystreams
+from pystreams import cuda
+
+def test_fixture(emulated_cuda):
+    assert cuda.device_count() == 2
+    assert cuda.mem_get_info()[1] == 1 << 30
+
+@pytest.mark.emulated_cuda
+def test_marker_alone():
+    assert cuda.device_count() == 2
+
+@pytest.mark.emulated_cuda(devices=5, memory="2MiB")
+def test_marker(emulated_cuda):
+    assert cuda.device_count() == 5
+    assert cuda.mem_get_info()[1] == 2 << 20
+
+@pytest.fixture
+def stream():
+    return cuda.Stream(3)
+
+@pytest.mark.emulated_cuda(4)
+def test_other_fixtures_are_made_within(stream, hold):
+    gate = hold(stream)
+    assert not stream.query()
+    gate.release()
+    stream.synchronize()
+    hold(stream)
+
+@pytest.mark.emulated_cuda
+class TestAll:
+    def test_one(self):
+        assert cuda.is_emulated()
+
+    @pytest.mark.races
+    def test_races(self):
+        block = pystreams.empty(8, device="cuda")
+        block.fill_(1)
+
+    @pytest.mark.schedules(runs=5)
+    def test_schedules(self):
+        block = pystreams.empty(8, device="cuda")
+        block.fill_(1)
+        assert block.tobytes() == bytes([1]) * 8
+
+def test_left():
+    assert not cuda.is_available()
+"""
+
+
+def test_fixtures_and_markers(run_python, tmp_path):
+    (tmp_path / "test_them.py").write_text(TESTS)
+    done = run_python(
+        ["-m", "pytest", "-q", "--strict-markers"],
+        env=EMPTY | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
+    )
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_is_left_over():
+    """Of all the emulations before."""
+    gc.collect()
+    with emulated_cuda():
+        pass
