@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "Timeline", "record", "span"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_CHUNK = 8192
+_CHUNK = 4096
 
 #: What a row has, in order; times are in nanoseconds since the recording
 #: began, and None if they are not known yet.
