@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "map.h"
+#include "stamps.h"
 
 enum { MOST_RUNTIMES = 8, CHUNK = 1024 };
 
@@ -31,11 +32,13 @@ struct ps_timeline {
     /* Indices of streams, plus one; marks of events: see event_mark. */
     struct ps_map by_name, events;
     uint64_t captures;
+    int64_t error; /* of the events, once it is over */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_timeline *current;
 static atomic_bool on;
+static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
 static struct chunk *unfinished;
 static uint64_t next_index; /* of the next log's first slice */
@@ -120,7 +123,8 @@ is_pending(const struct ps_slice *slice)
     case PS_SLICE_MEMORY:
         return false;
     case PS_SLICE_SPAN:
-        return slice->stream == 0 && time_of(&slice->times.end) == 0;
+        return (slice->stream == 0 || slice->timed) &&
+               time_of(&slice->times.end) == 0;
     default:
         return time_of(&slice->times.end) == 0;
     }
@@ -187,6 +191,7 @@ static void
 fork_child(void)
 {
     pthread_mutex_init(&mutex, NULL);
+    ps_stamps_forget();
 }
 
 static void
@@ -196,12 +201,15 @@ prepare(void)
 }
 
 struct ps_timeline *
-ps_timeline_start(const struct ps_timeline_hooks *called)
+ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct ps_timeline *made = calloc(1, sizeof(*made));
     pthread_once(&once, prepare);
     if (made != NULL) {
+        ps_stamps_collect();
+        ps_stamps_reset();
+        atomic_store(&all_by_events, by_events);
         pthread_mutex_lock(&mutex);
         free_finished_locked();
         made->first = next_index;
@@ -218,6 +226,9 @@ ps_timeline_stop(void)
 {
     atomic_store(&on, false);
     pthread_mutex_lock(&mutex);
+    if (current != NULL) {
+        current->error = ps_stamps_error();
+    }
     next_index =
         current != NULL ? current->first + current->count : next_index;
     current = NULL;
@@ -516,41 +527,69 @@ end_capture(const struct ps_actor_name *name)
 
 /* ---- The table ---- */
 
-/* An operation is to be queued; NULL if it is not to be seen. */
-static struct ps_slice *
+/* An operation that is being queued. */
+struct queueing {
+    struct ps_slice *slice; /* NULL: not to be seen */
+    bool by_events;
+    struct ps_stamps *stamps;
+};
+
+/* Whether operations of the backend are timed by events. */
+static bool
+times_by_events(const struct ps_backend *inner)
+{
+    return atomic_load(&all_by_events) || inner->operation_times == NULL;
+}
+
+static struct queueing
 expect(const struct ps_backend *backend, int device, ps_handle stream,
        enum ps_slice_kind kind, size_t nbytes)
 {
     const struct ps_backend *inner = ps_observed(backend);
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
-    if (inner->operation_times == NULL) {
-        return NULL;
+    struct queueing this = {.by_events = times_by_events(inner)};
+    if (this.by_events && !ps_stamps_are_possible(inner)) {
+        return this;
     }
-    struct ps_slice *slice = ps_timeline_add(&name, kind, NULL);
-    if (slice != NULL) {
-        slice->nbytes = nbytes;
-        slice->times.begin = slice->times.end = -1;
-        if (inner->operation_times(inner, &slice->times) != PS_SUCCESS) {
-            ps_slice_drop(slice);
-        }
+    this.slice = ps_timeline_add(&name, kind, NULL);
+    if (this.slice == NULL) {
+        return this;
     }
-    return slice;
+    this.slice->nbytes = nbytes;
+    this.slice->times.begin = this.slice->times.end = -1;
+    if (this.by_events) {
+        this.stamps = ps_stamps_begin(inner, &name);
+        set_time(&this.slice->queued, ps_timeline_now());
+    }
+    else {
+        inner->operation_times(inner, &this.slice->times);
+    }
+    return this;
 }
 
 /* The operation was queued, if the status says so, or captured. */
 static ps_status
-queued(const struct ps_backend *backend, struct ps_slice *slice,
+queued(const struct ps_backend *backend, const struct queueing *this,
        ps_status status)
 {
     const struct ps_backend *inner = ps_observed(backend);
+    struct ps_slice *slice = this->slice;
     if (slice == NULL) {
         return status;
     }
-    inner->operation_times(inner, NULL);
+    if (!this->by_events) {
+        inner->operation_times(inner, NULL);
+    }
+    else if (status != PS_SUCCESS) {
+        ps_stamps_drop(this->stamps);
+    }
+    else {
+        ps_stamps_end(this->stamps, &slice->times);
+    }
     if (status != PS_SUCCESS || time_of(&slice->times.begin) == -1) {
         ps_slice_drop(slice);
     }
-    else {
+    else if (!this->by_events) {
         /* What has run at once needs no time of its own. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
@@ -564,9 +603,9 @@ memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, const void *source, size_t nbytes)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_slice *slice =
+    struct queueing this =
         expect(backend, device, stream, PS_SLICE_COPY, nbytes);
-    return queued(backend, slice,
+    return queued(backend, &this,
                   inner->memory_copy(inner, device, stream, destination,
                                      source, nbytes));
 }
@@ -576,10 +615,10 @@ memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, uint8_t value, size_t nbytes)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_slice *slice =
+    struct queueing this =
         expect(backend, device, stream, PS_SLICE_FILL, nbytes);
     return queued(
-        backend, slice,
+        backend, &this,
         inner->memory_fill(inner, device, stream, destination, value, nbytes));
 }
 
@@ -601,10 +640,10 @@ host_function(const struct ps_backend *backend, int device, ps_handle stream,
               ps_host_function function, void *argument)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_slice *slice =
+    struct queueing this =
         expect(backend, device, stream, PS_SLICE_FUNCTION, 0);
     return queued(
-        backend, slice,
+        backend, &this,
         inner->host_function(inner, device, stream, function, argument));
 }
 
@@ -613,9 +652,8 @@ sleep(const struct ps_backend *backend, int device, ps_handle stream,
       uint64_t cycles)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_slice *slice =
-        expect(backend, device, stream, PS_SLICE_SLEEP, 0);
-    return queued(backend, slice, inner->sleep(inner, device, stream, cycles));
+    struct queueing this = expect(backend, device, stream, PS_SLICE_SLEEP, 0);
+    return queued(backend, &this, inner->sleep(inner, device, stream, cycles));
 }
 
 static ps_status
@@ -623,9 +661,8 @@ graph_launch(const struct ps_backend *backend, int device,
              ps_handle executable, ps_handle stream)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_slice *slice =
-        expect(backend, device, stream, PS_SLICE_GRAPH, 0);
-    return queued(backend, slice,
+    struct queueing this = expect(backend, device, stream, PS_SLICE_GRAPH, 0);
+    return queued(backend, &this,
                   inner->graph_launch(inner, device, executable, stream));
 }
 
@@ -685,7 +722,59 @@ ps_timeline_table(int runtime, const struct ps_backend *backend)
     return &made->table;
 }
 
+/* The table that the runtime's streams are called by; NULL before any is. */
+static const struct ps_backend *
+inner_of(const struct ps_actor_name *name)
+{
+    const struct ps_backend *inner = observers[name->runtime][0].inner;
+    return inner != NULL ? inner : observers[name->runtime][1].inner;
+}
+
+struct ps_open_span
+ps_timeline_span_begin(const struct ps_actor_name *name)
+{
+    struct ps_open_span span = {0};
+    span.slice = ps_timeline_add(name, PS_SLICE_SPAN, &span.index);
+    if (span.slice != NULL) {
+        const struct ps_backend *inner = inner_of(name);
+        ps_slice_begin(span.slice);
+        span.slice->queued = span.slice->times.begin;
+        if (inner != NULL && times_by_events(inner) &&
+            ps_stamps_are_possible(inner)) {
+            span.stamps = ps_stamps_begin(inner, name);
+            span.slice->timed = span.stamps != NULL;
+        }
+    }
+    return span;
+}
+
+void
+ps_timeline_span_end(const struct ps_actor_name *name,
+                     const struct ps_open_span *span)
+{
+    if (span->stamps != NULL) {
+        if (!ps_stamps_end(span->stamps, &span->slice->times)) {
+            ps_slice_drop(span->slice);
+        }
+        return;
+    }
+    struct ps_slice *end = ps_timeline_add(name, PS_SLICE_SPAN_END, NULL);
+    if (end != NULL) {
+        end->source = span->index + 1;
+        end->queued = ps_timeline_now();
+    }
+}
+
 /* ---- Reading ---- */
+
+int64_t
+ps_timeline_error(const struct ps_timeline *timeline)
+{
+    pthread_mutex_lock(&mutex);
+    int64_t error = timeline == current ? ps_stamps_error() : timeline->error;
+    pthread_mutex_unlock(&mutex);
+    return error;
+}
 
 uint64_t
 ps_timeline_end(const struct ps_timeline *timeline)
@@ -786,6 +875,17 @@ latest_of_device(const struct ps_timeline *timeline,
 }
 
 static void
+end_span(const struct ps_timeline *timeline, struct ps_slice *slice,
+         int64_t now)
+{
+    struct ps_slice *span = source_at(timeline, slice->source);
+    if (span != NULL) {
+        set_time(&span->times.end, now);
+    }
+    set_time(&slice->times.end, now);
+}
+
+static void
 resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
 {
     struct ps_slice *slice = slice_at(timeline, index);
@@ -805,11 +905,15 @@ resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
         resolve_wait(timeline, at, slice, index + 1);
         break;
     case PS_SLICE_SPAN:
-        set_time(&slice->times.begin, now);
+        if (slice->timed) {
+            resolve_operation(at, slice, index + 1);
+        }
+        else {
+            set_time(&slice->times.begin, now);
+        }
         break;
     case PS_SLICE_SPAN_END:
-        set_time(&source_at(timeline, slice->source)->times.end, now);
-        set_time(&slice->times.end, now);
+        end_span(timeline, slice, now);
         break;
     case PS_SLICE_NONE:
         slice->source = at->source;
@@ -827,6 +931,7 @@ resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
 bool
 ps_timeline_resolve(struct ps_timeline *timeline)
 {
+    ps_stamps_collect();
     pthread_mutex_lock(&mutex);
     struct reached *reached =
         calloc(timeline->stream_count + 1, sizeof(*reached));

@@ -42,6 +42,7 @@ struct ps_slice {
     uint32_t name;
     uint32_t row; /* among those that happened, once it was resolved */
     uint8_t kind; /* enum ps_slice_kind */
+    bool timed;   /* a span of a stream that has times of its own */
 };
 
 /* The handle that stands for a device's memory instead of a stream. */
@@ -61,8 +62,11 @@ struct ps_timeline_hooks {
 
 struct ps_timeline;
 
-/* Begin a log; NULL without memory.  The hooks live as long as the process. */
-struct ps_timeline *ps_timeline_start(const struct ps_timeline_hooks *hooks);
+/* Begin a log; NULL without memory.  The hooks live as long as the process.
+ * by_events: operations are timed by events even if their backend says their
+ * times. */
+struct ps_timeline *
+ps_timeline_start(const struct ps_timeline_hooks *hooks, bool by_events);
 void ps_timeline_stop(void);
 bool ps_timeline_is_on(void);
 void ps_timeline_free(struct ps_timeline *timeline);
@@ -79,6 +83,20 @@ ps_timeline_table(int runtime, const struct ps_backend *backend);
  * is internal, or there is no memory. */
 struct ps_slice *ps_timeline_add(const struct ps_actor_name *stream,
                                  enum ps_slice_kind kind, uint64_t *index);
+
+/* Between the two calls the span is on the stream, which may have work that
+ * only its device knows of. */
+struct ps_open_span {
+    struct ps_slice *slice; /* NULL: nothing records */
+    uint64_t index;
+    struct ps_stamps *stamps;
+};
+struct ps_open_span ps_timeline_span_begin(const struct ps_actor_name *stream);
+void ps_timeline_span_end(const struct ps_actor_name *stream,
+                          const struct ps_open_span *span);
+
+/* The greatest error of the times that are taken by events, in nanoseconds. */
+int64_t ps_timeline_error(const struct ps_timeline *timeline);
 
 /* The slice begins, or ends, now. */
 void ps_slice_begin(struct ps_slice *slice);

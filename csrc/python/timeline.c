@@ -321,7 +321,7 @@ make_kind_names(void)
 }
 
 static struct log *
-log_create(PyObject *thread_name)
+log_create(PyObject *thread_name, bool by_events)
 {
     struct log *log = PyMem_Calloc(1, sizeof(*log));
     if (log == NULL) {
@@ -340,7 +340,7 @@ log_create(PyObject *thread_name)
         log_free(log);
         return NULL;
     }
-    log->timeline = ps_timeline_start(get_hooks());
+    log->timeline = ps_timeline_start(get_hooks(), by_events);
     if (log->timeline == NULL) {
         places_release();
         log_free(log);
@@ -354,7 +354,9 @@ static PyObject *
 timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *thread_name, *package;
-    if (!PyArg_ParseTuple(args, "OU:timeline_start", &thread_name, &package)) {
+    int by_events;
+    if (!PyArg_ParseTuple(args, "OUp:timeline_start", &thread_name, &package,
+                          &by_events)) {
         return NULL;
     }
     if (current != NULL) {
@@ -362,7 +364,7 @@ timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
                             "a timeline is being recorded already");
     }
     places_exclude(package);
-    struct log *log = log_create(thread_name);
+    struct log *log = log_create(thread_name, by_events);
     if (log == NULL) {
         return NULL;
     }
@@ -413,8 +415,9 @@ timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
     if (log == NULL) {
         return NULL;
     }
-    return ps_timeline_resolve(log->timeline) ? Py_NewRef(Py_None)
-                                              : PyErr_NoMemory();
+    bool resolved;
+    WITHOUT_GIL(resolved = ps_timeline_resolve(log->timeline));
+    return resolved ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
 /* An item of a list by its index plus one; None if there is none. */
@@ -508,9 +511,8 @@ timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* A span that has begun. */
 struct span {
-    struct ps_slice *slice;
-    uint64_t source;
     struct ps_stream *stream; /* NULL for the host's */
+    struct ps_open_span open;
 };
 
 static void
@@ -537,24 +539,26 @@ timeline_span_begin(PyObject *Py_UNUSED(module), PyObject *args)
         PyMem_Free(span);
         return NULL;
     }
-    struct ps_actor_name actor;
     if (argument != Py_None) {
         span->stream = stream_named("span", argument);
         if (span->stream == NULL) {
             Py_DECREF(capsule);
             return NULL;
         }
-        actor = actor_name(span->stream);
+        struct ps_actor_name actor = actor_name(span->stream);
+        CALL_BACKEND(span->stream->device->runtime,
+                     span->open = ps_timeline_span_begin(&actor));
     }
-    uint64_t index = 0;
-    span->slice = ps_timeline_add(span->stream != NULL ? &actor : NULL,
-                                  PS_SLICE_SPAN, &index);
-    if (span->slice != NULL) {
-        span->source = index + 1;
-        name_slice(span->slice, name);
+    else {
+        span->open.slice = ps_timeline_add(NULL, PS_SLICE_SPAN, NULL);
+    }
+    if (span->open.slice != NULL) {
+        name_slice(span->open.slice, name);
         PyErr_Clear();
-        ps_slice_begin(span->slice);
-        span->slice->queued = span->slice->times.begin;
+    }
+    if (span->open.slice != NULL && span->stream == NULL) {
+        ps_slice_begin(span->open.slice);
+        span->open.slice->queued = span->open.slice->times.begin;
     }
     return capsule;
 }
@@ -566,27 +570,34 @@ timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
     if (span == NULL) {
         return NULL;
     }
-    if (span->slice != NULL && span->stream == NULL) {
-        ps_slice_end(span->slice);
-    }
-    else if (span->slice != NULL) {
+    if (span->open.slice != NULL && span->stream != NULL) {
         struct ps_actor_name actor = actor_name(span->stream);
-        struct ps_slice *end =
-            ps_timeline_add(&actor, PS_SLICE_SPAN_END, NULL);
-        if (end != NULL) {
-            end->source = span->source;
-            end->queued = ps_timeline_now();
-        }
+        CALL_BACKEND(span->stream->device->runtime,
+                     ps_timeline_span_end(&actor, &span->open));
     }
+    else if (span->open.slice != NULL) {
+        ps_slice_end(span->open.slice);
+    }
+    span->open = (struct ps_open_span){0};
     Py_RETURN_NONE;
+}
+
+static PyObject *
+timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    return log == NULL ? NULL
+                       : PyLong_FromLongLong(ps_timeline_error(log->timeline));
 }
 
 PyMethodDef timeline_functions[] = {
     FUNCTION("timeline_start", timeline_start, METH_VARARGS,
-             "thread_name, package, /",
+             "thread_name, package, by_events, /",
              "Begin to record, and return the log; thread_name(identifier) "
              "returns the name of a thread,\nand files whose names begin "
-             "with package are no program's."),
+             "with package are no program's.\n\nby_events: time all "
+             "operations by events, even if their backend says their "
+             "times."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
              "Record no more."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",
@@ -600,6 +611,9 @@ PyMethodDef timeline_functions[] = {
              "Return the rows of the slices from first to before last, with "
              "times from the origin on and\nsources counted from the slice "
              "base on."),
+    FUNCTION("timeline_error", timeline_error, METH_O, "log, /",
+             "Return the error of times that are taken by events, in "
+             "nanoseconds."),
     FUNCTION("timeline_span_begin", timeline_span_begin, METH_VARARGS,
              "name, stream, /",
              "Begin a span on a stream, or on the calling thread for None, "

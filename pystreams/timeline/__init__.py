@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "Timeline", "record", "span"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_CHUNK = 8192
+_CHUNK = 4096
 
 #: What a row has, in order; times are in nanoseconds since the recording
 #: began, and None if they are not known yet.
@@ -87,6 +87,8 @@ def _thread_name(identifier: int) -> str:
     return names.get(identifier, f"thread {identifier}")
 
 
+# Whether even engines that say the times of operations are timed by events.
+_by_events = False
 # Guards what follows.
 _lock = threading.Lock()
 _log: Any = None
@@ -113,6 +115,13 @@ class Timeline:
         """How long the block took, or takes, in nanoseconds."""
         end = _C.timeline_now() if self._end is None else self._end
         return end - self._begin
+
+    @property
+    def clock_error(self) -> int:
+        """How far times of devices may be off those of the host, in
+        nanoseconds: 0 on the CPU engine, half of what a record and a query
+        took where events are timed."""
+        return _C.timeline_error(self._log)
 
     def _chunks(self) -> Iterator[list[Row]]:
         _C.timeline_resolve(self._log)
@@ -224,7 +233,7 @@ def record() -> Iterator[Timeline]:
     global _log, _blocks
     with _lock:
         if _blocks == 0:
-            _log = _C.timeline_start(_thread_name, _PACKAGE)
+            _log = _C.timeline_start(_thread_name, _PACKAGE, _by_events)
         _blocks += 1
         log = _log
     try:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import json
 import os
-import struct
 from functools import lru_cache
 from itertools import count
+from struct import pack
 
 from . import _OPERATIONS
 
@@ -275,9 +275,7 @@ class Json:
 # ---- Protobuf: the few messages of Perfetto's that are needed ----
 
 
-def varint(value: int) -> bytes:
-    if value < 128:
-        return bytes((value,))
+def make_varint(value: int) -> bytes:
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)
@@ -286,16 +284,19 @@ def varint(value: int) -> bytes:
     return bytes(parts)
 
 
+VARINTS = [make_varint(value) for value in range(2048)]
+
+
+def varint(value: int) -> bytes:
+    return VARINTS[value] if value < 2048 else make_varint(value)
+
+
 def number(field: int, value: int) -> bytes:
     return varint(field << 3) + varint(value)
 
 
 def fixed(field: int, value: int) -> bytes:
-    return varint(field << 3 | 1) + struct.pack("<Q", value)
-
-
-def double(field: int, value: float) -> bytes:
-    return varint(field << 3 | 1) + struct.pack("<d", value)
+    return varint(field << 3 | 1) + pack("<Q", value)
 
 
 def message(field: int, body: bytes) -> bytes:
@@ -321,22 +322,58 @@ def event(kind: int, track: int, name: str = "", category: str = "") -> bytes:
     return body
 
 
-@lru_cache(maxsize=65536)
-def note(name: str, value: str) -> bytes:
+def note(name: str, value: bytes) -> bytes:
     """Return a debug annotation."""
-    return message(4, text(10, name) + text(6, value))
+    return message(4, text(10, name) + value)
 
 
-BYTES, RATE, QUEUED = (
-    text(10, name) for name in ("bytes", "GB/s", "queued ns before")
-)
+@lru_cache(maxsize=65536)
+def begin_of(
+    track: int,
+    name: str,
+    kind: str,
+    thread: str,
+    nbytes: int,
+    filename: str | None,
+    line: int,
+    function: str,
+) -> bytes:
+    """Return the beginning of a slice, without what depends on its times."""
+    body = event(BEGIN, track, name, kind) + note("thread", text(6, thread))
+    if nbytes:
+        body += note("bytes", number(3, nbytes))
+    if filename is not None:
+        place = place_of(filename, line, function)
+        body += note("place", text(6, place))
+    return body
+
+
+def stamp(time: int) -> bytes:
+    """Return a varint, which may be longer than it must be, in less time."""
+    if time >> 42:
+        return varint(max(time, 0))
+    return bytes(
+        (
+            time & 127 | 128,
+            time >> 7 & 127 | 128,
+            time >> 14 & 127 | 128,
+            time >> 21 & 127 | 128,
+            time >> 28 & 127 | 128,
+            time >> 35,
+        )
+    )
+
+
+# A debug annotation of a double, up to its value, and the name of another.
+RATE = b"\x22" + varint(15) + text(10, "GB/s") + b"\x29"
+QUEUED = text(10, "queued ns before")
 
 
 class Perfetto:
     """Perfetto's TrackEvents."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._out = bytearray()
         self._numbers = count(1)
         # SEQ_INCREMENTAL_STATE_CLEARED
         self._packet(number(13, 1))
@@ -344,10 +381,13 @@ class Perfetto:
     def _packet(self, body: bytes) -> None:
         # The sequence; there is one.
         body += b"\x50\x01"
-        self._parts.append(b"\x0a" + varint(len(body)) + body)
+        self._out += b"\x0a" + varint(len(body)) + body
 
     def _event(self, time: int, body: bytes) -> None:
-        self._packet(b"\x40" + varint(max(time, 0)) + message(11, body))
+        # A packet of the time, the event, and the number of the sequence.
+        at, size = stamp(time), varint(len(body))
+        total = varint(len(at) + len(size) + len(body) + 4)
+        self._out += b"\x0a%b\x40%b\x5a%b%b\x50\x01" % (total, at, size, body)
 
     def _describe(self, body: bytes) -> int:
         uuid = next(self._numbers)
@@ -369,15 +409,13 @@ class Perfetto:
 
     def slice(self, track: int, row: Row) -> None:
         kind, name, _, _, thread, queued, begin, end, nbytes = row[:9]
-        body = event(BEGIN, track, name, kind) + note("thread", thread)
-        if nbytes:
-            body += message(4, BYTES + number(3, nbytes))
-            if end > begin:
-                body += message(4, RATE + double(5, nbytes / (end - begin)))
+        body = begin_of(track, name, kind, thread, nbytes, *row[9:12])
+        if nbytes and end > begin:
+            body += RATE + pack("<d", nbytes / (end - begin))
         if kind in _OPERATIONS:
-            body += message(4, QUEUED + number(4, begin - queued))
-        if row[9] is not None:
-            body += note("place", place_of(*row[9:12]))
+            waited = b"\x20" + varint(begin - queued)
+            body += b"\x22" + varint(len(QUEUED) + len(waited))
+            body += QUEUED + waited
         self._event(begin, body)
         self._event(end, event(END, track))
 
@@ -388,12 +426,14 @@ class Perfetto:
         self._event(time, body + fixed(48 if ends else 47, flow))
 
     def count(self, counter: int, time: int, value: int) -> None:
-        self._event(time, event(COUNTER, counter) + number(30, value))
+        self._event(
+            time, event(COUNTER, counter) + b"\xf0\x01" + varint(value)
+        )
 
     def take(self) -> bytes:
-        parts = b"".join(self._parts)
-        self._parts.clear()
-        return parts
+        out = bytes(self._out)
+        self._out.clear()
+        return out
 
     def end(self) -> bytes:
         return self.take()

@@ -577,7 +577,7 @@ def recorded(world):
             world.stream.submit(int).result()
             world.other.synchronize()
             pystreams.empty(256, device=world.device)
-        return t.rows
+        return t.rows, t.clock_error
 
     def stop():
         """Without memory a with block may not end."""
@@ -990,8 +990,8 @@ CASES = {
     "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
     "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
-    "timeline_rows timeline_span_begin timeline_span_end timeline.record "
-    "timeline.span timeline.Timeline": recorded,
+    "timeline_rows timeline_error timeline_span_begin timeline_span_end "
+    "timeline.record timeline.span timeline.Timeline": recorded,
     "set_trace trace.subscribe": set_trace,
     "cuda.graph_pool_handle": lambda w: cuda.graph_pool_handle,
     "accelerator.generate_graph_pool_handle": lambda w: (

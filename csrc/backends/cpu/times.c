@@ -23,6 +23,19 @@ cpu_times_take(void)
     return times;
 }
 
+/* Virtual time begins at 0, which means that a time is not known. */
+static int64_t
+offset(const struct cpu_engine *engine)
+{
+    return cpu_is_lazy(engine);
+}
+
+static int64_t
+times_now(struct cpu_engine *engine)
+{
+    return engine->clock->now(engine) + offset(engine);
+}
+
 static void
 write_time(int64_t *to, int64_t time)
 {
@@ -32,7 +45,7 @@ write_time(int64_t *to, int64_t time)
 void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
 {
-    write_time(&operation->times->begin, engine->clock->now(engine));
+    write_time(&operation->times->begin, times_now(engine));
 }
 
 /* A sleep began when it was queued for the timer.  What a failed stream skips
@@ -42,9 +55,10 @@ cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
 {
     struct cpu_engine *engine = stream->engine;
     struct ps_times *times = operation->times;
-    int64_t now = engine->clock->now(engine);
+    int64_t now = times_now(engine);
     if (operation->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
-        write_time(&times->begin, stream->deadline - operation->duration);
+        write_time(&times->begin,
+                   stream->deadline - operation->duration + offset(engine));
     }
     else if (times->begin == 0) {
         write_time(&times->begin, now);
@@ -58,7 +72,7 @@ end_locked(struct cpu_promise *base, const struct cpu_record *record)
     struct promise *promise = (struct promise *)base;
     struct cpu_engine *engine = promise->engine;
     (void)record;
-    write_time(&promise->times->end, engine->clock->now(engine));
+    write_time(&promise->times->end, times_now(engine));
     free(promise);
 }
 
@@ -82,7 +96,7 @@ static ps_status
 cpu_time_now(const struct ps_backend *backend, int64_t *now)
 {
     CPU_ENTER(engine, backend);
-    *now = engine->clock->now(engine);
+    *now = times_now(engine);
     return PS_SUCCESS;
 }
 

@@ -1,0 +1,43 @@
+/* Times of operations on devices whose backend does not say them: a timed
+ * event is recorded before each operation, and one after it.
+ *
+ * Events are compared with a base: an event whose time the host knows, within
+ * an error that is measured.  There is a new base every second, as the clocks
+ * of host and device drift, and as elapsed times are floats. */
+#ifndef PYSTREAMS_OBSERVE_STAMPS_H
+#define PYSTREAMS_OBSERVE_STAMPS_H
+
+#include <pystreams/backend.h>
+
+#include <stdbool.h>
+
+#include "forward.h"
+
+struct ps_stamps;
+
+/* Whether the backend has what it takes. */
+bool ps_stamps_are_possible(const struct ps_backend *backend);
+
+/* An operation is about to be queued on the stream; NULL if that is being
+ * captured, or something failed. */
+struct ps_stamps *ps_stamps_begin(const struct ps_backend *backend,
+                                  const struct ps_actor_name *stream);
+
+/* It was queued: write its times, sooner or later.  Returns false, and writes
+ * none, if that failed.  stamps may be NULL. */
+bool ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times);
+/* It was not. */
+void ps_stamps_drop(struct ps_stamps *stamps);
+
+/* Write the times of all that has ended. */
+void ps_stamps_collect(void);
+
+/* Measure the clocks anew from here on; the greatest error since then, in
+ * nanoseconds. */
+void ps_stamps_reset(void);
+int64_t ps_stamps_error(void);
+
+/* In a forked child: the events are the parent's. */
+void ps_stamps_forget(void);
+
+#endif

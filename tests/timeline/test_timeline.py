@@ -1,0 +1,453 @@
+"""pystreams.timeline: a row for each thing that happens, with its times, its
+place and what it waits for."""
+
+import inspect
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from captures import Capture, replay
+from deadlines import LONG
+
+import pystreams
+from pystreams import races, schedules, timeline
+from pystreams.cuda._graphs import Graph
+
+MS = 1_000_000
+KIND, NAME, DEVICE, STREAM, THREAD, QUEUED, BEGIN, END, NBYTES = range(9)
+FILENAME, LINE, FUNCTION, SOURCE = range(9, 13)
+
+
+@pytest.fixture(params=["exact", "by events"])
+def clock(request, monkeypatch):
+    """How operations are timed."""
+    monkeypatch.setattr(timeline, "_by_events", request.param == "by events")
+    return request.param
+
+
+class Two:
+    def __init__(self, backend):
+        self.backend = backend
+        self.a, self.b = backend.stream(), backend.stream()
+        self.device = str(backend.device())
+        self.block = backend.empty(1 << 12)
+        backend.sleep(self.a, 0.01)
+        backend.synchronize()
+
+
+@pytest.fixture
+def two(backend):
+    return Two(backend)
+
+
+def of_kind(t, *kinds):
+    return [row for row in t.rows if row[KIND] in kinds]
+
+
+def test_columns():
+    names = "kind name device stream thread queued begin end nbytes filename"
+    names += " line function source"
+    assert tuple(names.split()) == timeline.COLUMNS
+
+
+def test_operations(two, clock):
+    """Their kinds, sizes, streams and times."""
+    backend = two.backend
+    other = backend.empty(1 << 12)
+    with timeline.record() as t:
+        two.block.fill_(1, stream=two.a)
+        other.copy_(two.block, non_blocking=True, stream=two.a)
+        backend.sleep(two.a, 2)
+        backend.call(two.a)
+        two.a.submit(time.sleep, 0.002)
+        two.a.synchronize()
+    rows = of_kind(t, "fill", "copy", "sleep", "function", "callable")
+    kinds = [row[KIND] for row in rows]
+    assert kinds == ["fill", "copy", "sleep", "function", "callable"]
+    assert [row[NBYTES] for row in rows] == [4096, 4096, 0, 0, 0]
+    assert [row[NAME] for row in rows] == [*kinds[:4], "sleep"]
+    assert {row[DEVICE] for row in rows} == {two.device}
+    assert len({row[STREAM] for row in rows}) == 1
+    slack = 0 if clock == "exact" and backend.on_engine else t.clock_error
+    slack += 1000 if clock == "by events" else 0
+    ended = 0
+    for row in rows:
+        assert 0 <= row[QUEUED] <= row[BEGIN] + slack
+        assert ended <= row[BEGIN] + slack
+        assert row[BEGIN] <= row[END] <= t.duration + slack
+        ended = row[END]
+    for row in (rows[2], rows[4]):
+        assert row[END] - row[BEGIN] >= 1.9 * MS
+
+
+def test_clock_error(two, clock):
+    with timeline.record() as t:
+        two.backend.sleep(two.a, 0.1)
+        two.a.synchronize()
+    if clock == "exact" and two.backend.on_engine:
+        assert t.clock_error == 0
+    else:
+        assert 0 < t.clock_error < 5 * MS
+
+
+def test_places(two):
+    with timeline.record() as t:
+        two.block.fill_(1, stream=two.a)
+        line = inspect.currentframe().f_lineno - 1
+        two.a.synchronize()
+    row = of_kind(t, "fill")[0]
+    assert row[FILENAME:SOURCE] == (__file__, line, "test_places")
+    assert row[THREAD] == threading.current_thread().name
+
+
+def test_waits_of_streams(two):
+    """Each has its record, and takes as long as it holds its stream up."""
+    event = two.backend.event()
+    with timeline.record() as t:
+        two.backend.sleep(two.a, 5)
+        event.record(two.a)
+        two.b.wait_event(event)
+        two.backend.sleep(two.b, 1)
+        two.b.synchronize()
+    rows = t.rows
+    first, last = of_kind(t, "sleep")
+    (wait,) = of_kind(t, "wait")
+    assert rows[wait[SOURCE]][KIND] == "record"
+    assert rows[wait[SOURCE]][END] == first[END]
+    assert (wait[BEGIN], wait[END]) == (wait[QUEUED], first[END])
+    assert last[BEGIN] >= wait[END]
+
+
+def test_a_wait_for_what_is_done(two):
+    """Core knows it, and calls no backend; the row is there."""
+    event = two.backend.event()
+    with timeline.record() as t:
+        event.record(two.a)
+        event.synchronize()
+        assert event.query()
+        two.b.wait_event(event)
+    (wait,) = of_kind(t, "wait")
+    assert t.rows[wait[SOURCE]][KIND] == "record"
+    assert wait[BEGIN] == wait[END]
+
+
+def test_waits_of_threads(two):
+    """With what they waited for."""
+    backend = two.backend
+    with timeline.record() as t:
+        backend.sleep(two.a, 5)
+        two.a.synchronize()
+        backend.sleep(two.a, 5)
+        two.a.record_event().synchronize()
+        backend.sleep(two.b, 5)
+        backend.synchronize()
+        two.a.submit(time.sleep, 0.005).result(LONG)
+    rows = t.rows
+    waits = of_kind(t, "synchronize")
+    ends = [rows[row[SOURCE]][END] for row in waits]
+    assert ends == [row[END] for row in of_kind(t, "sleep", "callable")]
+    for row in waits:
+        assert row[DEVICE] is None and row[STREAM] is None
+        assert row[END] - row[BEGIN] > MS
+    assert waits[0][NAME] == "Stream.synchronize"
+
+
+def test_a_wait_for_several(two):
+    with timeline.record() as t:
+        two.backend.sleep(two.a, 3)
+        pystreams.wait([two.a.record_event()], timeout=LONG)
+    (row,) = of_kind(t, "synchronize")
+    assert row[END] >= of_kind(t, "sleep")[0][END]
+
+
+def test_spans(two, clock):
+    with timeline.record() as t:
+        with timeline.span("work", two.a):
+            two.backend.sleep(two.a, 2)
+            two.backend.sleep(two.a, 2)
+        with timeline.span("outer"), timeline.span("inner"):
+            two.a.synchronize()
+    work, outer, inner = of_kind(t, "span")
+    first, last = of_kind(t, "sleep")
+    assert (work[NAME], work[STREAM]) == ("work", first[STREAM])
+    slack = 1000 if clock == "by events" else 0
+    assert work[BEGIN] <= first[BEGIN] + slack
+    assert work[END] + slack >= last[END]
+    assert (outer[NAME], outer[STREAM]) == ("outer", None)
+    assert outer[BEGIN] <= inner[BEGIN] <= inner[END] <= outer[END]
+
+
+def test_a_span_may_be_used_again(two):
+    span = timeline.span("again")
+    with span:
+        pass
+    with timeline.record() as t, span, span:
+        pass
+    assert [row[NAME] for row in of_kind(t, "span")] == ["again"] * 2
+
+
+@pytest.mark.parametrize("name", [None, 1, b"name"])
+def test_a_span_with_a_wrong_name(name):
+    with pytest.raises(TypeError, match=r"span\(\) expects a str"):
+        timeline.span(name)
+
+
+def test_a_span_with_a_wrong_stream():
+    span = timeline.span("name", 3.5)
+    with timeline.record(), pytest.raises(TypeError, match="span"):
+        span.__enter__()
+
+
+def test_memory(two):
+    before = two.backend.in_use()
+    with timeline.record() as t:
+        block = two.backend.empty(1 << 16)
+        block.close()
+    used = [row[NBYTES] - before for row in of_kind(t, "memory")]
+    assert used == [1 << 16, 0]
+
+
+def test_graphs(two, clock):
+    """A launch is one row; what is captured has none."""
+    graph = Graph(two.backend.type)
+    with timeline.record() as t:
+        with Capture(graph, two.a):
+            two.block.fill_(1, stream=two.a)
+            two.b.wait_stream(two.a)
+            two.block.fill_(2, stream=two.b)
+            two.a.wait_stream(two.b)
+        for _ in range(2):
+            replay(graph, two.a)
+        two.a.synchronize()
+    rows = of_kind(t, "graph", "fill", "wait", "record")
+    assert [row[KIND] for row in rows] == ["graph"] * 2
+    assert rows[0][BEGIN] <= rows[0][END] <= rows[1][END]
+
+
+def test_failed_and_cancelled_work(two):
+    """A callable that never ran has no row; one that raised has."""
+    with timeline.record() as t:
+        with two.backend.hold(two.a):
+            two.a.submit(int).cancel()
+            bad = two.a.submit(int, "x")
+        with pytest.raises(ValueError):
+            bad.result(LONG)
+        two.a.synchronize()
+    (row,) = of_kind(t, "callable")
+    assert row[END] is not None
+
+
+def test_what_has_not_ended(two):
+    """Its times come when it has."""
+    with two.backend.hold(two.a):
+        with timeline.record() as t:
+            two.block.fill_(1, stream=two.a)
+            event = two.a.record_event()
+            two.b.wait_event(event)
+        assert [row[END] for row in t.rows] == [None] * 3
+        assert "1 had not ended" in str(t)
+    two.backend.synchronize()
+    assert None not in [row[END] for row in t.rows]
+    assert t.rows[0][END] > t.duration
+
+
+def test_work_that_ends_when_the_timeline_is_gone(two):
+    with two.backend.hold(two.a):
+        with timeline.record() as t:
+            two.block.fill_(1, stream=two.a)
+            two.a.submit(int)
+        del t
+        with timeline.record() as t:
+            pass
+        assert t.rows == []
+    two.backend.synchronize()
+
+
+def test_nested(two):
+    """Each has its own part, and a source outside of it is none."""
+    event = two.backend.event()
+    with timeline.record() as outer:
+        event.record(two.a)
+        with timeline.record() as inner:
+            two.b.wait_event(event)
+            two.block.fill_(1, stream=two.b)
+        two.b.wait_event(event)
+    assert [r[KIND] for r in inner.rows] == ["wait", "fill"]
+    assert inner.rows[0][SOURCE] is None
+    kinds = ["record", "wait", "fill", "wait"]
+    assert [r[KIND] for r in outer.rows] == kinds
+    assert [r[SOURCE] for r in outer.rows] == [None, 0, None, 0]
+
+
+def test_off(two):
+    """Nothing is kept, and spans do nothing."""
+    with timeline.record() as t:
+        pass
+    with timeline.span("none", two.a):
+        two.block.fill_(1, stream=two.a)
+    two.a.synchronize()
+    assert t.rows == []
+    assert "0 operations" in str(t)
+    assert t.critical_path().steps[0].row is None
+
+
+def test_reading_while_it_records(two):
+    with timeline.record() as t:
+        for count in range(1, 4):
+            two.block.fill_(1, stream=two.a)
+            assert len(of_kind(t, "fill")) == count
+            assert str(t) and repr(t)
+
+
+def test_threads(two):
+    """Each has its name, even after it has ended."""
+    with timeline.record() as t:
+        threads = [
+            threading.Thread(
+                target=two.block.fill_, args=(1, two.a), name=f"filler {i}"
+            )
+            for i in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+            thread.join(LONG)
+    names = [row[THREAD] for row in of_kind(t, "fill")]
+    assert names == [f"filler {i}" for i in range(3)]
+
+
+def test_many_threads_at_once(two):
+    """Nothing is lost, while others read."""
+    count, each = 4, 300
+
+    def run():
+        stream = two.backend.stream()
+        for _ in range(each):
+            two.block.fill_(1, stream=stream)
+            two.a.wait_stream(stream)
+        stream.synchronize()
+
+    with timeline.record() as t:
+        threads = [threading.Thread(target=run) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            assert isinstance(t.rows, list)
+        two.a.synchronize()
+    assert len(of_kind(t, "fill")) == count * each
+    waits = of_kind(t, "wait")
+    assert len(waits) == count * each
+    assert None not in [row[SOURCE] for row in waits]
+
+
+def test_two_devices(backend):
+    if backend.count < 2:
+        pytest.skip(f"{backend}: needs two devices")
+    with timeline.record() as t:
+        for index in range(2):
+            stream = backend.stream(index)
+            backend.sleep(stream, 0.1)
+            stream.synchronize()
+    devices = [row[DEVICE] for row in of_kind(t, "sleep")]
+    assert devices == [str(backend.device(i)) for i in range(2)]
+
+
+def test_streams_one_after_another(backend):
+    """A stream that takes over a handle has a track of its own."""
+    with timeline.record() as t:
+        for _ in range(3):
+            stream = backend.stream()
+            stream.submit(int).result(LONG)
+            stream.synchronize()
+            del stream
+    assert len(of_kind(t, "callable")) == 3
+
+
+def test_virtual_time():
+    """Under a schedule times are virtual, and the same in every run."""
+
+    def run():
+        with timeline.record() as t:
+            a, b = (pystreams.Stream("cpu") for _ in range(2))
+            cpu = pystreams._C.backends()[0][1]
+            pystreams._C.sleep(cpu, 5 * MS, a)
+            b.wait_stream(a)
+            pystreams._C.sleep(cpu, 3 * MS, b)
+            b.synchronize()
+        found.append(
+            [row[QUEUED : END + 1] for row in t.rows if row[KIND] != "memory"]
+        )
+
+    found = []
+    for _ in range(3):
+        schedules.replay(run, "late")
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] == (0, 0, 5 * MS)
+    assert found[0][3][1:] == (5 * MS, 8 * MS)
+
+
+def test_with_races(two):
+    """Both observe: a second access that is not queued has no row."""
+    with timeline.record() as t, races.detect(lambda race: 1 / 0):
+        two.block.fill_(1, stream=two.a)
+        with pytest.raises(ZeroDivisionError):
+            two.block.fill_(2, stream=two.b)
+    assert len(of_kind(t, "fill")) == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_chart(two, columns):
+    with timeline.record() as t:
+        two.backend.sleep(two.a, 2)
+        two.backend.sleep(two.b, 4)
+        two.backend.synchronize()
+    lines = t.chart(columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    assert "2 operations" in lines[0]
+    assert two.device in text and "MainThread" in text
+    assert all(c in text for c in "·█") or all(c in text for c in ".#")
+
+
+def test_chart_of_many_streams(backend):
+    """Those with the most operations are drawn."""
+    streams = [backend.stream() for _ in range(60)]
+    with timeline.record() as t:
+        for stream in streams:
+            stream.submit(int)
+        for stream in streams:
+            stream.synchronize()
+    assert "and 20 more" in t.chart(80)
+
+
+FORK = """
+import os, sys
+import pystreams
+from pystreams import timeline
+
+stream = pystreams.Stream("cpu")
+with timeline.record() as t:
+    stream.submit(int).result()
+    pid = os.fork()
+    if pid == 0:
+        other = pystreams.Stream("cpu")
+        with timeline.record() as mine:
+            other.submit(int).result()
+            other.synchronize()
+        str(mine), mine.rows, t.rows
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    stream.submit(int).result()
+assert [r[0] for r in t.rows].count("callable") == 2, t.rows
+"""
+
+
+def test_fork():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK],
+        timeout=LONG,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
