@@ -628,9 +628,9 @@ memory_fill_items(const struct ps_backend *backend, int device,
                   size_t size, size_t nbytes)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_slice *slice =
+    struct queueing this =
         expect(backend, device, stream, PS_SLICE_FILL, nbytes);
-    return queued(backend, slice,
+    return queued(backend, &this,
                   inner->memory_fill_items(inner, device, stream, destination,
                                            value, size, nbytes));
 }

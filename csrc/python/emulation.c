@@ -5,8 +5,8 @@
 #include "../core/emulation.h"
 
 #include "../backends/backends.h"
+#include "backends.h"
 #include "errors.h"
-#include "races.h"
 #include "schedules.h"
 
 /* An emulation with so much memory on each device, entered; NULL if there
@@ -66,7 +66,7 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
     struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
     int type = atomic_exchange(&module_state.default_type, -1);
     ps_emulation_show(runtime, devices, previous);
-    observe_backends();
+    install_tables();
     return Py_BuildValue("(iii)", runtime->index,
                          previous != NULL ? previous->index : -1, type);
 }

@@ -57,6 +57,7 @@ GRAPHS = [
 ]
 GRAPH_GATES = ["stream_capture", "capture_gate"]
 POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
+TIMES = ["time_now", "operation_times"]
 PINNING = ["host_register", "host_unregister"]
 GROUPS = {
     "memory": MEMORY,
@@ -68,6 +69,7 @@ GROUPS = {
     "gates in graphs": GRAPH_GATES,
     "pools": POOLS,
     "pinning": PINNING,
+    "times of operations": TIMES,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 
