@@ -731,7 +731,8 @@ ps_block_create_shared(struct ps_device *device, size_t nbytes,
     ps_export_add(&block->share->base);
     count_block(block);
     *result = block;
-    ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data, 0);
+    ps_trace(PS_TRACE_MEMORY_ALLOCATION, device, (uintptr_t)block->data,
+             nbytes);
     return PS_SUCCESS;
 }
 
