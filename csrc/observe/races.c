@@ -936,11 +936,23 @@ look(const struct actual *actual, struct ps_race *race,
     return true;
 }
 
+/* The accesses are the callable's own: what comes after it on its stream is
+ * ordered after them. */
+static void
+attribute(const struct ps_moment *callable, struct actual *actual)
+{
+    actual->actor = callable->actor;
+    actual->number = callable->number;
+    actual->turn = callable->turn;
+    actual->late = true;
+}
+
 /* Say who makes the accesses, and what it knows; false if there is no memory.
- * The caller releases the clock and the graph. */
+ * awaited: a callable waits for the stream's operation.  The caller releases
+ * the clock and the graph. */
 static bool
 identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
-         struct actual *actual)
+         bool awaited, struct actual *actual)
 {
     actual->actor = HOST;
     actual->turn = ++latest_turn;
@@ -960,13 +972,13 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
             actual->graph->refs++;
             actual->among = &actual->graph->among;
         }
+        else if (awaited && callable != NULL) {
+            attribute(callable, actual);
+        }
     }
     else if (callable != NULL) {
-        actual->actor = callable->actor;
-        actual->number = callable->number;
-        actual->turn = callable->turn;
         actual->clock = callable->clock;
-        actual->late = true;
+        attribute(callable, actual);
     }
     else if (any_pending()) {
         actual->number = ++actors[HOST].number;
@@ -1003,8 +1015,10 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
     }
     struct ps_moment *callable;
     bool in_callable = hooks->callable(&callable);
-    if (count > 0 && (description = hooks->describe(
-                          operation, in_callable && stream == NULL)) == NULL) {
+    bool awaited = in_callable && stream != NULL && hooks->is_awaited();
+    bool inside = in_callable && (stream == NULL || awaited);
+    if (count > 0 &&
+        (description = hooks->describe(operation, inside)) == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     ps_status status = PS_SUCCESS;
@@ -1017,8 +1031,9 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
         if (stream == NULL && in_callable && callable == NULL) {
             count = 0;
         }
-        status = identify(stream, callable, &actual) ? PS_SUCCESS
-                                                     : PS_ERROR_OUT_OF_MEMORY;
+        status = identify(stream, callable, awaited, &actual)
+                     ? PS_SUCCESS
+                     : PS_ERROR_OUT_OF_MEMORY;
         actual.description = description;
         for (int i = 0; i < count; i++) {
             actual.access = &accesses[i];

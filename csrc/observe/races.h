@@ -69,6 +69,9 @@ struct ps_races_hooks {
     /* Whether the calling thread runs a callable, and the moment of it: NULL
      * if nothing looked when it was queued. */
     bool (*callable)(struct ps_moment **moment);
+    /* Whether the current call waits for the operation that it queues.  Within
+     * a callable, the operation then is the callable's own access. */
+    bool (*is_awaited)(void);
     /* A launch is about to be queued on the stream, on this thread. */
     void (*launching)(const struct ps_actor_name *stream);
     /* The program's call waits: whether that orders anything new. */

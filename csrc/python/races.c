@@ -228,12 +228,19 @@ is_internal(void)
            ps_thread_word(PS_THREAD_UNAWARE) != NULL || is_finalizing();
 }
 
+static bool
+is_awaited(void)
+{
+    return ps_thread_word(PS_THREAD_IMPLIED) != NULL;
+}
+
 static const struct ps_races_hooks hooks = {
     .describe = describe,
     .forget = forget,
     .found = found,
     .is_internal = is_internal,
     .callable = callable_moment,
+    .is_awaited = is_awaited,
     .launching = captured_launching,
     .waited = note_wait,
 };

@@ -21,7 +21,8 @@ void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
 /* Between the two, the calling thread waits for what no program asked it to
- * wait for: races.redundant() does not list that. */
+ * wait for, and races.redundant() does not list that; it waits for what it
+ * queues, too. */
 static inline void
 imply_begin(void)
 {

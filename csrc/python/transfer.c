@@ -142,9 +142,13 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     if (wait && check_may_wait_for_copy(&work, pinned) < 0) {
         return -1;
     }
+    if (wait) {
+        imply_begin();
+    }
     ENQUEUE_WITHOUT_GIL(
         status, transfer->stream,
         copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));
+    imply_end();
     if (status == PS_SUCCESS && wait) {
         status = imply_wait_for(&work);
         if (status == PS_RAISED) {

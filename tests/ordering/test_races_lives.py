@@ -77,6 +77,23 @@ def test_a_callable_before_what_waits_for_it(three, found):
     assert list(map(str, found)) == []
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "goes on"])
+def test_a_callable_that_copies_on_another_stream(three, found, waits):
+    """A copy that the callable waits for is over when the callable is."""
+    data = three.backend.empty(SIZE)
+    three.backend.synchronize()
+    future = three.later(
+        lambda: three.x.copy_(data, non_blocking=not waits, stream=three.c)
+    )
+    data.fill_(1, stream=three.a)
+    three.b.wait_event(three.a.record_event())
+    data.fill_(2, stream=three.b)
+    three.go.set()
+    future.result(LONG)
+    names = [(race.first.name, race.second.name) for race in found]
+    assert names == ([] if waits else [("fill", "copy")])
+
+
 def test_a_callable_before_its_stream(three, found):
     """What its stream does later is not forgotten when it runs."""
     future = three.later(three.write)
