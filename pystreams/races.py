@@ -91,7 +91,7 @@ class Operation:
             where = f"the default stream of {self.stream[0]}:{self.stream[1]}"
         else:
             kind, index, handle = self.stream
-            where = f"stream {handle:#x} of {kind}:{index}"
+            where = f"stream {hex(handle)} of {kind}:{index}"
         verb = "write" if self.writes else "read"
         name = "a submitted callable" if self.name == "submit" else self.name
         if self.in_callable:
@@ -139,7 +139,7 @@ class Race:
             missing = missing.replace("wait_stream(", "wait_stream(\n        ")
         return (
             f"nothing orders two accesses to {self.nbytes} bytes at "
-            f"{self.address:#x}:\n"
+            f"{hex(self.address)}:\n"
             f"  first\n{first}\n"
             f"  second\n{second}\n{notes}"
             f"  missing, before {place}\n    {missing}"
@@ -266,7 +266,7 @@ def _handle(stream: tuple[str, int, int]) -> str:
     kind, index, handle = stream
     if (kind, handle) == ("cuda", 0):
         return f"pystreams.cuda.default_stream({index})"
-    return f'pystreams.ExternalStream({handle:#x}, "{kind}:{index}")'
+    return f'pystreams.ExternalStream({hex(handle)}, "{kind}:{index}")'
 
 
 def _operation(
