@@ -93,7 +93,7 @@ class Operation:
             where = f"the default stream of {self.stream[0]}:{self.stream[1]}"
         else:
             kind, index, handle = self.stream
-            what = f"{handle:#x}"
+            what = hex(handle)
             if self.stream_name is not None:
                 what = f"{self.stream_name!r} ({handle:#x})"
             where = f"stream {what} of {kind}:{index}"
@@ -144,7 +144,7 @@ class Race:
             missing = missing.replace("wait_stream(", "wait_stream(\n        ")
         return (
             f"nothing orders two accesses to {self.nbytes} bytes at "
-            f"{self.address:#x}:\n"
+            f"{hex(self.address)}:\n"
             f"  first\n{first}\n"
             f"  second\n{second}\n{notes}"
             f"  missing, before {place}\n    {missing}"
@@ -271,7 +271,7 @@ def _handle(stream: tuple[str, int, int]) -> str:
     kind, index, handle = stream
     if (kind, handle) == ("cuda", 0):
         return f"pystreams.cuda.default_stream({index})"
-    return f'pystreams.ExternalStream({handle:#x}, "{kind}:{index}")'
+    return f'pystreams.ExternalStream({hex(handle)}, "{kind}:{index}")'
 
 
 def _operation(

@@ -27,7 +27,7 @@ CANNOT_BE_SHORT = re.compile(
     r"|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
     # Keys are made before a sweep begins.
     r"|pthread_key_(create|delete)"
-    r"|_exit|pthread_attr_\w+"
+    r"|_?exit|pthread_attr_\w+"
     r"|read|readdir(64)?|readlink|sched_yield|sem_\w+|sigfillset"
     r"|s?n?printf|f?stat(x|fs)?"
     r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
