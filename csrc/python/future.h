@@ -23,8 +23,10 @@ void future_set_place(PyObject *future);
 PyCodeObject *future_place(PyObject *future, int *line);
 
 /* Give a running Future its result, or its exception if the callable failed,
- * and call the callbacks. */
-void future_settle(PyObject *future, PyObject *outcome, bool failed);
+ * and call the callbacks.  lost: if nobody asks the Future for the exception,
+ * nobody learns of it. */
+void
+future_settle(PyObject *future, PyObject *outcome, bool failed, bool lost);
 
 /* Cancel a Future unless its callable has started. */
 void future_cancel(PyObject *future);

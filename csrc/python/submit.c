@@ -488,7 +488,8 @@ run(struct worker *self, struct job *job)
     unlink_job(job);
     open_gate(self, job);
     if (outcome != NULL) {
-        future_settle(job->future, outcome, failed);
+        /* The stream's owner learns of a failure of the work before it. */
+        future_settle(job->future, outcome, failed, job->status == PS_SUCCESS);
         Py_DECREF(outcome);
     }
     job_destroy(job);
