@@ -1,5 +1,6 @@
 """PYSTREAMS_EXPLAIN_SIGNAL: a live process says what it waits for."""
 
+import os
 import re
 import signal
 import subprocess
@@ -18,41 +19,55 @@ PROGRAM = """
 
     go = []
     stream = pystreams.Stream("cpu", name="load")
-    stream.submit(wait)
+    future = stream.submit(wait)
+    while not future.running():
+        pass
     {fork}
     print("ready", flush=True)
     stream.synchronize()
     """
 
 
-def program(tmp_path, name, fork=""):
-    return subprocess.Popen(
-        [sys.executable, "-c", dedent(PROGRAM.format(fork=fork))],
-        env={"PYSTREAMS_EXPLAIN_SIGNAL": name},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def program(tmp_path):
+    """program(signal, fork): one that runs until the test ends."""
+    running = []
+
+    def start(name, fork=""):
+        program = subprocess.Popen(
+            [sys.executable, "-c", dedent(PROGRAM.format(fork=fork))],
+            env={"PYSTREAMS_EXPLAIN_SIGNAL": name},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        running.append(program)
+        return program
+
+    yield start
+    for one in running:
+        os.killpg(one.pid, signal.SIGKILL)
+        one.communicate()
 
 
 @pytest.mark.parametrize("name", ["SIGUSR2", "USR2", "12"])
-def test_while_the_main_thread_is_blocked(tmp_path, name):
-    with program(tmp_path, name) as running:
-        assert running.stdout.readline() == "ready\n"
-        running.send_signal(signal.SIGUSR2)
-        lines = [running.stderr.readline() for _ in range(2)]
-        assert lines[0] == f"pystreams, process {running.pid}:\n"
-        assert re.match(
-            r"load \(cpu:0 0x\w+\) has 1 operation; the first is callable "
-            r"wait \(<string>:\d+\), which has run for ",
-            lines[1],
-        )
-        assert running.poll() is None
-        running.kill()
+def test_while_the_main_thread_is_blocked(program, name):
+    running = program(name)
+    assert running.stdout.readline() == "ready\n"
+    running.send_signal(signal.SIGUSR2)
+    lines = [running.stderr.readline() for _ in range(2)]
+    assert lines[0] == f"pystreams, process {running.pid}:\n"
+    assert re.match(
+        r"load \(cpu:0 0x\w+\) has 1 operation; the first is callable wait "
+        r"\(<string>:\d+\), which has run for ",
+        lines[1],
+    )
+    assert running.poll() is None
 
 
-def test_in_a_forked_child(tmp_path):
+def test_in_a_forked_child(program):
     fork = dedent(
         """
     child = os.fork()
@@ -65,14 +80,11 @@ def test_in_a_forked_child(tmp_path):
         time.sleep(60)
     """
     ).replace("\n", "\n    ")
-    with program(tmp_path, "SIGUSR2", fork) as running:
-        first, second = (running.stderr.readline() for _ in range(2))
-        assert re.fullmatch(r"pystreams, process \d+:\n", first)
-        child = int(re.search(r"\d+", first)[0])
-        assert child != running.pid
-        assert second.startswith("mine (cpu:0 ")
-        subprocess.run(["kill", "-KILL", str(child)], check=True)
-        running.kill()
+    running = program("SIGUSR2", fork)
+    first, second = (running.stderr.readline() for _ in range(2))
+    assert re.fullmatch(r"pystreams, process \d+:\n", first)
+    assert str(running.pid) not in first
+    assert second.startswith("mine (cpu:0 ")
 
 
 @pytest.mark.parametrize("wrong", ["9", "SIGKILL", "usr2", "0", "SIG_DFL"])
