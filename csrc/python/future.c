@@ -241,8 +241,8 @@ Future_finalize(PyObject *op)
 {
     FutureObject *self = as_future(op);
     if (atomic_load_explicit(&self->unretrieved, memory_order_relaxed) &&
-        !is_finalizing() && self->generation == ps_generation()) {
-        atomic_store(&self->unretrieved, false);
+        !is_finalizing() && self->generation == ps_generation() &&
+        atomic_exchange(&self->unretrieved, false)) {
         struct saved_exception saved = exception_save();
         log_exception(self);
         exception_restore(saved);
