@@ -16,6 +16,7 @@ try:
     _settings.register_backends()
     _settings.look_for_races()
     _settings.explore_a_schedule()
+    _settings.explain_on_signal()
 except ImportError:
     from importlib.util import find_spec
 

@@ -62,6 +62,22 @@ def log_callback(future: StreamFuture, error: Exception) -> None:
     )
 
 
+def log_unretrieved(
+    error: BaseException, place: tuple[str, int, str] | None
+) -> None:
+    """Log the exception of a Future that nobody has asked for it."""
+    where = ""
+    if place is not None:
+        where = '; it was submitted at\n  File "{}", line {}, in {}'.format(
+            *place
+        )
+    getLogger("pystreams").error(
+        "the exception of a callable was never retrieved%s",
+        where,
+        exc_info=error,
+    )
+
+
 def enter_thread(name: str) -> None:
     """Register the calling thread, which C code started, with threading."""
     thread = threading.current_thread()

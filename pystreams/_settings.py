@@ -12,6 +12,7 @@ RUN_TIME = {
     "PYSTREAMS_CPU_DEVICES",
     "PYSTREAMS_EMULATE_CUDA",
     "PYSTREAMS_EMULATE_MEMORY",
+    "PYSTREAMS_EXPLAIN_SIGNAL",
     "PYSTREAMS_RACES",
     "PYSTREAMS_SCHEDULE",
 }
@@ -106,6 +107,32 @@ def explore_a_schedule() -> None:
         schedules._explore_program(name)
     except ValueError as error:
         raise ValueError(f"PYSTREAMS_SCHEDULE: {error}") from None
+
+
+def explain_on_signal() -> None:
+    """Explain what work waits for upon a signal that the environment names."""
+    text = os.environ.get("PYSTREAMS_EXPLAIN_SIGNAL")
+    if not text:
+        return
+    import signal
+
+    # Which thread is the main one is seen when threading is first imported.
+    import threading  # noqa: F401
+
+    from . import _explain, _futures  # noqa: F401
+
+    number = _number(text)
+    if number < 0:
+        name = text if text.startswith("SIG") else f"SIG{text}"
+        number = getattr(signal, name, 0) if name.isupper() else 0
+    try:
+        _C.explain_on_signal(number)
+    except ValueError:
+        raise ValueError(
+            "PYSTREAMS_EXPLAIN_SIGNAL must be a signal that can be caught, "
+            f"such as 'SIGUSR2' or '12', got {text!r}"
+        ) from None
+    os.register_at_fork(after_in_child=lambda: _C.explain_on_signal(number))
 
 
 def warn_of_variables() -> None:

@@ -252,7 +252,8 @@ settle(struct job *job)
         return -1;
     }
     if (future_start(job->future)) {
-        future_settle(job->future, exception, true);
+        future_settle(job->future, exception, true, false);
+        future_finish(job->future);
     }
     Py_DECREF(exception);
     return 0;

@@ -4,7 +4,11 @@
  * with the GIL held, so those of Python's side are of one moment. */
 #include "explain.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "args.h"
@@ -14,6 +18,7 @@
 #include "future.h"
 #include "stream.h"
 #include "submit.h"
+#include "threads.h"
 
 /* ---- The threads that wait ---- */
 
@@ -525,6 +530,88 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return list;
 }
 
+/* ---- A signal that asks ----
+ *
+ * The handler counts; a thread of the package waits for that, with the GIL
+ * released, and asks in its turn.  So it needs nothing of the main thread,
+ * which may be blocked in any call. */
+
+static sem_t asked;
+static struct sigaction former;
+
+static void
+count_signal(int number, siginfo_t *info, void *context)
+{
+    int error = errno;
+    sem_post(&asked);
+    if (former.sa_flags & SA_SIGINFO) {
+        former.sa_sigaction(number, info, context);
+    }
+    else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN) {
+        former.sa_handler(number);
+    }
+    errno = error;
+}
+
+static bool
+prepare_answers(void)
+{
+    return true;
+}
+
+/* The body of the thread, which lives as long as the process. */
+static void
+answer_signals(void)
+{
+    for (;;) {
+        int failed;
+        WITHOUT_GIL(failed = sem_wait(&asked));
+        if (failed) {
+            continue;
+        }
+        PyObject *none = import_call("pystreams._explain", "answer", "()");
+        if (none == NULL) {
+            report_ignored("explaining what work waits for");
+        }
+        Py_XDECREF(none);
+    }
+}
+
+static PyObject *
+explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    static unsigned generation = UINT_MAX;
+    struct sigaction before,
+        action = {
+            .sa_sigaction = count_signal,
+            .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK,
+        };
+    sigemptyset(&action.sa_mask);
+    long number = PyLong_AsLong(argument);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    /* That it can be set to what it is shows that it can be caught. */
+    if (number < 1 || number > INT_MAX ||
+        sigaction((int)number, NULL, &before) != 0 ||
+        sigaction((int)number, &before, NULL) != 0) {
+        return PyErr_Format(PyExc_ValueError,
+                            "%ld is no signal that can be caught", number);
+    }
+    if (generation != ps_generation()) {
+        sem_init(&asked, 0, 0);
+        if (start_thread(prepare_answers, answer_signals) < 0) {
+            return NULL;
+        }
+        generation = ps_generation();
+    }
+    if (before.sa_sigaction != count_signal) {
+        former = before;
+        sigaction((int)number, &action, NULL);
+    }
+    Py_RETURN_NONE;
+}
+
 /* ---- The end of an error's message ---- */
 
 PyObject *
@@ -567,5 +654,10 @@ PyMethodDef explain_functions[] = {
     FUNCTION("explain_threads", explain_threads, METH_NOARGS, "/",
              "Return the threads that wait for work, the latest first, as "
              "tuples (thread,\noperation, seconds, target, frame)."),
+    FUNCTION("explain_on_signal", explain_on_signal, METH_O, "number, /",
+             "Write what everything waits for to stderr upon a signal, on a "
+             "thread of the package's.\n\n"
+             "Once more in a forked child.  Raises ValueError for what is no "
+             "signal that can be caught."),
     {NULL},
 };

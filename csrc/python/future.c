@@ -42,6 +42,8 @@ typedef struct {
     PyObject ob_base;
     /* An enum future_state. */
     atomic_int state;
+    /* Its exception has to be logged unless somebody asks for it. */
+    atomic_bool unretrieved;
     /* The number of threads that sleep until it is done. */
     atomic_int sleepers;
     /* The fork generation of the process that submitted the callable. */
@@ -215,6 +217,39 @@ Future_clear(PyObject *op)
     list_drop(self, &self->callbacks);
     list_drop(self, &self->waiters);
     return 0;
+}
+
+/* Nobody asked for the exception. */
+static void
+log_exception(FutureObject *self)
+{
+    int line = 0;
+    PyCodeObject *code = future_place((PyObject *)self, &line);
+    PyObject *place = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
+                                                   line, code->co_name)
+                                   : Py_NewRef(Py_None);
+    PyObject *none = place != NULL
+                         ? import_call("pystreams._futures", "log_unretrieved",
+                                       "(OO)", self->exception, place)
+                         : NULL;
+    if (none == NULL) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(place);
+}
+
+static void
+Future_finalize(PyObject *op)
+{
+    FutureObject *self = as_future(op);
+    if (atomic_load_explicit(&self->unretrieved, memory_order_relaxed) &&
+        !is_finalizing() && self->generation == ps_generation() &&
+        atomic_exchange(&self->unretrieved, false)) {
+        struct saved_exception saved = exception_save();
+        log_exception(self);
+        exception_restore(saved);
+    }
 }
 
 static void
@@ -422,6 +457,7 @@ get_exception(PyObject *self, void *Py_UNUSED(closure))
 {
     FutureObject *future = as_future(self);
     PyObject *exception = is_done(future) ? future->exception : NULL;
+    atomic_store(&future->unretrieved, false);
     return Py_NewRef(exception != NULL ? exception : Py_None);
 }
 
@@ -672,9 +708,10 @@ future_start(PyObject *self)
 }
 
 void
-future_settle(PyObject *op, PyObject *outcome, bool failed)
+future_settle(PyObject *op, PyObject *outcome, bool failed, bool lost)
 {
     FutureObject *self = as_future(op);
+    atomic_store(&self->unretrieved, failed && lost);
     *(failed ? &self->exception : &self->result) = Py_NewRef(outcome);
     atomic_store(&self->state, FINISHED);
 }
@@ -911,6 +948,7 @@ Future_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (self->exception != NULL) {
+        atomic_store(&self->unretrieved, false);
         PyErr_SetObject((PyObject *)Py_TYPE(self->exception), self->exception);
         return NULL;
     }
@@ -925,6 +963,7 @@ Future_exception(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     PyObject *exception = as_future(self)->exception;
+    atomic_store(&as_future(self)->unretrieved, false);
     return Py_NewRef(exception != NULL ? exception : Py_None);
 }
 
@@ -1020,10 +1059,15 @@ PyDoc_STRVAR(future_doc, "FutureBase()\n--\n\n"
                          "concurrent.futures.Future's.");
 
 static PyType_Slot future_slots[] = {
-    {Py_tp_new, Future_new},           {Py_tp_dealloc, Future_dealloc},
-    {Py_tp_traverse, Future_traverse}, {Py_tp_clear, Future_clear},
-    {Py_tp_methods, future_methods},   {Py_tp_getset, future_getters},
-    {Py_tp_doc, (void *)future_doc},   {0, NULL},
+    {Py_tp_new, Future_new},
+    {Py_tp_dealloc, Future_dealloc},
+    {Py_tp_traverse, Future_traverse},
+    {Py_tp_clear, Future_clear},
+    {Py_tp_methods, future_methods},
+    {Py_tp_getset, future_getters},
+    {Py_tp_finalize, Future_finalize},
+    {Py_tp_doc, (void *)future_doc},
+    {0, NULL},
 };
 
 PyType_Spec future_spec =

@@ -26,8 +26,10 @@ void future_set_place(PyObject *future);
 PyCodeObject *future_place(PyObject *future, int *line);
 
 /* Give a running Future its result, or its exception if the callable failed.
+ * lost: if nobody asks the Future for the exception, nobody learns of it.
  * future_finish: then wake what waits for it, and call the callbacks. */
-void future_settle(PyObject *future, PyObject *outcome, bool failed);
+void
+future_settle(PyObject *future, PyObject *outcome, bool failed, bool lost);
 void future_finish(PyObject *future);
 
 /* Cancel a Future unless its callable has started. */

@@ -337,6 +337,29 @@ Stream_dealloc(PyObject *op)
     object_free(op);
 }
 
+/* The operations that the stream has pending; 0 if the backend does not tell
+ * without waiting for other libraries. */
+static unsigned
+count_pending(PyObject *self)
+{
+    struct ps_device *device = as_stream(self)->device;
+    const struct ps_backend *backend = device->runtime->registered;
+    struct ps_stream_state states[2];
+    struct stream_use use;
+    int count;
+    if (backend->stream_explain == NULL ||
+        (backend->flags & PS_BACKEND_SHARED) || !stream_try_use(self, &use)) {
+        return 0;
+    }
+    ps_status status = PS_ERROR_FOREIGN;
+    if (use.stream->generation == ps_generation()) {
+        status = backend->stream_explain(
+            backend, device->index, use.stream->handle, states, 2, &count);
+    }
+    stream_use_end(&use);
+    return status == PS_SUCCESS ? states[0].pending : 0;
+}
+
 static PyObject *
 stream_repr(PyObject *self, const char *handle_name)
 {
@@ -353,8 +376,14 @@ stream_repr(PyObject *self, const char *handle_name)
                                       device, index);
     }
     else if (named != NULL) {
-        result = PyUnicode_FromFormat("<%U device=%s:%d %s=%s>", named, device,
-                                      index, handle_name, text.chars);
+        unsigned pending = count_pending(self);
+        char busy[32] = "";
+        if (pending > 0) {
+            snprintf(busy, sizeof(busy), " pending=%u", pending);
+        }
+        result =
+            PyUnicode_FromFormat("<%U device=%s:%d %s=%s%s>", named, device,
+                                 index, handle_name, text.chars, busy);
     }
     Py_XDECREF(named);
     return result;

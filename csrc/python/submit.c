@@ -514,8 +514,9 @@ run(struct worker *self, struct job *job)
     }
     if (outcome != NULL) {
         /* Before the gate opens: a thread that finds the stream's work done
-         * finds the Future done, too. */
-        future_settle(job->future, outcome, failed);
+         * finds the Future done, too.  The stream's owner learns of a failure
+         * of the work before it. */
+        future_settle(job->future, outcome, failed, job->status == PS_SUCCESS);
     }
     open_gate(self, job);
     if (outcome != NULL) {

@@ -7,12 +7,12 @@ be carried out, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
 import shutil
 import sys
-import sysconfig
 import time
 
 from .. import _C
@@ -92,8 +92,8 @@ def parser() -> Parser:
         "file",
         nargs="?",
         metavar="FILE",
-        help="any regular file, best a large one (default: the Python "
-        "interpreter's own)",
+        help="any regular file, best a large one (default: 256 MiB that the "
+        "demo makes)",
     )
     demo.add_argument(
         "--device",
@@ -289,27 +289,19 @@ def show_report(options: argparse.Namespace) -> None:
         raise RuntimeError(found["accelerator"]["why"])
 
 
-def interpreter() -> str:
-    """Return the larger of the interpreter's program and its shared library,
-    of which the program may be a small stub."""
-    folder, name = map(sysconfig.get_config_var, ("LIBDIR", "INSTSONAME"))
-    library = os.path.join(folder or "", name or "")
-    files = filter(os.path.isfile, (sys.executable, library))
-    return max(files, key=os.path.getsize)
-
-
 def show_demo(options: argparse.Namespace) -> None:
     """Run the demo and print its measurements."""
     from ..timeline._chart import shades
     from . import demo, timetable
 
     names = [name for text in options.device for name in text.split(",")]
-    path, title = options.file, options.file
-    if path is None:
-        path = interpreter()
-        title = f"{path} (the Python interpreter's, as no FILE was given)"
+    title = options.file
     devices = demo.find_devices(names)
-    with Bars() as bars:
+    with Bars() as bars, contextlib.ExitStack() as own:
+        path = options.file
+        if path is None:
+            path = own.enter_context(demo.own_file(bars.start))
+            title = "256 MiB of random bytes, as no FILE was given"
         result = demo.run(
             path,
             devices,
@@ -330,9 +322,9 @@ def show_demo(options: argparse.Namespace) -> None:
         del result["spans"]
         print(json.dumps(result, indent=2))
         return
-    print(timetable.figures(result, title))
+    columns = min(120, shutil.get_terminal_size((100, 24)).columns)
+    print(timetable.figures(result, title, columns))
     print()
-    columns = min(100, shutil.get_terminal_size().columns)
     marks = shades(sys.stdout.encoding)
     print(timetable.draw(result, columns, marks))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from ..timeline._chart import line, milliseconds, plural, ruler
 from .report import size_text
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 # Below so many seconds, a gain is noise.
 SHORT = 0.01
+# From how many times as fast on it is one.
+GAIN = 1.05
 LABEL = 10
 TAIL = 14
 
@@ -39,13 +43,12 @@ def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def figures(result: dict[str, Any], title: str) -> str:
+def figures(result: dict[str, Any], title: str, columns: int) -> str:
     """Return the lines above the timetable."""
     way = (" -> " if result["chain"] else " or ").join(result["devices"])
     names = ", ".join(dict.fromkeys(result["device_names"]))
     chunks = plural(result["chunks"], "chunk")
     lines = [
-        ("file", title),
         ("device", f"{names}, because {result['why']}"),
         ("way", f"file -> pinned -> {way} -> pinned"),
         ("bytes", f"{result['bytes']:,}"),
@@ -60,7 +63,17 @@ def figures(result: dict[str, Any], title: str) -> str:
         label = plural(result["streams"], "stream")
         lines.append((label, speed(result, result["seconds"])))
         lines.append(("overlap", gain(result)))
-    return "\n".join(f"{label:<{LABEL}} {text}" for label, text in lines)
+    wrapped = (
+        textwrap.fill(
+            f"{label:<{LABEL}} {text}",
+            max(40, columns),
+            subsequent_indent=" " * (LABEL + 1),
+            break_on_hyphens=False,
+        )
+        for label, text in lines
+    )
+    # A path is not broken into lines.
+    return "\n".join((f"{'file':<{LABEL}} {title}", *wrapped))
 
 
 def gain(result: dict[str, Any]) -> str:
@@ -68,7 +81,17 @@ def gain(result: dict[str, Any]) -> str:
     if result["seconds"] < SHORT:
         return "the file is too short to tell"
     text = f"{result['overlap']:.2f} times as fast"
-    if result["overlap"] < 1.05:
+    ratios = sorted(
+        run["one_stream_seconds"] / run["seconds"] for run in result["runs"]
+    )
+    # One outlier at either end is no disagreement.
+    least, most = (ratios[1:-1] or ratios)[0], (ratios[1:-1] or ratios)[-1]
+    if least < GAIN <= most or most > 2 * least:
+        return (
+            f"unclear: {least:.2f} to {most:.2f} times as fast in "
+            f"{plural(len(ratios), 'run')}; is the machine busy?"
+        )
+    if result["overlap"] < GAIN:
         return f"{text}: no gain on this machine, as busy as it is now"
     return f"{text}: reading the next chunk and copying go on together"
 

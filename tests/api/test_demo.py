@@ -11,7 +11,7 @@ import pytest
 import pystreams
 from pystreams import _C
 from pystreams import _cli as program
-from pystreams._cli import demo
+from pystreams._cli import demo, timetable
 
 CHUNK = 4096
 
@@ -99,11 +99,57 @@ def test_for_a_person(backend, run_demo, make):
     assert max(map(len, done.stdout.splitlines()[-5:])) <= 100
 
 
-def test_with_no_file(run_demo):
-    """One that is surely there, and it says so."""
-    done = run_demo("--device", "cpu:0")
+def test_with_no_file(run_demo, tmp_path):
+    """The demo makes one, and leaves none."""
+    done = run_demo("--device", "cpu:0", env={"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, "")
-    assert "python" in done.stdout
+    assert "268,435,456" in done.stdout
+    assert "as no FILE was given" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+def test_with_no_room_for_a_file(monkeypatch, capsys):
+    def full(size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(demo.os, "urandom", full)
+    assert program.main(["demo", "--device=cpu:0"]) == 2
+    assert capsys.readouterr().err == (
+        "pystreams: cannot make a file of 256 MiB: No space left on device; "
+        "name a FILE, or set TMPDIR to a folder with room\n"
+    )
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_columns(run_demo, make, columns):
+    env = {"COLUMNS": str(columns)}
+    done = run_demo(make(100_000), "--device", "cpu:0", env=env)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines[1:])) <= columns
+    bars = [line for line in lines if line.startswith("stream ")]
+    assert {len(line) for line in bars} == {columns}
+
+
+def runs(*ratios):
+    found = [{"seconds": 1.0, "one_stream_seconds": r} for r in ratios]
+    middle = sorted(ratios)[len(ratios) // 2]
+    return {"seconds": 1.0, "overlap": middle, "runs": found}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ((1.4, 1.5, 1.6, 1.5, 1.5), "1.50 times as fast: reading"),
+        ((1.4, 1.5, 0.6, 1.5, 1.5), "1.50 times as fast: reading"),
+        ((1.0, 1.01, 0.9, 1.0, 1.2), "1.00 times as fast: no gain"),
+        ((0.9, 1.0, 1.1, 1.2, 1.3), "unclear: 1.00 to 1.20 times as fast"),
+        ((1.1, 1.2, 2.1, 3.0, 3.0), "unclear: 1.20 to 3.00 times as fast"),
+        ((1.5,), "1.50 times as fast"),
+    ],
+    ids=["gain", "outlier", "none", "unclear", "far apart", "once"],
+)
+def test_runs_that_disagree(ratios, words):
+    assert timetable.gain(runs(*ratios)).startswith(words)
 
 
 def test_where_blocks_cannot_be_printed(run_demo, make):

@@ -153,3 +153,13 @@ def test_in_races(engine):
     assert race.second.stream_name == "two"
     handle = one.native_handle
     assert f"on stream 'one' ({handle:#x}) of " in str(caught.value)
+
+
+def test_repr_of_a_busy_stream(engine):
+    stream = Stream(engine.device(), name="copy")
+    idle = repr(stream)
+    with engine.hold(stream):
+        stream.record_event()
+        assert repr(stream) == f"{idle[:-1]} pending=2>"
+    stream.synchronize()
+    assert repr(stream) == idle

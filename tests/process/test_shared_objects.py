@@ -133,6 +133,7 @@ GRAPH = {
     "upload": lambda g, w: g.upload(),
 }
 FUTURE = {
+    "__del__": lambda f, w: f.__del__(),
     "_condition": lambda f, w: hold(f._condition),
     "add_done_callback": lambda f, w: f.add_done_callback(id),
     "cancel": lambda f, w: f.cancel(),

@@ -1142,6 +1142,7 @@ OTHERS = {
     "register_backends": "does nothing after the import",
     "_activate_gpu_trace": "what cuda._gpu_trace calls for torch",
     "_deactivate_gpu_trace": "what cuda._gpu_trace calls for torch",
+    "explain_on_signal": "starts a thread once",
     "shutdown": "nothing works after it",
     "set_exit_status": "the process ends with it",
     "trace.Subscription": "what subscribe() returns",

@@ -1,0 +1,116 @@
+"""PYSTREAMS_EXPLAIN_SIGNAL: a live process says what it waits for."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+PROGRAM = """
+    import os, signal, threading, time
+    import pystreams
+
+    def wait():
+        while not go:
+            time.sleep(0.01)
+
+    go = []
+    stream = pystreams.Stream("cpu", name="load")
+    future = stream.submit(wait)
+    while not future.running():
+        pass
+    {fork}
+    print("ready", flush=True)
+    stream.synchronize()
+    """
+
+
+@pytest.fixture
+def program(tmp_path):
+    """program(signal, fork): one that runs until the test ends."""
+    running = []
+
+    def start(name, fork=""):
+        program = subprocess.Popen(
+            [sys.executable, "-c", dedent(PROGRAM.format(fork=fork))],
+            env={"PYSTREAMS_EXPLAIN_SIGNAL": name},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        running.append(program)
+        return program
+
+    yield start
+    for one in running:
+        os.killpg(one.pid, signal.SIGKILL)
+        one.communicate()
+
+
+@pytest.mark.parametrize("name", ["SIGUSR2", "USR2", "12"])
+def test_while_the_main_thread_is_blocked(program, name):
+    running = program(name)
+    assert running.stdout.readline() == "ready\n"
+    running.send_signal(signal.SIGUSR2)
+    lines = [running.stderr.readline() for _ in range(2)]
+    assert lines[0] == f"pystreams, process {running.pid}:\n"
+    assert re.match(
+        r"load \(cpu:0 0x\w+\) has 1 operation; the first is callable wait "
+        r"\(<string>:\d+\), which has run for ",
+        lines[1],
+    )
+    assert running.poll() is None
+
+
+def test_in_a_forked_child(program):
+    fork = dedent(
+        """
+    child = os.fork()
+    if child == 0:
+        mine = pystreams.Stream("cpu", name="mine")
+        mine.submit(wait)
+        while "callable wait" not in pystreams.explain(mine):
+            pass
+        os.kill(os.getpid(), signal.SIGUSR2)
+        time.sleep(60)
+    """
+    ).replace("\n", "\n    ")
+    running = program("SIGUSR2", fork)
+    first, second = (running.stderr.readline() for _ in range(2))
+    assert re.fullmatch(r"pystreams, process \d+:\n", first)
+    assert str(running.pid) not in first
+    assert second.startswith("mine (cpu:0 ")
+
+
+@pytest.mark.parametrize("wrong", ["9", "SIGKILL", "usr2", "0", "SIG_DFL"])
+def test_what_is_no_such_signal_is_refused(run_python, wrong):
+    done = run_python(
+        "import pystreams", env={"PYSTREAMS_EXPLAIN_SIGNAL": wrong}
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ValueError: PYSTREAMS_EXPLAIN_SIGNAL must be a signal that can be "
+        f"caught, such as 'SIGUSR2' or '12', got {wrong!r}"
+    )
+
+
+def test_a_handler_that_was_there_is_called_too(run_python):
+    code = """
+        import signal
+        calls = []
+        signal.signal(signal.SIGUSR2, lambda *_: calls.append(1))
+        import pystreams, os, time
+        os.kill(os.getpid(), signal.SIGUSR2)
+        time.sleep(0.2)
+        print(calls)
+        """
+    done = run_python(
+        dedent(code), env={"PYSTREAMS_EXPLAIN_SIGNAL": "SIGUSR2"}
+    )
+    assert done.stdout == "[1]\n"
+    assert done.stderr.endswith("no work is known to be pending\n")
