@@ -9,7 +9,7 @@
 /* The engines, by number; they are never freed. */
 static struct cpu_engine *engines[CPU_ENGINES + 1];
 static atomic_int engine_count;
-static atomic_bool explored;
+static atomic_bool explored, noted;
 
 _Static_assert(sizeof(((struct ps_sleep *)0)->blocked) ==
                    CPU_ENGINES * sizeof(struct ps_blocked),
@@ -141,6 +141,12 @@ explore_is_on(void)
     return atomic_load_explicit(&explored, memory_order_acquire);
 }
 
+static bool
+explore_is_noted(void)
+{
+    return atomic_load_explicit(&noted, memory_order_acquire);
+}
+
 static void
 begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
              uint64_t *numbers)
@@ -269,6 +275,7 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
         cpu_unlock(engine);
     }
     atomic_store(&explored, false);
+    atomic_store(&noted, false);
     return PS_SUCCESS;
 }
 
@@ -287,6 +294,7 @@ explore_begin(const struct ps_schedule *schedule, char pending[256])
         return status;
     }
     atomic_store(&explored, true);
+    atomic_store(&noted, schedule->noted);
     return PS_SUCCESS;
 }
 
@@ -300,6 +308,7 @@ const struct ps_schedules ps_cpu_schedules = {
     .sleep = explore_sleep,
     .wake = explore_wake,
     .arrived = explore_arrived,
+    .is_noted = explore_is_noted,
     .note = explore_note,
     .deadlock = explore_deadlock,
 };
