@@ -188,7 +188,8 @@ class _Run:
         )
 
     def __enter__(self) -> _Run:
-        if _program is not None and _C.schedule_is_on():
+        global _inner
+        if _program is not None and not _inner and _C.schedule_is_on():
             # The program's own schedule pauses.
             _C.schedule_end(False)
             self._paused = True
@@ -197,6 +198,7 @@ class _Run:
         except BaseException:
             self._resume()
             raise
+        _inner = True
         return self
 
     def _resume(self) -> None:
@@ -207,8 +209,10 @@ class _Run:
     def __exit__(
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
+        global _inner
         drop = self._failed or kind is not None
         _, self.steps, self.order, log, self.notes = _C.schedule_end(drop)
+        _inner = False
         self._resume()
         self.operations = [_Operation(*entry) for entry in log]
 
@@ -231,8 +235,9 @@ class _Run:
         return failure
 
 
-# The schedule of the whole program, or None.
+# The schedule of the whole program, or None; whether another one is on.
 _program: _Run | None = None
+_inner = False
 
 
 def _explore_program(name: str) -> None:

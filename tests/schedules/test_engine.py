@@ -5,6 +5,7 @@ import asyncio
 import concurrent.futures
 import ctypes
 import gc
+import os
 import threading
 import time
 
@@ -25,7 +26,7 @@ each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 def nothing_left(engine):
     """No schedule outlives a test, and the threads serve streams again."""
     yield
-    assert not _C.schedule_is_on()
+    assert _C.schedule_is_on() == ("PYSTREAMS_SCHEDULE" in os.environ)
     stream = engine.stream()
     assert stream.submit(int, "7").result(LONG) == 7
     stream.synchronize()
@@ -469,6 +470,7 @@ def test_threads_of_the_program(engine):
 # ---- What is refused
 
 
+@pytest.mark.unscheduled
 def test_events_of_several_processes_are_refused(engine):
     shared = engine.event(interprocess=True)
     shared.record(engine.stream())
@@ -482,6 +484,7 @@ def test_events_of_several_processes_are_refused(engine):
             engine.stream().wait_event(shared)
 
 
+@pytest.mark.unscheduled
 def test_a_schedule_begins_with_idle_devices(engine):
     stream = engine.stream()
     gate = engine.gate(stream)
@@ -496,6 +499,7 @@ def test_a_schedule_begins_with_idle_devices(engine):
     engine.synchronize()
 
 
+@pytest.mark.unscheduled
 def test_a_schedule_begins_without_captures(engine):
     stream = engine.stream()
     with Capture(Graph(engine.type), stream):
