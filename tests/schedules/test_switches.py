@@ -134,3 +134,14 @@ def test_all_tests_under_schedules(suite):
     assert "1 passed" in text
     text = suite("--pystreams-schedules", "7", "-k", "calls")
     assert text.count("0 calls") == 7
+
+
+@pytest.mark.parametrize("options", [[], ["--pystreams-schedules", "7"]])
+def test_together_with_xdist(suite, options):
+    pytest.importorskip("xdist", reason="needs pytest-xdist")
+    text = suite("-n", "2", *options, "-k", "holds or fails")
+    assert "2 failed, 1 passed" in text
+    found = re.findall(r"pytest --pystreams-replay (\S+) '(.*)'", text)
+    assert [name for name, _ in found] == ["late:1", "late:1"]
+    text = suite("-n", "2", "--pystreams-replay", "early", "-k", "fails")
+    assert "2 passed" in text
