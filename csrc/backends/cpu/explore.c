@@ -291,6 +291,7 @@ explore_begin(const struct ps_schedule *schedule, char pending[256])
     if (status != PS_SUCCESS) {
         struct ps_schedule_result result;
         explore_end(true, 0, &result);
+        free(result.notes);
         return status;
     }
     atomic_store(&explored, true);
