@@ -14,7 +14,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import _C, schedules
+from pystreams import _C, races, schedules
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -519,3 +519,25 @@ def test_schedules_do_not_nest(engine):
         ):
             pass
         assert _C.schedule_is_on()
+
+
+@each_strategy
+def test_polls_of_a_future_that_waits_to_run(engine, name):
+    go = threading.Event()
+    with schedules.run(name):
+        future = engine.stream().submit(go.wait, LONG)
+        while not future.running():
+            pass
+        go.set()
+        assert future.result(LONG)
+
+
+def test_an_await_of_pending_work_is_an_order(engine):
+    async def main():
+        stream, buffer = filled(engine)
+        assert not stream.query()
+        await stream
+        buffer.fill_(8, stream=engine.default_stream())
+
+    with schedules.run("late"), races.detect():
+        asyncio.run(main())
