@@ -189,7 +189,8 @@ class _Run:
         )
 
     def __enter__(self) -> _Run:
-        if _program is not None and _C.schedule_is_on():
+        global _inner
+        if _program is not None and not _inner and _C.schedule_is_on():
             # The program's own schedule pauses.
             _C.schedule_end(False)
             self._paused = True
@@ -198,6 +199,7 @@ class _Run:
         except BaseException:
             self._resume()
             raise
+        _inner = True
         return self
 
     def _resume(self) -> None:
@@ -208,10 +210,12 @@ class _Run:
     def __exit__(
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
+        global _inner
         drop = self._failed or kind is not None
         self.count, self.steps, self.order, log, self.notes = _C.schedule_end(
             drop
         )
+        _inner = False
         self._resume()
         self.operations = [_Operation(*entry) for entry in log]
 
@@ -259,8 +263,9 @@ def _refuse_unstarted(result: object) -> None:
         )
 
 
-# The schedule of the whole program, or None.
+# The schedule of the whole program, or None; whether another one is on.
 _program: _Run | None = None
+_inner = False
 
 
 def _explore_program(name: str) -> None:

@@ -42,6 +42,22 @@ from pystreams import _C
 from pystreams.cuda._graphs import Graph
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "unscheduled: needs work that runs by itself, real time or another "
+        "process's events; skipped under PYSTREAMS_SCHEDULE",
+    )
+
+
+def pytest_collection_modifyitems(items):
+    if "PYSTREAMS_SCHEDULE" in os.environ:
+        skip = pytest.mark.skip(reason="a schedule runs the work")
+        for item in items:
+            if item.get_closest_marker("unscheduled") is not None:
+                item.add_marker(skip)
+
+
 @pytest.fixture(params=["cpu", "cuda"], ids=IDS.get)
 def backend(request):
     return usable(request.param)

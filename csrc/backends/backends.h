@@ -199,7 +199,10 @@ struct ps_schedules {
     /* Such a wait is over. */
     void (*arrived)(void);
 
-    /* Add a note to the current step, if notes are kept. */
+    /* Whether notes are kept.  With or without the GIL. */
+    bool (*is_noted)(void);
+
+    /* Add a note to the current step. */
     void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
     /* Who waits for whom, after PS_ERROR_DEADLOCK or PS_STUCK. */

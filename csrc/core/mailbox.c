@@ -375,13 +375,14 @@ first_locked(const struct ps_mailbox *mailbox)
 
 bool
 ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
-                 ps_status *status)
+                 ps_status *status, void (*seen)(void *attached))
 {
     pthread_mutex_lock(&mailbox->mutex);
     const struct ps_message *first = first_locked(mailbox);
     if (first != NULL) {
         *token = first->token;
         *status = first->status;
+        seen(first->attached);
     }
     pthread_mutex_unlock(&mailbox->mutex);
     return first != NULL;

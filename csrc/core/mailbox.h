@@ -63,10 +63,10 @@ bool ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token);
 void ps_mailbox_cancel(struct ps_mailbox *mailbox, uint64_t token);
 void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
 
-/* The oldest message that arrived and was not taken; false if there is
- * none. */
+/* The oldest message that arrived and was not taken; false if there is none.
+ * seen is called with what is attached to it, with the mailbox's lock held. */
 bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
-                      ps_status *status);
+                      ps_status *status, void (*seen)(void *attached));
 
 /* Take all messages that have arrived, the oldest first; NULL for none.  The
  * caller frees each with ps_message_free, or puts it back together with all

@@ -987,7 +987,11 @@ Future_cancelled(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Future_running(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyBool_FromLong(state_of_future(as_future(self)) == RUNNING);
+    bool running = state_of_future(as_future(self)) == RUNNING;
+    if (!running && !is_done(as_future(self))) {
+        poll_schedule();
+    }
+    return PyBool_FromLong(running);
 }
 
 static PyObject *

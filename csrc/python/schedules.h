@@ -22,7 +22,7 @@ poll_schedule(void)
 static inline void
 note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
 {
-    if (ps_cpu_schedules.is_on()) {
+    if (ps_cpu_schedules.is_noted()) {
         ps_cpu_schedules.note(kind, (uintptr_t)data, nbytes);
     }
 }
@@ -32,7 +32,7 @@ note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
 static inline void
 arrive_in_schedule(void)
 {
-    if (ps_cpu_schedules.is_on()) {
+    if (ps_cpu_schedules.is_noted()) {
         WITHOUT_GIL(ps_cpu_schedules.arrived());
     }
 }

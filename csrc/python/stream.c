@@ -452,10 +452,10 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_device *device = use.stream->device;
-    /* A query is faster than a wait, which also checks for signals.  To a
-     * schedule it would be a call of the program's. */
-    if (!ps_cpu_schedules.is_on() && stream_query(use.stream) == PS_SUCCESS &&
-        !any_captured_failed()) {
+    /* A query is faster than a wait, which also checks for signals.  In the
+     * notes it would be one of the program's. */
+    if (!ps_cpu_schedules.is_noted() &&
+        stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
                  0);
         memory_settle(device->runtime);

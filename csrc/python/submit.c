@@ -696,7 +696,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         job_destroy(job);
         return NULL;
     }
-    if (ps_cpu_schedules.is_on() &&
+    if (ps_cpu_schedules.is_noted() &&
         note_arguments(job->args + 1, job->count - 1) < 0) {
         job_destroy(job);
         return NULL;

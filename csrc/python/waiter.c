@@ -249,6 +249,12 @@ list_of(const struct ps_message *message)
     return list;
 }
 
+static void
+reached(void *moment)
+{
+    ps_races_reached(moment);
+}
+
 static PyObject *
 Waiter_first(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
@@ -257,7 +263,8 @@ Waiter_first(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (check_generation(self) < 0) {
         return NULL;
     }
-    if (!ps_mailbox_first(as_waiter(self)->mailbox, &token, &status)) {
+    if (!ps_mailbox_first(as_waiter(self)->mailbox, &token, &status,
+                          reached)) {
         Py_RETURN_NONE;
     }
     return Py_BuildValue("(Ki)", (unsigned long long)token, status);

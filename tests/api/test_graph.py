@@ -470,6 +470,7 @@ def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
     assert byte_of(buffer, stream) == 2
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("full", [0, 1], ids=["the earlier's", "its own"])
 def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
     """In the queue that is full, and not by trying all the time."""

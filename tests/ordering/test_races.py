@@ -214,6 +214,7 @@ def test_the_line_that_is_missing(two, found):
     assert len(found) == 1
 
 
+@pytest.mark.unscheduled
 def test_a_stream_that_is_made_again(backend, two, found):
     """It has the old one's native stream, which is idle; the program does not
     know that."""
@@ -556,6 +557,7 @@ with races.detect():
 """
 
 
+@pytest.mark.unscheduled
 def test_memory_stays_flat(run_python, sanitized):
     if sanitized:
         pytest.skip("a sanitizer keeps what is freed")

@@ -415,6 +415,7 @@ def test_events_that_a_graph_waits_for(cuda, fixed):
     assert len(found) == (0 if fixed else 2)
 
 
+@pytest.mark.unscheduled
 def test_an_event_of_another_process(backend, three, found, peer):
     """What it comes after is not known, and nobody is blamed."""
     peer.do(
@@ -434,6 +435,7 @@ def test_an_event_of_another_process(backend, three, found, peer):
     assert len(found) == 1
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("interprocess", [False, True])
 def test_an_event_that_others_may_record(backend, three, interprocess):
     event = pystreams.Event(
@@ -562,6 +564,7 @@ with races.detect():
 """
 
 
+@pytest.mark.unscheduled
 def test_a_signal_during_a_wait_of_the_library(run_python):
     """What its handler learns is the program's, whatever it interrupts."""
     done = run_python(

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import gc
+import os
 import threading
 import time
 
@@ -14,7 +15,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import _C, schedules
+from pystreams import _C, races, schedules
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -26,7 +27,7 @@ each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 def nothing_left(engine):
     """No schedule outlives a test, and the threads serve streams again."""
     yield
-    assert not _C.schedule_is_on()
+    assert _C.schedule_is_on() == ("PYSTREAMS_SCHEDULE" in os.environ)
     stream = engine.stream()
     assert stream.submit(int, "7").result(LONG) == 7
     stream.synchronize()
@@ -530,6 +531,7 @@ def test_threads_of_the_program(engine):
 # ---- What is refused
 
 
+@pytest.mark.unscheduled
 def test_events_of_several_processes_are_refused(engine):
     shared = engine.event(interprocess=True)
     shared.record(engine.stream())
@@ -543,6 +545,7 @@ def test_events_of_several_processes_are_refused(engine):
             engine.stream().wait_event(shared)
 
 
+@pytest.mark.unscheduled
 def test_a_schedule_begins_with_idle_devices(engine):
     stream = engine.stream()
     gate = engine.gate(stream)
@@ -557,6 +560,7 @@ def test_a_schedule_begins_with_idle_devices(engine):
     engine.synchronize()
 
 
+@pytest.mark.unscheduled
 def test_a_schedule_begins_without_captures(engine):
     stream = engine.stream()
     with Capture(Graph(engine.type), stream):
@@ -576,3 +580,25 @@ def test_schedules_do_not_nest(engine):
         ):
             pass
         assert _C.schedule_is_on()
+
+
+@each_strategy
+def test_polls_of_a_future_that_waits_to_run(engine, name):
+    go = threading.Event()
+    with schedules.run(name):
+        future = engine.stream().submit(go.wait, LONG)
+        while not future.running():
+            pass
+        go.set()
+        assert future.result(LONG)
+
+
+def test_an_await_of_pending_work_is_an_order(engine):
+    async def main():
+        stream, buffer = filled(engine)
+        assert not stream.query()
+        await stream
+        buffer.fill_(8, stream=engine.default_stream())
+
+    with schedules.run("late"), races.detect():
+        asyncio.run(main())

@@ -165,3 +165,14 @@ def test_a_stale_name_under_pytest(suite):
     text = suite("--pystreams-replay", "late:900", "-k", "holds")
     assert "1 failed" in text
     assert "explore it again" in text
+
+
+@pytest.mark.parametrize("options", [[], ["--pystreams-schedules", "7"]])
+def test_together_with_xdist(suite, options):
+    pytest.importorskip("xdist", reason="needs pytest-xdist")
+    text = suite("-n", "2", *options, "-k", "holds or fails")
+    assert "2 failed, 1 passed" in text
+    found = re.findall(r"pytest --pystreams-replay (\S+) '(.*)'", text)
+    assert [name for name, _ in found] == ["late:1", "late:1"]
+    text = suite("-n", "2", "--pystreams-replay", "early", "-k", "fails")
+    assert "2 passed" in text

@@ -634,6 +634,7 @@ def scheduled(world):
     def explored():
         call()
         schedules.explore(work, runs=2)
+        schedules.explore(work, runs=2, strategy="all", races=True)
         schedules.replay(work, "pct:2:1")
 
     def stop():

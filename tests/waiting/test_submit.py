@@ -122,6 +122,7 @@ def test_other_streams_wait_for_it_through_events(backend, stream, block):
     assert future.result(LONG) == 0
 
 
+@pytest.mark.unscheduled
 def test_the_stream_has_gone_on_once_the_result_is_there(backend, stream):
     for _ in range(50):
         stream.submit(int).result(LONG)

@@ -9,7 +9,7 @@
 /* The engines, by number; they are never freed. */
 static struct cpu_engine *engines[CPU_ENGINES + 1];
 static atomic_int engine_count;
-static atomic_bool explored;
+static atomic_bool explored, noted;
 
 _Static_assert(sizeof(((struct ps_sleep *)0)->blocked) ==
                    CPU_ENGINES * sizeof(struct ps_blocked),
@@ -139,6 +139,12 @@ static bool
 explore_is_on(void)
 {
     return atomic_load_explicit(&explored, memory_order_acquire);
+}
+
+static bool
+explore_is_noted(void)
+{
+    return atomic_load_explicit(&noted, memory_order_acquire);
 }
 
 static void
@@ -307,6 +313,7 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
         cpu_unlock(engine);
     }
     atomic_store(&explored, false);
+    atomic_store(&noted, false);
     return PS_SUCCESS;
 }
 
@@ -322,9 +329,11 @@ explore_begin(const struct ps_schedule *schedule, char pending[256])
     if (status != PS_SUCCESS) {
         struct ps_schedule_result result;
         explore_end(true, 0, &result);
+        free(result.notes);
         return status;
     }
     atomic_store(&explored, true);
+    atomic_store(&noted, schedule->noted);
     return PS_SUCCESS;
 }
 
@@ -338,6 +347,7 @@ const struct ps_schedules ps_cpu_schedules = {
     .sleep = explore_sleep,
     .wake = explore_wake,
     .arrived = explore_arrived,
+    .is_noted = explore_is_noted,
     .note = explore_note,
     .deadlock = explore_deadlock,
 };
