@@ -103,10 +103,9 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
         import_call("pystreams.cuda._captures", "begun", "((iK)(sK))",
                     backend->device_type, (unsigned long long)number, name,
                     (unsigned long long)stream->handle);
-    if (none == NULL) {
-        /* Without memory a failure says less. */
-        PyErr_Clear();
-    }
+    /* Without memory a failure says less; reading a frame may leave an
+     * exception behind that the function does not see. */
+    PyErr_Clear();
     Py_XDECREF(none);
 }
 
