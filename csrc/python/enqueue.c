@@ -64,10 +64,8 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
             (unsigned long long)stream->handle, names[1],
             (unsigned long long)source,
             status != PS_SUCCESS ? backend->status_text(backend, status) : "");
-        if (none == NULL) {
-            /* Without memory a failure says less. */
-            PyErr_Clear();
-        }
+        /* As at the beginning of the capture. */
+        PyErr_Clear();
         Py_XDECREF(none);
     }
     exception_restore(saved);

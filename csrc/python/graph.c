@@ -103,10 +103,9 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
         import_call("pystreams.cuda._captures", "begun", "((iK)(sK))",
                     backend->device_type, (unsigned long long)number, name,
                     (unsigned long long)stream->handle);
-    if (none == NULL) {
-        /* Without memory a failure says less. */
-        PyErr_Clear();
-    }
+    /* Without memory a failure says less; reading a frame may leave an
+     * exception behind that the function does not see. */
+    PyErr_Clear();
     Py_XDECREF(none);
 }
 
@@ -170,16 +169,27 @@ reset(PyObject *self)
     return status;
 }
 
+/* The deallocation, which follows, drops the graph whichever thread it runs
+ * on; a reset may be refused. */
 static void
 Graph_finalize(PyObject *self)
 {
+    ps_handle native, executable;
     if (graph_of(self) == NULL || is_finalizing() || !atomic_load(&hooked) ||
         graph_of(self)->generation != ps_generation()) {
         return;
     }
     struct saved_exception saved = exception_save();
-    struct ps_device *device = graph_of(self)->device;
-    report_cleanup(runtime_of(self), device, "dropping a graph", reset(self));
+    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+    if (native != 0 || executable != 0 || is_capturing_now(self)) {
+        PyObject *none =
+            import_call("pystreams.cuda._graphs", "_resetting", "(O)", self);
+        if (none == NULL) {
+            report_ignored("waiting for the replays of a graph");
+        }
+        Py_XDECREF(none);
+        run_destroy_hooks(self, executable);
+    }
     exception_restore(saved);
 }
 
