@@ -14,7 +14,7 @@ def programs():
             yield pytest.param(program, id=f"{page} {number}")
 
 
-@pytest.mark.parametrize("program", programs())
+@pytest.mark.parametrize("program", list(programs()))
 def test_program(run_python, tmp_path, program):
     path = tmp_path / "test_program.py"
     path.write_text(program)
