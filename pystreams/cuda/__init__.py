@@ -436,7 +436,8 @@ def empty_cache() -> None:
     Other programs and libraries can then have it.  Memory that queued work
     still uses stays.  Does nothing if no device has been used; may block.
     """
-    _C.empty_cache(_CUDA)
+    if is_initialized():
+        _C.empty_cache(_CUDA)
 
 
 def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
@@ -464,8 +465,9 @@ def host_memory_stats() -> dict[str, int]:
     allocations.* count pinned buffers and allocated_bytes.* their bytes;
     reserved_bytes.* count those and the freed ones that are kept for reuse:
     .current now, .peak at most, .allocated and .freed since the start.
+    Empty if no device has been used yet; initializes nothing.
     """
-    return _C.host_memory_stats(_CUDA)
+    return _C.host_memory_stats(_CUDA) if is_initialized() else {}
 
 
 def reset_peak_host_memory_stats() -> None:
