@@ -196,47 +196,6 @@ device_properties(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
-device_attributes(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    enum { ATTRIBUTES = 256 };
-    int values[ATTRIBUTES];
-    ps_status statuses[ATTRIBUTES] = {PS_SUCCESS};
-    struct ps_device *device = parse_device(args, "i|Os:device_attributes");
-    if (device == NULL) {
-        return NULL;
-    }
-    const struct ps_backend *backend = device->runtime->backend;
-    PyObject *found = PyDict_New();
-    if (found == NULL || backend->device_attribute == NULL) {
-        return found;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    for (int i = 1; i < ATTRIBUTES; i++) {
-        statuses[i] =
-            backend->device_attribute(backend, device->index, i, &values[i]);
-    }
-    Py_END_ALLOW_THREADS
-    for (int i = 1; found != NULL && i < ATTRIBUTES; i++) {
-        if (statuses[i] == PS_ERROR_INVALID_VALUE) {
-            continue;
-        }
-        PyObject *number = NULL, *value = NULL;
-        if (statuses[i] != PS_SUCCESS) {
-            raise_status(device->runtime, "device_attributes", statuses[i]);
-        }
-        else if ((number = PyLong_FromLong(i)) != NULL) {
-            value = PyLong_FromLong(values[i]);
-        }
-        if (value == NULL || PyDict_SetItem(found, number, value) < 0) {
-            Py_CLEAR(found);
-        }
-        Py_XDECREF(number);
-        Py_XDECREF(value);
-    }
-    return found;
-}
-
-static PyObject *
 can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int type, accessible;
@@ -388,10 +347,6 @@ PyMethodDef device_functions[] = {
              "type, device=None, function='device_properties', /",
              "Return a dict of the device's name, memory in bytes and "
              "layout."),
-    FUNCTION("device_attributes", device_attributes, METH_VARARGS,
-             "type, device=None, function='device_attributes', /",
-             "Return a dict of the device's attributes, by their numbers in "
-             "cudaDeviceAttr."),
     FUNCTION("can_device_access_peer", can_device_access_peer, METH_VARARGS,
              "type, device, peer, /",
              "Return whether the device reaches the peer's memory without "

@@ -9,6 +9,27 @@
 #include "errors.h"
 #include "schedules.h"
 
+static struct ps_runtime *
+make_emulation(uint64_t memory)
+{
+    /* An engine for which there was no memory for a runtime. */
+    static const struct ps_backend *_Atomic spare;
+    struct ps_runtime *runtime;
+    const struct ps_backend *backend = atomic_exchange(&spare, NULL);
+    if (backend == NULL || !ps_cpu_renew(backend, memory)) {
+        backend = ps_cpu_backend("cuda", PS_DEVICE_CUDA, PS_EMULATED_DEVICES,
+                                 memory);
+    }
+    if (backend == NULL) {
+        return NULL;
+    }
+    if (ps_emulation_create(backend, &ps_cpu_faults, &runtime) != PS_SUCCESS) {
+        atomic_store(&spare, backend);
+        return NULL;
+    }
+    return runtime;
+}
+
 /* An emulation with so much memory on each device, entered; NULL if there
  * can be none.  Called with the GIL released. */
 static struct ps_runtime *
@@ -25,15 +46,8 @@ find_emulation(uint64_t memory)
         }
         atomic_store(&runtime->entered, false);
     }
-    if (ps_runtime_count() == PS_MAX_RUNTIMES) {
-        return NULL;
-    }
-    const struct ps_backend *backend =
-        ps_cpu_backend("cuda", PS_DEVICE_CUDA, PS_EMULATED_DEVICES, memory);
-    return backend != NULL && ps_emulation_create(backend, &ps_cpu_faults,
-                                                  &runtime) == PS_SUCCESS
-               ? runtime
-               : NULL;
+    return ps_runtime_count() < PS_MAX_RUNTIMES ? make_emulation(memory)
+                                                : NULL;
 }
 
 static PyObject *
@@ -57,6 +71,9 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
                             "explored; enter it first, and explore within");
     }
     WITHOUT_GIL(runtime = find_emulation(memory));
+    if (runtime == NULL && ps_runtime_count() < PS_MAX_RUNTIMES) {
+        return PyErr_NoMemory();
+    }
     if (runtime == NULL) {
         return PyErr_Format(
             PyExc_RuntimeError,

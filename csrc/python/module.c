@@ -233,6 +233,7 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, buffer_functions) < 0 ||
         PyModule_AddFunctions(module, memory_functions) < 0 ||
         PyModule_AddFunctions(module, emulation_functions) < 0 ||
+        PyModule_AddFunctions(module, attribute_functions) < 0 ||
         PyModule_AddFunctions(module, dlpack_functions) < 0 ||
         PyModule_AddFunctions(module, work_functions) < 0 ||
         PyModule_AddFunctions(module, trace_functions) < 0 ||

@@ -310,17 +310,6 @@ class _CudaDeviceProperties:
         )
 
 
-def _attributes_of(function: str, device: _Device) -> dict[str, int]:
-    from ._attributes import ATTRIBUTES
-
-    found = _C.device_attributes(_CUDA, device, function)
-    return {
-        name: found[number]
-        for name, number in ATTRIBUTES.items()
-        if number in found
-    }
-
-
 def get_device_properties(device: _Device = None) -> _CudaDeviceProperties:
     """Return a device's name, capability, memory and other properties.
 
@@ -328,7 +317,8 @@ def get_device_properties(device: _Device = None) -> _CudaDeviceProperties:
     """
     name = "get_device_properties"
     return _CudaDeviceProperties(
-        _C.device_properties(_CUDA, device, name), _attributes_of(name, device)
+        _C.device_properties(_CUDA, device, name),
+        _C.device_attributes(_CUDA, device, name),
     )
 
 
@@ -338,7 +328,7 @@ def get_device_attributes(device: _Device = None) -> dict[str, int]:
     The names are those of CUDA's cudaDeviceAttr without their prefix, as in
     CuPy's Device.attributes.  What the device does not have is left out.
     """
-    return _attributes_of("get_device_attributes", device)
+    return _C.device_attributes(_CUDA, device, "get_device_attributes")
 
 
 def get_device_pci_bus_id(device: _Device = None) -> str:
@@ -346,10 +336,9 @@ def get_device_pci_bus_id(device: _Device = None) -> str:
 
     An emulated device has one that is its own, and that no hardware has.
     """
-    found = _attributes_of("get_device_pci_bus_id", device)
-    domain, bus, place = (
-        found.get(f"Pci{name}Id", 0) for name in ("Domain", "Bus", "Device")
-    )
+    found = _C.device_attributes(_CUDA, device, "get_device_pci_bus_id")
+    domain = found.get("PciDomainId", 0)
+    bus, place = found.get("PciBusId", 0), found.get("PciDeviceId", 0)
     return f"{domain:04X}:{bus:02X}:{place:02X}.0"
 
 
@@ -448,7 +437,8 @@ def empty_cache() -> None:
     Other programs and libraries can then have it.  Memory that queued work
     still uses stays.  Does nothing if no device has been used; may block.
     """
-    _C.empty_cache(_CUDA)
+    if is_initialized():
+        _C.empty_cache(_CUDA)
 
 
 def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
@@ -476,8 +466,9 @@ def host_memory_stats() -> dict[str, int]:
     allocations.* count pinned buffers and allocated_bytes.* their bytes;
     reserved_bytes.* count those and the freed ones that are kept for reuse:
     .current now, .peak at most, .allocated and .freed since the start.
+    Empty if no device has been used yet; initializes nothing.
     """
-    return _C.host_memory_stats(_CUDA)
+    return _C.host_memory_stats(_CUDA) if is_initialized() else {}
 
 
 def reset_peak_host_memory_stats() -> None:

@@ -23,7 +23,7 @@ def facts():
         cuda.is_emulated(),
         cuda.is_initialized(),
         cuda.memory_stats(),
-        cuda.host_memory_stats() if _C.backends()[1:] else None,
+        cuda.host_memory_stats(),
         str(accelerator.current_accelerator()),
     ]
     if cuda.is_initialized():

@@ -192,6 +192,7 @@ cuda.empty_cache()
 accelerator.empty_cache()
 accelerator.empty_host_cache()
 assert cuda.memory_reserved() == cuda.max_memory_reserved() == 0
+assert cuda.host_memory_stats() == {}
 assert not cuda.is_initialized()
 """
 
