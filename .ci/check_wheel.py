@@ -103,7 +103,7 @@ def check_work():
 
 def main(path):
     with zipfile.ZipFile(path) as wheel:
-        names = set(wheel.namelist())
+        names = {n for n in wheel.namelist() if not n.endswith("/")}
         (info,) = {
             f"{name.split('/')[0]}/" for name in names if ".dist-info/" in name
         }
