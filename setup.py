@@ -16,16 +16,20 @@ Switches, read from the environment:
 """
 
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
+import subprocess
+import sys
 import sysconfig
 import tempfile
 from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, LinkError, SetupError
@@ -118,7 +122,56 @@ def check_python_h():
         raise SetupError(NO_PYTHON_H.format(include, version))
 
 
+def cuda_version(include):
+    """The version of cudart that is linked, as of its header."""
+    text = (include / "cuda_runtime_api.h").read_text(errors="replace")
+    number = int(re.search(r"#define CUDART_VERSION\s+(\d+)", text)[1])
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def bill_of_materials(name, version, cuda):
+    """What the library is made of, as CycloneDX has it (PEP 770)."""
+    parts = []
+    if cuda is not None:
+        parts = [
+            {
+                "type": "library",
+                "supplier": {"name": "NVIDIA Corporation"},
+                "name": "cudart_static",
+                "version": cuda,
+                "licenses": [
+                    {"license": {"name": "NVIDIA CUDA Toolkit EULA"}}
+                ],
+            }
+        ]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "library",
+                "name": name,
+                "version": version,
+                "purl": f"pkg:pypi/{name}@{version}",
+                "licenses": [{"license": {"id": "BSD-3-Clause"}}],
+            }
+        },
+        "components": parts,
+    }
+
+
 class BuildExt(build_ext):
+    def run(self):
+        super().run()
+        stub = Path(self.build_lib, "pystreams/_C.pyi")
+        if not self.inplace and stub.exists():
+            library = self.get_ext_fullpath("pystreams._C")
+            command = [sys.executable, "stub_docs.py", library, stub]
+            # A sanitized library cannot be loaded here.
+            if subprocess.run(command, check=False).returncode != 0:
+                print("pystreams: the stub has no docstrings")
+
     def build_extension(self, ext):
         check_python_h()
         # Object files may be of a build with other switches.
@@ -136,6 +189,7 @@ class BuildExt(build_ext):
             print("pystreams: building without CUDA")
             return
         print(f"pystreams: building with the CUDA toolkit in {toolkit.root}")
+        self.distribution.cuda_version = cuda_version(toolkit.include)
         ext.sources += sorted(glob("csrc/backends/cuda/*.c"))
         ext.define_macros.append(("PS_WITH_CUDA", "1"))
         ext.include_dirs.append(str(toolkit.include))
@@ -231,10 +285,32 @@ class BuildPy(build_py):
             self.copy_file(header, f"{self.build_lib}/{folder}")
 
 
+class BdistWheel(bdist_wheel):
+    """Adds the bill of materials."""
+
+    def write_wheelfile(self, wheelfile_base, **kwargs):
+        super().write_wheelfile(wheelfile_base, **kwargs)
+        # Known only after the build, as here.
+        cuda = getattr(self.distribution, "cuda_version", None)
+        folder = Path(wheelfile_base, "sboms")
+        folder.mkdir(exist_ok=True)
+        bill = bill_of_materials(
+            self.distribution.get_name(),
+            self.distribution.get_version(),
+            cuda,
+        )
+        text = json.dumps(bill, indent=2) + "\n"
+        (folder / "pystreams.cdx.json").write_text(text)
+
+
 # Tests look for a toolkit as the build does.
 if __name__ == "__main__":
     setup(
-        cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+        cmdclass={
+            "build_ext": BuildExt,
+            "build_py": BuildPy,
+            "bdist_wheel": BdistWheel,
+        },
         ext_modules=[
             Extension(
                 "pystreams._C",

@@ -27,12 +27,12 @@ except ImportError:
         "bootstrap.sh` there and use its .venv/bin/python, or `pip install` "
         "it and start Python in another folder"
     ) from None
-except ValueError as error:
+except ValueError as _error:
     # An environment variable has an invalid value.  While Python looks for
     # __main__, as of `python -m pystreams`, argv is ["-m"].
     if sys.argv[:1] != ["-m"]:
         raise
-    print(f"pystreams: {error}", file=sys.stderr)
+    print(f"pystreams: {_error}", file=sys.stderr)
     raise SystemExit(2) from None
 from ._C import (
     AcceleratorError,

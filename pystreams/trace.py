@@ -56,11 +56,11 @@ class Record(tuple[object, ...]):
     ) -> Record:
         return tuple.__new__(cls, (kind, device, event, stream, data_ptr))
 
-    kind = property(itemgetter(0))
-    device = property(itemgetter(1))
-    event = property(itemgetter(2))
-    stream = property(itemgetter(3))
-    data_ptr = property(itemgetter(4))
+    kind: property = property(itemgetter(0))
+    device: property = property(itemgetter(1))
+    event: property = property(itemgetter(2))
+    stream: property = property(itemgetter(3))
+    data_ptr: property = property(itemgetter(4))
 
     def __repr__(self) -> str:
         return (

@@ -565,7 +565,7 @@ class graph(_C.GraphContext):
                     "graph() expects a CUDAGraph for cuda_graph, but got "
                     f"{type(cuda_graph).__name__}"
                 )
-        self.capture_stream = (
+        self.capture_stream: _C.Stream = (
             Stream() if stream is None else _C.as_stream("graph", stream)
         )
         super().__init__(self.capture_stream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
@@ -62,7 +63,7 @@ class Submitted:
 
     def __init__(self, stream: Stream) -> None:
         self._go = threading.Event()
-        self.future = stream.submit(self._go.wait)
+        self.future: Future[bool] = stream.submit(self._go.wait)
 
     def reached(self) -> bool:
         return self.future.running() or self.future.done()

@@ -34,11 +34,11 @@ class Device:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.type = dict(_C.backends())[name]
-        self.members = _C.backend_members(self.type)
+        self.type: int = dict(_C.backends())[name]
+        self.members: dict[str, bool] = _C.backend_members(self.type)
         for member, limited in _C.takes_limits(self.type).items():
             self.members[member + LIMIT] = limited
-        self.count = _C.device_count(self.type)
+        self.count: int = _C.device_count(self.type)
 
     @property
     def current(self) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from pystreams import _C
 
-from .busy import find_way
+from .busy import Way, find_way
 from .device import LIMIT, Device
 from .watch import Hung, Stuck, last_resort, watch
 
@@ -107,9 +107,9 @@ class Conformance:
             raise pytest.UsageError(f"{name} is not available: {reason}")
         # Memory pinned for "cpu" is the default accelerator's.
         os.environ["PYSTREAMS_ACCELERATOR"] = name
-        self.device = Device(name)
+        self.device: Device = Device(name)
         self.module = module
-        self.way = find_way(self.device, plugin)
+        self.way: Way | None = find_way(self.device, plugin)
         self._claims: dict[str, Claim] = {}
         self._absent: dict[str, str] = {}
         self._broken: dict[str, str] = {}

@@ -1,5 +1,7 @@
 """Memory."""
 
+from typing import Any
+
 import pytest
 
 import pystreams
@@ -172,7 +174,7 @@ class Claim:
     """Bytes at an address, presented as memory of the device type."""
 
     def __init__(self, address: int) -> None:
-        self.__cuda_array_interface__ = {
+        self.__cuda_array_interface__: dict[str, Any] = {
             "shape": (100,),
             "typestr": "|u1",
             "data": (address, False),

@@ -8,7 +8,7 @@ from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 from pystreams.testing.watch import eventually, never
 
-libc = ctypes.CDLL(None)
+libc: ctypes.CDLL = ctypes.CDLL(None)
 CALLED = "Queue a call of function(argument) on a thread of the backend's."
 
 

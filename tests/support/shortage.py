@@ -21,6 +21,7 @@ import logging
 import os
 import re
 import sys
+import sysconfig
 import threading
 import time
 import types
@@ -49,6 +50,7 @@ LOST = (
         "error return without exception|<function .* returned NULL"
     )
     if sys.version_info < (3, 14)
+    or sysconfig.get_config_var("Py_GIL_DISABLED")
     else None
 )
 # More allocations than any call makes.

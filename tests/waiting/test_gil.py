@@ -210,14 +210,17 @@ def test_sanitizers_see_what_cuda_lets_happen(backend, sanitized):
     assert (during > 0) is (backend.name == "cuda")
 
 
-def test_a_free_threaded_interpreter_turns_the_gil_on(run_python):
+@pytest.mark.parametrize("wanted", ["", "0"], ids=["unset", "off"])
+def test_a_free_threaded_interpreter(run_python, wanted):
+    """Importing turns the GIL on, unless the user keeps it off."""
     if sysconfig.get_config_var("Py_GIL_DISABLED") != 1:
         pytest.skip("this interpreter is not free-threaded")
     done = run_python(
-        "import warnings, sys\n"
+        "import sys, warnings\n"
         "warnings.simplefilter('ignore')\n"
-        "import pystreams\n"
+        "import pystreams, pystreams.races, pystreams.schedules\n"
+        "pystreams.Stream('cpu').submit(int).result()\n"
         "print(sys._is_gil_enabled())",
-        env={"PYTHON_GIL": ""},
+        env={"PYTHON_GIL": wanted},
     )
-    assert done.stdout == "True\n"
+    assert (done.stdout, done.stderr) == (f"{wanted == ''}\n", "")
