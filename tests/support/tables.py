@@ -49,12 +49,14 @@ GRAPHS = [
     "executable_destroy",
     "graph_destroy",
 ]
+TIMES = ["time_now", "operation_times"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
     "gates": GATES,
     "interprocess events": IPC,
     "graphs": GRAPHS,
+    "times of operations": TIMES,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 
