@@ -443,7 +443,9 @@ assert [r[0] for r in t.rows].count("callable") == 2, t.rows
 """
 
 
-def test_fork():
+def test_fork(thread_sanitized):
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer knows no threads of forked children")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK],
         timeout=LONG,
