@@ -86,6 +86,12 @@ set_time(int64_t *time, int64_t value)
 }
 
 void
+ps_slice_publish(struct ps_slice *slice, int64_t queued)
+{
+    set_time(&slice->queued, queued);
+}
+
+void
 ps_slice_begin(struct ps_slice *slice)
 {
     set_time(&slice->times.begin, ps_timeline_now());
@@ -115,7 +121,11 @@ kind_of(const struct ps_slice *slice)
 static bool
 is_pending(const struct ps_slice *slice)
 {
-    switch (kind_of(slice)) {
+    uint8_t kind = kind_of(slice);
+    if (kind != PS_SLICE_NONE && time_of(&slice->queued) == 0) {
+        return true;
+    }
+    switch (kind) {
     case PS_SLICE_NONE:
     case PS_SLICE_SPAN_END:
     case PS_SLICE_RECORD:
@@ -420,7 +430,7 @@ ps_timeline_record(const struct ps_actor_name *name, ps_handle event)
     struct stream *stream;
     struct ps_slice *slice = ps_timeline_add(name, PS_SLICE_RECORD, &index);
     if (slice != NULL) {
-        set_time(&slice->queued, ps_timeline_now());
+        ps_slice_publish(slice, ps_timeline_now());
     }
     struct ps_timeline *timeline =
         is_wanted() ? lock_with(name, &stream) : NULL;
@@ -484,7 +494,7 @@ ps_timeline_wait(const struct ps_actor_name *name, ps_handle event)
     struct ps_slice *slice = ps_timeline_add(name, PS_SLICE_WAIT, NULL);
     if (slice != NULL) {
         slice->source = mark & 1 ? 0 : mark >> 1;
-        set_time(&slice->queued, ps_timeline_now());
+        ps_slice_publish(slice, ps_timeline_now());
     }
 }
 
@@ -532,6 +542,7 @@ struct queueing {
     struct ps_slice *slice; /* NULL: not to be seen */
     bool by_events;
     struct ps_stamps *stamps;
+    int64_t time; /* by events only */
 };
 
 /* Whether operations of the backend are timed by events. */
@@ -556,10 +567,11 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    this.slice->times.begin = this.slice->times.end = -1;
+    /* Until the backend takes it. */
+    this.slice->times.begin = -1;
     if (this.by_events) {
         this.stamps = ps_stamps_begin(inner, &name);
-        set_time(&this.slice->queued, ps_timeline_now());
+        this.time = ps_timeline_now();
     }
     else {
         inner->operation_times(inner, &this.slice->times);
@@ -589,11 +601,14 @@ queued(const struct ps_backend *backend, const struct queueing *this,
     if (status != PS_SUCCESS || time_of(&slice->times.begin) == -1) {
         ps_slice_drop(slice);
     }
-    else if (!this->by_events) {
+    else if (this->by_events) {
+        ps_slice_publish(slice, this->time);
+    }
+    else {
         /* What has run at once needs no time of its own. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
-        set_time(&slice->queued, begin > 0 ? begin : ps_timeline_now());
+        ps_slice_publish(slice, begin > 0 ? begin : ps_timeline_now());
     }
     return status;
 }
@@ -738,12 +753,13 @@ ps_timeline_span_begin(const struct ps_actor_name *name)
     if (span.slice != NULL) {
         const struct ps_backend *inner = inner_of(name);
         ps_slice_begin(span.slice);
-        span.slice->queued = span.slice->times.begin;
+        int64_t begin = span.slice->times.begin;
         if (inner != NULL && times_by_events(inner) &&
             ps_stamps_are_possible(inner)) {
             span.stamps = ps_stamps_begin(inner, name);
             span.slice->timed = span.stamps != NULL;
         }
+        ps_slice_publish(span.slice, begin);
     }
     return span;
 }
@@ -761,7 +777,7 @@ ps_timeline_span_end(const struct ps_actor_name *name,
     struct ps_slice *end = ps_timeline_add(name, PS_SLICE_SPAN_END, NULL);
     if (end != NULL) {
         end->source = span->index + 1;
-        end->queued = ps_timeline_now();
+        ps_slice_publish(end, ps_timeline_now());
     }
 }
 
@@ -938,10 +954,15 @@ ps_timeline_resolve(struct ps_timeline *timeline)
     uint32_t row = 0;
     for (uint64_t i = 0; reached != NULL && i < timeline->count; i++) {
         struct ps_slice *slice = slice_at(timeline, timeline->first + i);
-        resolve(timeline, reached, timeline->first + i);
         uint8_t kind = kind_of(slice);
-        slice->row = row;
-        row += kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END;
+        slice->row = PS_NO_ROW;
+        if (kind != PS_SLICE_NONE && time_of(&slice->queued) == 0) {
+            continue;
+        }
+        resolve(timeline, reached, timeline->first + i);
+        if (kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END) {
+            slice->row = row++;
+        }
     }
     pthread_mutex_unlock(&mutex);
     free(reached);

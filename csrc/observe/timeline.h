@@ -32,6 +32,7 @@ enum ps_slice_kind {
 struct ps_slice {
     /* end: 0 while it is not over; -1 if it is not known. */
     struct ps_times times;
+    /* Written last by whoever adds the slice: 0 until it may be read. */
     int64_t queued;
     uint64_t nbytes;
     uint64_t source; /* an index, plus one; or 0 */
@@ -40,10 +41,12 @@ struct ps_slice {
     uint32_t thread;
     uint32_t place;
     uint32_t name;
-    uint32_t row; /* among those that happened, once it was resolved */
+    uint32_t row; /* as of the last ps_timeline_resolve, or PS_NO_ROW */
     uint8_t kind; /* enum ps_slice_kind */
     bool timed;   /* a span of a stream that has times of its own */
 };
+
+#define PS_NO_ROW UINT32_MAX
 
 /* The handle that stands for a device's memory instead of a stream. */
 #define PS_TIMELINE_MEMORY UINTPTR_MAX
@@ -78,9 +81,9 @@ int64_t ps_timeline_now(void);
 const struct ps_backend *
 ps_timeline_table(int runtime, const struct ps_backend *backend);
 
-/* Add a slice of this kind now, to the stream if it is not NULL, with its
- * queued time set; NULL if nothing records, the stream is captured, the call
- * is internal, or there is no memory. */
+/* Add a slice of this kind, to the stream if it is not NULL; NULL if nothing
+ * records, the stream is captured, the call is internal, or there is no
+ * memory.  The caller fills it in, and publishes or drops it. */
 struct ps_slice *ps_timeline_add(const struct ps_actor_name *stream,
                                  enum ps_slice_kind kind, uint64_t *index);
 
@@ -97,6 +100,9 @@ void ps_timeline_span_end(const struct ps_actor_name *stream,
 
 /* The greatest error of the times that are taken by events, in nanoseconds. */
 int64_t ps_timeline_error(const struct ps_timeline *timeline);
+
+/* All but its times is written; when it was queued. */
+void ps_slice_publish(struct ps_slice *slice, int64_t queued);
 
 /* The slice begins, or ends, now. */
 void ps_slice_begin(struct ps_slice *slice);

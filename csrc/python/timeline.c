@@ -160,7 +160,8 @@ note_memory(struct ps_device *device, uint64_t nbytes)
     if (slice != NULL) {
         slice->nbytes = stats.bytes.current - nbytes;
         ps_slice_begin(slice);
-        ps_slice_end(slice);
+        slice->times.end = slice->times.begin;
+        ps_slice_publish(slice, slice->times.begin);
     }
 }
 
@@ -248,7 +249,7 @@ timeline_add_wait(const char *operation, const struct work *work,
         exception_restore(saved);
         slice->source = source;
         ps_slice_begin(slice);
-        slice->queued = slice->times.begin;
+        ps_slice_publish(slice, slice->times.begin);
     }
     return slice;
 }
@@ -270,7 +271,7 @@ timeline_callable(struct ps_stream *stream, PyObject *function,
         name_slice(slice, text);
         Py_XDECREF(text);
         PyErr_Clear();
-        slice->queued = ps_timeline_now();
+        ps_slice_publish(slice, ps_timeline_now());
     }
     return slice;
 }
@@ -494,13 +495,16 @@ timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
     }
     unsigned long long end = ps_timeline_end(log->timeline);
     last = last < end ? last : end;
+    uint32_t least = PS_NO_ROW;
+    for (; least == PS_NO_ROW && base < last; base++) {
+        least = ps_timeline_slice(log->timeline, base)->row;
+    }
     for (unsigned long long i = first; i < last && rows != NULL; i++) {
         const struct ps_slice *slice = ps_timeline_slice(log->timeline, i);
-        if (kinds[slice->kind][0] == '\0') {
+        if (slice->row == PS_NO_ROW) {
             continue;
         }
-        PyObject *row = row_of(log, slice, origin,
-                               ps_timeline_slice(log->timeline, base)->row);
+        PyObject *row = row_of(log, slice, origin, least);
         if (row == NULL || PyList_Append(rows, row) < 0) {
             Py_CLEAR(rows);
         }
@@ -558,7 +562,7 @@ timeline_span_begin(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (span->open.slice != NULL && span->stream == NULL) {
         ps_slice_begin(span->open.slice);
-        span->open.slice->queued = span->open.slice->times.begin;
+        ps_slice_publish(span->open.slice, span->open.slice->times.begin);
     }
     return capsule;
 }

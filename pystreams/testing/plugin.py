@@ -40,6 +40,7 @@ GROUPS = [
     "waits",
     "capture",
     "graphs",
+    "times",
     "faults",
     "shutdown",
 ]

@@ -124,10 +124,10 @@ class Timeline:
         return _C.timeline_error(self._log)
 
     def _chunks(self) -> Iterator[list[Row]]:
-        _C.timeline_resolve(self._log)
         last = self._last
         if last is None:
             last = _C.timeline_end(self._log)
+        _C.timeline_resolve(self._log)
         for first in range(self._first, last, _CHUNK):
             yield _C.timeline_rows(
                 self._log,

@@ -245,6 +245,19 @@ def describe(rows: list[Row], step: Step) -> str:
     return f"{took:>8} at {at:<8} {row[1]} on {row[2]} {row[3]}, {why}"
 
 
+def attack(rows: list[Row], gains: dict[int, int]) -> list[str]:
+    """Return a line with the place of the program whose waits gain most."""
+    places: dict[str, list[int]] = {}
+    for row, gain in gains.items():
+        places.setdefault(rows[row][1] + place(rows[row]), []).append(gain)
+    if not any(gains.values()):
+        return []
+    text, found = max(places.items(), key=lambda item: sum(item[1]))
+    took = _chart.milliseconds(sum(found) / 1e6)
+    times = "" if len(found) == 1 else f" {len(found)} times,"
+    return [f"attack first: {text},{times} up to {took}"]
+
+
 def critical_path(timeline: Timeline) -> CriticalPath:
     """See Timeline.critical_path."""
     rows = timeline.rows
@@ -256,10 +269,5 @@ def critical_path(timeline: Timeline) -> CriticalPath:
             gains[step.wait] = gains.get(step.wait, 0) + step.gain
     waits = sorted(gains.items(), key=lambda item: (-item[1], item[0]))
     lines = [describe(rows, step) for step in steps]
-    if waits and waits[0][1] > 0:
-        row, gain = waits[0]
-        took = _chart.milliseconds(gain / 1e6)
-        lines.append(
-            f"attack first: the {rows[row][1]}{place(rows[row])}, up to {took}"
-        )
+    lines += attack(rows, gains)
     return CriticalPath(tuple(steps), tuple(waits), "\n".join(lines))

@@ -58,7 +58,9 @@ class Lanes:
             if kind != "memory":
                 keys.setdefault((device or "", stream or thread), 0)
         ordered = sorted(keys, key=lambda key: (key[0] == "", key[0]))
-        self.shown = ordered[:LANES]
+        hosts = [key for key in ordered if key[0] == ""][: LANES // 4]
+        streams = [key for key in ordered if key[0] != ""]
+        self.shown = streams[: LANES - len(hosts)] + hosts
         self.hidden = len(ordered) - len(self.shown)
         self.numbers = {key: i for i, key in enumerate(self.shown)}
 

@@ -196,6 +196,7 @@ def test_the_example_holds(conform):
         "waits",
         "capture",
         "graphs",
+        "times",
         "faults",
         "shutdown",
     ]

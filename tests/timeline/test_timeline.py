@@ -115,8 +115,9 @@ def test_waits_of_streams(two):
     first, last = of_kind(t, "sleep")
     (wait,) = of_kind(t, "wait")
     assert rows[wait[SOURCE]][KIND] == "record"
-    assert rows[wait[SOURCE]][END] == first[END]
-    assert (wait[BEGIN], wait[END]) == (wait[QUEUED], first[END])
+    assert rows[wait[SOURCE]][END] >= first[END]
+    assert wait[BEGIN] == wait[QUEUED]
+    assert wait[END] == max(wait[QUEUED], first[END])
     assert last[BEGIN] >= wait[END]
 
 
@@ -322,9 +323,9 @@ def test_many_threads_at_once(two):
     count, each = 4, 300
 
     def run():
-        stream = two.backend.stream()
+        stream, block = two.backend.stream(), two.backend.empty(64)
         for _ in range(each):
-            two.block.fill_(1, stream=stream)
+            block.fill_(1, stream=stream)
             two.a.wait_stream(stream)
         stream.synchronize()
 
@@ -443,7 +444,9 @@ assert [r[0] for r in t.rows].count("callable") == 2, t.rows
 """
 
 
-def test_fork():
+def test_fork(thread_sanitized):
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer knows no threads of forked children")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK],
         timeout=LONG,

@@ -1,0 +1,68 @@
+"""The programs of docs/timeline.md run as written."""
+
+import re
+
+import pytest
+from places import ROOT
+
+PAGE = (ROOT / "docs/timeline.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_program(run_python, tmp_path, monkeypatch, number):
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAMS[number])
+    done = run_python([program])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_columns():
+    from pystreams import timeline
+
+    table = re.findall(r"^\| (`.*?) \|", PAGE, re.M)
+    names = [name for cell in table for name in re.findall(r"`(\w+)`", cell)]
+    assert tuple(names) == timeline.COLUMNS
+
+
+def test_the_commands_work(run_python, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAMS[0])
+    for arguments in (["-o", tmp_path / "t.pftrace"], []):
+        done = run_python(
+            ["-m", "pystreams", "timeline", *arguments, program, "argument"]
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "t.pftrace").stat().st_size > 1000
+    # The program's own chart, and that of the command.
+    assert len(re.findall(r"^\d+ operations in ", done.stdout, re.M)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["-o", "t.txt", "program.py"], "a timeline's file ends with"),
+        (["none.py"], "none.py is not a file"),
+        (["-m", "no_such.module"], "there is no module no_such.module"),
+    ],
+    ids=["suffix", "file", "module"],
+)
+def test_refused_commands(
+    run_python, tmp_path, monkeypatch, arguments, reason
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text("1 / 0")
+    done = run_python(["-m", "pystreams", "timeline", *arguments])
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"pystreams: {reason}")
+
+
+def test_a_program_that_fails(run_python, tmp_path):
+    """Its timeline is written none the less."""
+    (tmp_path / "program.py").write_text("1 / 0")
+    command = ["-m", "pystreams", "timeline", "-o", tmp_path / "t.json"]
+    done = run_python([*command, tmp_path / "program.py"])
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert (tmp_path / "t.json").exists()
