@@ -42,17 +42,16 @@ def call_all(run_python, cause):
     return json.loads(done.stdout), done.stderr
 
 
+UNSHARED = ("event", "timed", "fresh", "block", "pinned")
 # They are right to refuse, fault or not.
 REFUSALS = {
     "fresh.elapsed_time": "ValueError",
     "block.memoryview": "BufferError",
     **dict.fromkeys(
-        (f"{name}.ipc_handle" for name in ("event", "timed", "fresh")),
-        "RuntimeError",
+        (f"{name}.ipc_handle" for name in UNSHARED), "RuntimeError"
     ),
     **dict.fromkeys(
-        (f"{name}.from_ipc_handle" for name in ("event", "timed", "fresh")),
-        "ValueError",
+        (f"{name}.from_ipc_handle" for name in UNSHARED), "ValueError"
     ),
 }
 
