@@ -81,11 +81,17 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
             "Buffers of earlier emulations are still alive; drop them");
     }
     struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
-    int type = atomic_exchange(&module_state.default_type, -1);
+    PyObject *entered = Py_BuildValue("(iii)", runtime->index,
+                                      previous != NULL ? previous->index : -1,
+                                      atomic_load(&module_state.default_type));
+    if (entered == NULL) {
+        atomic_store(&runtime->entered, false);
+        return NULL;
+    }
+    atomic_store(&module_state.default_type, -1);
     ps_emulation_show(runtime, devices, previous);
     install_tables();
-    return Py_BuildValue("(iii)", runtime->index,
-                         previous != NULL ? previous->index : -1, type);
+    return entered;
 }
 
 static PyObject *

@@ -41,14 +41,24 @@ class emulated_cuda(ContextDecorator):
         self._entered: list[tuple[int, int, int]] = []
 
     def __enter__(self) -> None:
-        self._entered.append(_C.emulation_enter(self._devices, self._memory))
+        # What is entered has a place already, so that it can be left.
+        self._entered.append((-1, -1, -1))
+        try:
+            entered = _C.emulation_enter(self._devices, self._memory)
+        except BaseException:
+            self._entered.pop()
+            raise
+        self._entered[-1] = entered
 
     def __exit__(self, *exc_info: object) -> None:
-        if _C.emulation_current() == self._entered[-1][0]:
-            _reset_currents(self._devices)
-        # Refused if it is not the latest; then it may be left later.
-        _C.emulation_leave(*self._entered[-1])
-        self._entered.pop()
+        entered = self._entered[-1]
+        try:
+            if _C.emulation_current() == entered[0]:
+                _reset_currents(self._devices)
+        finally:
+            # Refused if it is not the latest; then it may be left later.
+            _C.emulation_leave(*entered)
+            self._entered.pop()
 
 
 def _reset_currents(devices: int) -> None:
