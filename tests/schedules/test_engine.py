@@ -146,6 +146,7 @@ def test_a_failure_of_work_is_reported(faulty, name):
             stream.synchronize()
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("kept", [False, True], ids=["gone", "kept"])
 def test_failures_of_earlier_work(faulty, kept):
     """A schedule's work sees nothing of them; the program does, later."""
@@ -181,6 +182,7 @@ print(check(), schedules.replay(check, "late"), check())
 """
 
 
+@pytest.mark.unscheduled
 def test_a_failure_of_the_default_stream(run_python):
     done = run_python(DEFAULT, env={"PYSTREAMS_ACCELERATOR": "cpu"})
     assert (done.stderr, done.stdout) == ("", "failed works failed\n")
