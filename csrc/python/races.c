@@ -81,8 +81,7 @@ forget(struct ps_description *base)
     free(description);
 }
 
-/* The name of a live stream, or None; NULL with an exception. */
-static PyObject *
+PyObject *
 name_of_actor(const struct ps_actor_name *actor)
 {
     struct ps_device *device;

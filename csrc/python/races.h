@@ -16,6 +16,9 @@ struct ps_actor_name actor_name(const struct ps_stream *stream);
 /* What the work consists of so far; NULL if nothing looks for races. */
 struct ps_moment *moment_of_work(const struct work *work);
 
+/* The name of a live stream, or None; NULL with an exception. */
+PyObject *name_of_actor(const struct ps_actor_name *actor);
+
 /* A traced call that concerns the detector. */
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);

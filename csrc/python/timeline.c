@@ -93,16 +93,23 @@ origin(struct ps_slice *slice)
     PyGILState_Release(gil);
 }
 
-/* What a stream is called; NULL with an exception. */
+/* What a stream is called; NULL with an exception.  Names need not be unique,
+ * so that its handle stands there, too. */
 static PyObject *
 stream_label(const struct ps_actor_name *stream)
 {
-    return stream->stream == PS_TIMELINE_MEMORY
-               ? PyUnicode_FromString("memory")
-           : stream->stream == 0
-               ? PyUnicode_FromString("default stream")
-               : PyUnicode_FromFormat("stream %s",
-                                      handle_text(stream->stream).chars);
+    if (stream->stream == PS_TIMELINE_MEMORY || stream->stream == 0) {
+        return PyUnicode_FromString(stream->stream == 0 ? "default stream"
+                                                        : "memory");
+    }
+    struct handle_text text = handle_text(stream->stream);
+    PyObject *name = name_of_actor(stream);
+    PyObject *label = name == NULL ? NULL
+                      : name == Py_None
+                          ? PyUnicode_FromFormat("stream %s", text.chars)
+                          : PyUnicode_FromFormat("%U (%s)", name, text.chars);
+    Py_XDECREF(name);
+    return label;
 }
 
 static void

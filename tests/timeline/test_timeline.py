@@ -46,6 +46,19 @@ def of_kind(t, *kinds):
     return [row for row in t.rows if row[KIND] in kinds]
 
 
+def test_streams_have_their_names(backend):
+    """With the handle: two may have one name."""
+    device = str(backend.device())
+    streams = [backend.stream(name="copy") for _ in range(2)]
+    with timeline.record() as t:
+        for stream in streams:
+            backend.sleep(stream, 0.01)
+        backend.synchronize()
+    assert [(row[DEVICE], row[STREAM]) for row in of_kind(t, "sleep")] == [
+        (device, f"copy ({stream.native_handle:#x})") for stream in streams
+    ]
+
+
 def test_columns():
     names = "kind name device stream thread queued begin end nbytes filename"
     names += " line function source"
