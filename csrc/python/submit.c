@@ -484,6 +484,16 @@ take_pending(void)
     return future;
 }
 
+/* Whether the program has ended. */
+static bool
+has_closed(void)
+{
+    jobs_lock();
+    bool closed = queue.closed;
+    jobs_unlock();
+    return closed;
+}
+
 static void
 run(struct worker *self, struct job *job)
 {
@@ -515,8 +525,10 @@ run(struct worker *self, struct job *job)
     if (outcome != NULL) {
         /* Before the gate opens: a thread that finds the stream's work done
          * finds the Future done, too.  The stream's owner learns of a failure
-         * of the work before it. */
-        future_settle(job->future, outcome, failed, job->status == PS_SUCCESS);
+         * of the work before it, and what fails because the program has ended
+         * is nobody's. */
+        future_settle(job->future, outcome, failed,
+                      job->status == PS_SUCCESS && !has_closed());
     }
     open_gate(self, job);
     if (outcome != NULL) {
