@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # enum ps_obstacle.
 _NONE, _STREAM, _GATE, _TIME, _UNKNOWN = range(5)
 
-# The streams of a chain that are told, in an error and otherwise.
+# How many streams of a chain are listed, in an error and otherwise.
 _FEW, _MANY = 3, 5
 # The lines of explain().
 _LINES = 40

@@ -184,18 +184,18 @@ class _Watch:
 
     def take(self, error: BaseException | None = None) -> list[Race]:
         """Return the races that were raised since the last call, without
-        those that the error tells of."""
-        told = _told_by(error)
+        those that the error reports."""
+        reported = _reported_by(error)
         with _lock:
             kept, self._kept = self._kept, []
-        return [race for race in kept if race not in told]
+        return [race for race in kept if race not in reported]
 
     def forget(self) -> None:
         """In a forked child: its parent's races are not its own."""
         self._kept = []
 
 
-def _told_by(error: BaseException | None) -> list[Race]:
+def _reported_by(error: BaseException | None) -> list[Race]:
     """Return the races of an error and of those that it came of."""
     errors, told = [error], []
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""What the backend tells of the work that streams wait for."""
+"""What the backend reports of the work that streams wait for."""
 
 from itertools import pairwise
 
