@@ -197,7 +197,7 @@ class _Watch:
 
 def _reported_by(error: BaseException | None) -> list[Race]:
     """Return the races of an error and of those that it came of."""
-    errors, told = [error], []
+    errors, reported = [error], []
     seen: set[int] = set()
     while errors:
         error = errors.pop()
@@ -205,10 +205,10 @@ def _reported_by(error: BaseException | None) -> list[Race]:
             continue
         seen.add(id(error))
         if isinstance(error, RaceError):
-            told.append(error.race)
+            reported.append(error.race)
         errors += [error.__cause__, error.__context__]
         errors += getattr(error, "exceptions", ())
-    return told
+    return reported
 
 
 # Guards what follows.

@@ -29,7 +29,7 @@ CANNOT_BE_SHORT = re.compile(
     # Keys are made before a sweep begins.
     r"|pthread_key_(create|delete)"
     r"|_?exit|pthread_attr_\w+"
-    r"|read|readdir(64)?|readlink|sched_yield|sem_\w+|sigfillset"
+    r"|read|readdir(64)?|readlink|sched_yield|sem_\w+|sig\w+"
     r"|s?n?printf|f?stat(x|fs)?"
     r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
     r"|tdelete|tfind"

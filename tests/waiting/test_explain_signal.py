@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 PROGRAM = """
-    import os, signal, threading, time
+    import os, signal, threading, time, warnings
     import pystreams
 
     def wait():
@@ -70,6 +70,8 @@ def test_while_the_main_thread_is_blocked(program, name):
 def test_in_a_forked_child(program):
     fork = dedent(
         """
+    # Newer Pythons warn of a fork with threads.
+    warnings.simplefilter("ignore", DeprecationWarning)
     child = os.fork()
     if child == 0:
         mine = pystreams.Stream("cpu", name="mine")
