@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
+    from . import races, schedules, timeline
+
 __all__ = [
     "AcceleratorError",
     "Buffer",
@@ -75,15 +77,13 @@ __all__ = [
     "races",
     "register_backend",
     "schedules",
+    "timeline",
     "trace",
     "wait",
 ]
 
 # Modules that are imported when they are first used.
-_LATER = ("races", "schedules")
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from . import races, schedules
+_LATER = ("races", "schedules", "timeline")
 
 
 def __getattr__(name: str) -> object:

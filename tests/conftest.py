@@ -58,6 +58,15 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+@pytest.fixture
+def switch_often():
+    """Threads take turns every few bytecodes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
 @pytest.fixture(params=["cpu", "cuda"], ids=IDS.get)
 def backend(request):
     return usable(request.param)

@@ -41,10 +41,10 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     uint64_t number = 0, other = 0;
-    struct saved_exception saved = exception_save();
-    if (backend->stream_capture == NULL) {
+    if (backend->stream_capture == NULL || status == PS_RAISED) {
         return;
     }
+    struct saved_exception saved = exception_save();
     CALL_BACKEND(stream->device->runtime, {
         backend->stream_capture(backend, stream->device->index, stream->handle,
                                 &number);

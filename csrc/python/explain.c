@@ -181,23 +181,17 @@ target_of(const struct work *work, PyObject *object)
                          work->device->index);
 }
 
-/* The device of the key (device_type, device_index); NULL with an
- * exception. */
+/* A device that is in use and visible: work of an emulation that was left has
+ * no words but its callables'.  NULL if there is none. */
 static struct ps_device *
 find_device(int type, int index)
 {
-    struct ps_runtime *runtime = find_runtime(type);
-    struct ps_device *device = NULL;
-    if (runtime == NULL) {
-        return NULL;
-    }
-    if (!ps_runtime_is_used(runtime) ||
-        ps_runtime_device(runtime, index, &device) != PS_SUCCESS) {
-        PyErr_Format(PyExc_ValueError, "device %d:%d is not in use", type,
-                     index);
-        return NULL;
-    }
-    return device;
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    struct ps_device *device;
+    return runtime != NULL && ps_runtime_is_used(runtime) &&
+                   ps_runtime_device(runtime, index, &device) == PS_SUCCESS
+               ? device
+               : NULL;
 }
 
 static PyObject *
@@ -213,7 +207,7 @@ explain_stream(PyObject *Py_UNUSED(module), PyObject *args)
     }
     struct ps_device *device = find_device(type, index);
     if (device == NULL) {
-        return NULL;
+        Py_RETURN_NONE;
     }
     const struct ps_backend *backend = device->runtime->registered;
     if (backend->stream_explain == NULL ||
@@ -250,7 +244,8 @@ explain_name(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     struct ps_device *device = find_device(type, index);
-    return device != NULL ? name_of(device, (ps_handle)handle) : NULL;
+    return device != NULL ? name_of(device, (ps_handle)handle)
+                          : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -304,9 +299,9 @@ explain_streams(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
-        int count = ps_runtime_is_used(runtime)
-                        ? atomic_load(&runtime->device_count)
-                        : 0;
+        bool seen =
+            ps_runtime_is_used(runtime) && !atomic_load(&runtime->hidden);
+        int count = seen ? atomic_load(&runtime->device_count) : 0;
         for (int d = 0; list != NULL && d < count; d++) {
             if (add_busy_streams(list, &runtime->devices[d]) < 0) {
                 Py_CLEAR(list);

@@ -439,12 +439,15 @@ static size_t
 view_locked(struct callable_view *views, size_t room, struct job *job,
             size_t count)
 {
-    for (; job != NULL; job = job->later, count++) {
-        if (count >= room) {
+    for (; job != NULL; job = job->later) {
+        struct ps_stream *stream = atomic_load(&job->stream);
+        /* A replay has none before it is launched. */
+        count += stream != NULL;
+        if (stream == NULL || count > room) {
             continue;
         }
-        views[count] = (struct callable_view){
-            .stream = ps_stream_ref(job->stream),
+        views[count - 1] = (struct callable_view){
+            .stream = ps_stream_ref(stream),
             .function = Py_NewRef(job->args[0]),
             .future = Py_NewRef(job->future),
             .frame = frame_of(job->state),
@@ -708,7 +711,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         job_destroy(job);
         return NULL;
     }
-    if (ps_cpu_schedules.is_noted() &&
+    if (ps_cpu_schedules.is_noted() && !is_capturing(stream) &&
         note_arguments(job->args + 1, job->count - 1) < 0) {
         job_destroy(job);
         return NULL;

@@ -23,7 +23,7 @@ struct job {
     PyThreadState *state;
     /* The fork generation of the process that runs it. */
     unsigned generation;
-    struct ps_stream *stream;
+    struct ps_stream *_Atomic stream;
     /* What counts the callables that run one after another with this one:
      * those of the stream, or of a stream of the capture. */
     unsigned *row;

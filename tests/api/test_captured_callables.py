@@ -3,6 +3,7 @@ and the next wait for the replay's stream raises what they raised."""
 
 import asyncio
 import contextvars
+import ctypes
 import gc
 import sys
 import threading
@@ -565,3 +566,58 @@ def test_exploring_schedules(engine):
         assert seen == [1, 1, 2] * 2
 
     schedules.explore(program, runs=50)
+
+
+def test_explained_while_replays_begin(engine, switch_often):
+    """A replay's callables have no stream before it is launched."""
+    graphs = [Graph(engine.type) for _ in range(2)]
+    stream = engine.stream()
+    for graph in graphs:
+        with Capture(graph, stream):
+            for _ in range(20):
+                stream.submit(int)
+    over = threading.Event()
+
+    def look():
+        while not over.is_set():
+            pystreams.explain()
+
+    def replays():
+        own = engine.stream()
+        for _ in range(40):
+            replay(graphs[0], own)
+        own.synchronize()
+
+    looking = threading.Thread(target=look)
+    threads = [threading.Thread(target=replays) for _ in range(4)]
+    for thread in [looking, *threads]:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    over.set()
+    looking.join(LONG)
+    assert not looking.is_alive()
+
+
+@pytest.mark.unscheduled
+def test_in_all_orders(engine):
+    """A replay's callable may touch all memory: both orders are explored."""
+    seen = set()
+
+    def fn():
+        one, two = engine.stream(), engine.stream()
+        memory = engine.empty(SIZE, stream=one)
+        memory.fill_(0, stream=one)
+        one.synchronize()
+        graph = Graph(engine.type)
+        found = []
+        address = memory.data_ptr()
+        with Capture(graph, one):
+            one.submit(lambda: found.append(ctypes.string_at(address, 1)[0]))
+        memory.fill_(7, stream=two)
+        replay(graph, one)
+        engine.synchronize()
+        seen.update(found)
+
+    schedules.explore(fn, strategy="all")
+    assert seen == {0, 7}

@@ -29,6 +29,8 @@ REFUSALS = (
     concurrent.futures.InvalidStateError,
 )
 
+pytestmark = pytest.mark.usefixtures("switch_often")
+
 
 class World:
     """What the calls are made with, and the objects that threads share."""
@@ -227,14 +229,6 @@ def attributes(type_):
         for name, value in vars(type_).items()
         if type(value).__name__ in ("getset_descriptor", "member_descriptor")
     ]
-
-
-@pytest.fixture(autouse=True)
-def switch_often():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("kind", KINDS)

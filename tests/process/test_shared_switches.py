@@ -17,13 +17,7 @@ FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = 64 if FREE else 8
 ROUNDS = 40 if FREE else 10
 
-
-@pytest.fixture(autouse=True)
-def switch_often():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
+pytestmark = pytest.mark.usefixtures("switch_often")
 
 
 def wait_again(stream, event):

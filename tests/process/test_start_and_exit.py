@@ -228,7 +228,7 @@ print(sorted((set(sys.modules) - before) & heavy))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-@pytest.mark.parametrize("name", ["races", "schedules"])
+@pytest.mark.parametrize("name", ["races", "schedules", "timeline"])
 def test_modules_that_are_imported_when_they_are_used(run_python, name):
     done = run_python(
         "import sys, pystreams\n"

@@ -260,7 +260,8 @@ def test_what_has_not_ended(two):
             two.block.fill_(1, stream=two.a)
             event = two.a.record_event()
             two.b.wait_event(event)
-        assert [row[END] for row in t.rows] == [None] * 3
+        rows = of_kind(t, "fill", "record", "wait")
+        assert [row[END] for row in rows] == [None] * 3
         assert "1 had not ended" in str(t)
     two.backend.synchronize()
     assert None not in [row[END] for row in t.rows]

@@ -24,11 +24,12 @@ def recorded(request, backend):
     """A random program with all kinds of rows."""
     choose = random.Random(request.param)
     streams = [backend.stream(i % backend.count) for i in range(3)]
-    blocks = [backend.empty(1 << 12, i) for i in range(backend.count)]
+    # One for each stream: nothing orders their fills.
+    blocks = {s: backend.empty(1 << 12, s.device.index) for s in streams}
     with timeline.record() as t:
         for _ in range(40):
             stream, other = choose.sample(streams, 2)
-            block = blocks[stream.device.index or 0]
+            block = blocks[stream]
             step = choose.randrange(5)
             if step == 0:
                 block.fill_(1, stream=stream)

@@ -26,7 +26,11 @@ class Program:
         devices = min(2, backend.count)
         self.streams = [backend.stream(i % devices) for i in range(4)]
         self.events = [backend.event() for _ in range(4)]
-        self.blocks = [backend.empty(1 << 12, i) for i in range(devices)]
+        # One for each stream: nothing orders their fills.
+        self.blocks = [
+            backend.empty(1 << 10, stream.device.index or 0)
+            for stream in self.streams
+        ]
         for stream in self.streams:
             backend.sleep(stream, 0.01)
             stream.synchronize()
@@ -53,8 +57,7 @@ class Program:
             (4, 4, 1, 4, 5, 2),
         )[0]
         if kind == "fill":
-            block = self.blocks[stream.device.index]
-            block.fill_(1, stream=stream)
+            self.blocks[index].fill_(1, stream=stream)
             self.call(kind, index)
         elif kind == "sleep":
             self.backend.sleep(stream, self.random.choice((0.02, 0.1, 0.3)))

@@ -13,6 +13,7 @@ from deadlines import LONG, wait_until
 
 import pystreams
 from pystreams import Stream, explain
+from pystreams.testing import emulated_cuda
 
 SECONDS = r"\b\d[\d.e-]* s\b"
 
@@ -340,3 +341,14 @@ def test_after_a_fork(run_python):
     done = run_python(dedent(code))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "no work is known to be pending\n"
+
+
+def test_work_of_an_emulation_that_was_left(blocker):
+    with emulated_cuda(1):
+        stream = Stream("cuda")
+        future = stream.submit(blocker)
+        while not future.running():
+            pass
+    text = explain()
+    assert "callable read_chunk" in text
+    assert "Error" not in text

@@ -36,7 +36,7 @@ def program(tmp_path):
     def start(name, fork=""):
         program = subprocess.Popen(
             [sys.executable, "-c", dedent(PROGRAM.format(fork=fork))],
-            env={"PYSTREAMS_EXPLAIN_SIGNAL": name},
+            env=dict(os.environ, PYSTREAMS_EXPLAIN_SIGNAL=name),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -175,6 +175,10 @@ note_operation_locked(struct cpu_engine *engine,
         cpu_lazy_note_locked(engine, PS_NOTE_PROGRAM, 0, 0);
         break;
     case CPU_ENTER_GATE:
+        if (operation->launched) {
+            /* The arguments of a captured callable are not noted. */
+            cpu_lazy_note_locked(engine, PS_NOTE_ANY, 0, 0);
+        }
         cpu_lazy_note_locked(engine, PS_NOTE_PROGRAM, 0, 0);
         /* It ends when the gate is open. */
         return;

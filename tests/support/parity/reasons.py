@@ -81,7 +81,7 @@ ADDED = {
         torch.Buffer torch.pin
     """,
     "Whether the order of a program is right.": """
-        torch.races torch.schedules
+        torch.races torch.schedules torch.timeline
     """,
     "Streams of other libraries, on every device type.": """
         torch.ExternalStream torch.Stream.__cuda_stream__
