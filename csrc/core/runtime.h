@@ -55,7 +55,7 @@ struct ps_device {
      * changed under the mutex. */
     struct ps_stream *_Atomic captured;
     /* The side stream, on which memory is allocated for captured work; made
-     * when it is first needed, and never freed. */
+     * when it is first needed. */
     struct ps_stream *side;
     /* Native streams without an owner, in an array of this capacity; their
      * count is read without the mutex, too. */

@@ -303,12 +303,17 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     if (stamps == NULL) {
         return false;
     }
-    pthread_mutex_lock(&mutex);
     struct device *device = stamps->device;
     const struct ps_backend *backend = device->backend;
+    struct ps_actor_name stream = {device->runtime, device->index,
+                                   stamps->stream};
+    /* A captured record would never be done. */
+    bool captured = is_capturing(backend, &stream);
+    pthread_mutex_lock(&mutex);
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
-    bool recorded = backend->event_record(backend, device->index, stamps->end,
-                                          stamps->stream) == PS_SUCCESS;
+    bool recorded =
+        !captured && backend->event_record(backend, device->index, stamps->end,
+                                           stamps->stream) == PS_SUCCESS;
     if (recorded) {
         times->begin = times->end = 0;
         stamps->times = times;

@@ -734,6 +734,7 @@ ps_timeline_table(int runtime, const struct ps_backend *backend)
         PS_REPLACE(made, capture_end);
         PS_REPLACE(made, stream_destroy);
     }
+    atomic_store(&made->inner, backend);
     return &made->table;
 }
 

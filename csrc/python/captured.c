@@ -13,6 +13,7 @@
 #include "future.h"
 #include "races.h"
 #include "stream.h"
+#include "timeline.h"
 
 /* The mutex of submit.c guards the fields that change. */
 struct captured {
@@ -266,8 +267,12 @@ capture_job(struct job *job)
     const struct ps_backend *backend = stream->device->runtime->backend;
     struct captured *captured = NULL;
     ps_status status;
-    /* Each launch has a moment of its own. */
+    /* Each launch has a moment of its own, and a timeline shows launches. */
     ps_races_callable_ended(future_moment(job->future));
+    if (job->slice != NULL) {
+        ps_slice_drop(job->slice);
+        job->slice = NULL;
+    }
     struct calls *calls = calls_of(stream);
     if (calls == NULL) {
         goto failed;

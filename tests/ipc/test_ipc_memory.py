@@ -478,8 +478,10 @@ buffer = pystreams.empty(64, device=name, interprocess=True)
 buffer.fill_(3)
 buffer.tobytes()
 handle = buffer.ipc_handle()
+view = buffer.memoryview(readonly=True) if name == "cpu" else b"\3"
 child = os.fork()
 if child == 0:
+    assert view[0] == 3
     for action in (buffer.ipc_handle, buffer.tobytes):
         try:
             action()
@@ -494,7 +496,6 @@ if child == 0:
     assert opened.tobytes() == bytes([3]) * 64
     opened.fill_(4)
     opened.tobytes()
-    del buffer
     os._exit(0)
 _, status = os.waitpid(child, 0)
 assert status == 0, status

@@ -268,6 +268,37 @@ def test_what_has_not_ended(two):
     assert t.rows[0][END] > t.duration
 
 
+def test_work_that_a_schedule_drops(engine):
+    """It has ended, so that what comes later on its stream has times."""
+    stream, block = engine.default_stream(), engine.empty(64)
+    engine.synchronize()
+
+    def fn():
+        block.fill_(1, stream=stream)
+        raise ZeroDivisionError
+
+    with timeline.record() as t:
+        with pytest.raises(ZeroDivisionError):
+            schedules.replay(fn, "late")
+        block.fill_(2, stream=stream)
+        stream.record_event().synchronize()
+    ends = [row[END] for row in of_kind(t, "fill", "record")]
+    assert len(ends) >= 2
+    assert None not in ends
+
+
+def test_a_callable_captured_since_before_the_timeline(engine):
+    """It is no part of it, and does not hold its stream's times up."""
+    graph, stream = Graph(engine.type), engine.stream()
+    with Capture(graph, stream), timeline.record() as t:
+        stream.submit(int)
+    with timeline.record() as later:
+        replay(graph, stream)
+        stream.record_event().synchronize()
+    assert of_kind(t, "callable") == []
+    assert None not in [row[END] for row in of_kind(later, "record")]
+
+
 def test_work_that_ends_when_the_timeline_is_gone(two):
     with two.backend.hold(two.a):
         with timeline.record() as t:

@@ -124,7 +124,8 @@ checksum(const struct cpu_token *token)
     return sum;
 }
 
-/* NULL if they cannot be mapped.  A forked child does not inherit them. */
+/* NULL if they cannot be mapped.  A forked child does not inherit an event; of
+ * memory it may have views. */
 static void *
 pages_map(int file, const struct cpu_pages *pages)
 {
@@ -140,7 +141,9 @@ pages_map(int file, const struct cpu_pages *pages)
         munmap(front, all);
         return NULL;
     }
-    madvise(mapped, pages->nbytes, MADV_DONTFORK);
+    if (pages->front == 0) {
+        madvise(mapped, pages->nbytes, MADV_DONTFORK);
+    }
     return mapped;
 }
 

@@ -1054,6 +1054,9 @@ drop_locked(struct cpu_stream *stream)
     case CPU_CALL:
     case CPU_FAIL:
         operation->kind = CPU_MARK;
+        if (operation->times != NULL) {
+            cpu_times_end(stream, operation);
+        }
         break;
     case CPU_ENTER_GATE:
         /* Its Future fails; the gate opens as ever. */

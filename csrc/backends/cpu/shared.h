@@ -102,7 +102,7 @@ void cpu_pages_unmap(const struct cpu_pages *pages, void *mapped);
  * it. */
 int cpu_pipe_create(uint32_t *inode);
 /* Open it for reading.  The process has it open under some number, most likely
- * this one.  Statuses: those of cpu_page_open. */
+ * this one.  Statuses: those of cpu_token_open. */
 ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif
