@@ -67,7 +67,9 @@ def test_while_the_main_thread_is_blocked(program, name):
     assert running.poll() is None
 
 
-def test_in_a_forked_child(program):
+def test_in_a_forked_child(program, thread_sanitized):
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer starts no threads in a forked child")
     fork = dedent(
         """
     # Newer Pythons warn of a fork with threads.
