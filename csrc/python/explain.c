@@ -116,19 +116,6 @@ key_of(const struct ps_device *device, ps_handle handle)
                          device->index, (unsigned long long)handle);
 }
 
-/* The name of a live stream, or None; NULL with an exception. */
-static PyObject *
-name_of(struct ps_device *device, ps_handle handle)
-{
-    struct ps_stream *stream =
-        handle != 0 ? ps_stream_find(device, handle) : NULL;
-    const char *name = stream != NULL ? ps_stream_name(stream) : NULL;
-    PyObject *result =
-        name != NULL ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
-    stream_release(stream);
-    return result;
-}
-
 /* Whether the event's latest record is known to be done.  Asks a backend that
  * does not wait for others. */
 static bool
@@ -244,7 +231,7 @@ explain_name(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     struct ps_device *device = find_device(type, index);
-    return device != NULL ? name_of(device, (ps_handle)handle)
+    return device != NULL ? stream_name_at(device, (ps_handle)handle)
                           : Py_NewRef(Py_None);
 }
 

@@ -85,16 +85,10 @@ PyObject *
 name_of_actor(const struct ps_actor_name *actor)
 {
     struct ps_device *device;
-    struct ps_stream *stream = NULL;
-    if (ps_runtime_device(ps_runtime_at(actor->runtime), actor->device,
-                          &device) == PS_SUCCESS) {
-        stream = ps_stream_find(device, actor->stream);
-    }
-    const char *name = stream != NULL ? ps_stream_name(stream) : NULL;
-    PyObject *result =
-        name != NULL ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
-    stream_release(stream);
-    return result;
+    return ps_runtime_device(ps_runtime_at(actor->runtime), actor->device,
+                             &device) == PS_SUCCESS
+               ? stream_name_at(device, actor->stream)
+               : Py_NewRef(Py_None);
 }
 
 /* What races.Operation is made of; NULL with an exception. */

@@ -81,6 +81,18 @@ stream_release(struct ps_stream *stream)
     report_cleanup(device->runtime, device, "dropping a stream", status);
 }
 
+PyObject *
+stream_name_at(struct ps_device *device, ps_handle handle)
+{
+    struct ps_stream *stream =
+        handle != 0 ? ps_stream_find(device, handle) : NULL;
+    const char *name = stream != NULL ? ps_stream_name(stream) : NULL;
+    PyObject *result =
+        name != NULL ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
+    stream_release(stream);
+    return result;
+}
+
 static inline bool
 try_use(PyObject *stream, struct stream_use *use)
 {

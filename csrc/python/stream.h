@@ -84,6 +84,10 @@ struct ps_stream *stream_share(PyObject *stream);
  * exception. */
 struct ps_stream *stream_named(const char *function, PyObject *argument);
 
+/* The name of the live stream with the handle, or None; NULL with an
+ * exception. */
+PyObject *stream_name_at(struct ps_device *device, ps_handle handle);
+
 /* Drop a reference, or none, from Python code, reporting a failure. */
 void stream_release(struct ps_stream *stream);
 
