@@ -1,8 +1,10 @@
-/* One mutex guards the devices and their lists, also while a backend is
- * called: that waits for no work, but for the host's own base. */
+/* One mutex guards the devices and their lists.  Backends are called without
+ * it: a driver may keep a call waiting for as long as a stream is full, and
+ * what empties the stream may be a callable that uses a timeline, too. */
 #include "stamps.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/queue.h>
 #include <time.h>
@@ -28,11 +30,14 @@ struct ps_stamps {
     TAILQ_ENTRY(ps_stamps) neighbours;
 };
 
+TAILQ_HEAD(stamps_list, ps_stamps);
+
 struct device {
-    const struct ps_backend *backend;
+    const struct ps_backend *_Atomic backend;
     int runtime, index;
+    bool measuring; /* a thread makes a new base */
     struct base *base;
-    TAILQ_HEAD(, ps_stamps) pending; /* in the order of queueing */
+    struct stamps_list pending; /* in the order of queueing */
     ps_handle *idle;
     size_t idle_count, idle_room;
     SLIST_ENTRY(device) neighbours;
@@ -40,7 +45,7 @@ struct device {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static SLIST_HEAD(, device) devices = SLIST_HEAD_INITIALIZER(devices);
-static int64_t greatest_error;
+static _Atomic int64_t greatest_error;
 
 static int64_t
 now(void)
@@ -68,53 +73,86 @@ relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 
 /* ---- Events ---- */
 
-static ps_status
-take_event_locked(struct device *device, ps_handle *event)
+/* A timed event; 0 if there is none to be had. */
+static ps_handle
+take_event(struct device *device)
 {
+    const struct ps_backend *backend = device->backend;
+    ps_handle event = 0;
+    pthread_mutex_lock(&mutex);
     if (device->idle_count > 0) {
-        *event = device->idle[--device->idle_count];
-        return PS_SUCCESS;
+        event = device->idle[--device->idle_count];
     }
-    return device->backend->event_create(device->backend, device->index,
-                                         PS_EVENT_TIMING, event);
+    pthread_mutex_unlock(&mutex);
+    return event != 0 ||
+                   backend->event_create(backend, device->index,
+                                         PS_EVENT_TIMING, &event) == PS_SUCCESS
+               ? event
+               : 0;
 }
 
 static void
-give_event_locked(struct device *device, ps_handle event)
+destroy_event(const struct device *device, ps_handle event)
 {
-    if (event == 0) {
-        return;
+    const struct ps_backend *backend = device->backend;
+    if (event != 0) {
+        backend->event_destroy(backend, device->index, event);
     }
-    if (device->idle_count == device->idle_room) {
+}
+
+static void
+give_event(struct device *device, ps_handle event)
+{
+    pthread_mutex_lock(&mutex);
+    if (event != 0 && device->idle_count == device->idle_room) {
         size_t room = device->idle_room != 0 ? 2 * device->idle_room : 64;
         ps_handle *grown = realloc(device->idle, room * sizeof(*device->idle));
-        if (grown == NULL) {
-            device->backend->event_destroy(device->backend, device->index,
-                                           event);
-            return;
+        if (grown != NULL) {
+            device->idle = grown;
+            device->idle_room = room;
         }
-        device->idle = grown;
-        device->idle_room = room;
     }
-    device->idle[device->idle_count++] = event;
+    if (event != 0 && device->idle_count < device->idle_room) {
+        device->idle[device->idle_count++] = event;
+        event = 0;
+    }
+    pthread_mutex_unlock(&mutex);
+    destroy_event(device, event);
 }
 
 /* ---- Bases ---- */
 
 static void
-base_unref_locked(struct device *device, struct base *base)
+base_unref(struct device *device, struct base *base)
 {
-    if (base != NULL && --base->refs == 0) {
-        give_event_locked(device, base->event);
+    if (base == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&mutex);
+    bool last = --base->refs == 0;
+    pthread_mutex_unlock(&mutex);
+    if (last) {
+        give_event(device, base->event);
         free(base);
     }
+}
+
+/* Have the device use another base, or none; takes the reference. */
+static void
+set_base(struct device *device, struct base *base)
+{
+    pthread_mutex_lock(&mutex);
+    struct base *former = device->base;
+    device->base = base;
+    pthread_mutex_unlock(&mutex);
+    base_unref(device, former);
 }
 
 /* Record the event on an idle stream: the time at which that was done, and the
  * error of it; false if it took too long. */
 static bool
-measure_locked(struct device *device, ps_handle stream, ps_handle event,
-               int64_t *time, int64_t *error)
+measure(struct device *device, ps_handle stream, ps_handle event,
+        int64_t *time, int64_t *error)
 {
     const struct ps_backend *backend = device->backend;
     int64_t begin = now(), end = begin;
@@ -131,50 +169,57 @@ measure_locked(struct device *device, ps_handle stream, ps_handle event,
     return status == PS_SUCCESS;
 }
 
-/* A new base for the device, the best of a few tries. */
-static void
-make_base_locked(struct device *device)
+/* The best of a few tries on the stream; NULL if none succeeded. */
+static struct base *
+measure_base(struct device *device, ps_handle stream)
 {
-    const struct ps_backend *backend = device->backend;
     struct base *base = calloc(1, sizeof(*base));
-    ps_handle stream, event;
     int64_t best = INT64_MAX, time, error;
-    if (base == NULL || backend->stream_create(backend, device->index, 0,
-                                               &stream) != PS_SUCCESS) {
-        free(base);
-        return;
-    }
-    base->refs = 1;
-    for (int i = 0; i < TRIES; i++) {
-        if (take_event_locked(device, &event) != PS_SUCCESS) {
-            break;
-        }
-        if (measure_locked(device, stream, event, &time, &error) &&
-            error < best) {
-            give_event_locked(device, base->event);
-            base->event = event;
-            base->time = time;
+    ps_handle event;
+    for (int i = 0;
+         i < TRIES && base != NULL && (event = take_event(device)) != 0; i++) {
+        if (measure(device, stream, event, &time, &error) && error < best) {
+            give_event(device, base->event);
+            *base = (struct base){1, event, time};
             best = error;
         }
         else {
-            give_event_locked(device, event);
+            give_event(device, event);
         }
     }
-    backend->stream_destroy(backend, device->index, stream);
-    if (base->event == 0) {
+    if (base == NULL || base->event == 0) {
         free(base);
+        return NULL;
+    }
+    int64_t known = atomic_load(&greatest_error);
+    while (best > known &&
+           !atomic_compare_exchange_weak(&greatest_error, &known, best)) {
+    }
+    return base;
+}
+
+static void
+make_base(struct device *device)
+{
+    const struct ps_backend *backend = device->backend;
+    ps_handle stream;
+    if (backend->stream_create(backend, device->index, 0, &stream) !=
+        PS_SUCCESS) {
         return;
     }
-    base_unref_locked(device, device->base);
-    device->base = base;
-    greatest_error = best > greatest_error ? best : greatest_error;
+    struct base *made = measure_base(device, stream);
+    backend->stream_destroy(backend, device->index, stream);
+    if (made != NULL) {
+        set_base(device, made);
+    }
 }
 
 static struct device *
-device_locked(const struct ps_backend *backend,
-              const struct ps_actor_name *stream)
+find_device(const struct ps_backend *backend,
+            const struct ps_actor_name *stream)
 {
     struct device *device;
+    pthread_mutex_lock(&mutex);
     SLIST_FOREACH(device, &devices, neighbours)
     {
         if (device->runtime == stream->runtime &&
@@ -188,30 +233,51 @@ device_locked(const struct ps_backend *backend,
         TAILQ_INIT(&device->pending);
         SLIST_INSERT_HEAD(&devices, device, neighbours);
     }
-    if (device == NULL) {
-        return NULL;
+    if (device != NULL) {
+        device->backend = backend;
     }
-    device->backend = backend;
-    if (device->base == NULL || now() - device->base->time > LASTS_NS) {
-        make_base_locked(device);
+    pthread_mutex_unlock(&mutex);
+    return device;
+}
+
+/* A reference to the base of now.  One thread measures a new one; the others
+ * go on with what there is. */
+static struct base *
+take_base(struct device *device)
+{
+    pthread_mutex_lock(&mutex);
+    bool missing = device->base == NULL;
+    bool old = !missing && now() - device->base->time > LASTS_NS;
+    bool mine = missing || (old && !device->measuring);
+    device->measuring = device->measuring || mine;
+    pthread_mutex_unlock(&mutex);
+    if (mine) {
+        make_base(device);
     }
-    return device->base != NULL ? device : NULL;
+    pthread_mutex_lock(&mutex);
+    device->measuring = device->measuring && !mine;
+    struct base *base = device->base;
+    if (base != NULL) {
+        base->refs++;
+    }
+    pthread_mutex_unlock(&mutex);
+    return base;
 }
 
 /* ---- Operations ---- */
 
 static void
-free_locked(struct ps_stamps *stamps)
+stamps_free(struct ps_stamps *stamps)
 {
-    give_event_locked(stamps->device, stamps->begin);
-    give_event_locked(stamps->device, stamps->end);
-    base_unref_locked(stamps->device, stamps->base);
+    give_event(stamps->device, stamps->begin);
+    give_event(stamps->device, stamps->end);
+    base_unref(stamps->device, stamps->base);
     free(stamps);
 }
 
 /* The time of an event that is done; -1 if it is not known. */
 static int64_t
-time_locked(const struct ps_stamps *stamps, ps_handle event)
+time_of(const struct ps_stamps *stamps, ps_handle event)
 {
     const struct ps_backend *backend = stamps->device->backend;
     float milliseconds;
@@ -223,27 +289,46 @@ time_locked(const struct ps_stamps *stamps, ps_handle event)
                : -1;
 }
 
-/* Write the times of at most so many pending operations, of those that have
- * ended. */
-static void
-collect_locked(struct device *device, int most)
+/* Whether the operation has ended, and so its times are written. */
+static bool
+is_over(const struct ps_stamps *stamps)
 {
-    const struct ps_backend *backend = device->backend;
-    struct ps_stamps *stamps = TAILQ_FIRST(&device->pending), *next;
-    for (; stamps != NULL && most != 0; stamps = next, most--) {
-        next = TAILQ_NEXT(stamps, neighbours);
-        ps_status status =
-            backend->event_query(backend, device->index, stamps->end);
-        if (status == PS_ERROR_NOT_READY) {
-            continue;
-        }
-        int64_t begin = time_locked(stamps, stamps->begin);
-        int64_t end = begin > 0 ? time_locked(stamps, stamps->end) : -1;
-        __atomic_store_n(&stamps->times->begin, begin, __ATOMIC_RELEASE);
-        __atomic_store_n(&stamps->times->end, end, __ATOMIC_RELEASE);
-        TAILQ_REMOVE(&device->pending, stamps, neighbours);
-        free_locked(stamps);
+    const struct ps_backend *backend = stamps->device->backend;
+    if (backend->event_query(backend, stamps->device->index, stamps->end) ==
+        PS_ERROR_NOT_READY) {
+        return false;
     }
+    int64_t begin = time_of(stamps, stamps->begin);
+    int64_t end = begin > 0 ? time_of(stamps, stamps->end) : -1;
+    __atomic_store_n(&stamps->times->begin, begin, __ATOMIC_RELEASE);
+    __atomic_store_n(&stamps->times->end, end, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* Write the times of those that have ended, of the oldest `most` pending
+ * operations. */
+static void
+collect(struct device *device, int most)
+{
+    struct stamps_list looked_at = TAILQ_HEAD_INITIALIZER(looked_at);
+    struct ps_stamps *stamps, *next;
+    pthread_mutex_lock(&mutex);
+    while (most-- != 0 && (stamps = TAILQ_FIRST(&device->pending)) != NULL) {
+        TAILQ_REMOVE(&device->pending, stamps, neighbours);
+        TAILQ_INSERT_TAIL(&looked_at, stamps, neighbours);
+    }
+    pthread_mutex_unlock(&mutex);
+    for (stamps = TAILQ_FIRST(&looked_at); stamps != NULL; stamps = next) {
+        next = TAILQ_NEXT(stamps, neighbours);
+        if (is_over(stamps)) {
+            TAILQ_REMOVE(&looked_at, stamps, neighbours);
+            stamps_free(stamps);
+        }
+    }
+    pthread_mutex_lock(&mutex);
+    TAILQ_CONCAT(&looked_at, &device->pending, neighbours);
+    TAILQ_CONCAT(&device->pending, &looked_at, neighbours);
+    pthread_mutex_unlock(&mutex);
 }
 
 static bool
@@ -257,29 +342,43 @@ is_capturing(const struct ps_backend *backend,
             capturing);
 }
 
-static struct ps_stamps *
-begin_locked(const struct ps_backend *backend,
-             const struct ps_actor_name *stream)
+/* Record a new event on the stream; 0 if that failed. */
+static ps_handle
+record_event(struct device *device, ps_handle stream)
 {
-    struct device *device = device_locked(backend, stream);
+    const struct ps_backend *backend = device->backend;
+    ps_handle event = take_event(device);
+    if (event != 0 && backend->event_record(backend, device->index, event,
+                                            stream) != PS_SUCCESS) {
+        give_event(device, event);
+        event = 0;
+    }
+    return event;
+}
+
+static struct ps_stamps *
+begin(const struct ps_backend *backend, const struct ps_actor_name *stream)
+{
+    struct device *device = find_device(backend, stream);
     struct ps_stamps *stamps =
         device != NULL ? calloc(1, sizeof(*stamps)) : NULL;
     if (stamps == NULL) {
         return NULL;
     }
-    collect_locked(device, LOOK);
-    stamps->device = device;
-    stamps->stream = stream->stream;
-    stamps->base = device->base;
-    stamps->base->refs++;
-    if (take_event_locked(device, &stamps->begin) == PS_SUCCESS &&
-        take_event_locked(device, &stamps->end) == PS_SUCCESS &&
-        backend->event_record(backend, device->index, stamps->begin,
-                              stream->stream) == PS_SUCCESS) {
-        return stamps;
+    collect(device, LOOK);
+    *stamps = (struct ps_stamps){
+        .device = device,
+        .stream = stream->stream,
+        .base = take_base(device),
+    };
+    if (stamps->base != NULL) {
+        stamps->begin = record_event(device, stream->stream);
     }
-    free_locked(stamps);
-    return NULL;
+    if (stamps->begin == 0) {
+        stamps_free(stamps);
+        return NULL;
+    }
+    return stamps;
 }
 
 struct ps_stamps *
@@ -289,11 +388,9 @@ ps_stamps_begin(const struct ps_backend *backend,
     if (is_capturing(backend, stream)) {
         return NULL;
     }
-    pthread_mutex_lock(&mutex);
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
-    struct ps_stamps *stamps = begin_locked(backend, stream);
+    struct ps_stamps *stamps = begin(backend, stream);
     relax(backend, mode);
-    pthread_mutex_unlock(&mutex);
     return stamps;
 }
 
@@ -309,21 +406,20 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
                                    stamps->stream};
     /* A captured record would never be done. */
     bool captured = is_capturing(backend, &stream);
-    pthread_mutex_lock(&mutex);
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
-    bool recorded =
-        !captured && backend->event_record(backend, device->index, stamps->end,
-                                           stamps->stream) == PS_SUCCESS;
+    stamps->end = captured ? 0 : record_event(device, stamps->stream);
+    bool recorded = stamps->end != 0;
     if (recorded) {
         times->begin = times->end = 0;
         stamps->times = times;
+        pthread_mutex_lock(&mutex);
         TAILQ_INSERT_TAIL(&device->pending, stamps, neighbours);
+        pthread_mutex_unlock(&mutex);
     }
     else {
-        free_locked(stamps);
+        stamps_free(stamps);
     }
     relax(backend, mode);
-    pthread_mutex_unlock(&mutex);
     return recorded;
 }
 
@@ -331,47 +427,67 @@ void
 ps_stamps_drop(struct ps_stamps *stamps)
 {
     if (stamps != NULL) {
-        pthread_mutex_lock(&mutex);
-        free_locked(stamps);
-        pthread_mutex_unlock(&mutex);
+        stamps_free(stamps);
     }
+}
+
+/* Devices are added at the head and stay, so the rest of the list may be read
+ * without the mutex. */
+static struct device *
+first_device(void)
+{
+    pthread_mutex_lock(&mutex);
+    struct device *first = SLIST_FIRST(&devices);
+    pthread_mutex_unlock(&mutex);
+    return first;
 }
 
 void
 ps_stamps_collect(void)
 {
-    struct device *device;
-    pthread_mutex_lock(&mutex);
-    SLIST_FOREACH(device, &devices, neighbours)
-    {
-        enum ps_capture_mode mode = relax(device->backend, PS_CAPTURE_RELAXED);
-        collect_locked(device, -1);
-        relax(device->backend, mode);
+    struct device *device = first_device();
+    for (; device != NULL; device = SLIST_NEXT(device, neighbours)) {
+        const struct ps_backend *backend = device->backend;
+        enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
+        collect(device, -1);
+        relax(backend, mode);
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 void
 ps_stamps_reset(void)
 {
-    struct device *device;
-    pthread_mutex_lock(&mutex);
-    greatest_error = 0;
-    SLIST_FOREACH(device, &devices, neighbours)
-    {
-        base_unref_locked(device, device->base);
-        device->base = NULL;
+    struct device *device = first_device();
+    atomic_store(&greatest_error, 0);
+    for (; device != NULL; device = SLIST_NEXT(device, neighbours)) {
+        set_base(device, NULL);
     }
-    pthread_mutex_unlock(&mutex);
+}
+
+void
+ps_stamps_release(void)
+{
+    struct device *device = first_device();
+    ps_stamps_collect();
+    for (; device != NULL; device = SLIST_NEXT(device, neighbours)) {
+        set_base(device, NULL);
+        pthread_mutex_lock(&mutex);
+        ps_handle *idle = device->idle;
+        size_t count = device->idle_count;
+        device->idle = NULL;
+        device->idle_count = device->idle_room = 0;
+        pthread_mutex_unlock(&mutex);
+        while (count > 0) {
+            destroy_event(device, idle[--count]);
+        }
+        free(idle);
+    }
 }
 
 int64_t
 ps_stamps_error(void)
 {
-    pthread_mutex_lock(&mutex);
-    int64_t error = greatest_error;
-    pthread_mutex_unlock(&mutex);
-    return error;
+    return atomic_load(&greatest_error);
 }
 
 void

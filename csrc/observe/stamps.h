@@ -37,6 +37,9 @@ void ps_stamps_collect(void);
 void ps_stamps_reset(void);
 int64_t ps_stamps_error(void);
 
+/* Destroy the events that nothing needs any more. */
+void ps_stamps_release(void);
+
 /* In a forked child: the events are the parent's. */
 void ps_stamps_forget(void);
 

@@ -782,13 +782,28 @@ ps_timeline_span_end(const struct ps_actor_name *name,
     }
 }
 
+void
+ps_timeline_span_drop(const struct ps_open_span *span)
+{
+    ps_stamps_drop(span->stamps);
+    if (span->slice != NULL) {
+        ps_slice_drop(span->slice);
+    }
+}
+
 /* ---- Reading ---- */
+
+static int64_t
+error_locked(const struct ps_timeline *timeline)
+{
+    return timeline == current ? ps_stamps_error() : timeline->error;
+}
 
 int64_t
 ps_timeline_error(const struct ps_timeline *timeline)
 {
     pthread_mutex_lock(&mutex);
-    int64_t error = timeline == current ? ps_stamps_error() : timeline->error;
+    int64_t error = error_locked(timeline);
     pthread_mutex_unlock(&mutex);
     return error;
 }
@@ -837,17 +852,26 @@ later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* inexact: whether times of host and device may disagree; what comes after
+ * something then begins no earlier than that ended. */
 static void
-resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source)
+resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
+                  bool inexact)
 {
+    int64_t known = time_of(&slice->times.begin);
     int64_t end = time_of(&slice->times.end);
+    if (inexact && end > 0 && known > 0 && known < at->time) {
+        end = later(end, at->time);
+        set_time(&slice->times.begin, at->time);
+        set_time(&slice->times.end, end);
+    }
     if (end == 0) {
         at->pending = true;
     }
     if (end <= 0) {
         return;
     }
-    if (time_of(&slice->times.begin) == 0) {
+    if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
         set_time(&slice->times.begin, begin < end ? begin : end);
     }
@@ -903,7 +927,8 @@ end_span(const struct ps_timeline *timeline, struct ps_slice *slice,
 }
 
 static void
-resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
+resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index,
+        bool inexact)
 {
     struct ps_slice *slice = slice_at(timeline, index);
     uint8_t kind = kind_of(slice);
@@ -923,7 +948,7 @@ resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
         break;
     case PS_SLICE_SPAN:
         if (slice->timed) {
-            resolve_operation(at, slice, index + 1);
+            resolve_operation(at, slice, index + 1, inexact);
         }
         else {
             set_time(&slice->times.begin, now);
@@ -941,7 +966,7 @@ resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index)
         set_time(&slice->times.end, now);
         break;
     default:
-        resolve_operation(at, slice, index + 1);
+        resolve_operation(at, slice, index + 1, inexact);
     }
 }
 
@@ -952,6 +977,7 @@ ps_timeline_resolve(struct ps_timeline *timeline)
     pthread_mutex_lock(&mutex);
     struct reached *reached =
         calloc(timeline->stream_count + 1, sizeof(*reached));
+    bool inexact = error_locked(timeline) > 0;
     uint32_t row = 0;
     for (uint64_t i = 0; reached != NULL && i < timeline->count; i++) {
         struct ps_slice *slice = slice_at(timeline, timeline->first + i);
@@ -960,7 +986,7 @@ ps_timeline_resolve(struct ps_timeline *timeline)
         if (kind != PS_SLICE_NONE && time_of(&slice->queued) == 0) {
             continue;
         }
-        resolve(timeline, reached, timeline->first + i);
+        resolve(timeline, reached, timeline->first + i, inexact);
         if (kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END) {
             slice->row = row++;
         }

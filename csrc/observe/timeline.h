@@ -97,6 +97,9 @@ struct ps_open_span {
 struct ps_open_span ps_timeline_span_begin(const struct ps_actor_name *stream);
 void ps_timeline_span_end(const struct ps_actor_name *stream,
                           const struct ps_open_span *span);
+/* Nobody will end the span, which is a thread's or has stamps; it may be none.
+ */
+void ps_timeline_span_drop(const struct ps_open_span *span);
 
 /* The greatest error of the times that are taken by events, in nanoseconds. */
 int64_t ps_timeline_error(const struct ps_timeline *timeline);

@@ -8,6 +8,7 @@
 #include "../core/memory.h"
 #include "../core/runtime.h"
 #include "../core/thread.h"
+#include "../observe/stamps.h"
 
 #include "args.h"
 #include "backends.h"
@@ -396,6 +397,7 @@ timeline_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
         trace_timeline(false);
         ps_timeline_stop();
         install_tables();
+        WITHOUT_GIL(ps_stamps_release());
     }
     Py_RETURN_NONE;
 }
@@ -530,6 +532,9 @@ static void
 span_destroy(PyObject *capsule)
 {
     struct span *span = PyCapsule_GetPointer(capsule, span_name);
+    if (span->stream == NULL || span->open.stamps != NULL) {
+        ps_timeline_span_drop(&span->open);
+    }
     stream_release(span->stream);
     PyMem_Free(span);
 }

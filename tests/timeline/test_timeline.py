@@ -12,7 +12,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import races, schedules, timeline
+from pystreams import _C, races, schedules, timeline
 from pystreams.cuda._graphs import Graph
 
 MS = 1_000_000
@@ -410,7 +410,7 @@ def test_streams_one_after_another(backend):
     assert len(of_kind(t, "callable")) == 3
 
 
-def test_virtual_time():
+def test_virtual_time(no_gpu_is_used):
     """Under a schedule times are virtual, and the same in every run."""
 
     def run():
@@ -499,3 +499,10 @@ def test_fork(thread_sanitized):
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_span_that_nobody_ends():
+    """Without memory a with block may not end; the span is in no row then."""
+    with timeline.record() as t, timeline.span("kept"):
+        _C.timeline_span_begin("lost", None)
+    assert [row[NAME] for row in t.rows] == ["kept"]
