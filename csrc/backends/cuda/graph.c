@@ -30,13 +30,20 @@ cuda_stream_capturing(const struct ps_backend *backend, int device,
     return status;
 }
 
+atomic_int cuda_captures;
+
 ps_status
 cuda_capture_begin(const struct ps_backend *backend, int device,
                    ps_handle stream, enum ps_capture_mode mode)
 {
-    return ON_DEVICE(device,
-                     cudaStreamBeginCapture((cudaStream_t)stream,
-                                            (enum cudaStreamCaptureMode)mode));
+    ps_status status = ON_DEVICE(
+        device, cudaStreamBeginCapture((cudaStream_t)stream,
+                                       (enum cudaStreamCaptureMode)mode));
+
+    if (status == PS_SUCCESS) {
+        atomic_fetch_add(&cuda_captures, 1);
+    }
+    return status;
 }
 
 ps_status
@@ -48,6 +55,9 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(
         device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
 
+    if (status != PS_ERROR_CAPTURE_UNMATCHED) {
+        atomic_fetch_sub(&cuda_captures, 1);
+    }
     if (status == PS_SUCCESS && captured == NULL) {
         status = PS_ERROR_CAPTURE_INVALIDATED;
     }

@@ -172,12 +172,30 @@ cuda_pinned_free(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaFreeHost(data));
 }
 
+static bool
+is_pinned(int device, const void *data)
+{
+    struct cudaPointerAttributes found;
+
+    return ON_DEVICE(device, cudaPointerGetAttributes(&found, data)) ==
+               PS_SUCCESS &&
+           found.type == cudaMemoryTypeHost;
+}
+
 ps_status
 cuda_host_register(const struct ps_backend *backend, int device, void *data,
                    size_t nbytes)
 {
-    return ON_DEVICE(device,
-                     cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
+    ps_status status = ON_DEVICE(
+        device, cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
+
+    /* The driver's answer if it allocated the memory itself. */
+    if (status == PS_ERROR_INVALID_VALUE &&
+        (is_pinned(device, data) ||
+         is_pinned(device, (char *)data + nbytes - 1))) {
+        status = PS_ERROR_ALREADY_PINNED;
+    }
+    return status;
 }
 
 ps_status
@@ -402,6 +420,9 @@ cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
 
+    if (pool != NULL && atomic_load(&cuda_captures) == 0) {
+        cuda_device_observe(device);
+    }
     return pool == NULL ? PS_SUCCESS
                         : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
 }

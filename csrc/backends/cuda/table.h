@@ -2,6 +2,7 @@
 #ifndef PYSTREAMS_CUDA_TABLE_H
 #define PYSTREAMS_CUDA_TABLE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include <pystreams/backend.h>
@@ -49,6 +50,11 @@ CUDA_MEMBER(gate_open);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
+/* Have the driver know that all work has ended, if it has within a
+ * millisecond: it gives no memory back that was freed before an end which no
+ * call has waited for, and a query is none.  Invalidates captures. */
+void cuda_device_observe(int device);
+
 /* Wait for the stream, whose context is current, unless it is being captured.
  * Call before a call in which the driver would wait for the stream with its
  * locks held, and so block the threads that the stream's work depends on.  May
@@ -84,6 +90,9 @@ CUDA_MEMBER(event_export);
 CUDA_MEMBER(event_open);
 
 /* ---- graph.c ---- */
+
+/* The number of captures that were begun here and have not ended. */
+extern atomic_int cuda_captures;
 
 CUDA_MEMBER(stream_capturing);
 CUDA_MEMBER(capture_begin);

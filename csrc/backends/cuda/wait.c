@@ -89,3 +89,20 @@ cuda_device_wait(int device, const struct ps_limit *limit)
     }
     return status;
 }
+
+void
+cuda_device_observe(int device)
+{
+    const struct ps_limit patience = {.timeout_ns = CUDA_MILLISECOND};
+    struct cuda_completion *completion;
+
+    if (cuda_driver.context_record == NULL ||
+        cuda_completion_take(device, &completion) != PS_SUCCESS) {
+        return;
+    }
+    if (ON_DEVICE(device, device_record(completion)) == PS_SUCCESS &&
+        event_wait_for(completion->own, &patience) == PS_SUCCESS) {
+        cuda_driver.event_synchronize(completion->own);
+    }
+    cuda_completion_release(completion);
+}
