@@ -38,7 +38,7 @@ from deadlines import LONG
 from peers import Peer
 
 import pystreams
-from pystreams import _C
+from pystreams import _C, schedules
 from pystreams.cuda._graphs import Graph
 
 
@@ -83,6 +83,28 @@ def two_cuda(cuda):
     if cuda.count < 2:
         pytest.skip(f"{cuda}: needs two devices, has {cuda.count}")
     return cuda
+
+
+def wait_for_earlier_tests():
+    for name, kind in _C.backends():
+        if name == "cpu" or _C.is_emulated(kind):
+            for index in range(_C.device_count(kind)):
+                # A failure that an earlier test left is not this one's.
+                with contextlib.suppress(pystreams.AcceleratorError):
+                    _C.synchronize(kind, index, LONG)
+
+
+@pytest.fixture
+def no_gpu_is_used():
+    """Schedules are explored in processes that use no GPU."""
+    wait_for_earlier_tests()
+    try:
+        with schedules.run("early"):
+            pass
+    except RuntimeError as error:
+        if "this process uses the" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ def test_races_are_found_inside():
         cuda.Stream().synchronize()
 
 
-def test_schedules_are_explored_inside():
+def test_schedules_are_explored_inside(no_gpu_is_used):
     def program():
         stream = cuda.Stream()
         block = pystreams.empty(8, device="cuda", stream=stream)
@@ -408,7 +408,7 @@ def test_hold_ends_with_an_exception(backend):
     stream.synchronize()
 
 
-def test_hold_refuses():
+def test_hold_refuses(no_gpu_is_used):
     with pytest.raises(TypeError, match=r"hold\(\) expects"), hold("cuda:0"):
         pass
     stream = pystreams.Stream("cpu")

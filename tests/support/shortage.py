@@ -35,6 +35,7 @@ import pystreams
 # What calls import at their first use: it may be compiled then, and CPython's
 # compiler is not to be swept.
 import pystreams._asyncio
+import pystreams._explain
 import pystreams._interchange
 from pystreams import _C
 
