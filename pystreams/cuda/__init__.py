@@ -435,7 +435,9 @@ def empty_cache() -> None:
     """Give the freed memory that the pools of all devices keep to the driver.
 
     Other programs and libraries can then have it.  Memory that queued work
-    still uses stays.  Does nothing if no device has been used; may block.
+    still uses stays, and on a GPU that has work for a millisecond or longer so
+    may what was freed since the last synchronize().  Does nothing if no device
+    has been used; may block.
     """
     if is_initialized():
         _C.empty_cache(_CUDA)

@@ -50,9 +50,10 @@ CUDA_MEMBER(gate_open);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Have the driver know that all work has ended, if it has within a
- * millisecond: it gives no memory back that was freed before an end which no
- * call has waited for, and a query is none.  Invalidates captures. */
+/* Wait for the device if its work ends within a millisecond: the driver gives
+ * no memory back that was freed before an end which no call has waited for,
+ * and a query is none, nor is a wait for the event of a context.  Invalidates
+ * captures.  May block, for work that is queued meanwhile. */
 void cuda_device_observe(int device);
 
 /* Wait for the stream, whose context is current, unless it is being captured.

@@ -1,5 +1,7 @@
 /* Waits for CUDA work by polling.  Unlike a wait inside the driver, they can
  * have a limit, and let other threads call the driver. */
+#include <cuda_runtime_api.h>
+
 #include <time.h>
 
 #include "driver.h"
@@ -102,7 +104,7 @@ cuda_device_observe(int device)
     }
     if (ON_DEVICE(device, device_record(completion)) == PS_SUCCESS &&
         event_wait_for(completion->own, &patience) == PS_SUCCESS) {
-        cuda_driver.event_synchronize(completion->own);
+        (void)ON_DEVICE(device, cudaDeviceSynchronize());
     }
     cuda_completion_release(completion);
 }

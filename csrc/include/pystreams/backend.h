@@ -720,7 +720,8 @@ struct ps_backend {
     ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
 
     /* Return kept memory to the device until at most nbytes are reserved, or
-     * none is kept.  Memory whose free is queued may stay.  May block. */
+     * none is kept.  Memory whose free is queued may stay, and while other
+     * work is, any.  May block. */
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
