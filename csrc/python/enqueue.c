@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "explain.h"
 #include "races.h"
+#include "stream.h"
 #include "submit.h"
 #include "wait.h"
 
@@ -45,11 +46,18 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         return;
     }
     struct saved_exception saved = exception_save();
+    /* A driver must not be asked for a stream that is gone, as that of an
+     * event's record may be. */
+    struct ps_stream *alive =
+        source != 0 ? ps_stream_find(device, source) : NULL;
     CALL_BACKEND(stream->device->runtime, {
         backend->stream_capture(backend, stream->device->index, stream->handle,
                                 &number);
-        backend->stream_capture(backend, device->index, source, &other);
+        if (alive != NULL) {
+            backend->stream_capture(backend, device->index, source, &other);
+        }
     });
+    stream_release(alive);
     /* A failed wait invalidates the capture of either. */
     number = number != 0 ? number : other;
     if (number != 0) {

@@ -19,16 +19,16 @@ from pystreams.cuda._graphs import Graph
 
 
 @pytest.fixture
-def stream(engine):
-    return engine.stream()
+def stream(backend):
+    return backend.stream()
 
 
 @pytest.fixture
-def graph(engine):
-    return Graph(engine.type)
+def graph(backend):
+    return Graph(backend.type)
 
 
-def test_each_replay_runs_it_in_order(engine, stream, graph, buffer):
+def test_each_replay_runs_it_in_order(backend, stream, graph, buffer):
     seen = []
     with Capture(graph, stream):
         buffer.fill_(2)
@@ -43,7 +43,7 @@ def test_each_replay_runs_it_in_order(engine, stream, graph, buffer):
     assert seen == [2, 3] * 3
 
 
-def test_work_behind_it_waits(engine, stream, graph, buffer):
+def test_work_behind_it_waits(backend, stream, graph, buffer):
     go, begun = threading.Event(), threading.Event()
     with Capture(graph, stream):
         stream.submit(begun.set)
@@ -57,7 +57,7 @@ def test_work_behind_it_waits(engine, stream, graph, buffer):
     assert byte_of(buffer, stream) == 2
 
 
-def test_arguments_context_and_thread(engine, stream, graph):
+def test_arguments_context_and_thread(backend, stream, graph):
     variable = contextvars.ContextVar("variable", default="none")
     variable.set("captured")
     seen = []
@@ -77,7 +77,7 @@ def test_arguments_context_and_thread(engine, stream, graph):
     assert seen == [((1,), {"two": 2}, "captured"), False] * 2
 
 
-def test_its_future_is_done_and_says_so(engine, stream, graph):
+def test_its_future_is_done_and_says_so(backend, stream, graph):
     with Capture(graph, stream):
         future = stream.submit(int)
     assert future.done()
@@ -88,20 +88,20 @@ def test_its_future_is_done_and_says_so(engine, stream, graph):
     stream.synchronize()
 
 
-def waits(engine, stream):
+def waits(backend, stream):
     async def wait():
         await stream
 
     return {
         "stream": stream.synchronize,
         "in time": lambda: stream.synchronize(LONG),
-        "device": engine.synchronize,
+        "device": backend.synchronize,
         "await": lambda: asyncio.run(wait()),
     }
 
 
 @pytest.mark.parametrize("how", ["stream", "in time", "device", "await"])
-def test_the_next_wait_raises_once(engine, stream, graph, buffer, how):
+def test_the_next_wait_raises_once(backend, stream, graph, buffer, how):
     def fail():
         raise LookupError("from the callable")
 
@@ -109,9 +109,9 @@ def test_the_next_wait_raises_once(engine, stream, graph, buffer, how):
         stream.submit(fail)
         buffer.fill_(2)
     replay(graph, stream)
-    other = engine.stream()
+    other = backend.stream()
     other.synchronize()
-    wait = waits(engine, stream)[how]
+    wait = waits(backend, stream)[how]
     with pytest.raises(LookupError, match="from the callable") as caught:
         wait()
     assert caught.traceback[-1].name == "fail"
@@ -120,7 +120,7 @@ def test_the_next_wait_raises_once(engine, stream, graph, buffer, how):
     assert byte_of(buffer, stream) == 2
 
 
-def test_an_await_that_suspends_raises(engine, stream, graph):
+def test_an_await_that_suspends_raises(backend, stream, graph):
     go = threading.Event()
 
     def fail():
@@ -139,11 +139,11 @@ def test_an_await_that_suspends_raises(engine, stream, graph):
     stream.synchronize()
 
 
-def test_failures_of_two_streams(engine, stream, graph):
+def test_failures_of_two_streams(backend, stream, graph):
     def fail():
         raise LookupError
 
-    other = engine.stream()
+    other = backend.stream()
     with Capture(graph, stream):
         stream.submit(fail)
     replay(graph, stream)
@@ -154,7 +154,7 @@ def test_failures_of_two_streams(engine, stream, graph):
         one.synchronize()
 
 
-def test_later_failures_are_reported(engine, stream, graph, monkeypatch):
+def test_later_failures_are_reported(backend, stream, graph, monkeypatch):
     errors, reported = iter([KeyError(1), KeyError(2), KeyError(3)]), []
 
     def fail():
@@ -186,8 +186,8 @@ def test_after_a_failure_of_the_stream(faulty, graph):
     graph.reset()
 
 
-def test_branches_run_at_once(engine, stream, graph):
-    side, barrier = engine.stream(), threading.Barrier(2)
+def test_branches_run_at_once(backend, stream, graph):
+    side, barrier = backend.stream(), threading.Barrier(2)
     with Capture(graph, stream):
         side.wait_stream(stream)
         stream.submit(barrier.wait, LONG)
@@ -199,14 +199,14 @@ def test_branches_run_at_once(engine, stream, graph):
     assert not barrier.broken
 
 
-def test_graphs_run_at_once(engine):
+def test_graphs_run_at_once(backend):
     """Captured on one stream, launched on two."""
-    capturing, barrier = engine.stream(), threading.Barrier(2)
-    graphs = [Graph(engine.type) for _ in range(2)]
+    capturing, barrier = backend.stream(), threading.Barrier(2)
+    graphs = [Graph(backend.type) for _ in range(2)]
     for graph in graphs:
         with Capture(graph, capturing):
             capturing.submit(barrier.wait, LONG)
-    streams = [engine.stream() for _ in graphs]
+    streams = [backend.stream() for _ in graphs]
     for _ in range(5):
         for graph, stream in zip(graphs, streams, strict=True):
             replay(graph, stream)
@@ -214,7 +214,7 @@ def test_graphs_run_at_once(engine):
         stream.synchronize()
 
 
-def test_replays_of_one_graph_on_several_threads(engine, stream, graph):
+def test_replays_of_one_graph_on_several_threads(backend, stream, graph):
     running, most, count = 0, 0, 0
 
     def enter():
@@ -229,11 +229,11 @@ def test_replays_of_one_graph_on_several_threads(engine, stream, graph):
 
     with Capture(graph, stream):
         stream.submit(enter)
-        engine.sleep(stream, 1)
+        backend.sleep(stream, 1)
         stream.submit(leave)
 
     def launch():
-        mine = engine.stream()
+        mine = backend.stream()
         for _ in range(25):
             replay(graph, mine)
         mine.synchronize()
@@ -246,7 +246,7 @@ def test_replays_of_one_graph_on_several_threads(engine, stream, graph):
     assert (most, count) == (1, 100)
 
 
-def test_reset_while_it_runs(engine, stream, graph, buffer):
+def test_reset_while_it_runs(backend, stream, graph, buffer):
     go, begun, seen = threading.Event(), threading.Event(), []
     with Capture(graph, stream):
         stream.submit(begun.set)
@@ -274,7 +274,7 @@ class Callable:
         pass
 
 
-def test_dropped_with_the_graph(engine, stream, graph):
+def test_dropped_with_the_graph(backend, stream, graph):
     callable = Callable()
     dropped = weakref.ref(callable)
     with Capture(graph, stream):
@@ -290,8 +290,8 @@ def test_dropped_with_the_graph(engine, stream, graph):
     assert dropped() is None
 
 
-def test_a_cycle_is_collected(engine, stream):
-    graph, callable = Graph(engine.type), Callable()
+def test_a_cycle_is_collected(backend, stream):
+    graph, callable = Graph(backend.type), Callable()
     callable.graph = graph
     dropped = weakref.ref(callable)
     with Capture(graph, stream):
@@ -301,8 +301,8 @@ def test_a_cycle_is_collected(engine, stream):
     assert dropped() is None
 
 
-def test_a_capture_that_fails_drops_it(engine, stream, graph):
-    side, callable = engine.stream(), Callable()
+def test_a_capture_that_fails_drops_it(backend, stream, graph):
+    side, callable = backend.stream(), Callable()
     dropped = weakref.ref(callable)
     with pytest.raises(pystreams.AcceleratorError), Capture(graph, stream):
         side.wait_stream(stream)
@@ -312,7 +312,7 @@ def test_a_capture_that_fails_drops_it(engine, stream, graph):
     assert dropped() is None
 
 
-def test_it_cannot_wait_for_its_own_stream(engine, stream, graph):
+def test_it_cannot_wait_for_its_own_stream(backend, stream, graph):
     with Capture(graph, stream):
         stream.submit(stream.synchronize)
     replay(graph, stream)
@@ -320,8 +320,8 @@ def test_it_cannot_wait_for_its_own_stream(engine, stream, graph):
         stream.synchronize()
 
 
-def test_it_may_use_graphs_and_streams(engine, stream, graph, buffer):
-    inner, other = Graph(engine.type), engine.stream()
+def test_it_may_use_graphs_and_streams(backend, stream, graph, buffer):
+    inner, other = Graph(backend.type), backend.stream()
     with Capture(inner, other):
         buffer.fill_(7)
 
@@ -336,9 +336,9 @@ def test_it_may_use_graphs_and_streams(engine, stream, graph, buffer):
     assert byte_of(buffer, stream) == 7
 
 
-def test_two_captures_at_once(engine):
-    streams, seen = [engine.stream() for _ in range(2)], []
-    graphs = [Graph(engine.type) for _ in streams]
+def test_two_captures_at_once(backend):
+    streams, seen = [backend.stream() for _ in range(2)], []
+    graphs = [Graph(backend.type) for _ in streams]
     first, second = (
         Capture(graph, stream)
         for graph, stream in zip(graphs, streams, strict=True)
@@ -352,8 +352,8 @@ def test_two_captures_at_once(engine):
     assert seen == [0, 1]
 
 
-def test_instantiated_again(engine, stream):
-    graph, seen, other = Graph(engine.type, True), [], engine.stream()
+def test_instantiated_again(backend, stream):
+    graph, seen, other = Graph(backend.type, True), [], backend.stream()
     with Capture(graph, stream):
         stream.submit(seen.append, 1)
     for one in (stream, other, stream):
@@ -375,14 +375,14 @@ def test_the_graph_as_text(engine, stream, tmp_path):
 
 
 @pytest.fixture
-def host(engine):
+def host(backend):
     """Memory that callables and streams access."""
-    pinned = engine.name != "cpu"
+    pinned = backend.name != "cpu"
     return pystreams.empty(SIZE, device="cpu", pin_memory=pinned)
 
 
-def test_a_race_with_its_argument(engine, stream, graph, host):
-    other = engine.stream()
+def test_a_race_with_its_argument(backend, stream, graph, host):
+    other = backend.stream()
     view = host.memoryview(readonly=True)
     with races.detect("raise"):
         with Capture(graph, stream):
@@ -399,19 +399,19 @@ def test_a_race_with_its_argument(engine, stream, graph, host):
         stream.synchronize()
 
 
-def test_what_it_writes_is_in_order(engine, stream, graph, host):
+def test_what_it_writes_is_in_order(backend, stream, graph, host):
     """Each replay's, on whatever stream it runs."""
     with races.detect("raise"):
         with Capture(graph, stream):
             stream.submit(lambda: host.memoryview()[0])
-        for one in (stream, engine.stream(), engine.stream()):
+        for one in (stream, backend.stream(), backend.stream()):
             replay(graph, one)
         host.fill_(2, one)
         one.synchronize()
 
 
-def test_what_it_writes_races(engine, stream, graph, host):
-    other, done = engine.stream(), []
+def test_what_it_writes_races(backend, stream, graph, host):
+    other, done = backend.stream(), []
     with races.detect(done.append):
         with Capture(graph, stream):
             stream.submit(lambda: host.memoryview())
@@ -448,10 +448,10 @@ def replay(graph):
 
 
 @pytest.fixture
-def program(engine, run_python):
+def program(backend, run_python):
     def run(text, **options):
         return run_python(
-            ["-c", PROGRAM + text], str(engine.type), "kind", **options
+            ["-c", PROGRAM + text], str(backend.type), "kind", **options
         )
 
     return run
@@ -482,7 +482,7 @@ time.sleep(0.3)
     assert "ValueError: invalid literal" in done.stderr
 
 
-def test_fork_with_replays_that_wait(program, thread_sanitized):
+def test_fork_with_replays_that_wait(program, engine, thread_sanitized):
     if thread_sanitized:
         pytest.skip("ThreadSanitizer ends a child that starts threads")
     done = program(
@@ -515,7 +515,7 @@ stream.synchronize()
     ]
 
 
-def test_a_callable_that_forks(program):
+def test_a_callable_that_forks(program, engine):
     done = program(
         """
 def fork():
@@ -533,7 +533,7 @@ stream.synchronize()
 
 
 @pytest.mark.parametrize("schedule", ["late", "early", "random:1", "pct:2:3"])
-def test_in_a_schedule(program, schedule):
+def test_in_a_schedule(program, engine, schedule):
     done = program(
         """
 seen = []
@@ -568,10 +568,10 @@ def test_exploring_schedules(engine):
     schedules.explore(program, runs=50)
 
 
-def test_explained_while_replays_begin(engine, switch_often):
+def test_explained_while_replays_begin(backend, switch_often):
     """A replay's callables have no stream before it is launched."""
-    graphs = [Graph(engine.type) for _ in range(2)]
-    stream = engine.stream()
+    graphs = [Graph(backend.type) for _ in range(2)]
+    stream = backend.stream()
     for graph in graphs:
         with Capture(graph, stream):
             for _ in range(20):
@@ -583,7 +583,7 @@ def test_explained_while_replays_begin(engine, switch_often):
             pystreams.explain()
 
     def replays():
-        own = engine.stream()
+        own = backend.stream()
         for _ in range(40):
             replay(graphs[0], own)
         own.synchronize()

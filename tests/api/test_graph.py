@@ -280,17 +280,6 @@ def test_a_copy_that_waits_is_refused(backend, stream, graph, buffer):
     assert byte_of(buffer, stream) == 2
 
 
-def test_a_callable_is_refused(backend, stream, graph, buffer):
-    if backend.on_engine:
-        pytest.skip(f"{backend}: captures callables")
-    with Capture(graph, stream):
-        buffer.fill_(2)
-        with pytest.raises(NotImplementedError, match="before the capture"):
-            stream.submit(print)
-    replay(graph, stream)
-    assert byte_of(buffer, stream) == 2
-
-
 def allocated(backend):
     gc.collect()
     return backend.in_use()

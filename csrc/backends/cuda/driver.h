@@ -49,6 +49,9 @@
 #define CUDA_DRIVER_EXTRAS(X)                                              \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent)) \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))            \
+    X(capture_info, "cuStreamGetCaptureInfo_v2",                           \
+      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *,         \
+       const CUgraphNode **, size_t *))                                    \
     X(memory_fill_16, "cuMemsetD16Async",                                  \
       (CUdeviceptr, unsigned short, size_t, CUstream))                     \
     X(memory_fill_32, "cuMemsetD32Async",                                  \

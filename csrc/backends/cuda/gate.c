@@ -11,33 +11,19 @@
 #include <string.h>
 
 #include "driver.h"
+#include "gate.h"
 #include "poll.h"
 #include "table.h"
 
 /* ---- Slots ---- */
 
-/* The words of a gate, in pinned memory.  A slot numbers its gates.  Each gate
- * waits until `opened` is no less than its number, which opening writes.
- * `opened` only grows, so a wait that the device evaluates after the slot was
- * reused is still satisfied: a slot is free once its gate was reached and
- * opened, without a query of the device.  The device compares by the sign of
- * the difference, so numbers stay below 2^31, and a slot that has used them up
- * is never reused. */
-struct slot {
-    _Atomic uint32_t opened;
-    _Atomic uint32_t reached; /* written by the device */
-    uint32_t number;          /* of the latest gate */
-    atomic_int holders;       /* the gate, and its arrival until that came */
-    struct slot *next;
-};
-
 enum { SLOTS = 128 }; /* allocated at a time */
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct slot *slots; /* unused ones */
+static struct cuda_slot *slots; /* unused ones */
 
 static void
-slot_give(struct slot *slot)
+slot_give(struct cuda_slot *slot)
 {
     if (slot->number == INT32_MAX) {
         return;
@@ -48,8 +34,14 @@ slot_give(struct slot *slot)
     pthread_mutex_unlock(&slots_lock);
 }
 
-static void
-slot_release(struct slot *slot)
+void
+cuda_slot_hold(struct cuda_slot *slot)
+{
+    atomic_fetch_add(&slot->holders, 1);
+}
+
+void
+cuda_slot_release(struct cuda_slot *slot)
 {
     if (atomic_fetch_sub(&slot->holders, 1) == 1) {
         slot_give(slot);
@@ -58,7 +50,7 @@ slot_release(struct slot *slot)
 
 /* Allocate slots, one of which is the caller's. */
 static cudaError_t
-slots_make(struct slot **slot)
+slots_make(struct cuda_slot **slot)
 {
     void *made;
     cudaError_t error =
@@ -76,8 +68,8 @@ slots_make(struct slot **slot)
     return cudaSuccess;
 }
 
-static cudaError_t
-slot_take(struct slot **slot)
+ps_status
+cuda_slot_take(struct cuda_slot **slot)
 {
     cudaError_t error = cudaSuccess;
 
@@ -94,12 +86,18 @@ slot_take(struct slot **slot)
         (*slot)->number++;
         atomic_store(&(*slot)->holders, 1);
     }
-    return error;
+    return (ps_status)error;
 }
 
-/* Hold the stream back until the slot's latest gate is opened. */
-static ps_status
-slot_wait(const struct slot *slot, ps_handle stream)
+ps_status
+cuda_slot_arrive(struct cuda_slot *slot, ps_handle stream)
+{
+    return (ps_status)cuda_driver.stream_write_value(
+        (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
+}
+
+ps_status
+cuda_slot_wait(struct cuda_slot *slot, ps_handle stream)
 {
     return (ps_status)cuda_driver.stream_wait_value(
         (CUstream)stream, (CUdeviceptr)&slot->opened, slot->number,
@@ -113,7 +111,7 @@ slot_wait(const struct slot *slot, ps_handle stream)
  * fails.  So there is an event, too, and the first of the two is reported. */
 struct arrival {
     struct ps_notification word, event;
-    struct slot *slot;
+    struct cuda_slot *slot;
     ps_notification_function reached;
     void *argument;
     atomic_bool reported;
@@ -138,12 +136,12 @@ event_arrive(void *memory, ps_status status)
 static void
 word_arrive(void *memory, ps_status status)
 {
-    slot_release(((struct arrival *)memory)->slot);
+    cuda_slot_release(((struct arrival *)memory)->slot);
     event_arrive(memory, status);
 }
 
 static struct arrival *
-arrival_create(struct slot *slot, ps_notification_function reached,
+arrival_create(struct cuda_slot *slot, ps_notification_function reached,
                void *argument)
 {
     struct arrival *arrival = calloc(1, sizeof(*arrival));
@@ -164,19 +162,19 @@ arrival_create(struct slot *slot, ps_notification_function reached,
 
 /* Queue the report of the arrival, and the wait at the gate. */
 static ps_status
-slot_queue(struct slot *slot, ps_handle stream, struct cuda_completion *event)
+slot_queue(struct cuda_slot *slot, ps_handle stream,
+           struct cuda_completion *event)
 {
     ps_status status = cuda_completion_record(event, stream);
 
     if (status == PS_SUCCESS) {
-        status = cuda_driver.stream_write_value(
-            (CUstream)stream, (CUdeviceptr)&slot->reached, slot->number, 0);
+        status = cuda_slot_arrive(slot, stream);
     }
     if (status == PS_SUCCESS) {
-        status = slot_wait(slot, stream);
+        status = cuda_slot_wait(slot, stream);
         /* If that failed, the slot is never reused: the device still writes.
          */
-        atomic_fetch_add(&slot->holders, 1);
+        cuda_slot_hold(slot);
     }
     return status;
 }
@@ -187,13 +185,13 @@ static ps_status
 gate_queue(struct arrival *arrival, ps_handle stream,
            struct cuda_completion *event, bool *idle)
 {
-    struct slot *slot = arrival->slot;
+    struct cuda_slot *slot = arrival->slot;
     struct cuda_completion *word;
     ps_status status = cuda_stream_state(stream);
 
     *idle = status == PS_SUCCESS;
     if (*idle) {
-        return slot_wait(slot, stream);
+        return cuda_slot_wait(slot, stream);
     }
     if (status == PS_ERROR_NOT_READY) {
         status = cuda_poll_enter(event->device, stream, &slot->reached, &word);
@@ -213,8 +211,8 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
 {
     struct cuda_completion *event;
     struct arrival *arrival;
-    struct slot *slot;
-    ps_status status = slot_take(&slot);
+    struct cuda_slot *slot;
+    ps_status status = cuda_slot_take(&slot);
 
     if (status != PS_SUCCESS) {
         return status;
@@ -232,7 +230,7 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
     }
     free(arrival);
     if (status != PS_SUCCESS) {
-        slot_release(slot);
+        cuda_slot_release(slot);
     }
     return status != PS_ERROR_CAPTURE_UNSUPPORTED ? status
                                                   : PS_ERROR_NOT_SUPPORTED;
@@ -261,11 +259,11 @@ cuda_stream_gate(const struct ps_backend *backend, int device,
 ps_status
 cuda_gate_open(const struct ps_backend *backend, int device, ps_handle gate)
 {
-    struct slot *slot = (struct slot *)gate;
+    struct cuda_slot *slot = (struct cuda_slot *)gate;
 
     (void)backend;
     (void)device;
     atomic_store_explicit(&slot->opened, slot->number, memory_order_release);
-    slot_release(slot);
+    cuda_slot_release(slot);
     return PS_SUCCESS;
 }

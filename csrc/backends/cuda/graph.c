@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "driver.h"
+#include "graph_gate.h"
 #include "table.h"
 
 /* Every member takes the table; few use it. */
@@ -30,18 +31,22 @@ cuda_stream_capturing(const struct ps_backend *backend, int device,
     return status;
 }
 
-atomic_int cuda_captures;
-
 ps_status
 cuda_capture_begin(const struct ps_backend *backend, int device,
                    ps_handle stream, enum ps_capture_mode mode)
 {
+    cudaGraph_t captured = NULL;
     ps_status status = ON_DEVICE(
         device, cudaStreamBeginCapture((cudaStream_t)stream,
                                        (enum cudaStreamCaptureMode)mode));
 
     if (status == PS_SUCCESS) {
-        atomic_fetch_add(&cuda_captures, 1);
+        status = cuda_gates_begin(device, stream);
+        if (status != PS_SUCCESS) {
+            (void)ON_DEVICE(
+                device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
+            cudaGraphDestroy(captured);
+        }
     }
     return status;
 }
@@ -55,14 +60,18 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(
         device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
 
-    if (status != PS_ERROR_CAPTURE_UNMATCHED) {
-        atomic_fetch_sub(&cuda_captures, 1);
+    if (status == PS_ERROR_CAPTURE_UNMATCHED) {
+        return status;
     }
     if (status == PS_SUCCESS && captured == NULL) {
         status = PS_ERROR_CAPTURE_INVALIDATED;
     }
     if (status == PS_SUCCESS) {
         status = ON_DEVICE(device, cudaGraphGetNodes(captured, NULL, &count));
+    }
+    if (!cuda_gates_end(stream,
+                        status == PS_SUCCESS ? (ps_handle)captured : 0)) {
+        status = PS_ERROR_OUT_OF_MEMORY;
     }
     if (status == PS_SUCCESS) {
         *graph = (ps_handle)captured;
@@ -127,18 +136,14 @@ cuda_graph_instantiate(const struct ps_backend *backend, int device,
                               cudaGraphInstantiateFlagAutoFreeOnLaunch |
                                   cudaGraphInstantiateFlagUseNodePriority));
 
+    if (status == PS_SUCCESS && !cuda_gates_inherit(graph, (ps_handle)made)) {
+        cuda_executable_destroy(backend, device, (ps_handle)made);
+        status = PS_ERROR_OUT_OF_MEMORY;
+    }
     if (status == PS_SUCCESS) {
         *executable = (ps_handle)made;
     }
     return status;
-}
-
-ps_status
-cuda_graph_launch(const struct ps_backend *backend, int device,
-                  ps_handle executable, ps_handle stream)
-{
-    return ON_DEVICE(device, cudaGraphLaunch((cudaGraphExec_t)executable,
-                                             (cudaStream_t)stream));
 }
 
 ps_status
@@ -153,6 +158,7 @@ ps_status
 cuda_executable_destroy(const struct ps_backend *backend, int device,
                         ps_handle executable)
 {
+    cuda_gates_forget(executable);
     return ON_DEVICE(device,
                      cudaGraphExecDestroy((cudaGraphExec_t)executable));
 }
@@ -161,6 +167,7 @@ ps_status
 cuda_graph_destroy(const struct ps_backend *backend, int device,
                    ps_handle graph)
 {
+    cuda_gates_forget(graph);
     return ON_DEVICE(device, cudaGraphDestroy((cudaGraph_t)graph));
 }
 

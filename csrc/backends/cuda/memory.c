@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "driver.h"
+#include "graph_gate.h"
 #include "table.h"
 
 /* Every member takes the table; few use it. */
@@ -16,6 +17,9 @@
 /* ---- Pools ---- */
 
 static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
+
+/* The devices whose pools have a threshold. */
+static _Atomic uint64_t bounded;
 
 /* The device's pool, created at the first use. */
 static cudaError_t
@@ -420,7 +424,7 @@ cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
 
-    if (pool != NULL && atomic_load(&cuda_captures) == 0) {
+    if (pool != NULL && !cuda_gates_capturing()) {
         cuda_device_observe(device);
     }
     return pool == NULL ? PS_SUCCESS
@@ -443,5 +447,20 @@ ps_status
 cuda_pool_set_threshold(const struct ps_backend *backend, int device,
                         uint64_t nbytes)
 {
+    uint64_t mask = UINT64_C(1) << device;
+
+    if (nbytes != UINT64_MAX) {
+        atomic_fetch_or(&bounded, mask);
+    }
+    else {
+        atomic_fetch_and(&bounded, ~mask);
+    }
     return ON_DEVICE(device, pool_set_threshold(device, nbytes));
+}
+
+bool
+cuda_pool_is_bounded(int device)
+{
+    return (atomic_load_explicit(&bounded, memory_order_relaxed) >> device) &
+           1;
 }

@@ -118,15 +118,19 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream)
 static ps_status
 completion_query(const struct cuda_completion *completion)
 {
-    const _Atomic uint32_t *word = completion->word;
+    _Atomic uint32_t *word = completion->word;
 
     if (word == NULL) {
         return cuda_driver.event_query(completion->polled);
     }
-    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) -
-                     completion->number) >= 0
-               ? PS_SUCCESS
-               : PS_ERROR_NOT_READY;
+    if ((int32_t)(atomic_load_explicit(word, memory_order_acquire) -
+                  completion->number) < 0) {
+        return PS_ERROR_NOT_READY;
+    }
+    if (completion->takes) {
+        atomic_fetch_sub(word, 1);
+    }
+    return PS_SUCCESS;
 }
 
 /* ---- Queues ---- */
@@ -464,7 +468,7 @@ give_locked(struct poller *poller, struct cuda_completion *completion,
 }
 
 ps_status
-cuda_poll_enter(int device, ps_handle stream, const _Atomic uint32_t *word,
+cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
                 struct cuda_completion **result)
 {
     enum cuda_completion_kind kind =

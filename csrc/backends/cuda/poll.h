@@ -55,9 +55,10 @@ struct cuda_completion {
     CUevent polled; /* own, or the program's event */
     /* If not NULL, polled in place of an event: the work is done when the word
      * is no less than the number; their difference is below 2^31.  It reports
-     * no failure. */
-    const _Atomic uint32_t *word;
+     * no failure.  takes: finding it done takes one from the word. */
+    _Atomic uint32_t *word;
     uint32_t number;
+    bool takes;
     struct cuda_side *side; /* that own was recorded on, or NULL */
     /* L: whether the poller is querying it, or a thread is queueing the work
      * that it will report.  Meanwhile only that thread may remove it from its
@@ -94,9 +95,8 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream);
  * work and calls cuda_poll_leave.  Until then, another thread that enters the
  * same stream blocks.  Statuses: PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN. */
-ps_status
-cuda_poll_enter(int device, ps_handle stream, const _Atomic uint32_t *word,
-                struct cuda_completion **result);
+ps_status cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
+                          struct cuda_completion **result);
 
 /* Poll the completion, and call the notification when it occurs.  If that is
  * NULL, the completion is given back unless it has other notifications. */

@@ -2,7 +2,6 @@
 #ifndef PYSTREAMS_CUDA_TABLE_H
 #define PYSTREAMS_CUDA_TABLE_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 
 #include <pystreams/backend.h>
@@ -81,6 +80,9 @@ CUDA_MEMBER(host_register);
 CUDA_MEMBER(host_unregister);
 CUDA_MEMBER(memory_fill_items);
 
+/* Whether waits are to have the driver give memory back. */
+bool cuda_pool_is_bounded(int device);
+
 /* ---- sleep.c ---- */
 
 CUDA_MEMBER(sleep);
@@ -92,9 +94,6 @@ CUDA_MEMBER(event_open);
 
 /* ---- graph.c ---- */
 
-/* The number of captures that were begun here and have not ended. */
-extern atomic_int cuda_captures;
-
 CUDA_MEMBER(stream_capturing);
 CUDA_MEMBER(capture_begin);
 CUDA_MEMBER(capture_end);
@@ -102,10 +101,15 @@ CUDA_MEMBER(capture_mode_exchange);
 CUDA_MEMBER(event_record_external);
 CUDA_MEMBER(stream_wait_external);
 CUDA_MEMBER(graph_instantiate);
-CUDA_MEMBER(graph_launch);
 CUDA_MEMBER(executable_destroy);
 CUDA_MEMBER(graph_destroy);
 CUDA_MEMBER(graph_print);
 CUDA_MEMBER(graph_upload);
+
+/* ---- graph_gate.c ---- */
+
+CUDA_MEMBER(stream_capture);
+CUDA_MEMBER(capture_gate);
+CUDA_MEMBER(graph_launch);
 
 #endif

@@ -72,8 +72,10 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-ps_status
-cuda_device_wait(int device, const struct ps_limit *limit)
+/* Wait for the device; with observed, the driver then knows that it is idle.
+ */
+static ps_status
+device_wait(int device, const struct ps_limit *limit, bool observed)
 {
     struct cuda_completion *completion;
     ps_status status;
@@ -89,22 +91,22 @@ cuda_device_wait(int device, const struct ps_limit *limit)
         }
         cuda_completion_release(completion);
     }
+    if (status == PS_SUCCESS && observed) {
+        status = ON_DEVICE(device, cudaDeviceSynchronize());
+    }
     return status;
+}
+
+ps_status
+cuda_device_wait(int device, const struct ps_limit *limit)
+{
+    return device_wait(device, limit, cuda_pool_is_bounded(device));
 }
 
 void
 cuda_device_observe(int device)
 {
     const struct ps_limit patience = {.timeout_ns = CUDA_MILLISECOND};
-    struct cuda_completion *completion;
 
-    if (cuda_driver.context_record == NULL ||
-        cuda_completion_take(device, &completion) != PS_SUCCESS) {
-        return;
-    }
-    if (ON_DEVICE(device, device_record(completion)) == PS_SUCCESS &&
-        event_wait_for(completion->own, &patience) == PS_SUCCESS) {
-        (void)ON_DEVICE(device, cudaDeviceSynchronize());
-    }
-    cuda_completion_release(completion);
+    (void)device_wait(device, &patience, true);
 }

@@ -1,0 +1,476 @@
+/* Gates in graphs.  A captured gate is three nodes on the words of a slot,
+ * which belongs to the graph:
+ *
+ *   reached = number;  wait until opened >= number;  opened = number - 1
+ *
+ * The pollers see the first of these at each launch, and take it back, so that
+ * the next launch can write it again.  Launches of one graph run one after
+ * another, in the order in which they were made. */
+#include <cuda_runtime_api.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "driver.h"
+#include "gate.h"
+#include "graph_gate.h"
+#include "poll.h"
+#include "table.h"
+
+/* Every member takes the table; few use it. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+struct captured_gate {
+    struct cuda_slot *slot;
+    ps_launched_gate_function reached;
+    void *argument;
+    struct captured_gate *next;
+};
+
+/* The gates of a capture.  Referenced by the capture, then by its graph, its
+ * executables and their launches. */
+struct gates {
+    atomic_int refs;
+    size_t count;
+    struct captured_gate *first;
+    struct captured_gate **tail;
+};
+
+/* A capture in progress. */
+struct capture {
+    ps_handle origin;
+    uint64_t number;
+    struct gates *gates;
+    struct capture *next;
+};
+
+/* A graph, or an executable, that has gates. */
+struct owner {
+    ps_handle handle;
+    struct gates *gates;
+    struct owner *next;
+};
+
+/* Guards the lists, and the gates of captures. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture *captures;
+static struct owner *owners;
+/* So that launches of others look for none. */
+static atomic_int owner_count;
+
+static void
+gates_unref(struct gates *gates)
+{
+    if (gates == NULL || atomic_fetch_sub(&gates->refs, 1) > 1) {
+        return;
+    }
+    while (gates->first != NULL) {
+        struct captured_gate *gate = gates->first;
+        gates->first = gate->next;
+        cuda_slot_release(gate->slot);
+        free(gate);
+    }
+    free(gates);
+}
+
+/* ---- Graphs ---- */
+
+static struct owner **
+find_locked(ps_handle handle)
+{
+    struct owner **link = &owners;
+
+    while (*link != NULL && (*link)->handle != handle) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+/* The owner's gates, with a reference; NULL if it has none. */
+static struct gates *
+gates_of(ps_handle handle)
+{
+    struct gates *gates = NULL;
+
+    if (atomic_load_explicit(&owner_count, memory_order_relaxed) > 0) {
+        pthread_mutex_lock(&lock);
+        struct owner *owner = *find_locked(handle);
+        if (owner != NULL) {
+            gates = owner->gates;
+            atomic_fetch_add(&gates->refs, 1);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    return gates;
+}
+
+/* Takes the reference; false without memory. */
+static bool
+own(ps_handle handle, struct gates *gates)
+{
+    struct owner *owner = malloc(sizeof(*owner));
+
+    if (owner == NULL) {
+        gates_unref(gates);
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    *owner = (struct owner){handle, gates, owners};
+    owners = owner;
+    atomic_fetch_add(&owner_count, 1);
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+bool
+cuda_gates_inherit(ps_handle graph, ps_handle executable)
+{
+    struct gates *gates = gates_of(graph);
+
+    return gates == NULL || own(executable, gates);
+}
+
+void
+cuda_gates_forget(ps_handle graph)
+{
+    struct owner *owner = NULL;
+
+    if (atomic_load_explicit(&owner_count, memory_order_relaxed) > 0) {
+        pthread_mutex_lock(&lock);
+        struct owner **link = find_locked(graph);
+        owner = *link;
+        if (owner != NULL) {
+            *link = owner->next;
+            atomic_fetch_sub(&owner_count, 1);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    if (owner != NULL) {
+        gates_unref(owner->gates);
+        free(owner);
+    }
+}
+
+/* ---- Captures ---- */
+
+static ps_status
+capture_info(ps_handle stream, uint64_t *number)
+{
+    CUstreamCaptureStatus state;
+    cuuint64_t id = 0;
+    ps_status status = (ps_status)cuda_driver.capture_info(
+        (CUstream)stream, &state, &id, NULL, NULL, NULL);
+
+    *number = 0;
+    if (status == PS_SUCCESS && state == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        *number = id;
+    }
+    return status == PS_SUCCESS &&
+                   state == CU_STREAM_CAPTURE_STATUS_INVALIDATED
+               ? PS_ERROR_CAPTURE_INVALIDATED
+               : status;
+}
+
+ps_status
+cuda_stream_capture(const struct ps_backend *backend, int device,
+                    ps_handle stream, uint64_t *capture)
+{
+    return cuda_driver.capture_info != NULL
+               ? ON_DEVICE(device, capture_info(stream, capture))
+               : PS_ERROR_NOT_SUPPORTED;
+}
+
+ps_status
+cuda_gates_begin(int device, ps_handle origin)
+{
+    struct capture *capture = calloc(1, sizeof(*capture));
+    struct gates *gates = calloc(1, sizeof(*gates));
+
+    if (capture == NULL || gates == NULL) {
+        free(capture);
+        free(gates);
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    atomic_init(&gates->refs, 1);
+    gates->tail = &gates->first;
+    capture->origin = origin;
+    capture->gates = gates;
+    /* If it cannot be told, the capture has no gates. */
+    (void)cuda_stream_capture(NULL, device, origin, &capture->number);
+    pthread_mutex_lock(&lock);
+    capture->next = captures;
+    captures = capture;
+    pthread_mutex_unlock(&lock);
+    return PS_SUCCESS;
+}
+
+bool
+cuda_gates_end(ps_handle origin, ps_handle graph)
+{
+    struct gates *gates = NULL;
+
+    pthread_mutex_lock(&lock);
+    struct capture **link = &captures, *capture;
+    while ((capture = *link) != NULL && capture->origin != origin) {
+        link = &capture->next;
+    }
+    if (capture != NULL) {
+        *link = capture->next;
+        gates = capture->gates;
+    }
+    pthread_mutex_unlock(&lock);
+    free(capture);
+    if (graph == 0 || gates == NULL || gates->count == 0) {
+        gates_unref(gates);
+        return true;
+    }
+    return own(graph, gates);
+}
+
+bool
+cuda_gates_capturing(void)
+{
+    pthread_mutex_lock(&lock);
+    bool capturing = captures != NULL;
+    pthread_mutex_unlock(&lock);
+    return capturing;
+}
+
+/* Capture the nodes.  After a failure some of them may be in a graph. */
+static ps_status
+slot_capture(struct cuda_slot *slot, ps_handle stream)
+{
+    ps_status status = cuda_slot_arrive(slot, stream);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_slot_wait(slot, stream);
+    }
+    if (status == PS_SUCCESS) {
+        status = (ps_status)cuda_driver.stream_write_value(
+            (CUstream)stream, (CUdeviceptr)&slot->opened, slot->number - 1, 0);
+    }
+    return status;
+}
+
+/* False if the capture is none that began here. */
+static bool
+append(uint64_t number, struct captured_gate *gate)
+{
+    pthread_mutex_lock(&lock);
+    struct capture *capture = captures;
+    while (capture != NULL && capture->number != number) {
+        capture = capture->next;
+    }
+    if (capture != NULL) {
+        *capture->gates->tail = gate;
+        capture->gates->tail = &gate->next;
+        capture->gates->count++;
+    }
+    pthread_mutex_unlock(&lock);
+    return capture != NULL;
+}
+
+static ps_status
+gate_capture(ps_handle stream, ps_launched_gate_function reached,
+             void *argument)
+{
+    uint64_t number;
+    ps_status status = capture_info(stream, &number);
+
+    if (status != PS_SUCCESS || number == 0) {
+        return status != PS_SUCCESS ? status : PS_ERROR_INVALID_VALUE;
+    }
+    struct captured_gate *gate = calloc(1, sizeof(*gate));
+    status =
+        gate != NULL ? cuda_slot_take(&gate->slot) : PS_ERROR_OUT_OF_MEMORY;
+    if (status == PS_SUCCESS) {
+        gate->reached = reached;
+        gate->argument = argument;
+        status = slot_capture(gate->slot, stream);
+    }
+    if (status == PS_SUCCESS && !append(number, gate)) {
+        status = PS_ERROR_INVALID_VALUE;
+    }
+    if (status != PS_SUCCESS) {
+        /* The slot may be in a graph by now, and is never used again. */
+        free(gate);
+    }
+    return status;
+}
+
+ps_status
+cuda_capture_gate(const struct ps_backend *backend, int device,
+                  ps_handle stream, ps_launched_gate_function reached,
+                  void *argument)
+{
+    if (cuda_driver.stream_wait_value == NULL ||
+        cuda_driver.stream_write_value == NULL ||
+        cuda_driver.capture_info == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    return ON_DEVICE(device, gate_capture(stream, reached, argument));
+}
+
+/* ---- Launches ---- */
+
+struct launch;
+
+/* A launch's arrival at a gate. */
+struct arrival {
+    struct ps_notification notification;
+    struct launch *launch;
+    struct captured_gate *gate;
+    struct cuda_completion *word; /* while it is being queued */
+    atomic_bool reported;
+};
+
+/* Freed by the last of its arrivals and its end; if its work fails, most of
+ * the arrivals never come, and it stays. */
+struct launch {
+    atomic_size_t refs;
+    struct gates *gates;
+    struct ps_notification end;
+    struct arrival arrivals[];
+};
+
+static void
+launch_unref(struct launch *launch, size_t refs)
+{
+    if (atomic_fetch_sub(&launch->refs, refs) == refs) {
+        gates_unref(launch->gates);
+        free(launch);
+    }
+}
+
+static void
+arrive(struct arrival *arrival, ps_status status)
+{
+    if (!atomic_exchange(&arrival->reported, true)) {
+        struct captured_gate *gate = arrival->gate;
+        gate->reached(gate->argument, (ps_handle)gate->slot, status);
+    }
+}
+
+static void
+word_arrived(void *memory, ps_status status)
+{
+    struct arrival *arrival = memory;
+
+    arrive(arrival, status);
+    launch_unref(arrival->launch, 1);
+}
+
+/* After a success each gate was opened.  A failure reports those that the
+ * launch never reaches. */
+static void
+launch_ended(void *memory, ps_status status)
+{
+    struct launch *launch = memory;
+
+    for (size_t i = 0; status != PS_SUCCESS && i < launch->gates->count; i++) {
+        arrive(&launch->arrivals[i], status);
+    }
+    launch_unref(launch, 1);
+}
+
+/* Takes the reference of the gates; NULL without memory. */
+static struct launch *
+launch_create(struct gates *gates)
+{
+    struct launch *launch = calloc(
+        1, sizeof(*launch) + gates->count * sizeof(launch->arrivals[0]));
+    struct captured_gate *gate = gates->first;
+
+    if (launch == NULL) {
+        gates_unref(gates);
+        return NULL;
+    }
+    atomic_init(&launch->refs, gates->count + 1);
+    launch->gates = gates;
+    launch->end.reached = launch_ended;
+    launch->end.argument = launch;
+    for (size_t i = 0; i < gates->count; i++, gate = gate->next) {
+        launch->arrivals[i].notification.reached = word_arrived;
+        launch->arrivals[i].notification.argument = &launch->arrivals[i];
+        launch->arrivals[i].launch = launch;
+        launch->arrivals[i].gate = gate;
+        cuda_slot_hold(gate->slot);
+    }
+    return launch;
+}
+
+/* Have the pollers look for the arrivals: how many of them they do. */
+static size_t
+enter_words(struct launch *launch, int device, ps_status *status)
+{
+    size_t entered = 0;
+
+    while (*status == PS_SUCCESS && entered < launch->gates->count) {
+        struct arrival *arrival = &launch->arrivals[entered];
+        struct cuda_slot *slot = arrival->gate->slot;
+        /* In the place of a stream: arrivals at a slot come in order. */
+        *status = cuda_poll_enter(device, (ps_handle)slot, &slot->reached,
+                                  &arrival->word);
+        if (*status == PS_SUCCESS) {
+            arrival->word->number = slot->number;
+            arrival->word->takes = true;
+            entered++;
+        }
+    }
+    return entered;
+}
+
+static ps_status
+queue(struct launch *launch, int device, ps_handle executable,
+      ps_handle stream)
+{
+    struct cuda_completion *end = NULL;
+    ps_status status = PS_SUCCESS, recorded = PS_SUCCESS;
+    size_t entered = enter_words(launch, device, &status);
+
+    if (status == PS_SUCCESS) {
+        status = cuda_poll_enter(device, stream, NULL, &end);
+    }
+    if (status == PS_SUCCESS) {
+        status = (ps_status)cudaGraphLaunch((cudaGraphExec_t)executable,
+                                            (cudaStream_t)stream);
+    }
+    bool queued = status == PS_SUCCESS;
+    if (queued) {
+        recorded = cuda_completion_record(end, stream);
+    }
+    /* One reference is this call's while arrivals may come. */
+    atomic_fetch_add(&launch->refs, 1);
+    for (size_t i = 0; i < entered; i++) {
+        struct arrival *arrival = &launch->arrivals[i];
+        cuda_poll_leave(arrival->word, queued ? &arrival->notification : NULL);
+    }
+    bool ends = queued && recorded == PS_SUCCESS;
+    if (end != NULL) {
+        cuda_poll_leave(end, ends ? &launch->end : NULL);
+    }
+    if (!queued) {
+        for (size_t i = 0; i < launch->gates->count; i++) {
+            cuda_slot_release(launch->arrivals[i].gate->slot);
+        }
+    }
+    launch_unref(launch,
+                 1 + (queued ? 0 : launch->gates->count) + (ends ? 0 : 1));
+    return status;
+}
+
+ps_status
+cuda_graph_launch(const struct ps_backend *backend, int device,
+                  ps_handle executable, ps_handle stream)
+{
+    struct gates *gates = gates_of(executable);
+
+    if (gates == NULL) {
+        return ON_DEVICE(device, cudaGraphLaunch((cudaGraphExec_t)executable,
+                                                 (cudaStream_t)stream));
+    }
+    struct launch *launch = launch_create(gates);
+    return launch != NULL
+               ? ON_DEVICE(device, queue(launch, device, executable, stream))
+               : PS_ERROR_OUT_OF_MEMORY;
+}
