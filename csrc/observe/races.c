@@ -1433,11 +1433,11 @@ ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph)
             actors[i].capture = 0;
         }
     }
-    if (captured != NULL) {
+    if (captured != NULL && graph != 0) {
         graph_finish(captured);
         graph_name(&graphs, stream->runtime, graph, captured);
-        graph_unref(captured);
     }
+    graph_unref(captured);
     unlock();
 }
 
