@@ -869,7 +869,7 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         WITHOUT_GIL(sleep_in_schedule(self, SCHEDULE_SLICE_NS < end - now
                                                 ? now + SCHEDULE_SLICE_NS
                                                 : end));
-        if (PyErr_CheckSignals() < 0) {
+        if (run_handlers(self->generation) == PS_RAISED) {
             return -1;
         }
     }
@@ -904,7 +904,7 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         if (result == 0) {
             WITHOUT_GIL(sleep_until_done(
                 self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
-            result = PyErr_CheckSignals();
+            result = run_handlers(self->generation) == PS_RAISED ? -1 : 0;
         }
     }
     blocked_end(&blocked);
