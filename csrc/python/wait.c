@@ -178,6 +178,16 @@ mailbox_slice(const void *context, int64_t timeout_ns)
     return status;
 }
 
+/* What is left of a limit of a wait since `start`. */
+static int64_t
+left_of(int64_t timeout_ns, int64_t start)
+{
+    int64_t passed = monotonic_ns() - start;
+    return timeout_ns == NO_TIMEOUT ? NO_TIMEOUT
+           : passed < timeout_ns    ? timeout_ns - passed
+                                    : 0;
+}
+
 static ps_status
 wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
 {
@@ -190,9 +200,7 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
         if (handled != PS_SUCCESS) {
             return handled;
         }
-        if (timeout_ns != NO_TIMEOUT) {
-            left = timeout_ns - (monotonic_ns() - start);
-        }
+        left = left_of(timeout_ns, start);
     } while (status == PS_ERROR_TIMED_OUT && left > 0);
     return status;
 }
@@ -205,11 +213,12 @@ has_message(void *mailbox)
 
 /* While a schedule is explored. */
 static ps_status
-wait_in_schedule(struct ps_mailbox *mailbox, int64_t timeout_ns)
+wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
 {
     enum { NAP_NS = 5 * 1000 * 1000 };
+    struct ps_mailbox *mailbox = wait->mailbox;
     unsigned generation = ps_generation();
-    int64_t start = monotonic_ns(), left = timeout_ns;
+    int64_t left = timeout_ns;
     while (!has_message(mailbox) && ps_cpu_schedules.is_on()) {
         ps_status status = advance_schedule(has_message, mailbox, left);
         if (status == PS_ERROR_TIMED_OUT || left <= 0) {
@@ -220,9 +229,7 @@ wait_in_schedule(struct ps_mailbox *mailbox, int64_t timeout_ns)
         if (status != PS_SUCCESS) {
             return status;
         }
-        if (timeout_ns != NO_TIMEOUT) {
-            left = timeout_ns - (monotonic_ns() - start);
-        }
+        left = left_of(timeout_ns, wait->start);
     }
     arrive_in_schedule();
     return PS_SUCCESS;
@@ -232,12 +239,13 @@ ps_status
 wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 {
     ps_status status = PS_SUCCESS;
+    struct mailbox_wait wait = {mailbox, monotonic_ns()};
     struct ps_slice *slice = timeline_wait("wait", NULL, 0);
     if (ps_cpu_schedules.is_on()) {
-        status = wait_in_schedule(mailbox, timeout_ns);
+        status = wait_in_schedule(&wait, timeout_ns);
+        timeout_ns = left_of(timeout_ns, wait.start);
     }
     if (status == PS_SUCCESS) {
-        struct mailbox_wait wait = {mailbox, monotonic_ns()};
         status = wait_in_slices(mailbox_slice, &wait, timeout_ns);
     }
     timeline_waited(slice);
