@@ -12,7 +12,7 @@ import pytest
 from deadlines import LONG, wait_until
 
 import pystreams
-from pystreams import Stream, explain
+from pystreams import Stream, explain, schedules
 from pystreams.testing import emulated_cuda
 
 SECONDS = r"\b\d[\d.e-]* s\b"
@@ -278,6 +278,14 @@ def test_a_program_that_is_blocked_can_ask(engine, blocker):
     thread.join(LONG)
     assert len(texts[0].splitlines()) > 40
     assert "... and " in texts[0].splitlines()[-1]
+
+
+def test_a_result_of_a_schedule_is_a_wait(engine):
+    """The callable that runs sees who waits for it."""
+    with schedules.run("late"):
+        text = engine.stream().submit(explain).result(LONG)
+    assert "MainThread has waited for" in text
+    assert "in Future.result at test_explain.py" in text
 
 
 def test_asked_while_all_changes(engine):
