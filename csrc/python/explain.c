@@ -519,18 +519,26 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
  * which may be blocked in any call. */
 
 static sem_t asked;
-static struct sigaction former;
+
+/* What was there before count_signal, by signal.  A handler that has replaced
+ * count_signal since may call it, so the two would call each other for ever if
+ * count_signal were installed again. */
+static struct {
+    bool known;
+    struct sigaction action;
+} former[NSIG];
 
 static void
 count_signal(int number, siginfo_t *info, void *context)
 {
+    const struct sigaction *before = &former[number].action;
     int error = errno;
     sem_post(&asked);
-    if (former.sa_flags & SA_SIGINFO) {
-        former.sa_sigaction(number, info, context);
+    if (before->sa_flags & SA_SIGINFO) {
+        before->sa_sigaction(number, info, context);
     }
-    else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN) {
-        former.sa_handler(number);
+    else if (before->sa_handler != SIG_DFL && before->sa_handler != SIG_IGN) {
+        before->sa_handler(number);
     }
     errno = error;
 }
@@ -574,7 +582,7 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
         return NULL;
     }
     /* That it can be set to what it is shows that it can be caught. */
-    if (number < 1 || number > INT_MAX ||
+    if (number < 1 || number >= NSIG ||
         sigaction((int)number, NULL, &before) != 0 ||
         sigaction((int)number, &before, NULL) != 0) {
         return PyErr_Format(PyExc_ValueError,
@@ -587,8 +595,9 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
         }
         generation = ps_generation();
     }
-    if (before.sa_sigaction != count_signal) {
-        former = before;
+    if (!former[number].known) {
+        former[number].known = true;
+        former[number].action = before;
         sigaction((int)number, &action, NULL);
     }
     Py_RETURN_NONE;
@@ -639,7 +648,7 @@ PyMethodDef explain_functions[] = {
     FUNCTION("explain_on_signal", explain_on_signal, METH_O, "number, /",
              "Write what everything waits for to stderr upon a signal, on a "
              "thread of the package's.\n\n"
-             "Once more in a forked child.  Raises ValueError for what is no "
-             "signal that can be caught."),
+             "Call again in a forked child, which has no such thread.  Raises "
+             "ValueError for what is\nno signal that can be caught."),
     {NULL},
 };
