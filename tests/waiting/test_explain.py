@@ -12,7 +12,7 @@ import pytest
 from deadlines import LONG, wait_until
 
 import pystreams
-from pystreams import Stream, explain, schedules
+from pystreams import Stream, cuda, explain, schedules
 from pystreams.testing import emulated_cuda
 
 SECONDS = r"\b\d[\d.e-]* s\b"
@@ -360,3 +360,21 @@ def test_work_of_an_emulation_that_was_left(blocker):
     text = explain()
     assert "callable read_chunk" in text
     assert "Error" not in text
+
+
+def test_default_streams_of_two_emulations(blocker):
+    """They have the same handle."""
+    idle, busy = (
+        "the default stream of cuda:0 " + state
+        for state in ("is idle", "has 1 operation; the first is callable ")
+    )
+    with emulated_cuda(1):
+        left = cuda.default_stream()
+        future = begin(left, blocker)
+        with emulated_cuda(1):
+            mine = cuda.default_stream()
+            assert explain(mine) == idle
+            assert explain(left).startswith(busy)
+            assert explain(future).startswith("callable read_chunk")
+            assert explain().startswith(busy)
+            assert len(explain().splitlines()) == 1
