@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-    Key = tuple[int, int, int]
+    Key = tuple[str, int, int, int]
 
 # enum ps_obstacle.
 _NONE, _STREAM, _GATE, _TIME, _UNKNOWN = range(5)
@@ -42,20 +42,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _device(kind: int, index: int) -> str:
-    names = {number: name for name, number in _C.backends()}
-    return f"{names.get(kind, kind)}:{index}"
+def _device(backend: str, runtime: int, index: int) -> str:
+    return f"{backend}:{index}"
 
 
 def _label(key: Key) -> str:
     """Return what people call a stream."""
-    kind, index, handle = key
+    device, handle = _device(*key[:3]), key[3]
     if handle == 0:
-        return f"the default stream of {_device(kind, index)}"
+        return f"the default stream of {device}"
     name = _C.explain_name(key)
     if name is None:
-        return f"stream {handle:#x} of {_device(kind, index)}"
-    return f"{name} ({_device(kind, index)} {handle:#x})"
+        return f"stream {handle:#x} of {device}"
+    return f"{name} ({device} {handle:#x})"
 
 
 def _name(function: object) -> str:
@@ -256,14 +255,14 @@ class _Explanation:
         text = f"an event recorded on {_label(key)}, which "
         return text + self.stream(key)
 
-    def device(self, kind: int, index: int) -> str:
-        busy = [k for k in _C.explain_streams() if k[:2] == (kind, index)]
+    def device(self, *place: Any) -> str:
+        busy = [k for k in _C.explain_streams() if k[:3] == place]
         busy += [
             c.key
             for c in self.callables
-            if c.key[:2] == (kind, index) and c.key not in busy
+            if c.key[:3] == place and c.key not in busy
         ]
-        text = f"all work of {_device(kind, index)}"
+        text = f"all work of {_device(*place)}"
         if not busy:
             return f"{text}; which that is, is not known here"
         found = ""
@@ -297,15 +296,12 @@ class _Explanation:
 
     def any(self, obj: Any) -> str:
         """Return what an object of the program is, and what it waits for."""
-        if isinstance(obj, _C.Stream):
-            key = (obj.device_type, obj.device_index, obj.native_handle)
-            return self.subject(("stream", key))
-        if isinstance(obj, _C.Event):
-            state = _C.explain_event(obj)
-            if state is None:
-                return "an event that was never recorded"
-            return self.event(state)
-        return self.object_of(obj)
+        if not isinstance(obj, (_C.Stream, _C.Event)):
+            return self.object_of(obj)
+        target = _C.explain_target(obj)
+        if target is None:
+            return "an event that was never recorded"
+        return self.subject(target)
 
     def deadlock(self) -> str:
         """Return the ring of callables that was found, or nothing."""

@@ -24,12 +24,12 @@ wait_for_room(struct ps_stream *stream)
     blocked_begin(&blocked, work.operation, &work, NULL);
     do {
         WITHOUT_GIL(status = ps_stream_wait_room(stream, ROOM_TIMEOUT_NS));
-        if (PyErr_CheckSignals() < 0 ||
-            (status == PS_ERROR_TIMED_OUT && check_may_wait(&work) < 0)) {
-            status = PS_RAISED;
+        ps_status handled = run_handlers(stream->generation);
+        if (handled != PS_SUCCESS) {
+            status = handled;
         }
-        else if (stream->generation != ps_generation()) {
-            status = PS_ERROR_FOREIGN;
+        else if (status == PS_ERROR_TIMED_OUT && check_may_wait(&work) < 0) {
+            status = PS_RAISED;
         }
     } while (status == PS_ERROR_TIMED_OUT);
     blocked_end(&blocked);

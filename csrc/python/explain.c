@@ -108,12 +108,14 @@ frame_of(PyThreadState *state)
 
 /* ---- Words for streams and events ---- */
 
-/* A stream: the tuple (device_type, device_index, handle). */
+/* A stream: the tuple (backend, runtime, device_index, handle).  The name of
+ * the backend is for people; several emulations have the same. */
 static PyObject *
 key_of(const struct ps_device *device, ps_handle handle)
 {
-    return Py_BuildValue("(iiK)", device->runtime->backend->device_type,
-                         device->index, (unsigned long long)handle);
+    return Py_BuildValue("(siiK)", device->runtime->backend->name,
+                         device->runtime->index, device->index,
+                         (unsigned long long)handle);
 }
 
 /* Whether the event's latest record is known to be done.  Asks a backend that
@@ -147,8 +149,8 @@ state_of_event(struct ps_event *event)
                        : NULL;
 }
 
-/* What is waited for: ("stream", key), ("event", done, key or None),
- * ("device", type, index), or ("object", object). */
+/* What is waited for: ("stream", key), ("event", (done, key or None)),
+ * ("device", backend, runtime, index), or ("object", object). */
 static PyObject *
 target_of(const struct work *work, PyObject *object)
 {
@@ -156,29 +158,34 @@ target_of(const struct work *work, PyObject *object)
         return Py_BuildValue("(sO)", "object", object);
     }
     if (work->stream != NULL) {
-        PyObject *key = key_of(work->stream->device, work->stream->handle);
-        return key != NULL ? Py_BuildValue("(sN)", "stream", key) : NULL;
+        return Py_BuildValue(
+            "(sN)", "stream",
+            key_of(work->stream->device, work->stream->handle));
     }
     if (work->event != NULL) {
-        PyObject *state = state_of_event(work->event);
-        return state != NULL ? Py_BuildValue("(sN)", "event", state) : NULL;
+        return Py_BuildValue("(sN)", "event", state_of_event(work->event));
     }
-    return Py_BuildValue("(sii)", "device",
-                         work->device->runtime->backend->device_type,
-                         work->device->index);
+    return Py_BuildValue("(ssii)", "device",
+                         work->device->runtime->backend->name,
+                         work->device->runtime->index, work->device->index);
 }
 
-/* A device that is in use and visible: work of an emulation that was left has
- * no words but its callables'.  NULL if there is none. */
+/* The device of a stream's key, and the handle; NULL if this process does not
+ * use the device, or with an exception. */
 static struct ps_device *
-find_device(int type, int index)
+parse_key(PyObject *args, ps_handle *handle)
 {
-    struct ps_runtime *runtime = ps_runtime_find(type);
-    struct ps_device *device;
-    return runtime != NULL && ps_runtime_is_used(runtime) &&
-                   ps_runtime_device(runtime, index, &device) == PS_SUCCESS
-               ? device
-               : NULL;
+    const char *name;
+    int number, index;
+    unsigned long long value;
+    struct ps_device *device = NULL;
+    if (PyArg_ParseTuple(args, "(siiK)", &name, &number, &index, &value) &&
+        number >= 0 && number < ps_runtime_count() &&
+        ps_runtime_is_used(ps_runtime_at(number))) {
+        *handle = (ps_handle)value;
+        ps_runtime_device(ps_runtime_at(number), index, &device);
+    }
+    return device;
 }
 
 static PyObject *
@@ -186,20 +193,16 @@ explain_stream(PyObject *Py_UNUSED(module), PyObject *args)
 {
     enum { ROOM = 16 };
     struct ps_stream_state states[ROOM];
-    int type, index, count = 0;
-    unsigned long long handle;
-    if (!PyArg_ParseTuple(args, "(iiK):explain_stream", &type, &index,
-                          &handle)) {
-        return NULL;
-    }
-    struct ps_device *device = find_device(type, index);
+    ps_handle handle;
+    int count = 0;
+    struct ps_device *device = parse_key(args, &handle);
     if (device == NULL) {
-        Py_RETURN_NONE;
+        return none_unless_raised(PyErr_Occurred() != NULL ? -1 : 0);
     }
     const struct ps_backend *backend = device->runtime->registered;
     if (backend->stream_explain == NULL ||
-        backend->stream_explain(backend, index, (ps_handle)handle, states,
-                                ROOM, &count) != PS_SUCCESS) {
+        backend->stream_explain(backend, device->index, handle, states, ROOM,
+                                &count) != PS_SUCCESS) {
         Py_RETURN_NONE;
     }
     int found = count < ROOM ? count : ROOM;
@@ -207,10 +210,11 @@ explain_stream(PyObject *Py_UNUSED(module), PyObject *args)
     for (int i = 0; list != NULL && i < found; i++) {
         const struct ps_stream_state *state = &states[i];
         PyObject *item = Py_BuildValue(
-            "((iiK)IiznLi)", type, state->device,
-            (unsigned long long)state->stream, state->pending,
-            (int)state->obstacle, state->operation, (Py_ssize_t)state->nbytes,
-            (long long)state->left_ns, i == ROOM - 1 ? count - ROOM : 0);
+            "(NIiznLi)",
+            key_of(&device->runtime->devices[state->device], state->stream),
+            state->pending, (int)state->obstacle, state->operation,
+            (Py_ssize_t)state->nbytes, (long long)state->left_ns,
+            i == ROOM - 1 ? count - ROOM : 0);
         if (item == NULL) {
             Py_CLEAR(list);
         }
@@ -224,28 +228,33 @@ explain_stream(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 explain_name(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int type, index;
-    unsigned long long handle;
-    if (!PyArg_ParseTuple(args, "(iiK):explain_name", &type, &index,
-                          &handle)) {
-        return NULL;
-    }
-    struct ps_device *device = find_device(type, index);
-    return device != NULL ? stream_name_at(device, (ps_handle)handle)
-                          : Py_NewRef(Py_None);
+    ps_handle handle;
+    struct ps_device *device = parse_key(args, &handle);
+    return device != NULL
+               ? stream_name_at(device, handle)
+               : none_unless_raised(PyErr_Occurred() != NULL ? -1 : 0);
 }
 
 static PyObject *
-explain_event(PyObject *Py_UNUSED(module), PyObject *argument)
+explain_target(PyObject *Py_UNUSED(module), PyObject *argument)
 {
-    if (!is_event(argument)) {
-        return raise_expected("explain_event", "an Event", "event", argument);
+    struct work work = {0};
+    struct stream_use use;
+    if (is_event(argument)) {
+        work.event = ((EventObject *)argument)->event;
+        if (atomic_load(&work.event->recorded) == 0 &&
+            !ps_event_is_shared(work.event)) {
+            Py_RETURN_NONE;
+        }
+        return target_of(&work, NULL);
     }
-    struct ps_event *event = ((EventObject *)argument)->event;
-    if (atomic_load(&event->recorded) == 0 && !ps_event_is_shared(event)) {
-        Py_RETURN_NONE;
+    if (stream_use_named("explain_target", argument, &use) < 0) {
+        return NULL;
     }
-    return state_of_event(event);
+    work.stream = use.stream;
+    PyObject *target = target_of(&work, NULL);
+    stream_use_end(&use);
+    return target;
 }
 
 /* Append the keys of a device's streams that have work; -1 with an
@@ -286,9 +295,9 @@ explain_streams(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
-        bool seen =
-            ps_runtime_is_used(runtime) && !atomic_load(&runtime->hidden);
-        int count = seen ? atomic_load(&runtime->device_count) : 0;
+        int count = ps_runtime_is_used(runtime)
+                        ? atomic_load(&runtime->device_count)
+                        : 0;
         for (int d = 0; list != NULL && d < count; d++) {
             if (add_busy_streams(list, &runtime->devices[d]) < 0) {
                 Py_CLEAR(list);
@@ -519,18 +528,26 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
  * which may be blocked in any call. */
 
 static sem_t asked;
-static struct sigaction former;
+
+/* What was there before count_signal, by signal.  A handler that has replaced
+ * count_signal since may call it, so the two would call each other for ever if
+ * count_signal were installed again. */
+static struct {
+    bool known;
+    struct sigaction action;
+} former[NSIG];
 
 static void
 count_signal(int number, siginfo_t *info, void *context)
 {
+    const struct sigaction *before = &former[number].action;
     int error = errno;
     sem_post(&asked);
-    if (former.sa_flags & SA_SIGINFO) {
-        former.sa_sigaction(number, info, context);
+    if (before->sa_flags & SA_SIGINFO) {
+        before->sa_sigaction(number, info, context);
     }
-    else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN) {
-        former.sa_handler(number);
+    else if (before->sa_handler != SIG_DFL && before->sa_handler != SIG_IGN) {
+        before->sa_handler(number);
     }
     errno = error;
 }
@@ -574,7 +591,7 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
         return NULL;
     }
     /* That it can be set to what it is shows that it can be caught. */
-    if (number < 1 || number > INT_MAX ||
+    if (number < 1 || number >= NSIG ||
         sigaction((int)number, NULL, &before) != 0 ||
         sigaction((int)number, &before, NULL) != 0) {
         return PyErr_Format(PyExc_ValueError,
@@ -587,8 +604,9 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
         }
         generation = ps_generation();
     }
-    if (before.sa_sigaction != count_signal) {
-        former = before;
+    if (!former[number].known) {
+        former[number].known = true;
+        former[number].action = before;
         sigaction((int)number, &action, NULL);
     }
     Py_RETURN_NONE;
@@ -619,14 +637,15 @@ PyMethodDef explain_functions[] = {
              "Return what a stream waits for: a list of tuples (key, pending, "
              "obstacle, operation,\nnbytes, left_ns, omitted), of the stream, "
              "of the one whose record it waits for, and\nso on.\n\n"
-             "A key is (device_type, device_index, handle).  None if the "
+             "A key is (backend, runtime, device_index, handle).  None if the "
              "backend does not tell."),
     FUNCTION("explain_name", explain_name, METH_VARARGS, "key, /",
              "Return the name of a live stream, or None."),
-    FUNCTION("explain_event", explain_event, METH_O, "event, /",
-             "Return (done, key) of an event's latest record, None if there "
-             "is none.\n\n"
-             "key is that of its stream; None if it is not known."),
+    FUNCTION("explain_target", explain_target, METH_O, "object, /",
+             "Return what a wait for a Stream or an Event waits for: "
+             "(\"stream\", key), or\n(\"event\", (done, key)) of the event's "
+             "latest record, None if there is none.\n\n"
+             "An event's key is that of its stream; None if it is not known."),
     FUNCTION("explain_streams", explain_streams, METH_NOARGS, "/",
              "Return the keys of the streams that are known to have work."),
     FUNCTION("explain_callables", explain_callables, METH_NOARGS, "/",
@@ -639,7 +658,7 @@ PyMethodDef explain_functions[] = {
     FUNCTION("explain_on_signal", explain_on_signal, METH_O, "number, /",
              "Write what everything waits for to stderr upon a signal, on a "
              "thread of the package's.\n\n"
-             "Once more in a forked child.  Raises ValueError for what is no "
-             "signal that can be caught."),
+             "Call again in a forked child, which has no such thread.  Raises "
+             "ValueError for what is\nno signal that can be caught."),
     {NULL},
 };

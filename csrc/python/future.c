@@ -869,7 +869,7 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         WITHOUT_GIL(sleep_in_schedule(self, SCHEDULE_SLICE_NS < end - now
                                                 ? now + SCHEDULE_SLICE_NS
                                                 : end));
-        if (PyErr_CheckSignals() < 0) {
+        if (run_handlers(self->generation) == PS_RAISED) {
             return -1;
         }
     }
@@ -894,8 +894,6 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     WITHOUT_GIL(
         spin(self, seen, LINGER_NS < end - now ? now + LINGER_NS : end));
     int result = 0;
-    struct blocked blocked;
-    blocked_begin(&blocked, "Future.result", NULL, (PyObject *)self);
     while (!is_done(self) && result == 0) {
         now = monotonic_ns();
         result = check_generation(self) < 0 ? -1
@@ -904,19 +902,21 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         if (result == 0) {
             WITHOUT_GIL(sleep_until_done(
                 self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
-            result = PyErr_CheckSignals();
+            result = run_handlers(self->generation) == PS_RAISED ? -1 : 0;
         }
     }
-    blocked_end(&blocked);
     return result;
 }
 
-/* Likewise, in the timeline, too. */
+/* Likewise, seen by explain() and in the timeline. */
 static int
 wait_until_done(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
     struct ps_slice *slice = timeline_wait("Future", NULL, self->source);
+    struct blocked blocked;
+    blocked_begin(&blocked, "Future.result", NULL, (PyObject *)self);
     int result = wait_unseen(self, timeout, timeout_ns);
+    blocked_end(&blocked);
     timeline_waited(slice);
     return result;
 }

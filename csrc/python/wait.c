@@ -81,11 +81,10 @@ synchronize(const struct work *work, const struct ps_limit *limit)
                                : ps_device_synchronize(work->device, limit);
 }
 
-/* PyErr_CheckSignals, for handlers that wait for work themselves: those waits
- * are the program's, whatever they interrupt. */
-static int
-run_handlers(void)
+ps_status
+run_handlers(unsigned generation)
 {
+    /* The waits of a handler are the program's, whatever they interrupt. */
     const void *own = ps_thread_word(PS_THREAD_OWN);
     const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
     ps_thread_set_word(PS_THREAD_OWN, NULL);
@@ -93,7 +92,9 @@ run_handlers(void)
     int result = PyErr_CheckSignals();
     ps_thread_set_word(PS_THREAD_OWN, own);
     ps_thread_set_word(PS_THREAD_IMPLIED, implied);
-    return result;
+    return result < 0                      ? PS_RAISED
+           : generation != ps_generation() ? PS_ERROR_FOREIGN
+                                           : PS_SUCCESS;
 }
 
 /* Whether a signal's handler raised, or forked.  Signals are the main
@@ -107,12 +108,7 @@ is_disturbed(void *argument)
         return wait->status != PS_SUCCESS;
     }
     PyEval_RestoreThread(wait->thread);
-    if (run_handlers() < 0) {
-        wait->status = PS_RAISED;
-    }
-    else if (wait->generation != ps_generation()) {
-        wait->status = PS_ERROR_FOREIGN;
-    }
+    wait->status = run_handlers(wait->generation);
     wait->thread = PyEval_SaveThread();
     return wait->status != PS_SUCCESS;
 }
@@ -182,6 +178,16 @@ mailbox_slice(const void *context, int64_t timeout_ns)
     return status;
 }
 
+/* What is left of a limit of a wait since `start`. */
+static int64_t
+left_of(int64_t timeout_ns, int64_t start)
+{
+    int64_t passed = monotonic_ns() - start;
+    return timeout_ns == NO_TIMEOUT ? NO_TIMEOUT
+           : passed < timeout_ns    ? timeout_ns - passed
+                                    : 0;
+}
+
 static ps_status
 wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
 {
@@ -190,16 +196,11 @@ wait_in_slices(slice_function slice, const void *what, int64_t timeout_ns)
     int64_t start = monotonic_ns(), left = timeout_ns;
     do {
         WITHOUT_GIL(status = slice(what, left < SLICE_NS ? left : SLICE_NS));
-        if (run_handlers() < 0) {
-            return PS_RAISED;
+        ps_status handled = run_handlers(generation);
+        if (handled != PS_SUCCESS) {
+            return handled;
         }
-        if (generation != ps_generation()) {
-            /* A handler forked: no message comes to this process. */
-            return PS_ERROR_FOREIGN;
-        }
-        if (timeout_ns != NO_TIMEOUT) {
-            left = timeout_ns - (monotonic_ns() - start);
-        }
+        left = left_of(timeout_ns, start);
     } while (status == PS_ERROR_TIMED_OUT && left > 0);
     return status;
 }
@@ -212,23 +213,23 @@ has_message(void *mailbox)
 
 /* While a schedule is explored. */
 static ps_status
-wait_in_schedule(struct ps_mailbox *mailbox, int64_t timeout_ns)
+wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
 {
     enum { NAP_NS = 5 * 1000 * 1000 };
-    int64_t start = monotonic_ns(), left = timeout_ns;
-    ps_status status = PS_SUCCESS;
+    struct ps_mailbox *mailbox = wait->mailbox;
+    unsigned generation = ps_generation();
+    int64_t left = timeout_ns;
     while (!has_message(mailbox) && ps_cpu_schedules.is_on()) {
-        status = advance_schedule(has_message, mailbox, left);
+        ps_status status = advance_schedule(has_message, mailbox, left);
         if (status == PS_ERROR_TIMED_OUT || left <= 0) {
             return PS_ERROR_TIMED_OUT;
         }
         WITHOUT_GIL(ps_mailbox_wait(mailbox, left < NAP_NS ? left : NAP_NS));
-        if (PyErr_CheckSignals() < 0) {
-            return PS_RAISED;
+        status = run_handlers(generation);
+        if (status != PS_SUCCESS) {
+            return status;
         }
-        if (timeout_ns != NO_TIMEOUT) {
-            left = timeout_ns - (monotonic_ns() - start);
-        }
+        left = left_of(timeout_ns, wait->start);
     }
     arrive_in_schedule();
     return PS_SUCCESS;
@@ -238,12 +239,13 @@ ps_status
 wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
 {
     ps_status status = PS_SUCCESS;
+    struct mailbox_wait wait = {mailbox, monotonic_ns()};
     struct ps_slice *slice = timeline_wait("wait", NULL, 0);
     if (ps_cpu_schedules.is_on()) {
-        status = wait_in_schedule(mailbox, timeout_ns);
+        status = wait_in_schedule(&wait, timeout_ns);
+        timeout_ns = left_of(timeout_ns, wait.start);
     }
     if (status == PS_SUCCESS) {
-        struct mailbox_wait wait = {mailbox, monotonic_ns()};
         status = wait_in_slices(mailbox_slice, &wait, timeout_ns);
     }
     timeline_waited(slice);

@@ -35,6 +35,11 @@ void wait_begin(struct core_wait *wait, int64_t timeout_ns);
  * forked (PS_ERROR_FOREIGN). */
 ps_status wait_end(struct core_wait *wait, ps_status status);
 
+/* Run the handlers of signals that came, during a wait that began in the fork
+ * generation.  PS_RAISED: one raised; PS_ERROR_FOREIGN: one forked, this is
+ * the child, and nothing that is waited for comes to it. */
+ps_status run_handlers(unsigned generation);
+
 int64_t monotonic_ns(void);
 
 /* Likewise, to a few milliseconds, for a few nanoseconds. */

@@ -2,6 +2,7 @@
 one is."""
 
 import inspect
+import signal
 
 import pytest
 from captures import Capture, replay
@@ -263,3 +264,24 @@ def test_the_command_finds_none(run_python, tmp_path):
     program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
     done = run_python(program, "races", "--redundant", path)
     assert (done.returncode, done.stdout) == (0, "no redundant waits\n")
+
+
+def test_a_handler_during_a_wait_that_was_not_asked_for(engine, full):
+    """A copy waits for room; what a signal's handler waits for meanwhile is
+    the program's."""
+    stream, _, gate = full
+    other, buffer = engine.stream(), engine.empty(SIZE)
+
+    def handler(number, frame):
+        other.synchronize()
+        gate.open()
+
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        with races.redundant() as found:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            buffer.copy_(bytes(SIZE), stream=stream)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert listed(found) == [("synchronize", 1)]

@@ -311,6 +311,24 @@ def test_limits_expire_in_virtual_time(engine, name):
     assert time.monotonic() - before < LONG
 
 
+@pytest.mark.unscheduled
+def test_a_limit_goes_on_when_the_schedule_ends(engine):
+    """A wait that outlives the schedule is as long as it was to be."""
+    waited = []
+
+    def wait():
+        before = time.monotonic()
+        pystreams.wait([concurrent.futures.Future()], timeout=2)
+        waited.append(time.monotonic() - before)
+
+    thread = threading.Thread(target=wait)
+    with schedules.run("late"):
+        thread.start()
+        time.sleep(1.8)
+    thread.join()
+    assert 2 <= waited[0] < 3.5
+
+
 # ---- Polls
 
 

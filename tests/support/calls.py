@@ -1009,7 +1009,7 @@ CASES = {
     "pystreams.wait (in vain)": wait_in_vain,
     "pystreams.as_completed": as_completed,
     "pystreams.get_include": lambda w: pystreams.get_include,
-    "pystreams.explain explain_stream explain_name explain_event "
+    "pystreams.explain explain_stream explain_name explain_target "
     "explain_streams explain_callables explain_threads": explain,
     "pystreams.explain (timeout)": explain_timeouts,
     "trace.Record": lambda w: lambda: trace.Record("event_wait", w.device),

@@ -324,3 +324,32 @@ print([os.waitpid(child, 0)[1] for child in children])
     )
     done = run_python(code, timeout=60)
     assert (done.stdout, done.stderr) == ("[0, 0, 0, 0, 0]\n", "")
+
+
+def test_a_handler_that_forks_under_a_schedule(run_python):
+    code = (
+        PROLOGUE.format(name="cpu")
+        + """
+from concurrent.futures import Future
+from pystreams import schedules
+def handler(number, frame):
+    children.append(os.fork())
+    if children[0] == 0:
+        # A child that waited on would be waited for.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+    else:
+        future.set_result(None)
+children, future = [], Future()
+signal.signal(signal.SIGALRM, handler)
+with schedules.run("late"):
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        wait([future])
+    except RuntimeError as error:
+        os._exit("made before a fork" not in str(error))
+print(os.waitpid(children[0], 0)[1])
+"""
+    )
+    done = run_python(code, timeout=60)
+    assert (done.stdout, done.stderr) == ("0\n", "")

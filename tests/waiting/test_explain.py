@@ -12,7 +12,7 @@ import pytest
 from deadlines import LONG, wait_until
 
 import pystreams
-from pystreams import Stream, explain
+from pystreams import Stream, cuda, explain, schedules
 from pystreams.testing import emulated_cuda
 
 SECONDS = r"\b\d[\d.e-]* s\b"
@@ -280,6 +280,14 @@ def test_a_program_that_is_blocked_can_ask(engine, blocker):
     assert "... and " in texts[0].splitlines()[-1]
 
 
+def test_a_result_of_a_schedule_is_a_wait(engine):
+    """The callable that runs sees who waits for it."""
+    with schedules.run("late"):
+        text = engine.stream().submit(explain).result(LONG)
+    assert "MainThread has waited for" in text
+    assert "in Future.result at test_explain.py" in text
+
+
 def test_asked_while_all_changes(engine):
     """By several threads, without a wrong deadlock."""
     streams = [engine.stream() for _ in range(4)]
@@ -352,3 +360,21 @@ def test_work_of_an_emulation_that_was_left(blocker):
     text = explain()
     assert "callable read_chunk" in text
     assert "Error" not in text
+
+
+def test_default_streams_of_two_emulations(blocker):
+    """They have the same handle."""
+    idle, busy = (
+        "the default stream of cuda:0 " + state
+        for state in ("is idle", "has 1 operation; the first is callable ")
+    )
+    with emulated_cuda(1):
+        left = cuda.default_stream()
+        future = begin(left, blocker)
+        with emulated_cuda(1):
+            mine = cuda.default_stream()
+            assert explain(mine) == idle
+            assert explain(left).startswith(busy)
+            assert explain(future).startswith("callable read_chunk")
+            assert explain().startswith(busy)
+            assert len(explain().splitlines()) == 1

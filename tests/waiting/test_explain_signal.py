@@ -118,3 +118,54 @@ def test_a_handler_that_was_there_is_called_too(run_python):
     )
     assert done.stdout == "[1]\n"
     assert done.stderr.endswith("no work is known to be pending\n")
+
+
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [
+        # It calls the handler that it has replaced, which is ours.
+        ("faulthandler.register(signal.SIGUSR2, chain=True)", 1),
+        ("signal.signal(signal.SIGUSR2, lambda *_: None)", 0),
+    ],
+    ids=["chained", "in its place"],
+)
+def test_a_later_handler_stays_in_a_forked_child(
+    run_python, thread_sanitized, handler, told
+):
+    if thread_sanitized:
+        pytest.skip("ThreadSanitizer starts no threads in a forked child")
+    code = f"""
+        import faulthandler, os, signal, time, warnings
+        import pystreams
+        warnings.simplefilter("ignore", DeprecationWarning)
+        {handler}
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os.kill(os.getpid(), signal.SIGUSR2)
+            time.sleep(0.5)
+            os._exit(0)
+        print(os.waitpid(child, 0)[1])
+        """
+    done = run_python(
+        dedent(code), env={"PYSTREAMS_EXPLAIN_SIGNAL": "SIGUSR2"}
+    )
+    assert done.stdout == "0\n"
+    assert done.stderr.count("pystreams, process") == told
+    assert done.stderr.count("Current thread") == told
+
+
+def test_a_second_signal_keeps_the_handler_of_the_first(run_python):
+    code = """
+        import os, signal
+        calls = []
+        signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))
+        import pystreams
+        pystreams._C.explain_on_signal(signal.SIGUSR2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        print(calls)
+        """
+    done = run_python(
+        dedent(code), env={"PYSTREAMS_EXPLAIN_SIGNAL": "SIGUSR1"}
+    )
+    assert done.stdout == "[1]\n"
