@@ -189,8 +189,8 @@ struct ps_schedules {
 
     /* The calling thread waits for something else than work of a stream or an
      * event, such as a Future, and has so much virtual time left.  Run one
-     * operation. */
-    enum ps_progress (*advance)(int64_t timeout_ns);
+     * operation, and take the time that it took from what is left. */
+    enum ps_progress (*advance)(int64_t *left_ns);
 
     /* The calling thread begins and ends to sleep while it waits like that. */
     void (*sleep)(struct ps_sleep *sleep);

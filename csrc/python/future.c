@@ -100,7 +100,8 @@ static atomic_bool watched;
 static void
 watch(FutureObject *self)
 {
-    advance_schedule(future_is_done, self, NO_TIMEOUT);
+    int64_t left = NO_TIMEOUT;
+    advance_schedule(future_is_done, self, &left);
     if (!is_done(self) && ps_cpu_schedules.is_on()) {
         atomic_store(&watched, true);
     }
@@ -110,8 +111,9 @@ void
 future_advance_watched(void)
 {
     enum ps_progress progress = PS_RAN;
+    int64_t left = NO_TIMEOUT;
     while (progress == PS_RAN && atomic_load(&watched)) {
-        WITHOUT_GIL(progress = ps_cpu_schedules.advance(NO_TIMEOUT));
+        WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
             atomic_store(&watched, false);
         }
@@ -818,10 +820,10 @@ check_generation(FutureObject *self)
 /* While a schedule is explored, run the work that leads to the Future; -1 with
  * an exception. */
 static int
-advance(FutureObject *self, PyObject *timeout, int64_t timeout_ns,
+advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
         unsigned *stuck)
 {
-    ps_status status = advance_schedule(future_is_done, self, timeout_ns);
+    ps_status status = advance_schedule(future_is_done, self, left_ns);
     *stuck = status == PS_ERROR_DEADLOCK ? *stuck + 1 : 0;
     if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
         return raise_timeout(self, timeout);
@@ -849,13 +851,13 @@ static int
 wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
     unsigned stuck = 0;
-    int64_t end = timeout_ns;
+    int64_t end = timeout_ns, left = timeout_ns;
     if (is_done(self)) {
         return 0;
     }
     while (!is_done(self) && ps_cpu_schedules.is_on()) {
         if (check_generation(self) < 0 ||
-            advance(self, timeout, timeout_ns, &stuck) < 0) {
+            advance(self, timeout, &left, &stuck) < 0) {
             return -1;
         }
         int64_t now = monotonic_ns();

@@ -67,13 +67,12 @@ raise_deadlock(const char *operation)
 }
 
 ps_status
-advance_schedule(bool (*is_done)(void *object), void *object,
-                 int64_t timeout_ns)
+advance_schedule(bool (*is_done)(void *object), void *object, int64_t *left_ns)
 {
     enum ps_progress progress = PS_RAN;
     while (ps_cpu_schedules.is_on() && !is_done(object) &&
            progress == PS_RAN) {
-        WITHOUT_GIL(progress = ps_cpu_schedules.advance(timeout_ns));
+        WITHOUT_GIL(progress = ps_cpu_schedules.advance(left_ns));
     }
     return progress == PS_EXPIRED ? PS_ERROR_TIMED_OUT
            : progress == PS_STUCK ? PS_ERROR_DEADLOCK

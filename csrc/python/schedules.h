@@ -37,12 +37,12 @@ arrive_in_schedule(void)
     }
 }
 
-/* While a schedule is explored, run work until is_done(object), or until the
- * limit has passed in virtual time or nothing can run.
+/* While a schedule is explored, run work until is_done(object), or until no
+ * virtual time is left or nothing can run; *left_ns is what is left then.
  * Statuses: PS_SUCCESS: wait on, if it is not done; PS_ERROR_TIMED_OUT,
  * PS_ERROR_DEADLOCK.  Releases the GIL. */
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
-                           int64_t timeout_ns);
+                           int64_t *left_ns);
 
 /* Raise RuntimeError that lists the waits; always returns NULL. */
 PyObject *raise_deadlock(const char *operation);

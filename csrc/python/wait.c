@@ -220,8 +220,9 @@ wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
     unsigned generation = ps_generation();
     int64_t left = timeout_ns;
     while (!has_message(mailbox) && ps_cpu_schedules.is_on()) {
-        ps_status status = advance_schedule(has_message, mailbox, left);
-        if (status == PS_ERROR_TIMED_OUT || left <= 0) {
+        ps_status status = advance_schedule(has_message, mailbox, &left);
+        if (status == PS_ERROR_TIMED_OUT ||
+            (left <= 0 && !has_message(mailbox))) {
             return PS_ERROR_TIMED_OUT;
         }
         WITHOUT_GIL(ps_mailbox_wait(mailbox, left < NAP_NS ? left : NAP_NS));
@@ -229,7 +230,9 @@ wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
         if (status != PS_SUCCESS) {
             return status;
         }
-        left = left_of(timeout_ns, wait->start);
+        /* Callables take real time, too. */
+        int64_t real = left_of(timeout_ns, wait->start);
+        left = left < real ? left : real;
     }
     arrive_in_schedule();
     return PS_SUCCESS;

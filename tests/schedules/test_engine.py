@@ -311,6 +311,28 @@ def test_limits_expire_in_virtual_time(engine, name):
     assert time.monotonic() - before < LONG
 
 
+@pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3:9"])
+def test_a_limit_is_of_all_that_is_waited_for(engine, name):
+    """It does not begin again with each operation."""
+    for wait in ("future", "wait", "stream"):
+        with schedules.run(name):
+            stream = engine.stream()
+            for _ in range(3):
+                engine.sleep(stream, 3_600_000)
+            future = stream.submit(int, "7")
+            if wait == "future":
+                with pytest.raises(concurrent.futures.TimeoutError):
+                    future.result(9000)
+                assert future.result(1801) == 7
+            elif wait == "wait":
+                assert pystreams.wait([stream], 9000).done == set()
+                assert pystreams.wait([stream], 1801).done == {stream}
+            else:
+                with pytest.raises(TimeoutError):
+                    stream.synchronize(9000)
+                stream.synchronize(1801)
+
+
 @pytest.mark.unscheduled
 def test_a_limit_goes_on_when_the_schedule_ends(engine):
     """A wait that outlives the schedule is as long as it was to be."""

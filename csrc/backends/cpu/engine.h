@@ -626,7 +626,7 @@ cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
 /* See struct ps_schedules. */
 void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
-cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t timeout_ns);
+cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t *left_ns);
 
 /* Add a note, if notes are kept.  Operations by ticket, and steps as a record
  * has them. */

@@ -42,7 +42,7 @@ explore_poll(void)
 }
 
 static enum ps_progress
-explore_advance(int64_t timeout_ns)
+explore_advance(int64_t *left_ns)
 {
     enum ps_progress best = PS_NOTHING;
     EACH_ENGINE (engine) {
@@ -50,8 +50,7 @@ explore_advance(int64_t timeout_ns)
             break;
         }
         cpu_lock(engine);
-        enum ps_progress progress =
-            cpu_lazy_advance_locked(engine, timeout_ns);
+        enum ps_progress progress = cpu_lazy_advance_locked(engine, left_ns);
         cpu_unlock(engine);
         best = progress < best ? progress : best;
     }

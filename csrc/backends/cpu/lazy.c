@@ -990,21 +990,25 @@ advance_once_locked(struct cpu_engine *engine, int64_t deadline)
 }
 
 enum ps_progress
-cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t timeout_ns)
+cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t *left_ns)
 {
     struct ps_blocked blocked;
     unsigned forks = cpu_forks;
+    int64_t now = engine->lazy.now;
     if (!cpu_is_lazy(engine)) {
         return PS_NOTHING;
     }
     cpu_lazy_block_locked(engine, &blocked, NULL);
     enum ps_progress progress =
-        advance_once_locked(engine, cpu_deadline(engine, timeout_ns));
+        advance_once_locked(engine, cpu_deadline(engine, *left_ns));
     if (cpu_forks == forks) {
         LIST_REMOVE(&blocked, neighbours);
     }
     if (progress == PS_STUCK) {
         describe_locked(engine, NULL);
+    }
+    if (*left_ns != CPU_FOREVER) {
+        *left_ns -= engine->lazy.now - now;
     }
     return progress;
 }
