@@ -14,6 +14,7 @@ import types
 from time import sleep
 
 from . import _C
+from ._names import thread_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,12 +91,6 @@ def _now(frame: Any) -> str:
         return ""
     file = os.path.basename(frame.f_code.co_filename)
     return f"at {file}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _thread_name(ident: int) -> str:
-    # Not threading.enumerate(), which takes a lock.
-    thread = threading._active.get(ident)  # type: ignore[attr-defined]
-    return thread.name if thread is not None else f"thread {ident}"
 
 
 def _left_of(obj: object) -> list[Any]:
@@ -357,7 +352,7 @@ class _Explanation:
         for thread in self.threads:
             if thread.ident not in running:
                 lines.append(
-                    f"{_thread_name(thread.ident)} has waited for "
+                    f"{thread_name(thread.ident)} has waited for "
                     f"{_seconds(thread.seconds)} in {thread.operation}"
                     f"{' ' if thread.place else ''}{thread.place}, for "
                     f"{self._brief(thread.target)}"

@@ -35,6 +35,7 @@ from typing import Any
 from . import _C
 from ._C import Event, Stream
 from ._expressions import expressions
+from ._names import thread_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -283,12 +284,11 @@ def _operation(
     place: tuple[str, int, str] | None,
     stream_name: str | None,
 ) -> Operation:
-    names = {t.ident: t.name for t in threading.enumerate()}
     filename, line, function = place or (None, None, None)
     return Operation(
         name,
         stream,
-        names.get(thread, str(thread)),
+        thread_name(thread, "{}"),
         bool(writes),
         bool(in_callable),
         filename,
