@@ -496,7 +496,7 @@ def schedule_begin(
     changes: int,
     steps: int,
     numbers: Sequence[int],
-    queued: Callable[[int, int], None] | None,
+    queued: Callable[[int, int, tuple[int, int, int]], None] | None,
     /,
 ) -> None: ...
 def schedule_end(
@@ -505,7 +505,7 @@ def schedule_end(
     int,
     int,
     int,
-    list[tuple[int, str, str, int, int, int, int, bool]],
+    list[tuple[int, str, str, int, int, int, int, int, bool]],
     list[tuple[int, int, int, int]],
 ]: ...
 def schedule_is_on() -> bool: ...

@@ -14,7 +14,7 @@ import types
 from time import sleep
 
 from . import _C
-from ._names import thread_name
+from ._names import stream_label, thread_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ def _device(kind: int, index: int) -> str:
 def _label(key: Key) -> str:
     """Return what people call a stream."""
     kind, index, handle = key
-    if handle == 0:
-        return f"the default stream of {_device(kind, index)}"
-    name = _C.explain_name(key)
-    if name is None:
-        return f"stream {handle:#x} of {_device(kind, index)}"
-    return f"{name} ({_device(kind, index)} {handle:#x})"
+    return stream_label(_device(kind, index), handle, _C.explain_name(key))
 
 
 def _name(function: object) -> str:

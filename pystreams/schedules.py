@@ -30,6 +30,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from . import _C
+from ._names import stream_label
 from ._orders import Orders, read
 
 TYPE_CHECKING = False
@@ -136,25 +137,30 @@ class _Operation:
     name: str
     device_type: str
     device: int
+    handle: int
     stream: int
     step: int
     time: int
     overtaken: bool
 
-    def __str__(self) -> str:
-        where = f"{self.device_type}:{self.device} stream {self.stream}"
-        return f"{self.number:4}  {self.name:9} {where}"
-
 
 class _Places:
-    """Where the operations of a run were queued."""
+    """Where the operations of a run were queued, and on which streams."""
 
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
+        # By operation, device and handle: a graph has other streams, too.
+        self._names: dict[tuple[int, int, int], str | None] = {}
         # Whether the run has failed: what is queued then is its clean-up.
         self.complete = False
 
-    def note(self, first: int, last: int) -> None:
+    def note(self, first: int, last: int, key: tuple[int, int, int]) -> None:
+        # Now, because the stream may be gone when the run has failed, and its
+        # handle be another one's.
+        name = _C.explain_name(key)
+        _, device, handle = key
+        for number in range(first, last + 1):
+            self._names[number, device, handle] = name
         frame: Any = sys._getframe(1) if not self.complete else None
         while frame is not None and frame.f_code.co_filename.startswith(
             _PACKAGE
@@ -167,6 +173,12 @@ class _Places:
 
     def __getitem__(self, number: int) -> str:
         return self._places.get(number, "")
+
+    def label(self, operation: _Operation) -> str:
+        """Return what the operation's stream was called."""
+        o = operation
+        name = self._names.get((o.number, o.device, o.handle))
+        return stream_label(f"{o.device_type}:{o.device}", str(o.stream), name)
 
 
 class _Run:
@@ -335,9 +347,28 @@ def _shrink(
     return best
 
 
+def _near(place: str) -> str:
+    """Return a place with its path from the working directory, if in that."""
+    try:
+        return place.removeprefix(os.getcwd() + os.sep)
+    except OSError:
+        return place
+
+
 def _describe(run: _Run, options: str) -> str:
     ran = [o for o in run.operations if o.step]
     left = [o for o in run.operations if not o.step and run.places[o.number]]
+    rows = {
+        o.number: (
+            str(o.number),
+            o.name,
+            run.places.label(o),
+            "late" if o.overtaken else "",
+        )
+        for o in [*ran, *left]
+    }
+    columns = zip(*rows.values(), strict=True)
+    widths = [max(map(len, column)) for column in columns]
     lines = [f'schedule "{run.name}"']
     for title, operations in (
         ("operations in the order in which they ran:", ran),
@@ -345,10 +376,11 @@ def _describe(run: _Run, options: str) -> str:
     ):
         if operations:
             lines.append(title)
-        for operation in operations:
-            mark = "late" if operation.overtaken else ""
-            place = run.places[operation.number]
-            lines.append(f"  {operation}  {mark:4}  {place}".rstrip())
+        for o in operations:
+            number, *cells = map(str.ljust, rows[o.number], widths)
+            place = _near(run.places[o.number])
+            line = "  ".join(("", f"{o.number:{len(number)}}", *cells, place))
+            lines.append(line.rstrip())
     lines.append(
         f'replay it: pystreams.schedules.replay(fn, "{run.name}"{options})'
     )

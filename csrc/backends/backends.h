@@ -78,17 +78,20 @@ struct ps_schedule {
     bool (*is_internal)(void);
     bool (*is_callable)(void);
     /* NULL, or called after operations with these numbers were queued, on the
-     * thread that did, with no lock held. */
-    void (*queued)(uint64_t first, uint64_t last);
+     * thread that did, with no lock held; and with the last one's stream, 0 if
+     * it is not known any more. */
+    void (*queued)(uint64_t first, uint64_t last, int device_type, int device,
+                   ps_handle stream);
 };
 
 /* One operation that ran. */
 struct ps_schedule_entry {
     const char *device_type;
     const char *operation;
-    uint64_t number; /* of the operations in the order of queueing, from 1 */
-    uint64_t step;   /* when it ran; 0 if it was dropped */
-    int64_t time;    /* likewise, in virtual nanoseconds */
+    uint64_t number;  /* of the operations in the order of queueing, from 1 */
+    uint64_t step;    /* when it ran; 0 if it was dropped */
+    int64_t time;     /* likewise, in virtual nanoseconds */
+    ps_handle handle; /* the stream's; 0 also for a branch of a graph */
     int device;
     unsigned stream; /* a number from 1, in the order of first use */
     bool overtaken;  /* the host or another operation went on before it */

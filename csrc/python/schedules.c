@@ -15,7 +15,7 @@
 /* ---- Hooks ---- */
 
 /* The function of schedules.py that is called with the numbers of operations
- * that were queued; guarded as variables_owner() says. */
+ * that were queued, and their stream; guarded as variables_owner() says. */
 static PyObject *queued_function;
 
 static bool
@@ -32,7 +32,8 @@ is_callable(void)
 }
 
 static void
-queued(uint64_t first, uint64_t last)
+queued(uint64_t first, uint64_t last, int device_type, int device,
+       ps_handle stream)
 {
     if (is_finalizing()) {
         return;
@@ -41,9 +42,10 @@ queued(uint64_t first, uint64_t last)
     struct saved_exception saved = exception_save();
     PyObject *function = reference_get(variables_owner(), &queued_function);
     if (function != NULL) {
-        PyObject *none =
-            PyObject_CallFunction(function, "KK", (unsigned long long)first,
-                                  (unsigned long long)last);
+        PyObject *none = PyObject_CallFunction(
+            function, "KK(iiK)", (unsigned long long)first,
+            (unsigned long long)last, device_type, device,
+            (unsigned long long)stream);
         if (none == NULL) {
             PyErr_WriteUnraisable(function);
         }
@@ -212,8 +214,9 @@ list_of(const struct ps_schedule_result *result)
     for (size_t i = 0; list != NULL && i < result->logged; i++) {
         const struct ps_schedule_entry *entry = &result->log[i];
         PyObject *item = Py_BuildValue(
-            "(KssiIKLO)", (unsigned long long)entry->number, entry->operation,
-            entry->device_type, entry->device, entry->stream,
+            "(KssiKIKLO)", (unsigned long long)entry->number, entry->operation,
+            entry->device_type, entry->device,
+            (unsigned long long)entry->handle, entry->stream,
             (unsigned long long)entry->step, (long long)entry->time,
             entry->overtaken ? Py_True : Py_False);
         if (item == NULL) {
@@ -317,16 +320,17 @@ PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
              "strategy, seed, changes, steps, numbers, queued, /",
              "Have the CPU engines run work as a schedule says.\n\n"
-             "queued is None, or called with the numbers of operations that "
-             "were queued, for a log.\nRaises RuntimeError if a device is "
+             "queued is None or, for a log, called with the first and the "
+             "last number of operations that\nwere queued, and the stream's "
+             "(device_type, device_index, handle).\nRaises RuntimeError if a "
+             "device is "
              "busy or no CPU engine's."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run what is left, or drop it, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "
              "order, the log: a tuple\n(number, operation, device_type, "
-             "device, stream, step, time, overtaken) for each, with\nstep 0 "
-             "if it was "
-             "dropped; and the notes."),
+             "device, handle, stream, step, time, overtaken) for each,\nwith "
+             "step 0 if it was dropped; and the notes."),
     FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
              "Return whether a schedule is explored."),
     FUNCTION("schedule_poll", schedule_poll, METH_NOARGS, "/",

@@ -152,7 +152,7 @@ def test_in_races(engine):
     assert race.first.stream_name == "one"
     assert race.second.stream_name == "two"
     handle = one.native_handle
-    assert f"on stream 'one' ({handle:#x}) of " in str(caught.value)
+    assert f"on one ({engine.device()} {handle:#x})" in str(caught.value)
 
 
 def test_repr_of_a_busy_stream(engine, sanitized):

@@ -14,6 +14,7 @@
 #include "engine.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -508,6 +509,7 @@ log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
         .number = number(engine, operation),
         .step = lazy->ending ? 0 : lazy->steps,
         .time = lazy->now,
+        .handle = stream->handle,
         .device = stream->device,
         .stream = stream->number,
         .overtaken = operation->overtaken,
@@ -779,6 +781,24 @@ cpu_lazy_arrived_locked(struct cpu_engine *engine)
 
 /* ---- The driver ---- */
 
+/* The stream whose latest operation has the ticket; NULL if it has run. */
+static const struct cpu_stream *
+queued_last_locked(struct cpu_engine *engine, uint64_t ticket)
+{
+    struct cpu_stream *stream;
+    for (int i = 0; i < engine->device_count; i++) {
+        LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
+            const char *next = (const char *)stream->tail;
+            const struct cpu_operation *last =
+                (const void *)(next - offsetof(struct cpu_operation, next));
+            if (stream->first != NULL && last->ticket == ticket) {
+                return stream;
+            }
+        }
+    }
+    return NULL;
+}
+
 static void
 lazy_release_locked(struct cpu_engine *engine)
 {
@@ -789,14 +809,19 @@ lazy_release_locked(struct cpu_engine *engine)
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    void (*queued)(uint64_t, uint64_t) = lazy->asked.queued;
+    void (*queued)(uint64_t, uint64_t, int, int, ps_handle) =
+        lazy->asked.queued;
     bool internal = lazy->asked.is_internal();
     lazy->seen = after;
     lazy->polls = lazy->asked.noted ? 0 : lazy->polls;
     if (queued != NULL) {
+        const struct cpu_stream *stream = queued_last_locked(engine, after);
+        int device = stream != NULL ? stream->device : 0;
+        ps_handle handle = stream != NULL ? stream->handle : 0;
         uint64_t first = lazy->first;
         pthread_mutex_unlock(&engine->lock);
-        queued(before + 1 - first, after - first);
+        queued(before + 1 - first, after - first,
+               engine->table.base.device_type, device, handle);
         pthread_mutex_lock(&engine->lock);
     }
     if (!internal && cpu_is_lazy(engine)) {
