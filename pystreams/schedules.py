@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, groupby, repeat
 from traceback import clear_frames
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -137,7 +137,8 @@ class _Operation:
     name: str
     device_type: str
     device: int
-    handle: int
+    #: The stream's, another one in each run.
+    handle: int = field(compare=False)
     stream: int
     step: int
     time: int
