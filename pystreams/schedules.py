@@ -306,6 +306,22 @@ def run(name: str) -> Iterator[None]:
 # ---- Failures
 
 
+def _deadlock(
+    streams: list[tuple[str, tuple[int, int, int], int]], operation: int
+) -> str:
+    """Return who waits for whom: the caller for the first stream, each for the
+    next, and the last for its callable, which is the operation."""
+    labels = [
+        stream_label(f"{kind}:{key[1]}", str(number), _C.explain_name(key))
+        for kind, key, number in streams
+    ]
+    if labels:
+        labels.append(f"its callable (operation {operation})")
+        labels.append("work that is queued behind it")
+    chain = ", which waits for ".join(labels or ["a callable"])
+    return f"the caller waits for {chain}"
+
+
 def _same(one: Exception | None, other: Exception) -> bool:
     return type(one) is type(other)
 

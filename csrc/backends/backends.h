@@ -152,6 +152,21 @@ enum ps_progress {
     PS_NOTHING, /* there is none */
 };
 
+/* Who waits for whom: the caller for the first stream, each for the next, and
+ * the last one for its callable, which waits for work behind it.  No streams:
+ * the caller waits for a callable. */
+struct ps_deadlock {
+    const char *name; /* of the device type */
+    int device_type;
+    int count;
+    struct {
+        ps_handle handle;
+        int device;
+        unsigned number; /* as in ps_schedule_entry */
+    } streams[8];
+    uint64_t operation; /* the callable's number */
+};
+
 /* A thread that is blocked, as one engine sees it. */
 struct ps_blocked {
     const void *goal; /* NULL if it is unknown */
@@ -208,8 +223,8 @@ struct ps_schedules {
     /* Add a note to the current step. */
     void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
-    /* Who waits for whom, after PS_ERROR_DEADLOCK or PS_STUCK. */
-    void (*deadlock)(char words[512]);
+    /* What PS_ERROR_DEADLOCK or PS_STUCK was about. */
+    void (*deadlock)(struct ps_deadlock *deadlock);
 };
 
 /* Of all CPU engines together. */

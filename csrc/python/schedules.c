@@ -61,11 +61,35 @@ queued(uint64_t first, uint64_t last, int device_type, int device,
 PyObject *
 raise_deadlock(const char *operation)
 {
-    char words[512];
-    ps_cpu_schedules.deadlock(words);
-    return PyErr_Format(PyExc_RuntimeError,
-                        "%s: a deadlock in the schedule that is explored: %s",
-                        operation, words);
+    struct ps_deadlock found;
+    ps_cpu_schedules.deadlock(&found);
+    PyObject *streams = PyList_New(found.count);
+    for (int i = 0; streams != NULL && i < found.count; i++) {
+        PyObject *item =
+            Py_BuildValue("(s(iiK)I)", found.name, found.device_type,
+                          found.streams[i].device,
+                          (unsigned long long)found.streams[i].handle,
+                          found.streams[i].number);
+        if (item == NULL) {
+            Py_CLEAR(streams);
+        }
+        else {
+            PyList_SET_ITEM(streams, i, item);
+        }
+    }
+    PyObject *text =
+        streams != NULL
+            ? import_call("pystreams.schedules", "_deadlock", "(OK)", streams,
+                          (unsigned long long)found.operation)
+            : NULL;
+    if (text != NULL) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "%s: a deadlock in the schedule that is explored: %S",
+                     operation, text);
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(streams);
+    return NULL;
 }
 
 ps_status

@@ -13,7 +13,6 @@
  * the one that picks. */
 #include "engine.h"
 
-#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -833,32 +832,21 @@ lazy_release_locked(struct cpu_engine *engine)
 static void
 describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
-    struct cpu_lazy *lazy = &engine->lazy;
-    char *text = lazy->deadlock;
-    size_t room = sizeof(lazy->deadlock);
-    int used = snprintf(text, room, "the caller waits for ");
+    struct ps_deadlock *found = &engine->lazy.deadlock;
     struct cpu_stream *stream = goal != NULL ? source_of(goal) : NULL;
-    if (stream == NULL) {
-        snprintf(text + used, room - (size_t)used, "a callable");
-        return;
-    }
-    for (int i = 0; i < 8 && used < (int)room && stream->first != NULL; i++) {
+    *found = (struct ps_deadlock){
+        .name = engine->table.base.name,
+        .device_type = engine->table.base.device_type,
+    };
+    while (stream != NULL && stream->first != NULL && found->count < 8) {
         struct cpu_operation *head = stream->first;
         meet_locked(stream);
-        used +=
-            snprintf(text + used, room - (size_t)used, "%sstream %u of %s:%d",
-                     i > 0 ? ", which waits for " : "", stream->number,
-                     engine->table.base.name, stream->device);
-        if (head->kind != CPU_WAIT || head->record->source == stream) {
-            break;
-        }
-        stream = head->record->source;
-    }
-    if (used < (int)room) {
-        snprintf(text + used, room - (size_t)used,
-                 ", which waits for its callable (operation %" PRIu64
-                 "), which waits for work that is queued behind it",
-                 stream->first != NULL ? number(engine, stream->first) : 0);
+        found->streams[found->count].handle = stream->handle;
+        found->streams[found->count].device = stream->device;
+        found->streams[found->count++].number = stream->number;
+        found->operation = number(engine, head);
+        bool waits = head->kind == CPU_WAIT && head->record->source != stream;
+        stream = waits ? head->record->source : NULL;
     }
 }
 
