@@ -494,7 +494,7 @@ def schedule_begin(
     changes: int,
     steps: int,
     numbers: Sequence[int],
-    queued: Callable[[int, int], None] | None,
+    queued: Callable[[int, int, int, int, str | None], None] | None,
     /,
 ) -> None: ...
 def schedule_end(
@@ -503,7 +503,7 @@ def schedule_end(
     int,
     int,
     int,
-    list[tuple[int, str, str, int, int, int, int, bool]],
+    list[tuple[int, str, str, int, int, int, int, int, bool]],
     list[tuple[int, int, int, int]],
 ]: ...
 def schedule_is_on() -> bool: ...

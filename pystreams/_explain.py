@@ -14,6 +14,7 @@ import types
 from time import sleep
 
 from . import _C
+from ._names import stream_label, thread_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,13 +49,8 @@ def _device(backend: str, runtime: int, index: int) -> str:
 
 def _label(key: Key) -> str:
     """Return what people call a stream."""
-    device, handle = _device(*key[:3]), key[3]
-    if handle == 0:
-        return f"the default stream of {device}"
-    name = _C.explain_name(key)
-    if name is None:
-        return f"stream {handle:#x} of {device}"
-    return f"{name} ({device} {handle:#x})"
+    device = _device(*key[:3])
+    return stream_label(device, key[3], _C.explain_name(key))
 
 
 def _name(function: object) -> str:
@@ -89,12 +85,6 @@ def _now(frame: Any) -> str:
         return ""
     file = os.path.basename(frame.f_code.co_filename)
     return f"at {file}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _thread_name(ident: int) -> str:
-    # Not threading.enumerate(), which takes a lock.
-    thread = threading._active.get(ident)  # type: ignore[attr-defined]
-    return thread.name if thread is not None else f"thread {ident}"
 
 
 def _left_of(obj: object) -> list[Any]:
@@ -353,7 +343,7 @@ class _Explanation:
         for thread in self.threads:
             if thread.ident not in running:
                 lines.append(
-                    f"{_thread_name(thread.ident)} has waited for "
+                    f"{thread_name(thread.ident)} has waited for "
                     f"{_seconds(thread.seconds)} in {thread.operation}"
                     f"{' ' if thread.place else ''}{thread.place}, for "
                     f"{self._brief(thread.target)}"

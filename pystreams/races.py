@@ -35,6 +35,7 @@ from typing import Any
 from . import _C
 from ._C import Event, Stream
 from ._expressions import expressions
+from ._names import stream_label, thread_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,14 +90,9 @@ class Operation:
         """Two or three lines: what, where, and the line of the program."""
         if self.stream is None:
             where = "the host"
-        elif self.stream[2] == 0:
-            where = f"the default stream of {self.stream[0]}:{self.stream[1]}"
         else:
             kind, index, handle = self.stream
-            what = hex(handle)
-            if self.stream_name is not None:
-                what = f"{self.stream_name!r} ({handle:#x})"
-            where = f"stream {what} of {kind}:{index}"
+            where = stream_label(f"{kind}:{index}", handle, self.stream_name)
         verb = "write" if self.writes else "read"
         name = "a submitted callable" if self.name == "submit" else self.name
         if self.in_callable:
@@ -283,12 +279,11 @@ def _operation(
     place: tuple[str, int, str] | None,
     stream_name: str | None,
 ) -> Operation:
-    names = {t.ident: t.name for t in threading.enumerate()}
     filename, line, function = place or (None, None, None)
     return Operation(
         name,
         stream,
-        names.get(thread, str(thread)),
+        thread_name(thread, "{}"),
         bool(writes),
         bool(in_callable),
         filename,

@@ -23,13 +23,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, groupby, repeat
 from traceback import clear_frames
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from . import _C
+from ._names import stream_label
 from ._orders import Orders, read
 
 TYPE_CHECKING = False
@@ -136,25 +137,31 @@ class _Operation:
     name: str
     device_type: str
     device: int
+    #: The stream's, another one in each run.
+    handle: int = field(compare=False)
     stream: int
     step: int
     time: int
     overtaken: bool
 
-    def __str__(self) -> str:
-        where = f"{self.device_type}:{self.device} stream {self.stream}"
-        return f"{self.number:4}  {self.name:9} {where}"
-
 
 class _Places:
-    """Where the operations of a run were queued."""
+    """Where the operations of a run were queued, and on which streams."""
 
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
+        # By operation, device and handle: a graph has other streams, too.
+        self._names: dict[tuple[int, int, int], str | None] = {}
         # Whether the run has failed: what is queued then is its clean-up.
         self.complete = False
 
-    def note(self, first: int, last: int) -> None:
+    def note(
+        self, first: int, last: int, device: int, handle: int, name: str | None
+    ) -> None:
+        # The stream may be gone when the run has failed, and its handle be
+        # another one's.
+        for number in range(first, last + 1):
+            self._names[number, device, handle] = name
         frame: Any = sys._getframe(1) if not self.complete else None
         while frame is not None and frame.f_code.co_filename.startswith(
             _PACKAGE
@@ -167,6 +174,12 @@ class _Places:
 
     def __getitem__(self, number: int) -> str:
         return self._places.get(number, "")
+
+    def label(self, operation: _Operation) -> str:
+        """Return what the operation's stream was called."""
+        o = operation
+        name = self._names.get((o.number, o.device, o.handle))
+        return stream_label(f"{o.device_type}:{o.device}", str(o.stream), name)
 
 
 class _Run:
@@ -293,6 +306,22 @@ def run(name: str) -> Iterator[None]:
 # ---- Failures
 
 
+def _deadlock(
+    streams: list[tuple[str, int, int, str | None]], operation: int
+) -> str:
+    """Return who waits for whom: the caller for the first stream, each for the
+    next, and the last for its callable, which is the operation."""
+    labels = [
+        stream_label(f"{kind}:{device}", str(number), name)
+        for kind, device, number, name in streams
+    ]
+    if labels:
+        labels.append(f"its callable (operation {operation})")
+        labels.append("work that is queued behind it")
+    chain = ", which waits for ".join(labels or ["a callable"])
+    return f"the caller waits for {chain}"
+
+
 def _same(one: Exception | None, other: Exception) -> bool:
     return type(one) is type(other)
 
@@ -335,9 +364,28 @@ def _shrink(
     return best
 
 
+def _near(place: str) -> str:
+    """Return a place with its path from the working directory, if in that."""
+    try:
+        return place.removeprefix(os.getcwd() + os.sep)
+    except OSError:
+        return place
+
+
 def _describe(run: _Run, options: str) -> str:
     ran = [o for o in run.operations if o.step]
     left = [o for o in run.operations if not o.step and run.places[o.number]]
+    rows = {
+        o.number: (
+            str(o.number),
+            o.name,
+            run.places.label(o),
+            "late" if o.overtaken else "",
+        )
+        for o in [*ran, *left]
+    }
+    columns = zip(*rows.values(), strict=True)
+    widths = [max(map(len, column)) for column in columns]
     lines = [f'schedule "{run.name}"']
     for title, operations in (
         ("operations in the order in which they ran:", ran),
@@ -345,10 +393,11 @@ def _describe(run: _Run, options: str) -> str:
     ):
         if operations:
             lines.append(title)
-        for operation in operations:
-            mark = "late" if operation.overtaken else ""
-            place = run.places[operation.number]
-            lines.append(f"  {operation}  {mark:4}  {place}".rstrip())
+        for o in operations:
+            number, *cells = map(str.ljust, rows[o.number], widths)
+            place = _near(run.places[o.number])
+            line = "  ".join(("", f"{o.number:{len(number)}}", *cells, place))
+            lines.append(line.rstrip())
     lines.append(
         f'replay it: pystreams.schedules.replay(fn, "{run.name}"{options})'
     )

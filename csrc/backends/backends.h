@@ -78,17 +78,20 @@ struct ps_schedule {
     bool (*is_internal)(void);
     bool (*is_callable)(void);
     /* NULL, or called after operations with these numbers were queued, on the
-     * thread that did, with no lock held. */
-    void (*queued)(uint64_t first, uint64_t last);
+     * thread that did, with no lock held; and with the last one's stream, 0 if
+     * it is not known any more. */
+    void (*queued)(uint64_t first, uint64_t last, int device_type, int device,
+                   ps_handle stream);
 };
 
 /* One operation that ran. */
 struct ps_schedule_entry {
     const char *device_type;
     const char *operation;
-    uint64_t number; /* of the operations in the order of queueing, from 1 */
-    uint64_t step;   /* when it ran; 0 if it was dropped */
-    int64_t time;    /* likewise, in virtual nanoseconds */
+    uint64_t number;  /* of the operations in the order of queueing, from 1 */
+    uint64_t step;    /* when it ran; 0 if it was dropped */
+    int64_t time;     /* likewise, in virtual nanoseconds */
+    ps_handle handle; /* the stream's; 0 also for a branch of a graph */
     int device;
     unsigned stream; /* a number from 1, in the order of first use */
     bool overtaken;  /* the host or another operation went on before it */
@@ -149,6 +152,21 @@ enum ps_progress {
     PS_NOTHING, /* there is none */
 };
 
+/* Who waits for whom: the caller for the first stream, each for the next, and
+ * the last one for its callable, which waits for work behind it.  No streams:
+ * the caller waits for a callable. */
+struct ps_deadlock {
+    const char *name; /* of the device type */
+    int device_type;
+    int count;
+    struct {
+        ps_handle handle;
+        int device;
+        unsigned number; /* as in ps_schedule_entry */
+    } streams[8];
+    uint64_t operation; /* the callable's number */
+};
+
 /* A thread that is blocked, as one engine sees it. */
 struct ps_blocked {
     const void *goal; /* NULL if it is unknown */
@@ -205,8 +223,8 @@ struct ps_schedules {
     /* Add a note to the current step. */
     void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
-    /* Who waits for whom, after PS_ERROR_DEADLOCK or PS_STUCK. */
-    void (*deadlock)(char words[512]);
+    /* What PS_ERROR_DEADLOCK or PS_STUCK was about. */
+    void (*deadlock)(struct ps_deadlock *deadlock);
 };
 
 /* Of all CPU engines together. */

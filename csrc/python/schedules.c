@@ -10,12 +10,13 @@
 #include "buffer.h"
 #include "errors.h"
 #include "races.h"
+#include "stream.h"
 #include "submit.h"
 
 /* ---- Hooks ---- */
 
 /* The function of schedules.py that is called with the numbers of operations
- * that were queued; guarded as variables_owner() says. */
+ * that were queued, and their stream; guarded as variables_owner() says. */
 static PyObject *queued_function;
 
 static bool
@@ -31,8 +32,23 @@ is_callable(void)
     return callable_moment(&moment);
 }
 
+/* As stream_name_at. */
+static PyObject *
+name_of(int device_type, int index, ps_handle stream)
+{
+    struct ps_runtime *runtime = find_runtime(device_type);
+    struct ps_device *device = NULL;
+    if (runtime != NULL) {
+        ps_runtime_device(runtime, index, &device);
+    }
+    PyErr_Clear();
+    return device != NULL ? stream_name_at(device, stream)
+                          : Py_NewRef(Py_None);
+}
+
 static void
-queued(uint64_t first, uint64_t last)
+queued(uint64_t first, uint64_t last, int device_type, int device,
+       ps_handle stream)
 {
     if (is_finalizing()) {
         return;
@@ -41,9 +57,10 @@ queued(uint64_t first, uint64_t last)
     struct saved_exception saved = exception_save();
     PyObject *function = reference_get(variables_owner(), &queued_function);
     if (function != NULL) {
-        PyObject *none =
-            PyObject_CallFunction(function, "KK", (unsigned long long)first,
-                                  (unsigned long long)last);
+        PyObject *none = PyObject_CallFunction(
+            function, "KKiKN", (unsigned long long)first,
+            (unsigned long long)last, device, (unsigned long long)stream,
+            name_of(device_type, device, stream));
         if (none == NULL) {
             PyErr_WriteUnraisable(function);
         }
@@ -59,11 +76,35 @@ queued(uint64_t first, uint64_t last)
 PyObject *
 raise_deadlock(const char *operation)
 {
-    char words[512];
-    ps_cpu_schedules.deadlock(words);
-    return PyErr_Format(PyExc_RuntimeError,
-                        "%s: a deadlock in the schedule that is explored: %s",
-                        operation, words);
+    struct ps_deadlock found;
+    ps_cpu_schedules.deadlock(&found);
+    PyObject *streams = PyList_New(found.count);
+    for (int i = 0; streams != NULL && i < found.count; i++) {
+        PyObject *item =
+            Py_BuildValue("(siIN)", found.name, found.streams[i].device,
+                          found.streams[i].number,
+                          name_of(found.device_type, found.streams[i].device,
+                                  found.streams[i].handle));
+        if (item == NULL) {
+            Py_CLEAR(streams);
+        }
+        else {
+            PyList_SET_ITEM(streams, i, item);
+        }
+    }
+    PyObject *text =
+        streams != NULL
+            ? import_call("pystreams.schedules", "_deadlock", "(OK)", streams,
+                          (unsigned long long)found.operation)
+            : NULL;
+    if (text != NULL) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "%s: a deadlock in the schedule that is explored: %S",
+                     operation, text);
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(streams);
+    return NULL;
 }
 
 ps_status
@@ -211,8 +252,9 @@ list_of(const struct ps_schedule_result *result)
     for (size_t i = 0; list != NULL && i < result->logged; i++) {
         const struct ps_schedule_entry *entry = &result->log[i];
         PyObject *item = Py_BuildValue(
-            "(KssiIKLO)", (unsigned long long)entry->number, entry->operation,
-            entry->device_type, entry->device, entry->stream,
+            "(KssiKIKLO)", (unsigned long long)entry->number, entry->operation,
+            entry->device_type, entry->device,
+            (unsigned long long)entry->handle, entry->stream,
             (unsigned long long)entry->step, (long long)entry->time,
             entry->overtaken ? Py_True : Py_False);
         if (item == NULL) {
@@ -316,16 +358,17 @@ PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
              "strategy, seed, changes, steps, numbers, queued, /",
              "Have the CPU engines run work as a schedule says.\n\n"
-             "queued is None, or called with the numbers of operations that "
-             "were queued, for a log.\nRaises RuntimeError if a device is "
+             "queued is None or, for a log, called with the first and the "
+             "last number of operations that\nwere queued, and the stream's "
+             "(device_type, device_index, handle).\nRaises RuntimeError if a "
+             "device is "
              "busy or no CPU engine's."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run what is left, or drop it, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "
              "order, the log: a tuple\n(number, operation, device_type, "
-             "device, stream, step, time, overtaken) for each, with\nstep 0 "
-             "if it was "
-             "dropped; and the notes."),
+             "device, handle, stream, step, time, overtaken) for each,\nwith "
+             "step 0 if it was dropped; and the notes."),
     FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
              "Return whether a schedule is explored."),
     FUNCTION("schedule_poll", schedule_poll, METH_NOARGS, "/",

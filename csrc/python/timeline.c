@@ -70,8 +70,11 @@ thread_index(void)
     }
     struct log *log = current;
     struct saved_exception saved = exception_save();
-    PyObject *name = PyObject_CallFunction(log->thread_name, "k",
-                                           PyThread_get_thread_ident());
+    /* The log may go meanwhile. */
+    PyObject *function = Py_NewRef(log->thread_name);
+    PyObject *name =
+        PyObject_CallFunction(function, "k", PyThread_get_thread_ident());
+    Py_DECREF(function);
     uint32_t index = 0;
     if (name != NULL && log == current &&
         PyList_Append(log->threads, name) == 0) {

@@ -63,6 +63,17 @@ def stream_count(text: str) -> int:
     return int(text)
 
 
+def timeline_path(text: str) -> str:
+    """Check that a timeline can be written in the format of this file."""
+    from ..timeline import _files
+
+    try:
+        _files.check(text)
+    except (ImportError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose help is all written."""
 
@@ -123,6 +134,13 @@ def parser() -> Parser:
         "1024 (default: up to 4M, by the device and the size of the file)",
     )
     demo.add_argument(
+        "--timeline",
+        type=timeline_path,
+        metavar="FILE",
+        help="repeat the last run, and write its timeline there, as .pftrace "
+        "for https://ui.perfetto.dev, .json for Chrome, .png or .svg",
+    )
+    demo.add_argument(
         "--json",
         action="store_true",
         default=argparse.SUPPRESS,
@@ -153,6 +171,7 @@ def parser() -> Parser:
     timeline.add_argument(
         "-o",
         "--output",
+        type=timeline_path,
         metavar="FILE",
         help="write the timeline there, as .pftrace for "
         "https://ui.perfetto.dev, .json for Chrome, .png or .svg (default: "
@@ -208,11 +227,8 @@ def run_timeline(options: argparse.Namespace) -> int:
     import atexit
 
     from .. import timeline
-    from ..timeline import _files
 
     reason = find_program(options)
-    if reason is None and options.output is not None:
-        reason = _files.refuse(options.output)
     if reason is not None:
         return complain(reason, 2)
     recording = timeline.record()
@@ -309,7 +325,9 @@ def show_demo(options: argparse.Namespace) -> None:
             options.chunk,
             bars.start,
             options.chain,
+            options.timeline is not None,
         )
+    recorded = result.pop("timeline")
     result["why"] = (
         "--device asks for it" if names else report.accelerator_why()
     )
@@ -321,12 +339,19 @@ def show_demo(options: argparse.Namespace) -> None:
         result["timetable"] = timetable.rows(result)
         del result["spans"]
         print(json.dumps(result, indent=2))
-        return
-    columns = min(120, shutil.get_terminal_size((100, 24)).columns)
-    print(timetable.figures(result, title, columns))
-    print()
-    marks = shades(sys.stdout.encoding)
-    print(timetable.draw(result, columns, marks))
+    else:
+        columns = min(120, shutil.get_terminal_size((100, 24)).columns)
+        print(timetable.figures(result, title, columns))
+        print()
+        marks = shades(sys.stdout.encoding)
+        print(timetable.draw(result, columns, marks))
+    if recorded is not None:
+        try:
+            recorded.save(options.timeline)
+        except OSError as error:
+            raise demo.DemoError(
+                f"no timeline was written: {error}"
+            ) from error
 
 
 class Bars:

@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from statistics import median_low
 from tempfile import NamedTemporaryFile
 
-from .. import _C
+from .. import _C, timeline
 from .._C import Buffer, Event, Stream
 from .report import size_text
 
@@ -162,9 +162,11 @@ def host_buffer(nbytes: int, stream: Stream) -> Buffer:
 class Lane:
     """Streams and buffers that chunks pass through, one after another."""
 
-    def __init__(self, way: list[_C.device], nbytes: int) -> None:
+    def __init__(
+        self, way: list[_C.device], nbytes: int, name: str | None = None
+    ) -> None:
         self.nbytes = nbytes
-        self.streams = [Stream(device) for device in way]
+        self.streams = [Stream(device, name=name) for device in way]
         self.incoming = host_buffer(nbytes, self.streams[0])
         self.outgoing = host_buffer(nbytes, self.streams[-1])
         self._buffers = [
@@ -442,7 +444,10 @@ def make_lanes(
             f"{size_text(total)} of buffers; the limit is "
             f"{size_text(MAX_BUFFERS)}"
         )
-    return [Lane(ways[i % len(ways)], chunk) for i in range(count)]
+    return [
+        Lane(ways[i % len(ways)], chunk, f"stream {i // len(ways)}")
+        for i in range(count)
+    ]
 
 
 def run(
@@ -452,13 +457,15 @@ def run(
     chunk: int | None,
     progress: Callable[[str, int], Progress],
     chain: bool = False,
+    record: bool = False,
 ) -> dict[str, Any]:
     """Send a file through the devices and back, and return the measurements.
 
     Each chunk goes through one of the devices, or in a chain through all.
     The whole file is read plainly, then streamed and checked; then its first
     bytes are streamed against the clock, over one stream and over all of them
-    in turn.  The times are those of the run with the median.
+    in turn.  The times are those of the run with the median.  To record, they
+    are streamed once more, for the timeline.
     progress(title, nbytes) returns a function to call with each number of
     bytes done.  Raises DemoError if the file can't be read or
     changes, and Mismatch if a byte came back different.
@@ -500,6 +507,10 @@ def run(
                 ones.append(stream("timing 1 stream", lanes[:1], timed))
                 taken = stream("timing", lanes, timed)
                 runs.append((taken, [s for lane in lanes for s in lane.spans]))
+            recorded = None
+            if record:
+                with timeline.record() as recorded:
+                    stream("recording", lanes, timed)
         except Mismatch:
             source.check_unchanged()
             raise
@@ -540,4 +551,5 @@ def run(
         ],
         "overlap": one_seconds / seconds if len(lanes) > 1 else None,
         "spans": spans,
+        "timeline": recorded,
     }

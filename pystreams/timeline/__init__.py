@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .. import _C
+from .._names import thread_name
 from . import _chart
 
 TYPE_CHECKING = False
@@ -80,11 +81,6 @@ class _Columns(NamedTuple):
     end: int = 7
     nbytes: int = 8
     source: int = 12
-
-
-def _thread_name(identifier: int) -> str:
-    names = {t.ident: t.name for t in threading.enumerate()}
-    return names.get(identifier, f"thread {identifier}")
 
 
 # Whether even engines that say the times of operations are timed by events.
@@ -233,7 +229,7 @@ def record() -> Iterator[Timeline]:
     global _log, _blocks
     with _lock:
         if _blocks == 0:
-            _log = _C.timeline_start(_thread_name, _PACKAGE, _by_events)
+            _log = _C.timeline_start(thread_name, _PACKAGE, _by_events)
         _blocks += 1
         log = _log
     try:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import count
 from struct import pack
 
-from . import _OPERATIONS
+from . import _OPERATIONS, _picture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,27 +47,30 @@ if TYPE_CHECKING:
         def end(self) -> bytes: ...
 
 
-FORMATS = (".json", ".pftrace", ".png", ".svg")
+PICTURES = (".png", ".svg")
+FORMATS = (".json", ".pftrace", *PICTURES)
 
 
-def refuse(path: str) -> str | None:
-    """Return why a path is not for a timeline, or None if it is."""
-    if os.path.splitext(path)[1].lower() in FORMATS:
-        return None
-    return (
-        "a timeline's file ends with .json, .pftrace, .png or .svg, but the "
-        f"path is {path!r}"
-    )
+def check(path: str) -> str:
+    """Return the suffix of a path for a timeline; ValueError for another path,
+    ImportError if Matplotlib is needed and missing."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in FORMATS:
+        raise ValueError(
+            "a timeline's file ends with .json, .pftrace, .png or .svg, but "
+            f"the path is {path!r}"
+        )
+    if suffix in PICTURES:
+        _picture.figures()
+    return suffix
 
 
 def save(timeline: Timeline, path: str) -> None:
-    reason = refuse(path)
-    if reason is not None:
-        raise ValueError(f"save(): {reason}")
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in (".png", ".svg"):
-        from . import _picture
-
+    try:
+        suffix = check(path)
+    except ValueError as error:
+        raise ValueError(f"save(): {error}") from None
+    if suffix in PICTURES:
         _picture.save(timeline, path, suffix[1:])
         return
     writer: Writer = Json() if suffix == ".json" else Perfetto()

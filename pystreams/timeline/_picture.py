@@ -142,7 +142,10 @@ def draw_slices(
             facecolors=COLORS[kind],
             alpha=0.45 if kind == "span" else 1,
             edgecolor="white",
-            linewidth=0.3,
+            # Of a narrow slice, the edge would be all that is seen.
+            linewidth=[
+                0.3 if width * scale > end / 400 else 0 for _, width in spans
+            ],
             zorder=1 if thin else 2,
         )
     named.sort(key=lambda item: -item[0])

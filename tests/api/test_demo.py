@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,55 @@ def test_for_a_person(backend, run_demo, make):
     assert "a file" in done.stdout
     assert "stream 0" in done.stdout
     assert max(map(len, done.stdout.splitlines()[-5:])) <= 100
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
+def test_timeline(two_devices, run_demo, make, tmp_path, output):
+    """Of one run: each chunk goes to a device and back once."""
+    path = tmp_path / "t.json"
+    devices = [str(two_devices.device(i)) for i in range(2)]
+    done = run_demo(
+        make(10 * CHUNK), "--chunk", CHUNK, "--device", ",".join(devices),
+        "--streams", 2, "--timeline", path, *output,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    events = json.loads(path.read_text())["traceEvents"]
+    copies = [e for e in events if e.get("ph") == "X" and e["name"] == "copy"]
+    assert len(copies) == 2 * 10
+    names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    for i in range(2):
+        assert sum(name.startswith(f"stream {i} (0x") for name in names) == 2
+
+
+@pytest.mark.parametrize("suffix", [".pftrace", ".svg", ".png"])
+def test_timeline_of_another_format(run_demo, make, tmp_path, suffix):
+    if suffix in (".svg", ".png"):
+        pytest.importorskip("matplotlib", reason="needs Matplotlib")
+    path = tmp_path / f"t{suffix}"
+    done = run_demo(make(CHUNK), "--device=cpu:0", "--timeline", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert path.stat().st_size > 100
+
+
+def test_timeline_that_cannot_be_written(run_demo, make, tmp_path):
+    """Another suffix is refused at once, another folder at the end."""
+    done = run_demo(make(CHUNK), "--timeline=t.txt", "--device=cpu:0")
+    refused(done, "--timeline: a timeline's file ends with .json", "t.txt")
+    path = tmp_path / "none" / "t.json"
+    done = run_demo(make(CHUNK), "--timeline", path, "--device=cpu:0")
+    assert done.returncode == 2
+    assert "came back right" in done.stdout
+    assert done.stderr.startswith("pystreams: no timeline was written: ")
+    assert str(path) in done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "timeline"])
+def test_a_picture_without_matplotlib(monkeypatch, capsys, command):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    option = {"demo": "--timeline=t.svg", "timeline": "--output=t.svg"}
+    with pytest.raises(SystemExit):
+        program.main([command, option[command], "none.py"])
+    assert "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_with_no_file(run_demo, tmp_path):

@@ -6,10 +6,12 @@ import random
 import re
 
 import pytest
+from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
 from pystreams import _C, races, schedules
+from pystreams.cuda._graphs import Graph
 
 SIZE = 64
 STRATEGIES = ["late", "random", "pct"]
@@ -99,10 +101,77 @@ def test_the_note_says_what_was_late(engine):
     assert 'found by the schedule "late"' in note
     (late,) = [line for line in note.splitlines() if " late " in line]
     assert "fill" in late
-    assert f"{__file__}:" in late
+    assert f"{os.path.relpath(__file__)}:" in late
     assert "in fn" in late
     # Nor had what the failure itself queued, to clean up.
     assert note.split("had not run:\n")[1].splitlines()[:-2] == [late]
+
+
+def labels_in(note):
+    """What the lines of operations call their streams."""
+    lines = re.findall(r"^ +\d+ .*", note, re.MULTILINE)
+    return [re.split("  +", line.strip())[2] for line in lines]
+
+
+def test_the_note_has_the_names_of_streams(engine):
+    """Those that they had when the work was queued, though they are gone and
+    the next has the handle."""
+    device = str(engine.device())
+
+    def record(name):
+        stream = engine.stream(name=name)
+        stream.record_event().synchronize()
+        return stream.native_handle
+
+    def fn():
+        assert record("one") == record("other") == record(None)
+        engine.default_stream().record_event().synchronize()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        schedules.replay(fn, "late")
+    assert labels_in(notes(caught.value)) == [
+        f"one ({device} 1)",
+        f"other ({device} 1)",
+        f"stream 1 of {device}",
+        f"stream 2 of {device}",
+    ]
+
+
+def test_the_name_of_a_stream_is_not_that_of_a_graphs_branches(engine):
+    device = engine.device()
+    graph = Graph(engine.type)
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        blocks = [engine.empty(16, stream=stream) for stream in (one, other)]
+        with Capture(graph, one):
+            other.wait_stream(one)
+            blocks[0].fill_(1, one)
+            blocks[1].fill_(1, other)
+            one.wait_stream(other)
+        launches = engine.stream(name="launches")
+        replay(graph, launches)
+        launches.synchronize()
+        graph.reset()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        schedules.replay(fn, "early")
+    assert set(labels_in(notes(caught.value))) == {
+        f"launches ({device} 1)",
+        f"stream 2 of {device}",
+    }
+
+
+def test_the_note_fits_a_terminal(engine, monkeypatch):
+    """Paths are short in the folder where the program was started."""
+    monkeypatch.chdir(os.path.dirname(__file__))
+    with pytest.raises(AssertionError) as caught:
+        schedules.explore(copied(engine), strategy="late")
+    lines = notes(caught.value).splitlines()
+    assert any(" test_explore.py:" in line for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_only_what_matters_is_late(engine):

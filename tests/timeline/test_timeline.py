@@ -1,11 +1,13 @@
 """pystreams.timeline: a row for each thing that happens, with its times, its
 place and what it waits for."""
 
+import functools
 import inspect
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 from captures import Capture, replay
@@ -361,6 +363,23 @@ def test_threads(two):
             thread.join(LONG)
     names = [row[THREAD] for row in of_kind(t, "fill")]
     assert names == [f"filler {i}" for i in range(3)]
+
+
+def test_a_log_that_goes_while_a_thread_is_named():
+    """What it calls for the name lives until the call returns."""
+    logs, alive = [], []
+
+    def name(identifier):
+        _C.timeline_stop()
+        logs.clear()
+        alive.append(function() is not None)
+        return "none"
+
+    function = functools.partial(name)
+    logs.append(_C.timeline_start(function, "", False))
+    function = weakref.ref(function)
+    _C.timeline_span_begin("", None)
+    assert alive == [True]
 
 
 def test_many_threads_at_once(two):

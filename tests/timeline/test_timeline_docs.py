@@ -42,7 +42,7 @@ def test_the_commands_work(run_python, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["-o", "t.txt", "program.py"], "a timeline's file ends with"),
+        (["-o", "t.txt", "program.py"], "argument -o/--output: a timeline's"),
         (["none.py"], "none.py is not a file"),
         (["-m", "no_such.module"], "there is no module no_such.module"),
     ],

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from pystreams import timeline
-from pystreams.timeline import _files
+from pystreams.timeline import _files, _picture
 
 KIND, NAME, DEVICE, STREAM, THREAD, QUEUED, BEGIN, END, NBYTES = range(9)
 SOURCE = 12
@@ -258,6 +258,19 @@ def test_pictures(recorded, tmp_path, suffix, start):
     recorded.save(tmp_path / f"t.{suffix}")
     assert (tmp_path / f"t.{suffix}").read_bytes().startswith(start)
     assert recorded._repr_html_().startswith("<svg")
+
+
+def test_narrow_slices_have_no_edges():
+    """They are narrower than their edge, and would look empty."""
+    pytest.importorskip("matplotlib", reason="needs Matplotlib")
+    rows = [
+        ("fill", "fill", "cpu:0", "s", "t", 0, begin, end)
+        for begin, end in [(0, 5000), (5000, 5001), (6000, 9999)]
+    ]
+    axes = _picture.figures().Figure().subplots()
+    _picture.draw_slices(axes, rows, _picture.Lanes(rows), 1.0, 9999)
+    (bars,) = axes.collections
+    assert list(bars.get_linewidth()) == [0.3, 0, 0.3]
 
 
 def test_no_matplotlib(recorded, tmp_path, monkeypatch):

@@ -558,7 +558,7 @@ struct cpu_lazy {
     size_t notes_room;
     pthread_t thread;            /* the one that began */
     struct cpu_operation *freed; /* kept, so that each address is used once */
-    char deadlock[512];
+    struct ps_deadlock deadlock;
 };
 
 struct cpu_engine {

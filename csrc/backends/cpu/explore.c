@@ -109,13 +109,13 @@ explore_note(enum ps_note_kind kind, uintptr_t first, size_t second)
 }
 
 static void
-explore_deadlock(char words[512])
+explore_deadlock(struct ps_deadlock *deadlock)
 {
-    words[0] = '\0';
+    *deadlock = (struct ps_deadlock){0};
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        if (engine->lazy.deadlock[0] != '\0') {
-            memcpy(words, engine->lazy.deadlock, 512);
+        if (engine->lazy.deadlock.name != NULL) {
+            *deadlock = engine->lazy.deadlock;
         }
         cpu_unlock(engine);
     }

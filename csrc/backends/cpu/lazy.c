@@ -13,7 +13,7 @@
  * the one that picks. */
 #include "engine.h"
 
-#include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -508,6 +508,7 @@ log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
         .number = number(engine, operation),
         .step = lazy->ending ? 0 : lazy->steps,
         .time = lazy->now,
+        .handle = stream->handle,
         .device = stream->device,
         .stream = stream->number,
         .overtaken = operation->overtaken,
@@ -779,6 +780,24 @@ cpu_lazy_arrived_locked(struct cpu_engine *engine)
 
 /* ---- The driver ---- */
 
+/* The stream whose latest operation has the ticket; NULL if it has run. */
+static const struct cpu_stream *
+queued_last_locked(struct cpu_engine *engine, uint64_t ticket)
+{
+    struct cpu_stream *stream;
+    for (int i = 0; i < engine->device_count; i++) {
+        LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
+            const char *next = (const char *)stream->tail;
+            const struct cpu_operation *last =
+                (const void *)(next - offsetof(struct cpu_operation, next));
+            if (stream->first != NULL && last->ticket == ticket) {
+                return stream;
+            }
+        }
+    }
+    return NULL;
+}
+
 static void
 lazy_release_locked(struct cpu_engine *engine)
 {
@@ -789,14 +808,19 @@ lazy_release_locked(struct cpu_engine *engine)
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    void (*queued)(uint64_t, uint64_t) = lazy->asked.queued;
+    void (*queued)(uint64_t, uint64_t, int, int, ps_handle) =
+        lazy->asked.queued;
     bool internal = lazy->asked.is_internal();
     lazy->seen = after;
     lazy->polls = lazy->asked.noted ? 0 : lazy->polls;
     if (queued != NULL) {
+        const struct cpu_stream *stream = queued_last_locked(engine, after);
+        int device = stream != NULL ? stream->device : 0;
+        ps_handle handle = stream != NULL ? stream->handle : 0;
         uint64_t first = lazy->first;
         pthread_mutex_unlock(&engine->lock);
-        queued(before + 1 - first, after - first);
+        queued(before + 1 - first, after - first,
+               engine->table.base.device_type, device, handle);
         pthread_mutex_lock(&engine->lock);
     }
     if (!internal && cpu_is_lazy(engine)) {
@@ -808,32 +832,21 @@ lazy_release_locked(struct cpu_engine *engine)
 static void
 describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
-    struct cpu_lazy *lazy = &engine->lazy;
-    char *text = lazy->deadlock;
-    size_t room = sizeof(lazy->deadlock);
-    int used = snprintf(text, room, "the caller waits for ");
+    struct ps_deadlock *found = &engine->lazy.deadlock;
     struct cpu_stream *stream = goal != NULL ? source_of(goal) : NULL;
-    if (stream == NULL) {
-        snprintf(text + used, room - (size_t)used, "a callable");
-        return;
-    }
-    for (int i = 0; i < 8 && used < (int)room && stream->first != NULL; i++) {
+    *found = (struct ps_deadlock){
+        .name = engine->table.base.name,
+        .device_type = engine->table.base.device_type,
+    };
+    while (stream != NULL && stream->first != NULL && found->count < 8) {
         struct cpu_operation *head = stream->first;
         meet_locked(stream);
-        used +=
-            snprintf(text + used, room - (size_t)used, "%sstream %u of %s:%d",
-                     i > 0 ? ", which waits for " : "", stream->number,
-                     engine->table.base.name, stream->device);
-        if (head->kind != CPU_WAIT || head->record->source == stream) {
-            break;
-        }
-        stream = head->record->source;
-    }
-    if (used < (int)room) {
-        snprintf(text + used, room - (size_t)used,
-                 ", which waits for its callable (operation %" PRIu64
-                 "), which waits for work that is queued behind it",
-                 stream->first != NULL ? number(engine, stream->first) : 0);
+        found->streams[found->count].handle = stream->handle;
+        found->streams[found->count].device = stream->device;
+        found->streams[found->count++].number = stream->number;
+        found->operation = number(engine, head);
+        bool waits = head->kind == CPU_WAIT && head->record->source != stream;
+        stream = waits ? head->record->source : NULL;
     }
 }
 
