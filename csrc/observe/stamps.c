@@ -14,6 +14,7 @@ enum {
     PATIENCE_NS = 2000000, /* with one try */
     LASTS_NS = 1000000000, /* a base */
     LOOK = 4,              /* how many to check when one is added */
+    PATIENCE_MS = 20,      /* with other threads that check */
 };
 
 struct base {
@@ -35,7 +36,8 @@ TAILQ_HEAD(stamps_list, ps_stamps);
 struct device {
     const struct ps_backend *_Atomic backend;
     int runtime, index;
-    bool measuring; /* a thread makes a new base */
+    bool measuring;        /* a thread makes a new base */
+    atomic_int collectors; /* threads that hold pending stamps */
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */
     ps_handle *idle;
@@ -312,6 +314,7 @@ collect(struct device *device, int most)
 {
     struct stamps_list looked_at = TAILQ_HEAD_INITIALIZER(looked_at);
     struct ps_stamps *stamps, *next;
+    atomic_fetch_add(&device->collectors, 1);
     pthread_mutex_lock(&mutex);
     while (most-- != 0 && (stamps = TAILQ_FIRST(&device->pending)) != NULL) {
         TAILQ_REMOVE(&device->pending, stamps, neighbours);
@@ -329,6 +332,7 @@ collect(struct device *device, int most)
     TAILQ_CONCAT(&looked_at, &device->pending, neighbours);
     TAILQ_CONCAT(&device->pending, &looked_at, neighbours);
     pthread_mutex_unlock(&mutex);
+    atomic_fetch_sub(&device->collectors, 1);
 }
 
 static bool
@@ -442,6 +446,17 @@ first_device(void)
     return first;
 }
 
+/* Others may hold stamps of operations that have ended; but one that its
+ * driver keeps waiting may hold them for long. */
+static void
+wait_for_collectors(struct device *device)
+{
+    for (int i = 0; i < PATIENCE_MS && atomic_load(&device->collectors) > 0;
+         i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 void
 ps_stamps_collect(void)
 {
@@ -450,6 +465,7 @@ ps_stamps_collect(void)
         const struct ps_backend *backend = device->backend;
         enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
         collect(device, -1);
+        wait_for_collectors(device);
         relax(backend, mode);
     }
 }

@@ -35,18 +35,19 @@ ps_status
 cuda_capture_begin(const struct ps_backend *backend, int device,
                    ps_handle stream, enum ps_capture_mode mode)
 {
-    cudaGraph_t captured = NULL;
+    struct cuda_capture *capture = cuda_gates_expect(stream);
+
+    if (capture == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
     ps_status status = ON_DEVICE(
         device, cudaStreamBeginCapture((cudaStream_t)stream,
                                        (enum cudaStreamCaptureMode)mode));
-
     if (status == PS_SUCCESS) {
-        status = cuda_gates_begin(device, stream);
-        if (status != PS_SUCCESS) {
-            (void)ON_DEVICE(
-                device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
-            cudaGraphDestroy(captured);
-        }
+        cuda_gates_begin(capture, device);
+    }
+    else {
+        cuda_gates_cancel(capture);
     }
     return status;
 }
@@ -57,6 +58,9 @@ cuda_capture_end(const struct ps_backend *backend, int device,
 {
     cudaGraph_t captured = NULL;
     size_t count = 0;
+    uint64_t number = 0;
+
+    (void)cuda_stream_capture(backend, device, stream, &number);
     ps_status status = ON_DEVICE(
         device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
 
@@ -69,7 +73,7 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     if (status == PS_SUCCESS) {
         status = ON_DEVICE(device, cudaGraphGetNodes(captured, NULL, &count));
     }
-    if (!cuda_gates_end(stream,
+    if (!cuda_gates_end(stream, number,
                         status == PS_SUCCESS ? (ps_handle)captured : 0)) {
         status = PS_ERROR_OUT_OF_MEMORY;
     }

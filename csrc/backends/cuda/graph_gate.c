@@ -24,6 +24,7 @@ struct captured_gate {
     struct cuda_slot *slot;
     ps_launched_gate_function reached;
     void *argument;
+    bool failed; /* not all of its nodes were captured */
     struct captured_gate *next;
 };
 
@@ -31,17 +32,16 @@ struct captured_gate {
  * executables and their launches. */
 struct gates {
     atomic_int refs;
-    size_t count;
     struct captured_gate *first;
     struct captured_gate **tail;
 };
 
 /* A capture in progress. */
-struct capture {
+struct cuda_capture {
     ps_handle origin;
     uint64_t number;
     struct gates *gates;
-    struct capture *next;
+    struct cuda_capture *next;
 };
 
 /* A graph, or an executable, that has gates. */
@@ -53,7 +53,7 @@ struct owner {
 
 /* Guards the lists, and the gates of captures. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct capture *captures;
+static struct cuda_capture *captures;
 static struct owner *owners;
 /* So that launches of others look for none. */
 static atomic_int owner_count;
@@ -180,47 +180,77 @@ cuda_stream_capture(const struct ps_backend *backend, int device,
                : PS_ERROR_NOT_SUPPORTED;
 }
 
-ps_status
-cuda_gates_begin(int device, ps_handle origin)
+struct cuda_capture *
+cuda_gates_expect(ps_handle origin)
 {
-    struct capture *capture = calloc(1, sizeof(*capture));
+    struct cuda_capture *capture = calloc(1, sizeof(*capture));
     struct gates *gates = calloc(1, sizeof(*gates));
 
     if (capture == NULL || gates == NULL) {
         free(capture);
         free(gates);
-        return PS_ERROR_OUT_OF_MEMORY;
+        return NULL;
     }
     atomic_init(&gates->refs, 1);
     gates->tail = &gates->first;
     capture->origin = origin;
     capture->gates = gates;
-    /* If it cannot be told, the capture has no gates. */
-    (void)cuda_stream_capture(NULL, device, origin, &capture->number);
     pthread_mutex_lock(&lock);
     capture->next = captures;
     captures = capture;
     pthread_mutex_unlock(&lock);
-    return PS_SUCCESS;
+    return capture;
 }
 
-bool
-cuda_gates_end(ps_handle origin, ps_handle graph)
+void
+cuda_gates_begin(struct cuda_capture *capture, int device)
+{
+    uint64_t number = 0;
+
+    /* If it cannot be told, the capture has no gates. */
+    (void)cuda_stream_capture(NULL, device, capture->origin, &number);
+    pthread_mutex_lock(&lock);
+    capture->number = number;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Unlink the capture, or if that is NULL the one that has the number, or the
+ * origin if the number is 0: its gates, or NULL. */
+static struct gates *
+capture_take(const struct cuda_capture *capture, ps_handle origin,
+             uint64_t number)
 {
     struct gates *gates = NULL;
 
     pthread_mutex_lock(&lock);
-    struct capture **link = &captures, *capture;
-    while ((capture = *link) != NULL && capture->origin != origin) {
-        link = &capture->next;
+    struct cuda_capture **link = &captures, *found;
+    while ((found = *link) != NULL &&
+           !(capture != NULL ? found == capture
+             : number != 0   ? found->number == number
+                             : found->origin == origin)) {
+        link = &found->next;
     }
-    if (capture != NULL) {
-        *link = capture->next;
-        gates = capture->gates;
+    if (found != NULL) {
+        *link = found->next;
+        gates = found->gates;
     }
     pthread_mutex_unlock(&lock);
-    free(capture);
-    if (graph == 0 || gates == NULL || gates->count == 0) {
+    free(found);
+    return gates;
+}
+
+void
+cuda_gates_cancel(struct cuda_capture *capture)
+{
+    gates_unref(capture_take(capture, 0, 0));
+}
+
+bool
+cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph)
+{
+    struct gates *gates = capture_take(NULL, origin, number);
+
+    if (graph == 0 || gates == NULL || gates->first == NULL) {
         gates_unref(gates);
         return true;
     }
@@ -252,22 +282,33 @@ slot_capture(struct cuda_slot *slot, ps_handle stream)
     return status;
 }
 
-/* False if the capture is none that began here. */
+/* False if the capture is none that began here, or has ended. */
 static bool
 append(uint64_t number, struct captured_gate *gate)
 {
     pthread_mutex_lock(&lock);
-    struct capture *capture = captures;
+    struct cuda_capture *capture = captures;
     while (capture != NULL && capture->number != number) {
         capture = capture->next;
     }
     if (capture != NULL) {
         *capture->gates->tail = gate;
         capture->gates->tail = &gate->next;
-        capture->gates->count++;
     }
     pthread_mutex_unlock(&lock);
     return capture != NULL;
+}
+
+/* Let launches pass, if the wait is in their graph. */
+static void
+gate_fail(struct captured_gate *gate)
+{
+    pthread_mutex_lock(&lock);
+    gate->failed = true;
+    pthread_mutex_unlock(&lock);
+    /* The slot is never used again. */
+    cuda_slot_hold(gate->slot);
+    atomic_store(&gate->slot->opened, INT32_MAX);
 }
 
 static ps_status
@@ -283,17 +324,21 @@ gate_capture(ps_handle stream, ps_launched_gate_function reached,
     struct captured_gate *gate = calloc(1, sizeof(*gate));
     status =
         gate != NULL ? cuda_slot_take(&gate->slot) : PS_ERROR_OUT_OF_MEMORY;
-    if (status == PS_SUCCESS) {
-        gate->reached = reached;
-        gate->argument = argument;
-        status = slot_capture(gate->slot, stream);
-    }
-    if (status == PS_SUCCESS && !append(number, gate)) {
-        status = PS_ERROR_INVALID_VALUE;
-    }
     if (status != PS_SUCCESS) {
-        /* The slot may be in a graph by now, and is never used again. */
         free(gate);
+        return status;
+    }
+    gate->reached = reached;
+    gate->argument = argument;
+    /* First, so that the graph has all gates that its nodes are of. */
+    if (!append(number, gate)) {
+        cuda_slot_release(gate->slot);
+        free(gate);
+        return PS_ERROR_INVALID_VALUE;
+    }
+    status = slot_capture(gate->slot, stream);
+    if (status != PS_SUCCESS) {
+        gate_fail(gate);
     }
     return status;
 }
@@ -328,6 +373,7 @@ struct arrival {
  * the arrivals never come, and it stays. */
 struct launch {
     atomic_size_t refs;
+    size_t count;
     struct gates *gates;
     struct ps_notification end;
     struct arrival arrivals[];
@@ -367,7 +413,7 @@ launch_ended(void *memory, ps_status status)
 {
     struct launch *launch = memory;
 
-    for (size_t i = 0; status != PS_SUCCESS && i < launch->gates->count; i++) {
+    for (size_t i = 0; status != PS_SUCCESS && i < launch->count; i++) {
         arrive(&launch->arrivals[i], status);
     }
     launch_unref(launch, 1);
@@ -377,26 +423,46 @@ launch_ended(void *memory, ps_status status)
 static struct launch *
 launch_create(struct gates *gates)
 {
-    struct launch *launch = calloc(
-        1, sizeof(*launch) + gates->count * sizeof(launch->arrivals[0]));
-    struct captured_gate *gate = gates->first;
+    struct captured_gate *gate;
+    struct launch *launch;
+    size_t count = 0;
 
+    for (gate = gates->first; gate != NULL; gate = gate->next) {
+        count++;
+    }
+    launch = calloc(1, sizeof(*launch) + count * sizeof(launch->arrivals[0]));
     if (launch == NULL) {
         gates_unref(gates);
         return NULL;
     }
-    atomic_init(&launch->refs, gates->count + 1);
+    pthread_mutex_lock(&lock);
+    for (gate = gates->first; gate != NULL; gate = gate->next) {
+        struct arrival *arrival = &launch->arrivals[launch->count];
+        if (!gate->failed) {
+            arrival->notification.reached = word_arrived;
+            arrival->notification.argument = arrival;
+            arrival->launch = launch;
+            arrival->gate = gate;
+            cuda_slot_hold(gate->slot);
+            launch->count++;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    atomic_init(&launch->refs, launch->count + 1);
     launch->gates = gates;
     launch->end.reached = launch_ended;
     launch->end.argument = launch;
-    for (size_t i = 0; i < gates->count; i++, gate = gate->next) {
-        launch->arrivals[i].notification.reached = word_arrived;
-        launch->arrivals[i].notification.argument = &launch->arrivals[i];
-        launch->arrivals[i].launch = launch;
-        launch->arrivals[i].gate = gate;
-        cuda_slot_hold(gate->slot);
-    }
     return launch;
+}
+
+/* It is not made, and none of its arrivals comes. */
+static void
+launch_drop(struct launch *launch)
+{
+    for (size_t i = 0; i < launch->count; i++) {
+        cuda_slot_release(launch->arrivals[i].gate->slot);
+    }
+    launch_unref(launch, launch->count + 1);
 }
 
 /* Have the pollers look for the arrivals: how many of them they do. */
@@ -405,7 +471,7 @@ enter_words(struct launch *launch, int device, ps_status *status)
 {
     size_t entered = 0;
 
-    while (*status == PS_SUCCESS && entered < launch->gates->count) {
+    while (*status == PS_SUCCESS && entered < launch->count) {
         struct arrival *arrival = &launch->arrivals[entered];
         struct cuda_slot *slot = arrival->gate->slot;
         /* In the place of a stream: arrivals at a slot come in order. */
@@ -420,42 +486,57 @@ enter_words(struct launch *launch, int device, ps_status *status)
     return entered;
 }
 
+/* Queue the launch, whose arrivals are polled already: the driver may not take
+ * all of it before the host has opened some of its gates. */
 static ps_status
-queue(struct launch *launch, int device, ps_handle executable,
-      ps_handle stream)
+launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
 {
+    ps_status status = (ps_status)cudaGraphLaunch((cudaGraphExec_t)executable,
+                                                  (cudaStream_t)stream);
+
+    for (size_t i = 0; status != PS_SUCCESS && i < launch->count; i++) {
+        cuda_poll_withdraw(&launch->arrivals[i].notification);
+    }
+    return status;
+}
+
+/* Takes the launch. */
+static ps_status
+queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
+{
+    struct launch *launch = *made;
     struct cuda_completion *end = NULL;
-    ps_status status = PS_SUCCESS, recorded = PS_SUCCESS;
+    ps_status status = PS_SUCCESS;
     size_t entered = enter_words(launch, device, &status);
 
+    *made = NULL;
     if (status == PS_SUCCESS) {
         status = cuda_poll_enter(device, stream, NULL, &end);
     }
     if (status == PS_SUCCESS) {
-        status = (ps_status)cudaGraphLaunch((cudaGraphExec_t)executable,
-                                            (cudaStream_t)stream);
+        status = cuda_completion_event(end);
     }
-    bool queued = status == PS_SUCCESS;
-    if (queued) {
-        recorded = cuda_completion_record(end, stream);
-    }
-    /* One reference is this call's while arrivals may come. */
+    /* One reference is this call's, as arrivals may come from here on. */
     atomic_fetch_add(&launch->refs, 1);
     for (size_t i = 0; i < entered; i++) {
         struct arrival *arrival = &launch->arrivals[i];
-        cuda_poll_leave(arrival->word, queued ? &arrival->notification : NULL);
+        cuda_poll_leave(arrival->word,
+                        status == PS_SUCCESS ? &arrival->notification : NULL);
     }
-    bool ends = queued && recorded == PS_SUCCESS;
+    if (status == PS_SUCCESS) {
+        status = launch_queue(launch, executable, stream);
+    }
+    /* Without its end, which only a driver that has failed does not record,
+     * the launch keeps the gates for ever: the device may still use them. */
+    bool ends = status == PS_SUCCESS &&
+                cuda_completion_record(end, stream) == PS_SUCCESS;
     if (end != NULL) {
         cuda_poll_leave(end, ends ? &launch->end : NULL);
     }
-    if (!queued) {
-        for (size_t i = 0; i < launch->gates->count; i++) {
-            cuda_slot_release(launch->arrivals[i].gate->slot);
-        }
+    if (status != PS_SUCCESS) {
+        launch_drop(launch);
     }
-    launch_unref(launch,
-                 1 + (queued ? 0 : launch->gates->count) + (ends ? 0 : 1));
+    launch_unref(launch, 1);
     return status;
 }
 
@@ -470,7 +551,13 @@ cuda_graph_launch(const struct ps_backend *backend, int device,
                                                  (cudaStream_t)stream));
     }
     struct launch *launch = launch_create(gates);
-    return launch != NULL
-               ? ON_DEVICE(device, queue(launch, device, executable, stream))
-               : PS_ERROR_OUT_OF_MEMORY;
+    if (launch == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status =
+        ON_DEVICE(device, queue(&launch, device, executable, stream));
+    if (launch != NULL) {
+        launch_drop(launch);
+    }
+    return status;
 }

@@ -6,12 +6,17 @@
 
 #include <pystreams/backend.h>
 
-/* A capture has begun on the stream.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
-ps_status cuda_gates_begin(int device, ps_handle origin);
+struct cuda_capture;
 
-/* It has ended, and is the graph, or is nothing if that is 0.  False without
- * memory. */
-bool cuda_gates_end(ps_handle origin, ps_handle graph);
+/* A capture is about to begin on the stream; NULL without memory. */
+struct cuda_capture *cuda_gates_expect(ps_handle origin);
+/* It has begun, or it has not. */
+void cuda_gates_begin(struct cuda_capture *capture, int device);
+void cuda_gates_cancel(struct cuda_capture *capture);
+
+/* The capture of that number, or of the stream if the number is 0, has ended,
+ * and is the graph, or is nothing if that is 0.  False without memory. */
+bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
 /* Whether a capture that began here is in progress. */
 bool cuda_gates_capturing(void);

@@ -448,14 +448,15 @@ cuda_pool_set_threshold(const struct ps_backend *backend, int device,
                         uint64_t nbytes)
 {
     uint64_t mask = UINT64_C(1) << device;
+    ps_status status = ON_DEVICE(device, pool_set_threshold(device, nbytes));
 
-    if (nbytes != UINT64_MAX) {
+    if (status == PS_SUCCESS && nbytes != UINT64_MAX) {
         atomic_fetch_or(&bounded, mask);
     }
-    else {
+    else if (status == PS_SUCCESS) {
         atomic_fetch_and(&bounded, ~mask);
     }
-    return ON_DEVICE(device, pool_set_threshold(device, nbytes));
+    return status;
 }
 
 bool

@@ -586,26 +586,38 @@ cuda_poll_adopt(int device, ps_handle event)
     return found != NULL;
 }
 
-ps_status
-cuda_notify_cancel(const struct ps_backend *backend, int device,
-                   struct ps_notification *notification)
+static ps_status
+cancel(struct poller *poller, struct ps_notification *notification)
 {
     struct cuda_completion *completion = NULL;
     ps_status status = PS_ERROR_NOT_READY;
     bool removed = false;
 
-    (void)backend;
-    (void)device;
-    pthread_mutex_lock(&events.lock);
+    pthread_mutex_lock(&poller->lock);
     if (notification->ring != NULL) {
         completion = (struct cuda_completion *)notification->ring;
         ps_notification_remove(notification);
-        removed = trim_locked(&events, completion);
+        removed = trim_locked(poller, completion);
         status = PS_SUCCESS;
     }
-    pthread_mutex_unlock(&events.lock);
+    pthread_mutex_unlock(&poller->lock);
     if (removed) {
         cuda_completion_release(completion);
     }
     return status;
+}
+
+ps_status
+cuda_notify_cancel(const struct ps_backend *backend, int device,
+                   struct ps_notification *notification)
+{
+    (void)backend;
+    (void)device;
+    return cancel(&events, notification);
+}
+
+void
+cuda_poll_withdraw(struct ps_notification *notification)
+{
+    (void)cancel(&words, notification);
 }

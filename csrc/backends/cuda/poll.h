@@ -103,6 +103,9 @@ ps_status cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
 void cuda_poll_leave(struct cuda_completion *completion,
                      struct ps_notification *notification);
 
+/* What the notification of a word reports will not occur; it is not called. */
+void cuda_poll_withdraw(struct ps_notification *notification);
+
 /* Poll the event itself, and call the notification when its latest record is
  * done.  Statuses as cuda_poll_enter. */
 ps_status cuda_poll_event(int device, ps_handle event,

@@ -72,8 +72,8 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-/* Wait for the device; with observed, the driver then knows that it is idle.
- */
+/* Wait for the device; with observed, the driver then knows that it is idle,
+ * which may take until work that is queued meanwhile is done. */
 static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {
@@ -92,7 +92,8 @@ device_wait(int device, const struct ps_limit *limit, bool observed)
         cuda_completion_release(completion);
     }
     if (status == PS_SUCCESS && observed) {
-        status = ON_DEVICE(device, cudaDeviceSynchronize());
+        /* A failure of later work is not this wait's. */
+        (void)ON_DEVICE(device, cudaDeviceSynchronize());
     }
     return status;
 }
@@ -100,7 +101,9 @@ device_wait(int device, const struct ps_limit *limit, bool observed)
 ps_status
 cuda_device_wait(int device, const struct ps_limit *limit)
 {
-    return device_wait(device, limit, cuda_pool_is_bounded(device));
+    bool forever = limit->timeout_ns == INT64_MAX;
+
+    return device_wait(device, limit, forever && cuda_pool_is_bounded(device));
 }
 
 void
