@@ -333,6 +333,20 @@ def test_a_limit_is_of_all_that_is_waited_for(engine, name):
                 stream.synchronize(1801)
 
 
+@pytest.mark.parametrize("kinds", [("cpu", "cuda"), ("cuda", "cpu")])
+def test_what_sleeps_longer_elsewhere(kinds):
+    """It uses up no limit of a wait for another engine's work."""
+    with schedules.run("late"):
+        long, short = (pystreams.Stream(kind) for kind in kinds)
+        types = dict(_C.backends())
+        _C.sleep(types[kinds[0]], 36_000_000_000_000, long)
+        _C.sleep(types[kinds[1]], 3_600_000_000_000, short)
+        future = short.submit(int, "7")
+        assert future.result(7200) == 7
+        assert not long.query()
+        long.synchronize()
+
+
 @pytest.mark.unscheduled
 def test_a_limit_goes_on_when_the_schedule_ends(engine):
     """A wait that outlives the schedule is as long as it was to be."""

@@ -45,14 +45,20 @@ static enum ps_progress
 explore_advance(int64_t *left_ns)
 {
     enum ps_progress best = PS_NOTHING;
+    int64_t limit = *left_ns;
     EACH_ENGINE (engine) {
         if (best == PS_RAN) {
             break;
         }
+        /* Each has a clock of its own. */
+        int64_t left = limit;
         cpu_lock(engine);
-        enum ps_progress progress = cpu_lazy_advance_locked(engine, left_ns);
+        enum ps_progress progress = cpu_lazy_advance_locked(engine, &left);
         cpu_unlock(engine);
-        best = progress < best ? progress : best;
+        if (progress < best) {
+            best = progress;
+            *left_ns = left;
+        }
     }
     return best;
 }
