@@ -332,9 +332,9 @@ class _Explanation:
         lines, told = [], set()
         for self.ring in rings.values():
             lines.append(self.deadlock())
-        inner = {
-            k for key, (_, told) in sentences.items() for k in told - {key}
-        }
+        # Without items(), whose iterator CPython 3.10 frees wrongly if it is
+        # short of memory.
+        inner = {k for key in sentences for k in sentences[key][1] - {key}}
         for key in sorted(sentences, key=inner.__contains__):
             if key not in told:
                 lines.append(sentences[key][0])
