@@ -359,9 +359,9 @@ PyMethodDef schedules_functions[] = {
              "strategy, seed, changes, steps, numbers, queued, /",
              "Have the CPU engines run work as a schedule says.\n\n"
              "queued is None or, for a log, called with the first and the "
-             "last number of operations that\nwere queued, and the stream's "
-             "(device_type, device_index, handle).\nRaises RuntimeError if a "
-             "device is "
+             "last number of operations that\nwere queued, and the "
+             "device_index, handle and name of their stream; the name may be "
+             "None.\nRaises RuntimeError if a device is "
              "busy or no CPU engine's."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run what is left, or drop it, and end the schedule.\n\n"

@@ -40,7 +40,6 @@ def test_nobody_waits_behind_a_full_stream(gpu):
     full = gpu.stream()
     block = gpu.empty(64)
     gpu.synchronize()
-
     filled = 0
 
     def fill():

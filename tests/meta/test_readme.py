@@ -4,6 +4,7 @@ A comment in front of a program says what is special: what it needs, that it is
 a part of one, or that it has the race which the next block of text reports.
 """
 
+import functools
 import re
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def test_each_program_is_python(program):
     assert program.note in notes or program.needs
 
 
+@functools.cache
 def is_there(need):
     if need in ("a GPU", "the CPU engine"):
         return usable("cuda").on_engine == (need == "the CPU engine")

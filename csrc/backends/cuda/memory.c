@@ -424,11 +424,13 @@ cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
 
-    if (pool != NULL && !cuda_gates_capturing()) {
+    if (pool == NULL) {
+        return PS_SUCCESS;
+    }
+    if (!cuda_gates_capturing()) {
         cuda_device_observe(device);
     }
-    return pool == NULL ? PS_SUCCESS
-                        : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
+    return ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
 }
 
 static cudaError_t
