@@ -274,6 +274,20 @@ def test_all_at_once(backend, kind, thread_sanitized):
     backend.synchronize()
 
 
+def test_a_callback_added_as_its_future_ends_is_called(backend):
+    """Once, whether it finds the Future done or is found by it."""
+    stream, called = backend.stream(), []
+    callables = 50 * ROUNDS
+
+    def work(number):
+        for _ in range(callables):
+            stream.submit(int).add_done_callback(called.append)
+
+    together(work, 4)
+    wait_until(lambda: len(called) == 4 * callables)
+    assert len(set(called)) == 4 * callables
+
+
 def give_up(obj, end):
     try:
         getattr(obj, end)()
