@@ -1,11 +1,13 @@
 """What a call costs on many threads at once, each with a stream of its own.
 
-    python benchmarks/threads.py [--device TYPE] [--seconds S]
+    python benchmarks/threads.py [--device TYPE] [--peer] [--seconds S]
 
 Prints for record, wait and query on 1 to 64 threads the nanoseconds of a call
 as its thread sees them, and their ratio to those on one thread: the median of
 five runs.  Without the GIL, and with a core for each thread, a ratio of 1 says
 that the threads share nothing; with the GIL it is about their number.
+
+--peer does the same with cuda.core, in turn with pystreams.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import statistics
 import sys
 import threading
 import time
+from functools import partial
 
 import pystreams
 
@@ -36,13 +39,28 @@ def prepare(name, device):
     return event.query
 
 
-def run(name, device, count, seconds):
+def prepare_peer(name, device):
+    from cuda.core import Device
+
+    theirs = Device(device.index)
+    theirs.set_current()
+    stream = theirs.create_stream()
+    event = stream.record(theirs.create_event())
+    stream.sync()
+    if name == "record":
+        return lambda: stream.record(event)
+    if name == "wait":
+        return lambda: stream.wait(event)
+    return lambda: event.is_done
+
+
+def run(prepare, count, seconds):
     """The nanoseconds of a call: the time of all threads by their calls."""
     costs = []
     ready = threading.Barrier(count)
 
     def work():
-        call = prepare(name, device)
+        call = prepare()
         calls = 0
         ready.wait()
         start = now = time.perf_counter_ns()
@@ -77,19 +95,31 @@ def main():
         description="What calls cost on many threads."
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--peer", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.2)
     options = parser.parse_args()
     device = pystreams.device(options.device, 0)
+    libraries = {"pystreams": prepare}
+    if options.peer:
+        libraries["cuda.core"] = prepare_peer
     print(f"{describe()}, device {device}")
-    print(f"{'call':8}{'threads':>8}{'ns/call':>10}{'ratio':>8}")
+    print(f"{'call':8}{'threads':>8}", end="")
+    for library in libraries:
+        print(f"{library:>12}{'ratio':>8}", end="")
     for name in ("record", "wait", "query"):
-        alone = None
+        alone = {}
         for count in COUNTS:
-            cost = statistics.median(
-                run(name, device, count, options.seconds) for _ in range(RUNS)
-            )
-            alone = alone or cost
-            print(f"{name:8}{count:8}{cost:10.0f}{cost / alone:8.2f}")
+            print(f"\n{name:8}{count:8}", end="")
+            costs = {library: [] for library in libraries}
+            for _ in range(RUNS):
+                for library, make in libraries.items():
+                    call = partial(make, name, device)
+                    costs[library].append(run(call, count, options.seconds))
+            for library, found in costs.items():
+                cost = statistics.median(found)
+                ratio = cost / alone.setdefault(library, cost)
+                print(f"{cost:12.0f}{ratio:8.2f}", end="", flush=True)
+    print()
 
 
 if __name__ == "__main__":

@@ -326,7 +326,7 @@ calls_name(struct calls *calls, const void *argument)
     if (captured == NULL) {
         Py_RETURN_NONE;
     }
-    PyObject *function = Py_NewRef(captured->job->args[0]);
+    PyObject *function = Py_NewRef(captured->job->function);
     PyObject *name = PyObject_GetAttrString(function, "__qualname__");
     if (name == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();

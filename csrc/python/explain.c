@@ -356,12 +356,16 @@ list_all(size_t (*list)(void *array, size_t room),
             PyErr_NoMemory();
             return 0;
         }
+#ifdef Py_GIL_DISABLED
+        count = list(*array, room);
+#else
         /* Its finalizers could let other threads run. */
         int collecting = PyGC_Disable();
         count = list(*array, room);
         if (collecting) {
             PyGC_Enable();
         }
+#endif
         if (count <= room) {
             return count;
         }

@@ -50,6 +50,8 @@ typedef struct {
     unsigned generation;
     /* The number of threads inside `with _condition`, and PUBLISHED. */
     atomic_uint holders;
+    /* The number of threads that add a callback. */
+    atomic_uint adders;
     /* Set before it is done, and then fixed. */
     PyObject *result;
     PyObject *exception;
@@ -179,9 +181,8 @@ static PyObject *
 list_ask(FutureObject *self, PyObject *_Atomic *field)
 {
     PyObject *list = list_get(self, field);
-    if (list == NULL) {
-        /* The garbage collector may run code that makes one. */
-        set_once(field, PyList_New(0));
+    /* Another thread may make one, and drop it. */
+    while (list == NULL && set_once(field, PyList_New(0)) != NULL) {
         list = list_get(self, field);
     }
     return list;
@@ -396,7 +397,8 @@ notify(PyObject *waiter, PyObject *future, const char *method)
     Py_XDECREF(none);
 }
 
-/* Show that it is done, as soon as there are no holders. */
+/* Show that it is done, as soon as there are no holders.  No callback is added
+ * afterwards, because a thread that adds one counts itself first. */
 static void
 show(FutureObject *self)
 {
@@ -408,6 +410,9 @@ show(FutureObject *self)
         nap();
     }
     atomic_fetch_or(&self->holders, PUBLISHED);
+    while (atomic_load(&self->adders) > 0) {
+        nap();
+    }
 }
 
 static void
@@ -1021,10 +1026,10 @@ Future_add_done_callback(PyObject *op, PyObject *callback)
     if (list == NULL) {
         return NULL;
     }
-    /* Held, because once it is published, the list is not read any more. */
-    bool published = atomic_fetch_add(&self->holders, 1) & PUBLISHED;
+    atomic_fetch_add(&self->adders, 1);
+    bool published = is_published(self);
     int result = published ? 0 : PyList_Append(list, callback);
-    atomic_fetch_sub(&self->holders, 1);
+    atomic_fetch_sub(&self->adders, 1);
     Py_DECREF(list);
     return none_unless_raised(published ? call_callback(callback, op)
                                         : result);

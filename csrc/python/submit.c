@@ -257,7 +257,7 @@ call(struct job *job)
     if (PyContext_Enter(job->context) < 0) {
         return NULL;
     }
-    PyObject *result = PyObject_Vectorcall(job->args[0], job->args + 1,
+    PyObject *result = PyObject_Vectorcall(job->function, job->args + 1,
                                            ((size_t)job->nargs - 1) |
                                                PY_VECTORCALL_ARGUMENTS_OFFSET,
                                            job->kwnames);
@@ -434,7 +434,8 @@ link_started(struct job *job)
     unlock_pending();
 }
 
-/* Runs no Python code: the caller has switched the garbage collector off. */
+/* Runs no Python code: with the GIL, the caller has switched the garbage
+ * collector off, and without it a thread collects between its calls only. */
 static size_t
 view_locked(struct callable_view *views, size_t room, struct job *job,
             size_t count)
@@ -448,7 +449,7 @@ view_locked(struct callable_view *views, size_t room, struct job *job,
         }
         views[count - 1] = (struct callable_view){
             .stream = ps_stream_ref(stream),
-            .function = Py_NewRef(job->args[0]),
+            .function = Py_NewRef(job->function),
             .future = Py_NewRef(job->future),
             .frame = frame_of(job->state),
             .reached = atomic_load(&job->reached),
@@ -666,6 +667,7 @@ job_create(struct ps_stream *stream, PyObject *context, PyObject *const *args,
     for (Py_ssize_t i = 0; i < count; i++) {
         job->args[i] = Py_NewRef(args[i]);
     }
+    job->function = job->args[0];
     job->context =
         context != NULL ? PyContext_Copy(context) : PyContext_CopyCurrent();
     if (job->context == NULL || (job->future = future_new()) == NULL) {
@@ -718,7 +720,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     if (ps_timeline_is_on()) {
         uint64_t source;
-        job->slice = timeline_callable(stream, job->args[0], &source);
+        job->slice = timeline_callable(stream, job->function, &source);
         future_set_source(job->future, source);
     }
     PyObject *future = Py_NewRef(job->future);

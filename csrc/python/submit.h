@@ -36,6 +36,8 @@ struct job {
     PyObject *context;
     /* Its part of the timeline until it has ended, or NULL. */
     struct ps_slice *slice;
+    /* args[0], in the place of which a method has its `self` while it runs. */
+    PyObject *function;
     /* The function and its arguments, as submit got them. */
     PyObject *kwnames; /* may be NULL */
     Py_ssize_t nargs;  /* the positional ones, with the function */

@@ -274,6 +274,23 @@ def test_all_at_once(backend, kind, thread_sanitized):
     backend.synchronize()
 
 
+def test_a_callback_added_as_its_future_ends_is_called(backend):
+    """Once, whether it finds the Future done or is found by it."""
+    called, threads, callables = [], 8, 4000 if FREE else 100
+
+    def work(number):
+        stream = backend.stream()
+        for _ in range(callables):
+            future = stream.submit(int)
+            while not future.done():
+                pass
+            future.add_done_callback(called.append)
+
+    together(work, threads)
+    wait_until(lambda: len(called) == threads * callables)
+    assert len(set(called)) == threads * callables
+
+
 def give_up(obj, end):
     try:
         getattr(obj, end)()

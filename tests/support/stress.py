@@ -1,7 +1,7 @@
-"""Random waits, records, callables and allocations on eight threads at once,
+"""Random waits, records, callables and allocations on many threads at once,
 followed by a check of all results.
 
-python tests/support/stress.py DEVICE SECONDS [SEED]
+python tests/support/stress.py DEVICE SECONDS [SEED [THREADS]]
 
 On a GPU, CuPy and Numba run at the same time, if they are installed; their
 callbacks take the GIL on the driver's thread.  A hang ends the program with a
@@ -50,7 +50,8 @@ class Lane:
 
 
 class Stress:
-    def __init__(self, device, seconds):
+    def __init__(self, device, seconds, threads):
+        self.threads = threads
         self.device = pystreams.device(device, 0)
         self.type = pystreams.Stream(self.device).device_type
         self.seconds = seconds
@@ -89,7 +90,7 @@ class Stress:
         self.end = time.monotonic() + self.seconds
         work = [
             threading.Thread(target=self.work, args=(random.Random(seed + i),))
-            for i in range(THREADS)
+            for i in range(self.threads)
         ]
         for thread in work:
             thread.start()
@@ -326,11 +327,11 @@ class Handle(int):
         return int(self)
 
 
-def main(device, seconds, seed=None):
+def main(device, seconds, seed=None, threads=THREADS):
     seconds = float(seconds)
     seed = int(seed) if seed is not None else random.randrange(1 << 30)
     sys.setswitchinterval(1e-4)
-    stress = Stress(device, seconds)
+    stress = Stress(device, seconds, int(threads))
     try:
         stress.run(seed)
     except BaseException:

@@ -112,6 +112,25 @@ def test_a_stream_that_runs_a_callable(engine, pair):
     assert words(explain(pair[0])) == load_of(engine)
 
 
+def test_a_method_that_runs(engine, blocker):
+    """Its function finds the object where the method was among the
+    arguments."""
+
+    class Reader:
+        reads = False
+
+        def read(self):
+            self.reads = True
+            blocker()
+
+    stream, reader = named(engine, "load"), Reader()
+    stream.submit(reader.read)
+    wait_until(lambda: reader.reads)
+    assert "callable read (test_explain.py)" in words(explain(stream))
+    blocker.go()
+    stream.synchronize(LONG)
+
+
 def test_a_stream_that_waits(engine, pair):
     assert words(explain(pair[1])) == copy_of(engine)
 
