@@ -15,7 +15,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import _C, races, schedules
+from pystreams import _C, races, schedules, timeline
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -345,6 +345,52 @@ def test_what_sleeps_longer_elsewhere(kinds):
         assert future.result(7200) == 7
         assert not long.query()
         long.synchronize()
+
+
+@pytest.fixture
+def both():
+    """A stream of each engine, and what makes it sleep for so many seconds."""
+
+    def sleeper(kind):
+        stream = pystreams.Stream(kind)
+        number = dict(_C.backends())[kind]
+        return stream, lambda s: _C.sleep(number, s * 1_000_000_000, stream)
+
+    return [sleeper("cpu"), sleeper("cuda")]
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:1"])
+def test_engines_share_the_time(both, name):
+    """What sleeps on one sleeps while the host waits for the other."""
+    (one, sleep_one), (other, sleep_other) = both
+    with schedules.run(name):
+        sleep_one(3000)
+        sleep_other(2000)
+        one.synchronize()
+        other.synchronize(timeout=1)
+        sleep_one(3000)
+        future = other.submit(one.synchronize)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            other.submit(int, "7").result(2000)
+        future.result(1001)
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:1"])
+def test_a_timeline_of_two_engines(both, name):
+    with schedules.run(name):
+        with timeline.record() as t:
+            for (stream, sleep), seconds in zip(both, (3, 2), strict=True):
+                sleep(seconds)
+                stream.synchronize()
+        begin, end = map(timeline.COLUMNS.index, ("begin", "end"))
+        kind = timeline.COLUMNS.index("kind")
+        times = [
+            (row[begin] / 1e9, row[end] / 1e9)
+            for row in t.rows
+            if row[kind] == "sleep"
+        ]
+    assert times == [(0, 3), (3, 5)]
+    assert t.duration == 5_000_000_000
 
 
 @pytest.mark.unscheduled
