@@ -34,7 +34,8 @@ explore_poll(void)
 {
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        if (cpu_is_lazy(engine)) {
+        /* One that the program does not use is no part of the order. */
+        if (cpu_is_lazy(engine) && engine->tickets > engine->lazy.first) {
             cpu_lazy_poll_locked(engine);
         }
         cpu_unlock(engine);
