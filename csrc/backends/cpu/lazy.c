@@ -23,8 +23,10 @@ enum {
     /* One of so many queries in vain runs an operation. */
     POLLS = 16,
     /* How long a host that does not wait is kept by a callable, which may wait
-     * for what the host does next. */
-    PATIENCE_NS = 100 * 1000 * 1000,
+     * for what the host does next: 0.1 s, and longer if the machine is so busy
+     * that threads do not get to run, this one included. */
+    NAPS = 20,
+    NAP_NS = 5 * 1000 * 1000,
     QUESTION_NS = 50 * 1000 * 1000,
 };
 
@@ -236,13 +238,14 @@ const struct cpu_clock cpu_lazy_clock = {
     .wait_locked = virtual_wait_locked,
 };
 
-/* Sleep until something has changed, for so many real nanoseconds at most. */
-static void
+/* Sleep until something has changed; false if so many real nanoseconds have
+ * passed before. */
+static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
     int64_t now = cpu_monotonic_clock.now(engine);
-    cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
-                                    now + nanoseconds);
+    return cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
+                                           now + nanoseconds);
 }
 
 /* ---- Candidates ---- */
@@ -572,13 +575,10 @@ static void
 await_callables_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    int64_t end = cpu_monotonic_clock.now(engine) + PATIENCE_NS, left;
+    int naps = 0;
     while (callables_run(lazy) && !lazy->impatient && cpu_is_lazy(engine)) {
-        left = end - cpu_monotonic_clock.now(engine);
-        lazy->impatient = left <= 0;
-        if (left > 0) {
-            nap_locked(engine, left);
-        }
+        naps += !nap_locked(engine, NAP_NS);
+        lazy->impatient = naps == NAPS;
     }
     if (callables_run(lazy)) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
