@@ -493,6 +493,30 @@ def test_a_callable_may_wait_for_the_host(engine, name):
         assert future.result() is True
 
 
+STOPPED = """
+import os, signal, subprocess, sys, time
+import pystreams
+from pystreams import schedules
+resumed = f"sleep 0.5; kill -CONT {os.getpid()}"
+ended = []
+def work():
+    helper = subprocess.Popen(["sh", "-c", resumed])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.02)
+    helper.wait()
+    ended.append(True)
+with schedules.run("early"):
+    pystreams.Stream(sys.argv[1]).submit(work)
+    print(ended)
+"""
+
+
+def test_a_callable_on_a_busy_machine(engine, run_python):
+    """One whose thread does not get to run is not left behind."""
+    done = run_python(STOPPED, engine.name, env={"PYSTREAMS_SCHEDULE": None})
+    assert (done.stderr, done.stdout) == ("", "[True]\n")
+
+
 @each_strategy
 def test_host_functions_that_wait_for_the_host(engine, name):
     with schedules.run(name):
