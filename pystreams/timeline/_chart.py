@@ -62,6 +62,8 @@ def line(
 ) -> str:
     """Return a bar with its label, and how much of the time it is busy."""
     busy = sum(spans[1::2]) - sum(spans[::2])
+    # While a schedule is explored, all may happen in one moment.
+    total = total or 1
     return (
         f"{shorten(label, label_width):<{label_width}} "
         f"{bar(spans, total, width, marks)} {busy / total:>6.0%}"

@@ -232,8 +232,9 @@ class Json:
         quoted = self._quoted
         more = f'"thread":{quoted(thread)}'
         if nbytes:
-            rate = f',"GB/s":{nbytes / (end - begin):.3f}' * (end > begin)
-            more += f',"bytes":{nbytes}{rate}'
+            more += f',"bytes":{nbytes}'
+            if end > begin:
+                more += f',"GB/s":{nbytes / (end - begin):.3f}'
         if kind in _OPERATIONS:
             more += f',"queued us before":{(begin - queued) / 1000:.3f}'
         if row[9] is not None:

@@ -43,6 +43,7 @@ def test_each_replay_runs_it_in_order(backend, stream, graph, buffer):
     assert seen == [2, 3] * 3
 
 
+@pytest.mark.unscheduled
 def test_work_behind_it_waits(backend, stream, graph, buffer):
     go, begun = threading.Event(), threading.Event()
     with Capture(graph, stream):
@@ -186,6 +187,7 @@ def test_after_a_failure_of_the_stream(faulty, graph):
     graph.reset()
 
 
+@pytest.mark.unscheduled
 def test_branches_run_at_once(backend, stream, graph):
     side, barrier = backend.stream(), threading.Barrier(2)
     with Capture(graph, stream):
@@ -199,6 +201,7 @@ def test_branches_run_at_once(backend, stream, graph):
     assert not barrier.broken
 
 
+@pytest.mark.unscheduled
 def test_graphs_run_at_once(backend):
     """Captured on one stream, launched on two."""
     capturing, barrier = backend.stream(), threading.Barrier(2)
@@ -246,6 +249,7 @@ def test_replays_of_one_graph_on_several_threads(backend, stream, graph):
     assert (most, count) == (1, 100)
 
 
+@pytest.mark.unscheduled
 def test_reset_while_it_runs(backend, stream, graph, buffer):
     go, begun, seen = threading.Event(), threading.Event(), []
     with Capture(graph, stream):
@@ -457,6 +461,7 @@ def program(backend, run_python):
     return run
 
 
+@pytest.mark.unscheduled
 def test_exit_with_replays_that_wait(program):
     done = program(
         """
@@ -471,6 +476,7 @@ time.sleep(0.1)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.unscheduled
 def test_exit_reports_what_no_wait_raised(program):
     done = program(
         """
@@ -568,6 +574,7 @@ def test_exploring_schedules(engine):
     schedules.explore(program, runs=50)
 
 
+@pytest.mark.unscheduled
 def test_explained_while_replays_begin(backend, switch_often):
     """A replay's callables have no stream before it is launched."""
     graphs = [Graph(backend.type) for _ in range(2)]

@@ -47,6 +47,7 @@ def test_output_that_is_closed(shell, arguments):
     )
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_errors_that_nobody_reads(shell, arguments):
     done = shell("2>&-", arguments)
@@ -54,6 +55,7 @@ def test_errors_that_nobody_reads(shell, arguments):
     assert done.stdout
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_output_on_a_full_disk(shell, arguments):
     if not Path("/dev/full").exists():

@@ -470,6 +470,7 @@ def test_an_external_event_outlives_a_reset_until_the_replay_is_done(
         assert len(deleted) == 1
 
 
+@pytest.mark.unscheduled
 def test_an_external_event_of_several_processes(engine, stream, graph, buffer):
     event = pystreams.Event(
         engine.name, enable_timing=False, interprocess=True, external=True

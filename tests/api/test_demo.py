@@ -16,6 +16,9 @@ from pystreams._cli import demo, timetable
 
 CHUNK = 4096
 
+# The demo waits for messages of its callables.
+pytestmark = pytest.mark.unscheduled
+
 
 @pytest.fixture
 def make(tmp_path):

@@ -524,6 +524,7 @@ class TestOfADevice:
             assert not here.query()
         here.synchronize()
 
+    @pytest.mark.unscheduled
     def test_its_handle_is_of_that_device(self, two_devices):
         event = Event(
             two_devices.device(1), interprocess=True, enable_timing=False

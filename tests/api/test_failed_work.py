@@ -151,6 +151,7 @@ def test_does_not_travel_through_a_record_before_it(engine):
     raises(stream.synchronize)
 
 
+@pytest.mark.unscheduled
 def test_event_recovers_with_its_next_record(engine):
     """An event stands for its latest record, and that one was fine."""
     event = engine.event()
@@ -232,6 +233,7 @@ def test_with_block_on_a_failed_stream(engine):
     assert engine.currents() == before
 
 
+@pytest.mark.unscheduled
 def test_memory_is_given_back(engine):
     before = _C.memory_stats(engine.type, 0)["allocated_bytes.all.current"]
     stream = failed_stream(engine)

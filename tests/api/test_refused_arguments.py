@@ -248,7 +248,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.unscheduled] * ("ipc" in case))
+        for case in REFUSED
+    ],
+)
 def test_an_error_names_the_function_and_the_parameter(cuda, case):
     call, expected = REFUSED[case]
     before = cuda.currents()

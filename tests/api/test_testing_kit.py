@@ -32,6 +32,7 @@ def facts():
     return found
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("devices", [1, 2, 16])
 def test_devices_and_memory(devices):
     with emulated_cuda(devices, "3MiB"):
@@ -50,6 +51,7 @@ def test_devices_and_memory(devices):
         block.close()
 
 
+@pytest.mark.unscheduled
 def test_sizes():
     with emulated_cuda(memory=4096):
         assert cuda.mem_get_info()[1] == 4096
@@ -76,6 +78,7 @@ def test_what_is_refused(arguments, match):
     assert facts() == before
 
 
+@pytest.mark.unscheduled
 def test_all_is_as_it_was(cuda):
     """Of the devices that were there before, which worked on."""
     stream = cuda.stream()
@@ -100,6 +103,7 @@ def test_all_is_as_it_was(cuda):
     assert block.tobytes() == b"\3" * 64
 
 
+@pytest.mark.unscheduled
 def test_each_begins_anew():
     for _ in range(20):
         with emulated_cuda(2, "1MiB"):
@@ -121,6 +125,7 @@ def test_each_begins_anew():
             del block, pinned
 
 
+@pytest.mark.unscheduled
 def test_an_emulation_is_used_again():
     """It leaves no threads, no descriptors and no memory behind."""
     for devices in range(1, 17):
@@ -129,6 +134,7 @@ def test_an_emulation_is_used_again():
         assert index
 
 
+@pytest.mark.unscheduled
 def test_objects_outlive_their_emulation():
     with emulated_cuda(2, "1MiB"):
         stream = cuda.Stream(1)
@@ -148,6 +154,7 @@ def test_objects_outlive_their_emulation():
         assert cuda.memory_stats()["allocation.all.freed"] == 0
 
 
+@pytest.mark.unscheduled
 def test_too_many_that_are_still_in_use(run_python):
     done = run_python(
         """
@@ -175,6 +182,7 @@ with emulated_cuda():
     )
 
 
+@pytest.mark.unscheduled
 def test_a_capture_that_is_left():
     with emulated_cuda():
         graph = cuda.CUDAGraph()
@@ -198,6 +206,7 @@ def test_a_capture_that_is_left():
     assert block.tobytes() == b"\7" * 64
 
 
+@pytest.mark.unscheduled
 def test_nested():
     before = facts()
     with emulated_cuda(1):
@@ -212,6 +221,7 @@ def test_nested():
     assert facts() == before
 
 
+@pytest.mark.unscheduled
 def test_left_in_the_wrong_order():
     before = facts()
     first, second = emulated_cuda(1), emulated_cuda(2)
@@ -226,6 +236,7 @@ def test_left_in_the_wrong_order():
     assert facts() == before
 
 
+@pytest.mark.unscheduled
 def test_an_exception_passes():
     before = facts()
     with pytest.raises(ZeroDivisionError), emulated_cuda():
@@ -233,6 +244,7 @@ def test_an_exception_passes():
     assert facts() == before
 
 
+@pytest.mark.unscheduled
 def test_as_a_decorator():
     @emulated_cuda(3)
     def count():
@@ -241,6 +253,7 @@ def test_as_a_decorator():
     assert count() == count() == 3
 
 
+@pytest.mark.unscheduled
 def test_other_threads():
     seen = []
 
@@ -258,6 +271,7 @@ def test_other_threads():
     assert seen == [(2, 1)] * 3
 
 
+@pytest.mark.unscheduled
 def test_races_are_found_inside():
     def run():
         first, second = cuda.Stream(), cuda.Stream()
@@ -274,6 +288,7 @@ def test_races_are_found_inside():
         cuda.Stream().synchronize()
 
 
+@pytest.mark.unscheduled
 def test_schedules_are_explored_inside(no_gpu_is_used):
     def program():
         stream = cuda.Stream()
@@ -292,6 +307,7 @@ def test_schedules_are_explored_inside(no_gpu_is_used):
             schedules.explore(enter, runs=1)
 
 
+@pytest.mark.unscheduled
 def test_with_no_cuda_before(run_python):
     done = run_python(
         """
@@ -316,6 +332,7 @@ for _ in range(3):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.unscheduled
 def test_variables(run_python):
     """That hide devices, and that name the accelerator."""
     done = run_python(
@@ -331,6 +348,7 @@ with emulated_cuda(3):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.unscheduled
 def test_a_fork_inside(run_python):
     done = run_python(
         """
@@ -365,6 +383,7 @@ from pystreams.testing import emulated_cuda, fail, hold
 # ---- Busy streams and failures ----
 
 
+@pytest.mark.unscheduled
 def test_hold(backend, stream):
     block = backend.filled(1, stream=stream)
     with hold(stream) as held:
@@ -378,6 +397,7 @@ def test_hold(backend, stream):
     assert block.tobytes() == b"\2" * 64
 
 
+@pytest.mark.unscheduled
 def test_hold_is_released(backend):
     stream = backend.stream()
     with hold(stream) as held:
@@ -388,6 +408,7 @@ def test_hold_is_released(backend):
         assert held.released
 
 
+@pytest.mark.unscheduled
 def test_holds_do_not_hold_up_each_other(backend):
     streams = [backend.stream() for _ in range(4)]
     with hold(streams[0]), hold(streams[1]):
@@ -401,6 +422,7 @@ def test_holds_do_not_hold_up_each_other(backend):
         stream.synchronize()
 
 
+@pytest.mark.unscheduled
 def test_hold_ends_with_an_exception(backend):
     stream = backend.stream()
     with pytest.raises(ZeroDivisionError), hold(stream):
@@ -408,6 +430,7 @@ def test_hold_ends_with_an_exception(backend):
     stream.synchronize()
 
 
+@pytest.mark.unscheduled
 def test_hold_refuses(no_gpu_is_used):
     with pytest.raises(TypeError, match=r"hold\(\) expects"), hold("cuda:0"):
         pass
@@ -443,6 +466,7 @@ def test_fail_with_a_status(faulty, status):
     assert repeated.value.error_code == status
 
 
+@pytest.mark.unscheduled
 def test_fail_comes_in_its_turn(faulty):
     stream = faulty.stream()
     with hold(stream):
@@ -519,6 +543,7 @@ def test_left():
 """
 
 
+@pytest.mark.unscheduled
 def test_fixtures_and_markers(run_python, tmp_path):
     (tmp_path / "test_them.py").write_text(TESTS)
     done = run_python(
@@ -528,6 +553,7 @@ def test_fixtures_and_markers(run_python, tmp_path):
     assert "8 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.unscheduled
 def test_nothing_is_left_over():
     """Of all the emulations before."""
     gc.collect()

@@ -51,10 +51,12 @@ def comparison(ours, incomparable):
     return Comparison(torch, ours)
 
 
+@pytest.mark.unscheduled
 def test_no_faults(comparison):
     assert comparison.faults == []
 
 
+@pytest.mark.unscheduled
 def test_no_reason_is_left_over(comparison, incomparable):
     if TORCH["devices"] < 2 or cuda.device_count() < 2:
         pytest.skip("less can be compared on fewer than two devices")

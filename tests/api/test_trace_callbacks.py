@@ -486,6 +486,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
 
 
+@pytest.mark.unscheduled
 def test_importing_the_package_stays_light(run_python):
     done = run_python(LIGHT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,6 +13,8 @@ from peers import GONE, PeerError, hold_there, opened, shared
 import pystreams
 from pystreams import Event
 
+pytestmark = pytest.mark.unscheduled
+
 ENDED = "the process of the record ended before its work"
 
 

@@ -7,6 +7,8 @@ from peers import GONE, Peer, PeerError, shared
 import pystreams
 from pystreams import _C, Event
 
+pytestmark = pytest.mark.unscheduled
+
 
 def test_a_handle_is_64_bytes(backend):
     event = shared(backend)

@@ -15,6 +15,8 @@ from peers import GONE, PeerError, hold_there, shared
 import pystreams
 from pystreams import Event
 
+pytestmark = pytest.mark.unscheduled
+
 PAGE, LATEST, PIPE = 4096, 24, 32
 UNKNOWN = 999
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -17,6 +17,8 @@ from peers import GONE, PeerError, shared
 import pystreams
 from pystreams import _C, Buffer, races, schedules
 
+pytestmark = pytest.mark.unscheduled
+
 SIZE, LENGTH = 10_000, 96
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 

@@ -8,6 +8,8 @@ from peers import shared
 
 import pystreams
 
+pytestmark = pytest.mark.unscheduled
+
 PROGRAM = """
 import multiprocessing
 import sys

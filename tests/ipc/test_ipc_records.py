@@ -12,6 +12,8 @@ import pystreams
 from pystreams import _C
 from pystreams.cuda._graphs import Graph
 
+pytestmark = pytest.mark.unscheduled
+
 
 def test_a_record_is_seen_elsewhere(backend, peer):
     event, stream = shared(backend), backend.stream()

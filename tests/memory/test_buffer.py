@@ -90,6 +90,7 @@ def test_pinned(pinning):
     assert device.tobytes() == data
 
 
+@pytest.mark.unscheduled
 def test_memoryview_of_cpu_memory():
     block = empty(100, device="cpu")
     block.fill_(3)

@@ -27,6 +27,7 @@ def test_a_callable_short_of_memory_does_not_wait_for_itself(backend, stream):
     assert stream.submit(allocate).result(20) == "refused"
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("nbytes", [64 << 20, 300 << 20])
 @pytest.mark.parametrize("short", [False, True])
 def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):

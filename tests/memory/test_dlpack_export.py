@@ -423,6 +423,7 @@ def test_numpy_takes_a_copy_of_device_memory(cuda, numpy):
         numpy.from_dlpack(block, device="cpu", copy=False)
 
 
+@pytest.mark.unscheduled
 def test_numpy_gives(numpy):
     array = numpy.arange(12, dtype="f4").reshape(3, 4)
     block = from_dlpack(array)

@@ -127,6 +127,7 @@ ENDS = {
 CODES = {"exception": 1, "sys.exit": 7}
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize(
     ("held", "end"),
     [
@@ -148,6 +149,7 @@ def test_exit(run_python, held, end):
     assert done.stderr.count("Traceback") == (end == "exception")
 
 
+@pytest.mark.unscheduled
 def test_exit_waits_for_a_running_callable(run_python):
     code = (
         """
@@ -169,6 +171,7 @@ started.wait()
     assert (done.stdout, done.stderr) == ("['done']\n", "")
 
 
+@pytest.mark.unscheduled
 def test_a_stuck_callable(run_python):
     """It is waited for five seconds, which are cut short here; the one line
     says that it was abandoned."""
@@ -341,6 +344,7 @@ def fresh():
 """
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("case", FORKS)
 def test_fork(run_python, forking, case):
     code = (
@@ -359,6 +363,7 @@ print(set(codes))
     assert done.returncode == 0
 
 
+@pytest.mark.unscheduled
 def test_a_child_that_ends_as_programs_do(run_python, forking):
     """With its parent's callables pending, and its own."""
     code = (

@@ -146,6 +146,7 @@ def test_blocked_on_a_full_queue_is_interruptible(run_python, operation):
     assert done.returncode == 0
 
 
+@pytest.mark.unscheduled
 def test_events_without_end(run_python, sanitized):
     """Many made, recorded and dropped take no memory that grows."""
     code = """

@@ -71,6 +71,7 @@ def test_detection_begins_and_ends(backend):
     assert waits == []
 
 
+@pytest.mark.unscheduled
 def test_schedules_begin_and_end(engine):
     """One at a time; each that begins is whole."""
     engine.synchronize()
@@ -155,6 +156,7 @@ def test_the_gpu_trace_begins_and_ends(cuda):
         del _gpu_trace._callbacks[registered:]
 
 
+@pytest.mark.unscheduled
 def test_imports_again(run_python):
     """While other threads use what the first import made."""
     code = f"""

@@ -127,6 +127,7 @@ def test_exit(backend, run_python, held, end):
     assert all(line.startswith("  ") for line in lines[1:-1])
 
 
+@pytest.mark.unscheduled
 def test_exit_waits_for_running_work(run_python):
     """What a worker has begun is finished before the end."""
     code = """
@@ -146,6 +147,7 @@ time.sleep(0.1)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.unscheduled
 def test_stuck_work_at_exit_is_reported(run_python):
     """Past the deadline the process ends all the same, and says so."""
     code = """
@@ -214,6 +216,7 @@ def test_import_of_a_checkout_that_is_not_built(run_python, tmp_path):
     assert "bootstrap.sh" in last
 
 
+@pytest.mark.unscheduled
 def test_import_is_lean(run_python):
     """Of the standard library only what a bare interpreter has."""
     code = """
@@ -228,6 +231,7 @@ print(sorted((set(sys.modules) - before) & heavy))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("name", ["races", "schedules", "timeline"])
 def test_modules_that_are_imported_when_they_are_used(run_python, name):
     done = run_python(
@@ -244,6 +248,7 @@ def test_modules_that_are_imported_when_they_are_used(run_python, name):
     ]
 
 
+@pytest.mark.unscheduled
 def test_a_second_import_finds_the_same_types(run_python):
     """As it finds the same devices, which both modules' streams are of."""
     code = """
@@ -585,6 +590,7 @@ if __name__ == "__main__":
     assert (done.stdout, done.stderr) == ("[0, 1, 2, 3]\n", "")
 
 
+@pytest.mark.unscheduled
 def test_workers_block_signals_and_have_names(engine, run_python):
     code = (
         prologue(engine)

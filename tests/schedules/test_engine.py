@@ -15,7 +15,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import _C, races, schedules
+from pystreams import _C, races, schedules, timeline
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -347,6 +347,47 @@ def test_what_sleeps_longer_elsewhere(kinds):
         long.synchronize()
 
 
+@pytest.fixture
+def both():
+    """A stream of each engine, and what makes it sleep for so many seconds."""
+
+    def sleeper(kind):
+        stream = pystreams.Stream(kind)
+        number = dict(_C.backends())[kind]
+        return stream, lambda s: _C.sleep(number, s * 1_000_000_000, stream)
+
+    return [sleeper("cpu"), sleeper("cuda")]
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:1"])
+def test_engines_share_the_time(both, name):
+    """What sleeps on one sleeps while the host waits for the other."""
+    (one, sleep_one), (other, sleep_other) = both
+    with schedules.run(name):
+        sleep_one(3000)
+        sleep_other(2000)
+        one.synchronize()
+        other.synchronize(timeout=1)
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:1"])
+def test_a_timeline_of_two_engines(both, name):
+    with schedules.run(name):
+        with timeline.record() as t:
+            for (stream, sleep), seconds in zip(both, (3, 2), strict=True):
+                sleep(seconds)
+                stream.synchronize()
+        begin, end = map(timeline.COLUMNS.index, ("begin", "end"))
+        kind = timeline.COLUMNS.index("kind")
+        times = [
+            (row[begin] / 1e9, row[end] / 1e9)
+            for row in t.rows
+            if row[kind] == "sleep"
+        ]
+    assert times == [(0, 3), (3, 5)]
+    assert t.duration == 5_000_000_000
+
+
 @pytest.mark.unscheduled
 def test_a_limit_goes_on_when_the_schedule_ends(engine):
     """A wait that outlives the schedule is as long as it was to be."""
@@ -450,6 +491,30 @@ def test_a_callable_may_wait_for_the_host(engine, name):
         future = stream.submit(go.wait, LONG)
         go.set()
         assert future.result() is True
+
+
+STOPPED = """
+import os, signal, subprocess, sys, time
+import pystreams
+from pystreams import schedules
+resumed = f"sleep 0.5; kill -CONT {os.getpid()}"
+ended = []
+def work():
+    helper = subprocess.Popen(["sh", "-c", resumed])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.02)
+    helper.wait()
+    ended.append(True)
+with schedules.run("early"):
+    pystreams.Stream(sys.argv[1]).submit(work)
+    print(ended)
+"""
+
+
+def test_a_callable_on_a_busy_machine(engine, run_python):
+    """One whose thread does not get to run is not left behind."""
+    done = run_python(STOPPED, engine.name, env={"PYSTREAMS_SCHEDULE": None})
+    assert (done.stderr, done.stdout) == ("", "[True]\n")
 
 
 @each_strategy

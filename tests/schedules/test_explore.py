@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+import replays
 from captures import Capture, replay
 from deadlines import LONG
 
@@ -347,6 +348,31 @@ def test_the_same_name_gives_the_same_order(engine, strategy):
         assert runs[0].operations == runs[1].operations == runs[2].operations
         orders.add(runs[0].order)
     assert len(orders) >= (4 if strategy == "late" else 30)
+
+
+@pytest.mark.parametrize("name", ["late", "pct:2:17:20", "all:0*12,2,1,3"])
+def test_streams_from_the_pool(engine, name):
+    """Streams that were used before come in the order of their first use."""
+    runs = [schedules._Run(name, logged=True) for _ in range(3)]
+    for run in runs:
+        with run:
+            streams = [engine.stream() for _ in range(4)]
+            for stream in streams[2:] + streams[:2]:
+                stream.record_event()
+            engine.synchronize()
+            # Not in the order in which they came.
+            for i in (1, 3, 0, 2):
+                streams[i].close()
+    assert runs[0].operations == runs[1].operations == runs[2].operations
+    numbers = sorted((o.number, o.stream) for o in runs[0].operations)
+    assert numbers == [(i, i) for i in (1, 2, 3, 4)]
+
+
+def test_random_programs_on_any_python():
+    """The digest is what each other Python and machine finds."""
+    assert replays.digest(0, 300) == (
+        "e886b65a0b6f19258b8f3a70dca421e24b7180ec76cd854b0f63f7ca021a5f66"
+    )
 
 
 def order_of(engine, name):

@@ -22,7 +22,12 @@ KIND, NAME, DEVICE, STREAM, THREAD, QUEUED, BEGIN, END, NBYTES = range(9)
 FILENAME, LINE, FUNCTION, SOURCE = range(9, 13)
 
 
-@pytest.fixture(params=["exact", "by events"])
+@pytest.fixture(
+    params=[
+        "exact",
+        pytest.param("by events", marks=pytest.mark.unscheduled),
+    ]
+)
 def clock(request, monkeypatch):
     """How operations are timed."""
     monkeypatch.setattr(timeline, "_by_events", request.param == "by events")
@@ -67,6 +72,7 @@ def test_columns():
     assert tuple(names.split()) == timeline.COLUMNS
 
 
+@pytest.mark.unscheduled
 def test_operations(two, clock):
     """Their kinds, sizes, streams and times."""
     backend = two.backend
@@ -149,6 +155,7 @@ def test_a_wait_for_what_is_done(two):
     assert wait[BEGIN] == wait[END]
 
 
+@pytest.mark.unscheduled
 def test_waits_of_threads(two):
     """With what they waited for."""
     backend = two.backend
@@ -255,6 +262,7 @@ def test_failed_and_cancelled_work(two):
     assert row[END] is not None
 
 
+@pytest.mark.unscheduled
 def test_what_has_not_ended(two):
     """Its times come when it has."""
     with two.backend.hold(two.a):

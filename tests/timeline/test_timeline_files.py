@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from pystreams import timeline
+from pystreams import schedules, timeline
 from pystreams.timeline import _files, _picture
 
 KIND, NAME, DEVICE, STREAM, THREAD, QUEUED, BEGIN, END, NBYTES = range(9)
@@ -321,3 +321,18 @@ def test_many_operations(tmp_path, sanitized, suffix):
     assert took < 3
     assert after - before < 20 << 10
     assert os.path.getsize(tmp_path / f"t.{suffix}") > 1 << 20
+
+
+@pytest.mark.parametrize("suffix", ["json", "pftrace"])
+def test_all_in_one_moment(backend, no_gpu_is_used, tmp_path, suffix):
+    """As while a schedule is explored."""
+    path = tmp_path / f"t.{suffix}"
+    with schedules.run("late"):
+        block = backend.empty(64)
+        with timeline.record() as t:
+            block.fill_(1)
+            backend.synchronize()
+        assert t.duration == 0
+        t.save(path)
+        assert "1 operation in 0 us" in str(t)
+    assert path.read_bytes()

@@ -280,5 +280,6 @@ def check_path(program, t, rows, calls):
     assert [g for _, g in path.waits] == sorted(gains.values(), reverse=True)
 
 
+@pytest.mark.unscheduled
 def test_critical_path(each_seed):
     each_seed(check_path)

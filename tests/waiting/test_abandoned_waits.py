@@ -79,6 +79,7 @@ assert wait(objects, 30).not_done == set()
 """
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize(
     ("how", "which"),
     [

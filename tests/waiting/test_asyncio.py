@@ -146,6 +146,7 @@ def test_work_that_fails(faulty, run, when):
     assert [error.error_code for error in run(main())] == [719, 719]
 
 
+@pytest.mark.unscheduled
 def test_a_failure_that_the_object_forgets(faulty, run, gate):
     """The record that is awaited failed; the latest one did not."""
     stream, event, good = faulty.stream(), faulty.event(), faulty.stream()

@@ -327,6 +327,7 @@ def last():
     ]
 
 
+@pytest.mark.unscheduled
 def test_a_running_one_that_waits_for_a_pending_one_at_exit(run):
     """It ends, as the other is cancelled: the program waits no five seconds
     for it."""

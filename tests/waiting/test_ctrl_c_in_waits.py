@@ -188,6 +188,7 @@ def storm():
     signal.signal(signal.SIGALRM, old)
 
 
+@pytest.mark.unscheduled
 def test_a_signal_storm(engine, storm):
     """Nothing ends early, nothing fails, nothing is lost."""
     import pystreams
@@ -220,6 +221,7 @@ def test_a_signal_storm_on_callables(engine, storm):
     assert seen == list(range(2000))
 
 
+@pytest.mark.unscheduled
 def test_a_handler_may_use_the_package(engine):
     """It runs in the middle of the wait, on the thread that waits."""
     stream, event = engine.stream(), engine.event()

@@ -222,6 +222,7 @@ def waits_for_each_other(engine):
     return one, futures
 
 
+@pytest.mark.unscheduled
 def test_a_deadlock(engine):
     one, futures = waits_for_each_other(engine)
     wait_until(lambda: explain(one).startswith("deadlock: "))
@@ -370,6 +371,7 @@ def test_after_a_fork(run_python):
     assert done.stdout == "no work is known to be pending\n"
 
 
+@pytest.mark.unscheduled
 def test_work_of_an_emulation_that_was_left(blocker):
     with emulated_cuda(1):
         stream = Stream("cuda")
@@ -381,6 +383,7 @@ def test_work_of_an_emulation_that_was_left(blocker):
     assert "Error" not in text
 
 
+@pytest.mark.unscheduled
 def test_default_streams_of_two_emulations(blocker):
     """They have the same handle."""
     idle, busy = (

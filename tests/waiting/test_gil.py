@@ -54,6 +54,7 @@ def warm_up(backend):
         wait_for_bytes(backend, stream)
 
 
+@pytest.mark.unscheduled
 def test_a_counter_proceeds(backend, wait):
     warm_up(backend)
     count, stop = 0, False

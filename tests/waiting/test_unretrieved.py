@@ -54,6 +54,7 @@ def test_it_is_logged_once(stream, logged):
     assert line > 0
 
 
+@pytest.mark.unscheduled
 def test_a_future_that_nobody_keeps(stream, logged):
     stream.submit(fail)
     wait_until(logged)

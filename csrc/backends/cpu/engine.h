@@ -519,6 +519,8 @@ struct cpu_driver {
                          const struct cpu_record *record);
     /* Likewise: the host's wait is over. */
     void (*arrived_locked)(struct cpu_engine *engine);
+    /* The stream is about to have its first work of the schedule. */
+    void (*used_locked)(struct cpu_stream *stream);
 };
 
 extern const struct cpu_driver cpu_lazy_driver;
@@ -527,7 +529,6 @@ extern const struct cpu_clock cpu_lazy_clock;
 struct cpu_lazy {
     struct ps_schedule asked;
     uint64_t random; /* the state of the generator */
-    int64_t now;     /* the virtual time */
     uint64_t first;  /* the ticket before the first */
     uint64_t seen;   /* the ticket that the schedule knows of */
     uint64_t steps;  /* calls that queued work, and operations run */
@@ -623,10 +624,17 @@ void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
                       const struct cpu_goal *goal);
 
-/* See struct ps_schedules. */
+/* The virtual time, which all engines share; it begins at 0.  Let it pass
+ * until `time`, unless it has. */
+void cpu_lazy_begin_time(void);
+int64_t cpu_lazy_now(void);
+void cpu_lazy_pass_time(int64_t time);
+
+/* See struct ps_schedules.  PS_EXPIRED: nothing can run before the deadline,
+ * and no time has passed. */
 void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
-cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t *left_ns);
+cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);
 
 /* Add a note, if notes are kept.  Operations by ticket, and steps as a record
  * has them. */

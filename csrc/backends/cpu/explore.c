@@ -34,7 +34,8 @@ explore_poll(void)
 {
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        if (cpu_is_lazy(engine)) {
+        /* One that the program does not use is no part of the order. */
+        if (cpu_is_lazy(engine) && engine->tickets > engine->lazy.first) {
             cpu_lazy_poll_locked(engine);
         }
         cpu_unlock(engine);
@@ -45,20 +46,25 @@ static enum ps_progress
 explore_advance(int64_t *left_ns)
 {
     enum ps_progress best = PS_NOTHING;
-    int64_t limit = *left_ns;
+    int64_t before = cpu_lazy_now(), deadline = CPU_FOREVER;
+    if (*left_ns < CPU_FOREVER - before) {
+        deadline = before + *left_ns;
+    }
     EACH_ENGINE (engine) {
         if (best == PS_RAN) {
             break;
         }
-        /* Each has a clock of its own. */
-        int64_t left = limit;
         cpu_lock(engine);
-        enum ps_progress progress = cpu_lazy_advance_locked(engine, &left);
+        enum ps_progress progress = cpu_lazy_advance_locked(engine, deadline);
         cpu_unlock(engine);
-        if (progress < best) {
-            best = progress;
-            *left_ns = left;
-        }
+        best = progress < best ? progress : best;
+    }
+    if (best == PS_EXPIRED) {
+        /* Not before: another engine may have had work until then. */
+        cpu_lazy_pass_time(deadline);
+    }
+    if (*left_ns != CPU_FOREVER) {
+        *left_ns -= cpu_lazy_now() - before;
     }
     return best;
 }
@@ -326,6 +332,7 @@ static ps_status
 explore_begin(const struct ps_schedule *schedule, char pending[256])
 {
     ps_status status = PS_SUCCESS;
+    cpu_lazy_begin_time();
     EACH_ENGINE (engine) {
         if (status == PS_SUCCESS) {
             status = begin(engine, schedule, pending);

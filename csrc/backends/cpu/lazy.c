@@ -13,6 +13,7 @@
  * the one that picks. */
 #include "engine.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,10 @@ enum {
     /* One of so many queries in vain runs an operation. */
     POLLS = 16,
     /* How long a host that does not wait is kept by a callable, which may wait
-     * for what the host does next. */
-    PATIENCE_NS = 100 * 1000 * 1000,
+     * for what the host does next: 0.1 s, and longer if the machine is so busy
+     * that threads do not get to run, this one included. */
+    NAPS = 20,
+    NAP_NS = 5 * 1000 * 1000,
     QUESTION_NS = 50 * 1000 * 1000,
 };
 
@@ -190,10 +193,35 @@ note_operation_locked(struct cpu_engine *engine,
 
 /* ---- Virtual time ---- */
 
+/* Of all engines: a program that uses several lives in one time. */
+static _Atomic int64_t virtual_time;
+
+void
+cpu_lazy_begin_time(void)
+{
+    atomic_store(&virtual_time, 0);
+}
+
+int64_t
+cpu_lazy_now(void)
+{
+    return atomic_load(&virtual_time);
+}
+
 static int64_t
 virtual_now(struct cpu_engine *engine)
 {
-    return engine->lazy.now;
+    (void)engine;
+    return cpu_lazy_now();
+}
+
+void
+cpu_lazy_pass_time(int64_t time)
+{
+    int64_t now = atomic_load(&virtual_time);
+    while (now < time &&
+           !atomic_compare_exchange_weak(&virtual_time, &now, time)) {
+    }
 }
 
 static bool
@@ -210,13 +238,14 @@ const struct cpu_clock cpu_lazy_clock = {
     .wait_locked = virtual_wait_locked,
 };
 
-/* Sleep until something has changed, for so many real nanoseconds at most. */
-static void
+/* Sleep until something has changed; false if so many real nanoseconds have
+ * passed before. */
+static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
     int64_t now = cpu_monotonic_clock.now(engine);
-    cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
-                                    now + nanoseconds);
+    return cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
+                                           now + nanoseconds);
 }
 
 /* ---- Candidates ---- */
@@ -233,14 +262,19 @@ is_asleep(const struct cpu_stream *stream)
     return stream->first->kind == CPU_SLEEP && stream->status == PS_SUCCESS;
 }
 
+/* The device's list is in the order of first use from here on.  Until then it
+ * is in the order in which handles were created, and handles are pooled: that
+ * order is another one in the next run. */
 static void
-meet_locked(struct cpu_stream *stream)
+lazy_used_locked(struct cpu_stream *stream)
 {
-    struct cpu_lazy *lazy = &stream->engine->lazy;
-    if (stream->number == 0) {
-        stream->number = ++lazy->streams;
-        stream->rank = cpu_lazy_rank(lazy->asked.seed, stream->number);
-    }
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_lazy *lazy = &engine->lazy;
+    stream->number = ++lazy->streams;
+    stream->rank = cpu_lazy_rank(lazy->asked.seed, stream->number);
+    LIST_REMOVE(stream, neighbours);
+    LIST_INSERT_HEAD(&engine->devices[stream->device].streams, stream,
+                     neighbours);
 }
 
 static bool
@@ -323,7 +357,6 @@ pick_by_rank_locked(struct cpu_engine *engine, bool blocked)
     struct cpu_stream *best = NULL;
     uint64_t least = blocked ? 0 : engine->lazy.rank;
     EACH_READY (engine, stream) {
-        meet_locked(stream);
         if ((!is_asleep(stream) || stream == sleeper) &&
             stream->rank > least) {
             best = stream;
@@ -390,26 +423,6 @@ pick_for_blocked_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* Number the streams that have work, in the order in which they were made. */
-static void
-meet_all_locked(struct cpu_engine *engine)
-{
-    for (int i = 0; i < engine->device_count; i++) {
-        struct cpu_stream *stream, *first;
-        do {
-            first = NULL;
-            LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
-                if (stream->number == 0 && stream->first != NULL) {
-                    first = stream;
-                }
-            }
-            if (first != NULL) {
-                meet_locked(first);
-            }
-        } while (first != NULL);
-    }
-}
-
 static struct cpu_stream *
 pick_given_locked(struct cpu_engine *engine, bool blocked)
 {
@@ -418,7 +431,6 @@ pick_given_locked(struct cpu_engine *engine, bool blocked)
     if (blocked && picked == NULL) {
         return NULL;
     }
-    meet_all_locked(engine);
     if (lazy->taken < lazy->asked.count) {
         uint64_t wanted = lazy->asked.numbers[lazy->taken++];
         bool found = wanted == 0 && !blocked;
@@ -507,7 +519,7 @@ log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
         .operation = cpu_operation_name(operation->kind),
         .number = number(engine, operation),
         .step = lazy->ending ? 0 : lazy->steps,
-        .time = lazy->now,
+        .time = cpu_lazy_now(),
         .handle = stream->handle,
         .device = stream->device,
         .stream = stream->number,
@@ -563,13 +575,10 @@ static void
 await_callables_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    int64_t end = cpu_monotonic_clock.now(engine) + PATIENCE_NS, left;
+    int naps = 0;
     while (callables_run(lazy) && !lazy->impatient && cpu_is_lazy(engine)) {
-        left = end - cpu_monotonic_clock.now(engine);
-        lazy->impatient = left <= 0;
-        if (left > 0) {
-            nap_locked(engine, left);
-        }
+        naps += !nap_locked(engine, NAP_NS);
+        lazy->impatient = naps == NAPS;
     }
     if (callables_run(lazy)) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
@@ -589,14 +598,13 @@ run_locked(struct cpu_stream *stream)
     bool enters = operation->kind == CPU_ENTER_GATE;
     bool calls = operation->kind == CPU_CALL && stream->status == PS_SUCCESS;
     unsigned forks = cpu_forks;
-    meet_locked(stream);
     note_step_locked(engine, stream);
     note_operation_locked(engine, operation);
     if (!enters) {
         stream->done = operation->ticket;
     }
-    if (is_asleep(stream) && stream->deadline > lazy->now) {
-        lazy->now = stream->deadline;
+    if (is_asleep(stream)) {
+        cpu_lazy_pass_time(stream->deadline);
     }
     count_step_locked(engine, number(engine, operation), &stream->rank);
     if (lazy->asked.logged && !lazy->ending) {
@@ -840,7 +848,6 @@ describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
     };
     while (stream != NULL && stream->first != NULL && found->count < 8) {
         struct cpu_operation *head = stream->first;
-        meet_locked(stream);
         found->streams[found->count].handle = stream->handle;
         found->streams[found->count].device = stream->device;
         found->streams[found->count++].number = stream->number;
@@ -859,7 +866,7 @@ wait_for_others_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     const struct ps_limit *asked = limit->asked;
     if (!callables_run(lazy)) {
         if (limit->deadline != CPU_FOREVER) {
-            lazy->now = limit->deadline;
+            cpu_lazy_pass_time(limit->deadline);
             return PS_ERROR_TIMED_OUT;
         }
         describe_locked(engine, goal);
@@ -867,12 +874,12 @@ wait_for_others_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     }
     /* While a callable runs, the time that it takes is real. */
     int64_t before = cpu_monotonic_clock.now(engine);
-    int64_t left = limit->deadline - lazy->now;
+    int64_t now = cpu_lazy_now(), left = limit->deadline - now;
     nap_locked(engine, left < QUESTION_NS ? left : QUESTION_NS);
     if (callables_run(lazy) && limit->deadline != CPU_FOREVER) {
-        lazy->now += cpu_monotonic_clock.now(engine) - before;
+        cpu_lazy_pass_time(now + cpu_monotonic_clock.now(engine) - before);
     }
-    if (lazy->now >= limit->deadline) {
+    if (cpu_lazy_now() >= limit->deadline) {
         return PS_ERROR_TIMED_OUT;
     }
     if (asked->is_over == NULL) {
@@ -908,7 +915,7 @@ wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     bool expires = may_expire_locked(engine, goal, limit);
     struct cpu_stream *stream = pick_locked(engine, !expires);
     if (stream == NULL && expires) {
-        lazy->now = limit->deadline > lazy->now ? limit->deadline : lazy->now;
+        cpu_lazy_pass_time(limit->deadline);
         cpu_lazy_note_locked(engine, PS_NOTE_SLEEP, 0, 0);
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
         return PS_ERROR_TIMED_OUT;
@@ -928,7 +935,7 @@ lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
     struct ps_blocked blocked;
     ps_status status = PS_SUCCESS;
     unsigned forks = cpu_forks;
-    if (limit->deadline <= engine->lazy.now) {
+    if (limit->deadline <= cpu_lazy_now()) {
         engine->lazy.polled = source_of(goal);
         cpu_lazy_poll_locked(engine);
         return PS_ERROR_TIMED_OUT;
@@ -971,6 +978,7 @@ const struct cpu_driver cpu_lazy_driver = {
     .ask_locked = lazy_ask_locked,
     .asked_locked = lazy_asked_locked,
     .arrived_locked = cpu_lazy_arrived_locked,
+    .used_locked = lazy_used_locked,
 };
 
 /* ---- Waits for something else ---- */
@@ -984,7 +992,7 @@ advance_once_locked(struct cpu_engine *engine, int64_t deadline)
     if (lazy->busy) {
         return PS_RUNNING;
     }
-    if (given && lazy->now >= deadline) {
+    if (given && cpu_lazy_now() >= deadline) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
         return PS_EXPIRED;
     }
@@ -995,7 +1003,6 @@ advance_once_locked(struct cpu_engine *engine, int64_t deadline)
                                      : PS_NOTHING;
     }
     if (!given && is_asleep(stream) && stream->deadline > deadline) {
-        lazy->now = deadline;
         return PS_EXPIRED;
     }
     run_locked(stream);
@@ -1003,25 +1010,20 @@ advance_once_locked(struct cpu_engine *engine, int64_t deadline)
 }
 
 enum ps_progress
-cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t *left_ns)
+cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline)
 {
     struct ps_blocked blocked;
     unsigned forks = cpu_forks;
-    int64_t now = engine->lazy.now;
     if (!cpu_is_lazy(engine)) {
         return PS_NOTHING;
     }
     cpu_lazy_block_locked(engine, &blocked, NULL);
-    enum ps_progress progress =
-        advance_once_locked(engine, cpu_deadline(engine, *left_ns));
+    enum ps_progress progress = advance_once_locked(engine, deadline);
     if (cpu_forks == forks) {
         LIST_REMOVE(&blocked, neighbours);
     }
     if (progress == PS_STUCK) {
         describe_locked(engine, NULL);
-    }
-    if (*left_ns != CPU_FOREVER) {
-        *left_ns -= engine->lazy.now - now;
     }
     return progress;
 }
@@ -1097,7 +1099,6 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
                                     : given ? pick_given_locked(engine, true)
                                             : first_queued_locked(engine);
         if (stream != NULL && drop) {
-            meet_locked(stream);
             drop_locked(stream);
         }
         if (stream != NULL) {

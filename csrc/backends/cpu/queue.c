@@ -92,6 +92,9 @@ void
 cpu_stream_push_locked(struct cpu_stream *stream,
                        struct cpu_operation *operation)
 {
+    if (cpu_is_earlier(stream)) {
+        stream->engine->driver->used_locked(stream);
+    }
     operation->next = NULL;
     operation->ticket = ++stream->engine->tickets;
     *stream->tail = operation;
