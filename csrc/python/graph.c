@@ -623,7 +623,7 @@ node_tuple(struct calls *calls, const struct ps_graph_node *node)
 {
     static const char *const kinds[] = {
         "empty", "kernel",       "memcpy",     "memset", "host",
-        "host",  "event_record", "event_wait", "graph",
+        "host",  "event_record", "event_wait", "graph",  "other",
     };
     PyObject *name = node->kind == PS_NODE_GATE
                          ? calls_name(calls, node->argument)

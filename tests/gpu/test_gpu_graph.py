@@ -298,6 +298,52 @@ def test_a_dump(gpu, buffer, tmp_path):
     assert "digraph" in (tmp_path / "graph.dot").read_text()
 
 
+def test_what_it_consists_of(gpu, buffer):
+    graph, stream, side = api.CUDAGraph(True), gpu.stream(), gpu.stream()
+    event = api.Event(external=True)
+    with api.graph(graph, stream=stream):
+        buffer.fill_(2)
+        side.wait_stream(stream)
+        side.submit(print, "filled")
+        gpu.sleep(stream, 1)
+        event.record()
+        stream.wait_stream(side)
+        buffer[: SIZE // 2].copy_(buffer[SIZE // 2 :], non_blocking=True)
+    nodes = graph.get_graph_data()["nodes"]
+    found = {node["node_type"]: node for node in nodes}
+    assert sorted(node["node_type"] for node in nodes) == [
+        *("event_record", "host", "kernel", "memcpy", "memset")
+    ]
+    assert found["host"]["host_fn_name"] == "print"
+    assert found["memset"]["nbytes"] == 2 * found["memcpy"]["nbytes"] == SIZE
+    assert found["kernel"]["kernel_name"]
+    assert found["event_record"]["event_ptr"] == event.event_id
+    index = {kind: node["index"] for kind, node in found.items()}
+    assert sorted(found["memset"]["dependents"]) == sorted(
+        [index["host"], index["kernel"]]
+    )
+    assert sorted(found["memcpy"]["dependencies"]) == sorted(
+        [index["host"], index["event_record"]]
+    )
+    assert nodes[-1] is found["memcpy"]
+
+
+def test_kernels_of_others_have_names(gpu, cupy):
+    stream = gpu.stream()
+    array = cupy.zeros(SIZE, dtype=cupy.int32)
+    with cupy.cuda.ExternalStream(stream.native_handle):
+        cupy.add(array, 1, out=array)
+    gpu.synchronize()
+    graph = api.CUDAGraph(True)
+    with (
+        api.graph(graph, stream=stream),
+        cupy.cuda.ExternalStream(stream.native_handle),
+    ):
+        cupy.add(array, 1, out=array)
+    (node,) = graph.get_graph_data()["nodes"]
+    assert "add" in node["kernel_name"]
+
+
 def test_two_devices_in_one_graph(two_gpus, buffer):
     gpu = two_gpus
     graph, stream, far = api.CUDAGraph(), gpu.stream(), gpu.stream(1)

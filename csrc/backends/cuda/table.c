@@ -404,6 +404,7 @@ const struct ps_backend ps_cuda_backend = {
     .executable_destroy = cuda_executable_destroy,
     .graph_destroy = cuda_graph_destroy,
     .graph_print = cuda_graph_print,
+    .graph_nodes = cuda_graph_nodes,
     .graph_upload = cuda_graph_upload,
     .stream_capture = cuda_stream_capture,
     .capture_gate = cuda_capture_gate,

@@ -106,6 +106,10 @@ CUDA_MEMBER(graph_destroy);
 CUDA_MEMBER(graph_print);
 CUDA_MEMBER(graph_upload);
 
+/* ---- graph_nodes.c ---- */
+
+CUDA_MEMBER(graph_nodes);
+
 /* ---- graph_gate.c ---- */
 
 CUDA_MEMBER(stream_capture);

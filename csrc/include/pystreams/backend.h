@@ -234,6 +234,7 @@ enum ps_node_kind {
     PS_NODE_RECORD, /* of an event, at each launch */
     PS_NODE_WAIT,
     PS_NODE_GRAPH,
+    PS_NODE_OTHER, /* a backend's own, such as an allocation */
 };
 
 struct ps_graph_node {
