@@ -200,6 +200,68 @@ def test_what_waits_beside_a_capture(gpu, buffer, name, mode, where):
     assert value(gpu, buffer) == 5
 
 
+def failure(graph):
+    with pytest.raises(AcceleratorError) as caught:
+        graph.capture_end()
+    return caught.value.error_code, str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["this", "another"])
+def test_it_says_which_call_made_it_invalid(gpu, buffer, where):
+    graph, stream, other = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    gpu.sleep(other, 20)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(AcceleratorError):
+            on_thread(where, lambda: other.synchronize())
+        code, text = failure(graph)
+    assert code == 901
+    assert f"Stream.synchronize, at {__file__}:" in text
+
+
+def test_it_says_which_wait_made_it_invalid(gpu, buffer):
+    graph, stream, other = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    gpu.sleep(other, 20)
+    event = gpu.event()
+    event.record(other)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(AcceleratorError):
+            stream.wait_event(event)
+        code, text = failure(graph)
+    assert code == 901
+    assert f"a wait of the stream cuda:0 {stream.native_handle:#x}" in text
+    assert f"at {__file__}:" in text
+
+
+def test_it_says_which_join_is_missing(gpu, buffer):
+    graph, stream, side = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    with stream:
+        graph.capture_begin()
+        side.wait_stream(stream)
+        buffer.fill_(2, side)
+        code, text = failure(graph)
+    assert code == 904
+    assert f"cuda:0 {side.native_handle:#x} joined the capture at" in text
+
+
+def test_it_says_that_the_call_was_another_library_s(gpu, buffer, torch):
+    graph, stream, other = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    theirs = torch.cuda.ExternalStream(other.native_handle)
+    torch.zeros(1, device="cuda:0")
+    gpu.sleep(other, 20)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(RuntimeError):
+            theirs.synchronize()
+        code, text = failure(graph)
+    assert code == 901
+    assert "No call of this package failed" in text
+
+
 REFUSED = {
     "Stream.query": (lambda stream, event: stream.query(), 900),
     "Stream.synchronize": (lambda stream, event: stream.synchronize(), 900),
