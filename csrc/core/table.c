@@ -105,6 +105,8 @@ static const struct {
     MEMBER(OPTIONAL, stream_explain),
     MEMBER(OPTIONAL, graph_nodes),
     MEMBER(OPTIONAL, graph_upload),
+    MEMBER(OPTIONAL, graph_instantiate_with),
+    MEMBER(OPTIONAL, graph_update),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -369,6 +369,34 @@ graph_instantiate(const struct ps_backend *backend, int device,
 }
 
 static ps_status
+graph_instantiate_with(const struct ps_backend *backend, int device,
+                       ps_handle graph, unsigned options,
+                       ps_handle *executable)
+{
+    ps_status status = inner(backend)->graph_instantiate_with(
+        inner(backend), device, graph, options, executable);
+    if (status == PS_SUCCESS) {
+        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
+                             *executable);
+    }
+    return status;
+}
+
+static ps_status
+graph_update(const struct ps_backend *backend, int device,
+             ps_handle executable, ps_handle graph,
+             struct ps_graph_difference *difference)
+{
+    ps_status status = inner(backend)->graph_update(
+        inner(backend), device, executable, graph, difference);
+    if (status == PS_SUCCESS) {
+        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
+                             executable);
+    }
+    return status;
+}
+
+static ps_status
 graph_launch(const struct ps_backend *backend, int device,
              ps_handle executable, ps_handle stream)
 {
@@ -433,6 +461,8 @@ ps_observed_table(int runtime, const struct ps_backend *backend)
         PS_REPLACE(made, event_record_external);
         PS_REPLACE(made, stream_wait_external);
         PS_REPLACE(made, graph_instantiate);
+        PS_REPLACE(made, graph_instantiate_with);
+        PS_REPLACE(made, graph_update);
         PS_REPLACE(made, graph_launch);
         PS_REPLACE(made, graph_destroy);
         PS_REPLACE(made, executable_destroy);

@@ -42,6 +42,7 @@ class World:
         self.stream = backend.stream()
         self.event = backend.event()
         self.buffer = self.new_buffer()
+        self.captured = self.new_graph()
 
     def new_buffer(self):
         return pystreams.empty(64, device=self.device)
@@ -133,6 +134,7 @@ GRAPH = {
     "enable_debug_mode": lambda g, w: None,
     "instantiate": lambda g, w: g.instantiate(),
     "replay": lambda g, w: g.replay(),
+    "update": lambda g, w: g.update(w.captured),
     "upload": lambda g, w: g.upload(),
 }
 FUTURE = {

@@ -26,6 +26,8 @@ OPTIONAL = {
     "graph_print",
     "graph_nodes",
     "graph_upload",
+    "graph_instantiate_with",
+    "graph_update",
     "versions",
     "shutdown",
     "memory_fill_items",

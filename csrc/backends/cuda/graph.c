@@ -15,6 +15,11 @@ _Static_assert((int)PS_CAPTURE_GLOBAL == (int)cudaStreamCaptureModeGlobal &&
                    (int)PS_CAPTURE_RELAXED ==
                        (int)cudaStreamCaptureModeRelaxed,
                "the contract has cudart's numbers");
+_Static_assert((int)PS_INSTANTIATE_AUTO_FREE ==
+                       (int)cudaGraphInstantiateFlagAutoFreeOnLaunch &&
+                   (int)PS_INSTANTIATE_NODE_PRIORITY ==
+                       (int)cudaGraphInstantiateFlagUseNodePriority,
+               "the contract has cudart's numbers");
 
 ps_status
 cuda_stream_capturing(const struct ps_backend *backend, int device,
@@ -127,18 +132,15 @@ cuda_stream_wait_external(const struct ps_backend *backend, int device,
                                                  cudaEventWaitExternal));
 }
 
-/* The next launch frees memory that another library allocated in the capture
- * and did not free there. */
 ps_status
-cuda_graph_instantiate(const struct ps_backend *backend, int device,
-                       ps_handle graph, ps_handle *executable)
+cuda_graph_instantiate_with(const struct ps_backend *backend, int device,
+                            ps_handle graph, unsigned options,
+                            ps_handle *executable)
 {
     cudaGraphExec_t made;
-    ps_status status =
-        ON_DEVICE(device, cudaGraphInstantiateWithFlags(
-                              &made, (cudaGraph_t)graph,
-                              cudaGraphInstantiateFlagAutoFreeOnLaunch |
-                                  cudaGraphInstantiateFlagUseNodePriority));
+    ps_status status = ON_DEVICE(
+        device,
+        cudaGraphInstantiateWithFlags(&made, (cudaGraph_t)graph, options));
 
     if (status == PS_SUCCESS && !cuda_gates_inherit(graph, (ps_handle)made)) {
         cuda_executable_destroy(backend, device, (ps_handle)made);
@@ -146,6 +148,56 @@ cuda_graph_instantiate(const struct ps_backend *backend, int device,
     }
     if (status == PS_SUCCESS) {
         *executable = (ps_handle)made;
+    }
+    return status;
+}
+
+/* The next launch frees memory that another library allocated in the capture
+ * and did not free there. */
+ps_status
+cuda_graph_instantiate(const struct ps_backend *backend, int device,
+                       ps_handle graph, ps_handle *executable)
+{
+    return cuda_graph_instantiate_with(
+        backend, device, graph,
+        PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
+}
+
+static const char *
+reason(enum cudaGraphExecUpdateResult result)
+{
+    switch (result) {
+    case cudaGraphExecUpdateErrorTopologyChanged:
+        return "the nodes or their edges differ";
+    case cudaGraphExecUpdateErrorNodeTypeChanged:
+        return "its type differs";
+    case cudaGraphExecUpdateErrorFunctionChanged:
+    case cudaGraphExecUpdateErrorUnsupportedFunctionChange:
+        return "its kernel cannot take the other's place";
+    case cudaGraphExecUpdateErrorParametersChanged:
+        return "a parameter differs that cannot be updated";
+    case cudaGraphExecUpdateErrorNotSupported:
+        return "nodes of its type cannot be updated";
+    case cudaGraphExecUpdateErrorAttributesChanged:
+        return "its attributes differ";
+    default:
+        return NULL;
+    }
+}
+
+ps_status
+cuda_graph_update(const struct ps_backend *backend, int device,
+                  ps_handle executable, ps_handle graph,
+                  struct ps_graph_difference *difference)
+{
+    cudaGraphExecUpdateResultInfo found = {0};
+    ps_status status =
+        ON_DEVICE(device, cudaGraphExecUpdate((cudaGraphExec_t)executable,
+                                              (cudaGraph_t)graph, &found));
+
+    if (status != PS_SUCCESS) {
+        difference->reason = reason(found.result);
+        difference->node = cuda_node_index(device, graph, found.errorNode);
     }
     return status;
 }

@@ -302,6 +302,40 @@ describe_edges(const struct picture *picture, struct ps_graph_edge *edges,
     *edge_count = index;
 }
 
+static void
+forget(struct picture *picture)
+{
+    free(picture->vertices);
+    free(picture->order);
+    free(picture->edges);
+}
+
+static bool
+can_look(void)
+{
+    return cuda_driver.graph_nodes != NULL &&
+           cuda_driver.graph_edges != NULL && cuda_driver.node_type != NULL;
+}
+
+size_t
+cuda_node_index(int device, ps_handle graph, const void *node)
+{
+    struct picture picture = {0};
+    size_t index = SIZE_MAX, none = 0;
+
+    if (node != NULL && can_look() &&
+        ON_DEVICE(device, look(&picture, (CUgraph)graph)) == PS_SUCCESS) {
+        describe_vertices(&picture, graph, NULL, &none);
+        for (size_t i = 0; i < picture.vertex_count; i++) {
+            if (picture.vertices[i].node == node) {
+                index = picture.vertices[i].index;
+            }
+        }
+    }
+    forget(&picture);
+    return index;
+}
+
 ps_status
 cuda_graph_nodes(const struct ps_backend *backend, int device, ps_handle graph,
                  struct ps_graph_node *nodes, size_t *node_count,
@@ -309,8 +343,7 @@ cuda_graph_nodes(const struct ps_backend *backend, int device, ps_handle graph,
 {
     struct picture picture = {0};
 
-    if (cuda_driver.graph_nodes == NULL || cuda_driver.graph_edges == NULL ||
-        cuda_driver.node_type == NULL) {
+    if (!can_look()) {
         return PS_ERROR_NOT_SUPPORTED;
     }
     ps_status status = ON_DEVICE(device, look(&picture, (CUgraph)graph));
@@ -318,8 +351,6 @@ cuda_graph_nodes(const struct ps_backend *backend, int device, ps_handle graph,
         describe_vertices(&picture, graph, nodes, node_count);
         describe_edges(&picture, edges, edge_count);
     }
-    free(picture.vertices);
-    free(picture.order);
-    free(picture.edges);
+    forget(&picture);
     return status;
 }

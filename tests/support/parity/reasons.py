@@ -111,8 +111,8 @@ ADDED = {
         torch.cuda.CUDAGraph.register_destroy_callback
         torch.cuda.CUDAGraph.retain_object
     """,
-    "An upload of a graph before its first replay.": """
-        torch.cuda.CUDAGraph.upload
+    "What prepares a graph's replays, and changes them.": """
+        torch.cuda.CUDAGraph.update torch.cuda.CUDAGraph.upload
     """,
     "Members of cuda.Stream, on every stream.": """
         torch.Stream.priority torch.Stream.priority_range
