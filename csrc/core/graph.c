@@ -408,26 +408,88 @@ update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
     return status;
 }
 
+/* Lock both, in the order of their addresses. */
+static ps_status
+lock_two(struct ps_graph *graph, struct ps_graph *other)
+{
+    struct ps_graph *first = graph < other ? graph : other;
+    struct ps_graph *second = graph < other ? other : graph;
+    ps_status status = lock(first);
+    if (status == PS_SUCCESS && (status = lock(second)) != PS_SUCCESS) {
+        unlock(first, status);
+    }
+    return status;
+}
+
+static ps_status
+unlock_two(struct ps_graph *graph, struct ps_graph *other, ps_status status)
+{
+    return unlock(graph, unlock(other, status));
+}
+
 ps_status
 ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
                 uint64_t number, struct ps_graph_difference *difference)
 {
-    /* Both at once, in the order of their addresses. */
-    struct ps_graph *first = graph < other ? graph : other;
-    struct ps_graph *second = graph < other ? other : graph;
     struct leftovers left = {0};
     *difference = (struct ps_graph_difference){.node = SIZE_MAX};
-    ps_status status = lock(first);
+    ps_status status = lock_two(graph, other);
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = lock(second);
-    if (status == PS_SUCCESS) {
-        status = unlock(
-            second, update_locked(graph, other, number, difference, &left));
-    }
-    unlock(first, status);
+    status = unlock_two(
+        graph, other, update_locked(graph, other, number, difference, &left));
     return ps_first_failure(status, drop(&left));
+}
+
+static ps_status
+check_child_locked(const struct ps_graph *graph, const struct ps_graph *child,
+                   uint64_t number, struct ps_stream *stream)
+{
+    uint64_t capture = 0;
+    if (graph->origin == NULL) {
+        return PS_ERROR_GRAPH_IDLE;
+    }
+    if (child->native == 0) {
+        return PS_ERROR_GRAPH_SOURCE;
+    }
+    if (child->number != number) {
+        return PS_ERROR_GRAPH_CHANGED;
+    }
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    if (backend->capture_graph == NULL || backend->stream_capture == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status =
+        PS_CALL(stream->device, stream_capture, stream->handle, &capture);
+    return status == PS_SUCCESS && (capture != graph->number ||
+                                    stream->device != child->device)
+               ? PS_ERROR_GRAPH_STREAM
+               : status;
+}
+
+static ps_status
+add_child_locked(struct ps_graph *graph, struct ps_graph *child,
+                 uint64_t number, struct ps_stream *stream)
+{
+    ps_status status = check_child_locked(graph, child, number, stream);
+    for (size_t i = 0; i < child->keep.count && status == PS_SUCCESS; i++) {
+        status = ps_capture_keep_in(&graph->capture, &child->keep.items[i]);
+    }
+    return status != PS_SUCCESS ? status
+                                : PS_CALL(stream->device, capture_graph,
+                                          stream->handle, child->native);
+}
+
+ps_status
+ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
+                   uint64_t number, struct ps_stream *stream)
+{
+    ps_status status = lock_two(graph, child);
+    return status != PS_SUCCESS
+               ? status
+               : unlock_two(graph, child,
+                            add_child_locked(graph, child, number, stream));
 }
 
 /* Make the stream that of the latest launch: its later work follows every

@@ -100,6 +100,15 @@ ps_status
 ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
                 uint64_t number, struct ps_graph_difference *difference);
 
+/* Capture the work of the child's capture of that number, which it must have
+ * kept and which has no gates, on a stream of the graph's capture; the graph
+ * keeps what that work uses, too.  May block.
+ * PS_ERROR_GRAPH_IDLE, PS_ERROR_GRAPH_SOURCE, PS_ERROR_GRAPH_CHANGED as
+ * above; PS_ERROR_GRAPH_STREAM if the stream is in no capture of the graph's,
+ * or of another device than the child. */
+ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
+                             uint64_t number, struct ps_stream *stream);
+
 /* What a launch of the capture of that number needs.  Launches of one graph
  * call these one after another, in the order of the launches, and with the
  * graph's mutex held: a function must not wait. */

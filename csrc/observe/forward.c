@@ -195,6 +195,9 @@ FORWARD(ps_status, graph_update,
         WITH(int device, ps_handle executable, ps_handle graph,
              struct ps_graph_difference *difference),
         device, executable, graph, difference)
+FORWARD(ps_status, capture_graph,
+        WITH(int device, ps_handle stream, ps_handle graph), device, stream,
+        graph)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
 
@@ -271,7 +274,8 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(graph_nodes)            \
     X(graph_upload)           \
     X(graph_instantiate_with) \
-    X(graph_update)
+    X(graph_update)           \
+    X(capture_graph)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -758,33 +758,109 @@ explain_difference(struct ps_graph *other,
     free(edges);
 }
 
+/* Check another graph, whose work this one is to do. */
+static int
+check_other(PyObject *self, const char *function, const char *name,
+            PyObject *other)
+{
+    if (!is_instance(other, module_state.graph_type)) {
+        return refuse_type(function, "a graph", name, other);
+    }
+    if (self != other && runtime_of(self) == runtime_of(other)) {
+        return 0;
+    }
+    return refuse(PyExc_ValueError,
+                  "%s() expects another graph of the %s backend for %s, but "
+                  "got %s",
+                  function, runtime_of(self)->backend->name, name,
+                  self == other ? "the graph itself"
+                                : runtime_of(other)->backend->name);
+}
+
+/* The number of its capture.  A callable belongs to one executable: -1 with an
+ * exception if there is one. */
+static int
+number_without_calls(PyObject *other, const char *function, uint64_t *number)
+{
+    struct calls *calls = calls_get(other);
+    bool any = calls_any(calls);
+    *number = calls != NULL ? calls_number(calls) : 0;
+    calls_unref(calls);
+    return !any ? 0
+                : refuse(PyExc_RuntimeError,
+                         "%s() cannot take over a graph with callables; "
+                         "capture the same work again",
+                         function);
+}
+
+/* Raise what both report of a graph that has not kept its capture; NULL. */
+static PyObject *
+raise_source(const char *function)
+{
+    return PyErr_Format(PyExc_RuntimeError,
+                        "%s() needs what the other graph has captured: "
+                        "capture that with keep_graph=True",
+                        function);
+}
+
+static PyObject *
+Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "add_child", 1, 2, {"child", "stream"}};
+    PyObject *given[2] = {NULL, NULL};
+    struct stream_use use;
+    uint64_t number;
+    ps_status status;
+    if (parse_arguments(&signature, args, nargs, kwnames, given) < 0 ||
+        check_other(self, "add_child", "child", given[0]) < 0 ||
+        stream_use_parsed("add_child", runtime_of(self)->backend->device_type,
+                          &given[1], given[1] != NULL, NULL, &use) < 0) {
+        return NULL;
+    }
+    do {
+        if (number_without_calls(given[0], "add_child", &number) < 0) {
+            stream_use_end(&use);
+            return NULL;
+        }
+        WITHOUT_GIL(status =
+                        ps_graph_add_child(graph_of(self), graph_of(given[0]),
+                                           number, use.stream));
+    } while (status == PS_ERROR_GRAPH_CHANGED);
+    stream_use_end(&use);
+    switch (status) {
+    case PS_ERROR_GRAPH_IDLE:
+        PyErr_SetString(PyExc_RuntimeError,
+                        "add_child() needs a capture: call it between this "
+                        "graph's capture_begin() and capture_end()");
+        return NULL;
+    case PS_ERROR_GRAPH_STREAM:
+        PyErr_SetString(PyExc_ValueError,
+                        "add_child() expects a stream that this graph "
+                        "captures, of the device on which the child was "
+                        "captured");
+        return NULL;
+    case PS_ERROR_GRAPH_SOURCE:
+        return raise_source("add_child");
+    default:
+        return finish(self, "CUDAGraph.add_child", NULL, status);
+    }
+}
+
 static PyObject *
 Graph_update(PyObject *self, PyObject *other)
 {
     struct ps_graph_difference difference;
+    uint64_t number;
     ps_status status;
-    if (!is_instance(other, module_state.graph_type)) {
-        return raise_expected("update", "a graph", "other", other);
-    }
-    if (self == other || runtime_of(self) != runtime_of(other)) {
-        return PyErr_Format(PyExc_ValueError,
-                            "update() expects another graph of the %s backend "
-                            "for other, but got %s",
-                            runtime_of(self)->backend->name,
-                            self == other ? "the graph itself"
-                                          : runtime_of(other)->backend->name);
+    if (check_other(self, "update", "other", other) < 0) {
+        return NULL;
     }
     do {
-        struct calls *calls = calls_get(other);
-        if (calls_any(calls)) {
-            calls_unref(calls);
-            PyErr_SetString(PyExc_RuntimeError,
-                            "update() cannot take callables over from another "
-                            "graph; capture them again, and reset this one");
+        if (number_without_calls(other, "update", &number) < 0) {
             return NULL;
         }
-        uint64_t number = calls != NULL ? calls_number(calls) : 0;
-        calls_unref(calls);
         WITHOUT_GIL(status = ps_graph_update(graph_of(self), graph_of(other),
                                              number, &difference));
     } while (status == PS_ERROR_GRAPH_CHANGED);
@@ -795,10 +871,7 @@ Graph_update(PyObject *self, PyObject *other)
                         "same device, but got one of another");
         return NULL;
     case PS_ERROR_GRAPH_SOURCE:
-        PyErr_SetString(PyExc_RuntimeError,
-                        "update() needs what the other graph has captured: "
-                        "capture that with keep_graph=True");
-        return NULL;
+        return raise_source("update");
     default:
         finish(self, "CUDAGraph.update",
                "Called CUDAGraph::update without a preceding successful "
@@ -966,6 +1039,17 @@ static PyMethodDef graph_methods[] = {
         "if nothing was captured or the\nstream is being captured, "
         "ValueError for a stream of another device than the\ngraph's, "
         "NotImplementedError if the backend has no such function."),
+    METHOD("add_child", Graph_add_child, METH_FASTCALL | METH_KEYWORDS,
+           ", /, child, stream=None",
+           "Capture the work of another graph into this one's capture "
+           "(cudaGraphAddChildGraphNode).\n\n"
+           "It comes after what the stream has captured, the current one if "
+           "None, and before what\nthe stream captures later.  The child has "
+           "keep_graph=True and no callables; it is\ncopied, and may be reset "
+           "afterwards.  Raises RuntimeError if nothing is being captured\nor "
+           "the child is empty or was not kept, ValueError for a stream that "
+           "this graph does\nnot capture or of another device than the child, "
+           "NotImplementedError if the backend\nhas no such function."),
     METHOD(
         "update", Graph_update, METH_O, ", other, /",
         "Have later replays do the work that another graph has captured "

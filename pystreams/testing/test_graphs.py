@@ -410,6 +410,32 @@ def test_an_update_that_is_refused(device: Device) -> None:
     assert read(buffer, stream) == 3
 
 
+@contract(
+    "capture_graph",
+    "after the stream's captured work, and before what is captured on it from "
+    "here on.",
+    "memory_fill",
+)
+def test_a_graph_in_a_capture(device: Device) -> None:
+    stream = device.stream()
+    buffer, copied = filled(device, stream, 1), filled(device, stream, 1)
+    child = Graph(device.type, True)
+    with captured(child, device.stream()):
+        copied.copy_(buffer, non_blocking=True)
+        buffer.fill_(3)
+    graph = Graph(device.type)
+    with captured(graph, stream):
+        buffer.fill_(2)
+        graph.add_child(child)
+        buffer.fill_(4)
+    child.reset()
+    assert read(buffer, stream) == read(copied, stream) == 1
+    with stream:
+        graph.replay()
+    assert read(copied, stream) == 2
+    assert read(buffer, stream) == 4
+
+
 class Held:
     """A graph whose launches wait at a gate, and then fill a buffer."""
 

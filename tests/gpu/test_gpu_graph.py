@@ -406,6 +406,47 @@ def test_kernels_of_others_have_names(gpu, cupy):
     assert "add" in node["kernel_name"]
 
 
+def test_a_child_is_one_node(gpu, buffer):
+    child, graph, stream = (
+        api.CUDAGraph(True),
+        api.CUDAGraph(True),
+        gpu.stream(),
+    )
+    with api.graph(child):
+        buffer.fill_(2)
+        buffer.fill_(3)
+    with api.graph(graph, stream=stream):
+        buffer.fill_(4)
+        graph.add_child(child)
+        buffer[: SIZE // 2].fill_(5)
+    kinds = [n["node_type"] for n in graph.get_graph_data()["nodes"]]
+    assert kinds == ["memset", "graph", "memset"]
+    graph.replay()
+    gpu.synchronize()
+    assert set(buffer[SIZE // 2 :].tobytes()) == {3}
+    assert set(buffer[: SIZE // 2].tobytes()) == {5}
+
+
+def test_an_update_that_fails_late(gpu, buffer):
+    """Its first nodes could have been updated."""
+    other, stream = gpu.filled(9, SIZE), gpu.stream()
+    graph, wrong = api.CUDAGraph(True), api.CUDAGraph(True)
+    for made, byte in ((graph, 2), (wrong, 3)):
+        with api.graph(made, stream=stream):
+            buffer.fill_(byte)
+            if made is graph:
+                other.fill_(4)
+            else:
+                other.copy_(buffer, non_blocking=True)
+    with pytest.raises(AcceleratorError) as caught:
+        graph.update(wrong)
+    assert caught.value.error_code == 910
+    assert "Node 1 of the new graph, a memcpy node" in str(caught.value)
+    graph.replay()
+    assert value(gpu, buffer) == 2
+    assert value(gpu, other) == 4
+
+
 def test_two_devices_in_one_graph(two_gpus, buffer):
     gpu = two_gpus
     graph, stream, far = api.CUDAGraph(), gpu.stream(), gpu.stream(1)

@@ -130,6 +130,7 @@ GRAPH = {
     "_state": lambda g, w: g._state(),
     "_use_hooks": lambda g, w: g._use_hooks(),
     "_wait": lambda g, w: g._wait(),
+    "add_child": lambda g, w: g.add_child(w.captured),
     "debug_dump": lambda g, w: g.debug_dump("/dev/null"),
     "enable_debug_mode": lambda g, w: None,
     "instantiate": lambda g, w: g.instantiate(),

@@ -406,6 +406,21 @@ def captured_two(world):
     return graph
 
 
+def add_child(world):
+    child = captured(world, lambda: Graph(world.type, True))
+
+    def call():
+        graph = Graph(world.type)
+        with world.other:
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                graph.add_child(child)
+            finally:
+                graph.capture_end()
+
+    return call
+
+
 def of_graph(use):
     def case(world):
         graph = captured(world, lambda: Graph(world.type, True))
@@ -867,6 +882,7 @@ CASES = {
         )
     ),
     "Graph.update": update,
+    "Graph.add_child": add_child,
     "Graph.replay": replay,
     "Graph.reset": of_graph(lambda g: g.reset()),
     "Graph.enable_debug_mode": of_graph(lambda g: g.enable_debug_mode()),

@@ -28,6 +28,7 @@ OPTIONAL = {
     "graph_upload",
     "graph_instantiate_with",
     "graph_update",
+    "capture_graph",
     "versions",
     "shutdown",
     "memory_fill_items",

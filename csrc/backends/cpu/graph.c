@@ -312,6 +312,62 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
     return status;
 }
 
+/* Make a branch of the plan for each but the first one of the other; that is
+ * the stream's. */
+static ps_status
+add_branches(struct cpu_plan *plan, const struct cpu_plan *other)
+{
+    size_t count = plan->branch_count + other->branch_count - 1;
+    struct cpu_branch *branches =
+        count <= MOST_BRANCHES
+            ? realloc(plan->branches, count * sizeof(*branches))
+            : NULL;
+    if (branches == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(&branches[plan->branch_count], &other->branches[1],
+           (other->branch_count - 1) * sizeof(*branches));
+    plan->branches = branches;
+    plan->branch_count = count;
+    return PS_SUCCESS;
+}
+
+/* Append copies of the other plan's operations, which end on its first branch:
+ * all others are joined. */
+static ps_status
+add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
+{
+    struct cpu_plan *plan = stream->capture->plan;
+    size_t before = plan->branch_count, count = 0;
+    struct cpu_operation **copies =
+        malloc((other->nodes + 1) * sizeof(struct cpu_operation *));
+    ps_status status =
+        copies != NULL ? cpu_items_reserve_locked(stream->engine, other->nodes)
+                       : PS_ERROR_OUT_OF_MEMORY;
+    if (status == PS_SUCCESS) {
+        status = add_branches(plan, other);
+    }
+    if (status != PS_SUCCESS) {
+        free(copies);
+        return status;
+    }
+    for (const struct cpu_operation *operation = other->first;
+         operation != NULL; operation = operation->next) {
+        struct cpu_operation *copy = plan_add_locked(plan, stream, operation);
+        if (operation->branch > 0) {
+            copy->branch = (uint16_t)(before + operation->branch - 1);
+        }
+        if (operation->kind == CPU_JOIN) {
+            copy->mark = copies[index_of(other, operation->mark)];
+        }
+        copies[count++] = copy;
+    }
+    free(copies);
+    plan->operations += other->operations;
+    stream->last = ++stream->engine->captured;
+    return PS_SUCCESS;
+}
+
 /* End the capture and release its streams.  A stream is joined if another one
  * waited for its last operation.  That wait is an operation of the other, so
  * if all but the origin are joined, all lead to the origin. */
@@ -704,6 +760,24 @@ instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
     return status;
 }
 
+static ps_status
+cpu_capture_graph(const struct ps_backend *backend, int device,
+                  ps_handle handle, ps_handle other)
+{
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    struct graph *graph = graph_find_locked(engine, device, other);
+    if (stream == NULL || graph == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    if (stream->capture == NULL) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    return stream->capture->status != PS_SUCCESS
+               ? stream->capture->status
+               : add_plan_locked(stream, graph->plan);
+}
+
 /* No captured work allocates memory, so that none is to be freed. */
 static ps_status
 cpu_graph_instantiate_with(const struct ps_backend *backend, int device,
@@ -1062,4 +1136,5 @@ cpu_graph_members(struct ps_backend *table)
     table->graph_upload = cpu_graph_upload;
     table->graph_instantiate_with = cpu_graph_instantiate_with;
     table->graph_update = cpu_graph_update;
+    table->capture_graph = cpu_capture_graph;
 }

@@ -63,6 +63,10 @@
     X(graph_nodes, "cuGraphGetNodes", (CUgraph, CUgraphNode *, size_t *))  \
     X(graph_edges, "cuGraphGetEdges_v2",                                   \
       (CUgraph, CUgraphNode *, CUgraphNode *, void *, size_t *))           \
+    X(graph_add_child, "cuGraphAddChildGraphNode",                         \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph))      \
+    X(capture_continue, "cuStreamUpdateCaptureDependencies",               \
+      (CUstream, CUgraphNode *, size_t, unsigned))                         \
     X(node_type, "cuGraphNodeGetType", (CUgraphNode, CUgraphNodeType *))   \
     X(node_kernel, "cuGraphKernelNodeGetParams_v2",                        \
       (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))                            \

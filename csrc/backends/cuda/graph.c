@@ -132,6 +132,45 @@ cuda_stream_wait_external(const struct ps_backend *backend, int device,
                                                  cudaEventWaitExternal));
 }
 
+static ps_status
+child_capture(ps_handle stream, CUgraph graph)
+{
+    CUstreamCaptureStatus state;
+    CUgraph captured;
+    const CUgraphNode *after;
+    CUgraphNode made;
+    size_t count;
+    cuuint64_t id;
+    int error = cuda_driver.capture_info((CUstream)stream, &state, &id,
+                                         &captured, &after, &count);
+
+    if (error == CUDA_SUCCESS && state != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        return state == CU_STREAM_CAPTURE_STATUS_NONE
+                   ? PS_ERROR_INVALID_VALUE
+                   : PS_ERROR_CAPTURE_INVALIDATED;
+    }
+    if (error == CUDA_SUCCESS) {
+        error =
+            cuda_driver.graph_add_child(&made, captured, after, count, graph);
+    }
+    if (error == CUDA_SUCCESS) {
+        error = cuda_driver.capture_continue(
+            (CUstream)stream, &made, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+    }
+    return (ps_status)error;
+}
+
+ps_status
+cuda_capture_graph(const struct ps_backend *backend, int device,
+                   ps_handle stream, ps_handle graph)
+{
+    return cuda_driver.capture_info != NULL &&
+                   cuda_driver.graph_add_child != NULL &&
+                   cuda_driver.capture_continue != NULL
+               ? ON_DEVICE(device, child_capture(stream, (CUgraph)graph))
+               : PS_ERROR_NOT_SUPPORTED;
+}
+
 ps_status
 cuda_graph_instantiate_with(const struct ps_backend *backend, int device,
                             ps_handle graph, unsigned options,

@@ -408,6 +408,7 @@ const struct ps_backend ps_cuda_backend = {
     .graph_upload = cuda_graph_upload,
     .graph_instantiate_with = cuda_graph_instantiate_with,
     .graph_update = cuda_graph_update,
+    .capture_graph = cuda_capture_graph,
     .stream_capture = cuda_stream_capture,
     .capture_gate = cuda_capture_gate,
     .versions = cuda_versions,

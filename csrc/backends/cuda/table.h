@@ -107,6 +107,7 @@ CUDA_MEMBER(graph_print);
 CUDA_MEMBER(graph_upload);
 CUDA_MEMBER(graph_instantiate_with);
 CUDA_MEMBER(graph_update);
+CUDA_MEMBER(capture_graph);
 
 /* ---- graph_nodes.c ---- */
 

@@ -845,6 +845,15 @@ struct ps_backend {
     ps_status (*graph_update)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle graph,
                               struct ps_graph_difference *difference);
+
+    /* Capture the work of the graph, which has no gates, on a stream that is
+     * being captured: after the stream's captured work, and before what is
+     * captured on it from here on.  The graph may be destroyed afterwards.
+     * May block.
+     * Statuses: PS_ERROR_INVALID_VALUE on a stream that is not being captured,
+     * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*capture_graph)(const struct ps_backend *backend, int device,
+                               ps_handle stream, ps_handle graph);
 };
 
 #endif

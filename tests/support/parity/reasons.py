@@ -111,8 +111,9 @@ ADDED = {
         torch.cuda.CUDAGraph.register_destroy_callback
         torch.cuda.CUDAGraph.retain_object
     """,
-    "What prepares a graph's replays, and changes them.": """
-        torch.cuda.CUDAGraph.update torch.cuda.CUDAGraph.upload
+    "Graphs within graphs, and what prepares or changes their replays.": """
+        torch.cuda.CUDAGraph.add_child torch.cuda.CUDAGraph.update
+        torch.cuda.CUDAGraph.upload
     """,
     "Members of cuda.Stream, on every stream.": """
         torch.Stream.priority torch.Stream.priority_range
