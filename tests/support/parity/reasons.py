@@ -198,6 +198,13 @@ CHANGED = {
             "(debug_path, *, verbose=True)",
         ),
     ),
+    "A graph can be instantiated with fewer options.": (
+        (
+            "torch.cuda.CUDAGraph.instantiate",
+            "()",
+            "(*, auto_free_on_launch=True, use_node_priority=True)",
+        ),
+    ),
     "torch's docstring leaves the defaults out.": (
         ("torch.Stream", "(device, *, priority)", "(device=None, *, *)"),
         ("torch.Stream.record_event", "(event)", "(event=None)"),
