@@ -155,8 +155,11 @@ look(struct picture *picture, CUgraph graph)
         picture->edges == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    status = list_vertices(picture, graph);
-    if (status == PS_SUCCESS) {
+    /* The driver refuses to list none. */
+    if (picture->vertex_count > 0) {
+        status = list_vertices(picture, graph);
+    }
+    if (status == PS_SUCCESS && picture->edge_count > 0) {
         status = list_edges(picture, graph);
     }
     if (status == PS_SUCCESS) {

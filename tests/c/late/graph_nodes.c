@@ -23,6 +23,8 @@ enum { EDGES = sizeof(ends) / sizeof(ends[0]) };
 
 static const struct ps_backend *const gpu = &ps_cuda_backend;
 static int wrong;
+/* Those of the graph; 0 for one that has none. */
+static int node_total = NODES, edge_total = EDGES;
 
 static void
 check(bool right, const char *what)
@@ -51,11 +53,12 @@ static int
 graph_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
     (void)graph;
-    for (int i = 0; nodes != NULL && i < NODES; i++) {
+    for (int i = 0; nodes != NULL && i < node_total; i++) {
         nodes[i] = node_of(NODES - 1 - i);
     }
-    *count = NODES;
-    return CUDA_SUCCESS;
+    *count = (size_t)node_total;
+    return nodes != NULL && node_total == 0 ? CUDA_ERROR_INVALID_VALUE
+                                            : CUDA_SUCCESS;
 }
 
 static int
@@ -64,12 +67,13 @@ graph_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *data,
 {
     (void)graph;
     check((from == NULL) == (data == NULL), "edges without their data");
-    for (int i = 0; from != NULL && i < EDGES; i++) {
+    for (int i = 0; from != NULL && i < edge_total; i++) {
         from[i] = node_of(ends[i][0]);
         to[i] = node_of(ends[i][1]);
     }
-    *count = EDGES;
-    return CUDA_SUCCESS;
+    *count = (size_t)edge_total;
+    return from != NULL && edge_total == 0 ? CUDA_ERROR_INVALID_VALUE
+                                           : CUDA_SUCCESS;
 }
 
 static int
@@ -169,6 +173,14 @@ main(void)
         CHECK(edges[i].from < edges[i].to);
         CHECK(edges[i].from == 1 || edges[i].to == 5);
     }
+    edge_total = 0;
+    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
+                           &edge_count) == PS_SUCCESS);
+    CHECK(node_count == NODES && edge_count == 0);
+    node_total = 0;
+    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
+                           &edge_count) == PS_SUCCESS);
+    CHECK(node_count == 0);
     printf("%d wrong\n", wrong);
     return wrong != 0;
 }
