@@ -1062,7 +1062,8 @@ static PyMethodDef graph_methods[] = {
         "still "
         "its\nown: instantiate() makes it as captured again.  May block.  "
         "Raises AcceleratorError,\nwhich names the first node that differs, "
-        "RuntimeError if either graph is empty or\nwas not kept, ValueError "
+        "RuntimeError if either is empty or the\nother was not kept, "
+        "ValueError "
         "for one of another device; the graph is as it was then."),
     METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
            "Return a list of nodes (kind, kernel, function, function's name, "
