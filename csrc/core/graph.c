@@ -9,6 +9,10 @@
 #include "memory.h"
 #include "runtime.h"
 
+enum {
+    ALL_OPTIONS = PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY,
+};
+
 ps_status
 ps_graph_create(bool keeps, struct ps_graph **result)
 {
@@ -90,14 +94,23 @@ struct leftovers {
     struct ps_stream *origin;
     struct ps_stream *launched;
     struct ps_keep keep;
+    struct ps_keep updated;
     struct ps_block *launches;
 };
 
+/* The owner of a block: what is kept until the launches are done. */
+struct kept_pair {
+    struct ps_keep keep;
+    struct ps_keep updated;
+};
+
 static ps_status
-release_keep(void *owner)
+release_pair(void *owner)
 {
-    ps_status status = ps_keep_drop(owner);
-    free(owner);
+    struct kept_pair *pair = owner;
+    ps_status status = ps_keep_drop(&pair->keep);
+    status = ps_first_failure(status, ps_keep_drop(&pair->updated));
+    free(pair);
     return status;
 }
 
@@ -107,14 +120,14 @@ release_keep(void *owner)
 static ps_status
 create_launches(struct ps_device *device, struct ps_block **block)
 {
-    struct ps_keep *keep = calloc(1, sizeof(*keep));
-    if (keep == NULL) {
+    struct kept_pair *pair = calloc(1, sizeof(*pair));
+    if (pair == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    struct ps_loan loan = {.owner = keep, .release = release_keep};
+    struct ps_loan loan = {.owner = pair, .release = release_pair};
     ps_status status = ps_block_borrow(device, &loan, block);
     if (status != PS_SUCCESS) {
-        free(keep);
+        free(pair);
     }
     return status;
 }
@@ -124,11 +137,13 @@ drop(struct leftovers *left)
 {
     ps_status status;
     if (left->launches != NULL) {
-        *(struct ps_keep *)left->launches->owner = left->keep;
+        *(struct kept_pair *)left->launches->owner =
+            (struct kept_pair){left->keep, left->updated};
         status = ps_block_unref(left->launches);
     }
     else {
         status = ps_keep_drop(&left->keep);
+        status = ps_first_failure(status, ps_keep_drop(&left->updated));
     }
     status = ps_first_failure(status, ps_stream_unref(left->launched));
     if (left->origin == NULL) {
@@ -187,14 +202,23 @@ drop_executable_locked(struct ps_graph *graph)
 }
 
 static ps_status
-instantiate_locked(struct ps_graph *graph)
+instantiate_locked(struct ps_graph *graph, unsigned options)
 {
+    if (options != ALL_OPTIONS &&
+        graph->device->runtime->backend->graph_instantiate_with == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
     /* Some graphs cannot have two executables at a time. */
     ps_status status = drop_executable_locked(graph);
     graph->fresh = true;
-    return status != PS_SUCCESS ? status
-                                : PS_CALL(graph->device, graph_instantiate,
-                                          graph->native, &graph->executable);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    return options == ALL_OPTIONS
+               ? PS_CALL(graph->device, graph_instantiate, graph->native,
+                         &graph->executable)
+               : PS_CALL(graph->device, graph_instantiate_with, graph->native,
+                         options, &graph->executable);
 }
 
 /* Drop what a graph consists of, and take out what it refers to. */
@@ -204,10 +228,11 @@ empty_locked(struct ps_graph *graph, struct leftovers *left)
     ps_status status = drop_native_locked(graph);
     status = ps_first_failure(status, drop_executable_locked(graph));
     left->keep = graph->keep;
+    left->updated = graph->updated;
     left->launched = graph->launched;
     left->launches = graph->launches;
     graph->number = 0;
-    graph->keep = (struct ps_keep){0};
+    graph->keep = graph->updated = (struct ps_keep){0};
     graph->launched = NULL;
     graph->launches = NULL;
     return status;
@@ -250,7 +275,7 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
     }
     struct leftovers left = {0};
     if (graph->executable == 0) {
-        status = instantiate_locked(graph);
+        status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status == PS_SUCCESS && !keep_native) {
         status = drop_native_locked(graph);
@@ -308,15 +333,163 @@ check_instantiate_locked(struct ps_graph *graph)
 }
 
 ps_status
-ps_graph_instantiate(struct ps_graph *graph)
+ps_graph_instantiate(struct ps_graph *graph, unsigned options)
 {
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
         return status;
     }
     status = check_instantiate_locked(graph);
-    return unlock(graph,
-                  status != PS_SUCCESS ? status : instantiate_locked(graph));
+    return unlock(graph, status != PS_SUCCESS
+                             ? status
+                             : instantiate_locked(graph, options));
+}
+
+/* Add the objects of the one to the other. */
+static ps_status
+copy_keep(const struct ps_keep *from, struct ps_keep *to)
+{
+    ps_status status = PS_SUCCESS;
+    for (size_t i = 0; i < from->count && status == PS_SUCCESS; i++) {
+        status = ps_keep_add(to, &from->items[i]);
+    }
+    return status;
+}
+
+static ps_status
+check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
+                    uint64_t number)
+{
+    if (graph->native == 0 && graph->executable == 0) {
+        return PS_ERROR_GRAPH_EMPTY;
+    }
+    if (other->native == 0) {
+        return PS_ERROR_GRAPH_SOURCE;
+    }
+    if (other->number != number) {
+        return PS_ERROR_GRAPH_CHANGED;
+    }
+    if (graph->device != other->device) {
+        return PS_ERROR_GRAPH_STREAM;
+    }
+    return graph->device->runtime->backend->graph_update == NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : PS_SUCCESS;
+}
+
+/* The launches that were queued, and they alone, use what the last update has
+ * left; both they and `instantiate` use what was captured. */
+static ps_status
+update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
+              struct ps_graph_difference *difference, struct leftovers *left)
+{
+    struct ps_keep updated = {0};
+    ps_status status = check_update_locked(graph, other, number);
+    if (status == PS_SUCCESS && graph->executable == 0) {
+        status = instantiate_locked(graph, ALL_OPTIONS);
+    }
+    if (status == PS_SUCCESS) {
+        status = copy_keep(&other->keep, &updated);
+    }
+    if (status == PS_SUCCESS) {
+        status = copy_keep(&graph->keep, &left->keep);
+    }
+    if (status == PS_SUCCESS) {
+        status = PS_CALL(graph->device, graph_update, graph->executable,
+                         other->native, difference);
+    }
+    left->updated = updated;
+    if (status == PS_SUCCESS) {
+        left->updated = graph->updated;
+        graph->updated = updated;
+        left->launches = graph->launches;
+        graph->launches = NULL;
+    }
+    return status;
+}
+
+/* Lock both, in the order of their addresses. */
+static ps_status
+lock_two(struct ps_graph *graph, struct ps_graph *other)
+{
+    struct ps_graph *first = graph < other ? graph : other;
+    struct ps_graph *second = graph < other ? other : graph;
+    ps_status status = lock(first);
+    if (status == PS_SUCCESS && (status = lock(second)) != PS_SUCCESS) {
+        unlock(first, status);
+    }
+    return status;
+}
+
+static ps_status
+unlock_two(struct ps_graph *graph, struct ps_graph *other, ps_status status)
+{
+    return unlock(graph, unlock(other, status));
+}
+
+ps_status
+ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
+                uint64_t number, struct ps_graph_difference *difference)
+{
+    struct leftovers left = {0};
+    *difference = (struct ps_graph_difference){.node = SIZE_MAX};
+    ps_status status = lock_two(graph, other);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = unlock_two(
+        graph, other, update_locked(graph, other, number, difference, &left));
+    return ps_first_failure(status, drop(&left));
+}
+
+static ps_status
+check_child_locked(const struct ps_graph *graph, const struct ps_graph *child,
+                   uint64_t number, struct ps_stream *stream)
+{
+    uint64_t capture = 0;
+    if (graph->origin == NULL) {
+        return PS_ERROR_GRAPH_IDLE;
+    }
+    if (child->native == 0) {
+        return PS_ERROR_GRAPH_SOURCE;
+    }
+    if (child->number != number) {
+        return PS_ERROR_GRAPH_CHANGED;
+    }
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    if (backend->capture_graph == NULL || backend->stream_capture == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status =
+        PS_CALL(stream->device, stream_capture, stream->handle, &capture);
+    return status == PS_SUCCESS && (capture != graph->number ||
+                                    stream->device != child->device)
+               ? PS_ERROR_GRAPH_STREAM
+               : status;
+}
+
+static ps_status
+add_child_locked(struct ps_graph *graph, struct ps_graph *child,
+                 uint64_t number, struct ps_stream *stream)
+{
+    ps_status status = check_child_locked(graph, child, number, stream);
+    for (size_t i = 0; i < child->keep.count && status == PS_SUCCESS; i++) {
+        status = ps_capture_keep_in(&graph->capture, &child->keep.items[i]);
+    }
+    return status != PS_SUCCESS ? status
+                                : PS_CALL(stream->device, capture_graph,
+                                          stream->handle, child->native);
+}
+
+ps_status
+ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
+                   uint64_t number, struct ps_stream *stream)
+{
+    ps_status status = lock_two(graph, child);
+    return status != PS_SUCCESS
+               ? status
+               : unlock_two(graph, child,
+                            add_child_locked(graph, child, number, stream));
 }
 
 /* Make the stream that of the latest launch: its later work follows every
@@ -378,7 +551,7 @@ launch_locked(struct ps_graph *graph, struct ps_launch *launch,
         return PS_ERROR_GRAPH_INNER;
     }
     if (graph->executable == 0) {
-        status = instantiate_locked(graph);
+        status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status == PS_SUCCESS && graph->launches == NULL) {
         status = create_launches(graph->device, &graph->launches);
@@ -513,8 +686,9 @@ upload_locked(struct ps_graph *graph, struct ps_stream *stream)
     if (graph->device->runtime->backend->graph_upload == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    ps_status status =
-        graph->executable == 0 ? instantiate_locked(graph) : PS_SUCCESS;
+    ps_status status = graph->executable == 0
+                           ? instantiate_locked(graph, ALL_OPTIONS)
+                           : PS_SUCCESS;
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
     return status != PS_SUCCESS ? status
                                 : PS_CALL(graph->device, graph_upload,

@@ -37,8 +37,10 @@ struct ps_graph {
     ps_handle executable;
     /* Whether the executable was never launched. */
     bool fresh;
-    /* The objects that the captured work uses. */
+    /* The objects that the captured work uses, and those of the work that an
+     * update has put in its place. */
     struct ps_keep keep;
+    struct ps_keep updated;
     /* Created at the first launch, and used by the streams of all launches:
      * the kept objects are dropped with it, once those are done.  NULL
      * before. */
@@ -82,8 +84,30 @@ struct ps_stream *ps_graph_origin(struct ps_graph *graph);
  * there was none. */
 struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 
-/* May block.  PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL. */
-ps_status ps_graph_instantiate(struct ps_graph *graph);
+/* options: of enum ps_instantiate_option.  May block.
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL; PS_ERROR_NOT_SUPPORTED if the
+ * backend knows no options and not all are wanted. */
+ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
+
+/* Have later launches do the work of the other graph's capture of that number,
+ * which it must have kept and which has no gates; instantiates the graph if
+ * necessary.  Both keep what that work uses.  May block.
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_SOURCE, PS_ERROR_GRAPH_CHANGED if the
+ * other one holds another capture, PS_ERROR_GRAPH_STREAM if they were captured
+ * on different devices; PS_ERROR_GRAPH_UPDATE, with *difference, and with the
+ * graph as it was. */
+ps_status
+ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
+                uint64_t number, struct ps_graph_difference *difference);
+
+/* Capture the work of the child's capture of that number, which it must have
+ * kept and which has no gates, on a stream of the graph's capture; the graph
+ * keeps what that work uses, too.  May block.
+ * PS_ERROR_GRAPH_IDLE, PS_ERROR_GRAPH_SOURCE, PS_ERROR_GRAPH_CHANGED as
+ * above; PS_ERROR_GRAPH_STREAM if the stream is in no capture of the graph's,
+ * or of another device than the child. */
+ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
+                             uint64_t number, struct ps_stream *stream);
 
 /* What a launch of the capture of that number needs.  Launches of one graph
  * call these one after another, in the order of the launches, and with the

@@ -105,6 +105,9 @@ static const struct {
     MEMBER(OPTIONAL, stream_explain),
     MEMBER(OPTIONAL, graph_nodes),
     MEMBER(OPTIONAL, graph_upload),
+    MEMBER(OPTIONAL, graph_instantiate_with),
+    MEMBER(OPTIONAL, graph_update),
+    MEMBER(OPTIONAL, capture_graph),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -187,81 +187,95 @@ FORWARD(ps_status, graph_nodes,
 FORWARD(ps_status, graph_upload,
         WITH(int device, ps_handle executable, ps_handle stream), device,
         executable, stream)
+FORWARD(ps_status, graph_instantiate_with,
+        WITH(int device, ps_handle graph, unsigned options,
+             ps_handle *executable),
+        device, graph, options, executable)
+FORWARD(ps_status, graph_update,
+        WITH(int device, ps_handle executable, ps_handle graph,
+             struct ps_graph_difference *difference),
+        device, executable, graph, difference)
+FORWARD(ps_status, capture_graph,
+        WITH(int device, ps_handle stream, ps_handle graph), device, stream,
+        graph)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
 
-#define MEMBERS(X)           \
-    X(status_name)           \
-    X(status_text)           \
-    X(device_count)          \
-    X(device_current)        \
-    X(device_set)            \
-    X(device_restore)        \
-    X(device_synchronize)    \
-    X(device_properties)     \
-    X(stream_priority_range) \
-    X(stream_create)         \
-    X(stream_destroy)        \
-    X(stream_query)          \
-    X(stream_synchronize)    \
-    X(stream_wait_event)     \
-    X(stream_wait_room)      \
-    X(stream_device)         \
-    X(event_create)          \
-    X(event_destroy)         \
-    X(event_record)          \
-    X(event_query)           \
-    X(event_synchronize)     \
-    X(event_elapsed)         \
-    X(event_export)          \
-    X(event_open)            \
-    X(memory_allocate)       \
-    X(memory_free)           \
-    X(pinned_allocate)       \
-    X(pinned_free)           \
-    X(memory_copy)           \
-    X(memory_fill)           \
-    X(memory_info)           \
-    X(peer_accessible)       \
-    X(memory_device)         \
-    X(host_function)         \
-    X(sleep)                 \
-    X(stream_notify)         \
-    X(event_notify)          \
-    X(notify_cancel)         \
-    X(stream_gate)           \
-    X(gate_open)             \
-    X(stream_capturing)      \
-    X(capture_begin)         \
-    X(capture_end)           \
-    X(capture_mode_exchange) \
-    X(event_record_external) \
-    X(stream_wait_external)  \
-    X(graph_instantiate)     \
-    X(graph_launch)          \
-    X(executable_destroy)    \
-    X(graph_destroy)         \
-    X(graph_print)           \
-    X(versions)              \
-    X(shutdown)              \
-    X(shared_allocate)       \
-    X(shared_open)           \
-    X(shared_free)           \
-    X(stream_capture)        \
-    X(capture_gate)          \
-    X(pool_usage)            \
-    X(pool_reset_peak)       \
-    X(pool_trim)             \
-    X(pool_set_threshold)    \
-    X(host_register)         \
-    X(host_unregister)       \
-    X(time_now)              \
-    X(operation_times)       \
-    X(memory_fill_items)     \
-    X(device_attribute)      \
-    X(stream_explain)        \
-    X(graph_nodes)           \
-    X(graph_upload)
+#define MEMBERS(X)            \
+    X(status_name)            \
+    X(status_text)            \
+    X(device_count)           \
+    X(device_current)         \
+    X(device_set)             \
+    X(device_restore)         \
+    X(device_synchronize)     \
+    X(device_properties)      \
+    X(stream_priority_range)  \
+    X(stream_create)          \
+    X(stream_destroy)         \
+    X(stream_query)           \
+    X(stream_synchronize)     \
+    X(stream_wait_event)      \
+    X(stream_wait_room)       \
+    X(stream_device)          \
+    X(event_create)           \
+    X(event_destroy)          \
+    X(event_record)           \
+    X(event_query)            \
+    X(event_synchronize)      \
+    X(event_elapsed)          \
+    X(event_export)           \
+    X(event_open)             \
+    X(memory_allocate)        \
+    X(memory_free)            \
+    X(pinned_allocate)        \
+    X(pinned_free)            \
+    X(memory_copy)            \
+    X(memory_fill)            \
+    X(memory_info)            \
+    X(peer_accessible)        \
+    X(memory_device)          \
+    X(host_function)          \
+    X(sleep)                  \
+    X(stream_notify)          \
+    X(event_notify)           \
+    X(notify_cancel)          \
+    X(stream_gate)            \
+    X(gate_open)              \
+    X(stream_capturing)       \
+    X(capture_begin)          \
+    X(capture_end)            \
+    X(capture_mode_exchange)  \
+    X(event_record_external)  \
+    X(stream_wait_external)   \
+    X(graph_instantiate)      \
+    X(graph_launch)           \
+    X(executable_destroy)     \
+    X(graph_destroy)          \
+    X(graph_print)            \
+    X(versions)               \
+    X(shutdown)               \
+    X(shared_allocate)        \
+    X(shared_open)            \
+    X(shared_free)            \
+    X(stream_capture)         \
+    X(capture_gate)           \
+    X(pool_usage)             \
+    X(pool_reset_peak)        \
+    X(pool_trim)              \
+    X(pool_set_threshold)     \
+    X(host_register)          \
+    X(host_unregister)        \
+    X(time_now)               \
+    X(operation_times)        \
+    X(memory_fill_items)      \
+    X(device_attribute)       \
+    X(stream_explain)         \
+    X(graph_nodes)            \
+    X(graph_upload)           \
+    X(graph_instantiate_with) \
+    X(graph_update)           \
+    X(capture_graph)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

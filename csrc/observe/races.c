@@ -1532,6 +1532,35 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
     return status;
 }
 
+ps_status
+ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
+{
+    struct graph *graph = NULL;
+    if (enter()) {
+        graph = ps_map_get(&graphs, (uint64_t)stream->runtime, handle);
+        if (graph != NULL) {
+            graph->refs++;
+        }
+        unlock();
+    }
+    bool listed = graph != NULL && graph->list != NULL;
+    ps_status status =
+        ps_races_operation(stream, "child graph", listed ? graph->list : NULL,
+                           listed ? graph->count : 0);
+    for (int i = 0;
+         status == PS_SUCCESS && graph != NULL && i < graph->external_count;
+         i++) {
+        ps_races_capture_event(stream, graph->externals[i].event,
+                               graph->externals[i].records);
+    }
+    if (graph != NULL) {
+        lock();
+        graph_unref(graph);
+        unlock();
+    }
+    return status;
+}
+
 /* Whether the stream's work so far comes after the access. */
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)

@@ -143,6 +143,11 @@ void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
 /* Each launch records the event, or waits for it: all of the launch. */
 void ps_races_capture_event(const struct ps_actor_name *stream,
                             ps_handle event, bool records);
+/* The graph's work is captured on the stream: with its accesses, and with what
+ * it records and waits for. */
+ps_status
+ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle graph);
+/* The executable was made from the graph, or has come to do its work. */
 void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);
 void ps_races_forget_graph(int runtime, ps_handle graph);
 void ps_races_forget_executable(int runtime, ps_handle executable);

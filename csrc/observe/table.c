@@ -356,6 +356,17 @@ stream_wait_external(const struct ps_backend *backend, int device,
 }
 
 static ps_status
+capture_graph(const struct ps_backend *backend, int device, ps_handle stream,
+              ps_handle graph)
+{
+    struct ps_actor_name name = name_of(backend, device, stream);
+    ps_status status = ps_races_capture_graph(&name, graph);
+    return status != PS_SUCCESS ? status
+                                : inner(backend)->capture_graph(
+                                      inner(backend), device, stream, graph);
+}
+
+static ps_status
 graph_instantiate(const struct ps_backend *backend, int device,
                   ps_handle graph, ps_handle *executable)
 {
@@ -364,6 +375,34 @@ graph_instantiate(const struct ps_backend *backend, int device,
     if (status == PS_SUCCESS) {
         ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
                              *executable);
+    }
+    return status;
+}
+
+static ps_status
+graph_instantiate_with(const struct ps_backend *backend, int device,
+                       ps_handle graph, unsigned options,
+                       ps_handle *executable)
+{
+    ps_status status = inner(backend)->graph_instantiate_with(
+        inner(backend), device, graph, options, executable);
+    if (status == PS_SUCCESS) {
+        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
+                             *executable);
+    }
+    return status;
+}
+
+static ps_status
+graph_update(const struct ps_backend *backend, int device,
+             ps_handle executable, ps_handle graph,
+             struct ps_graph_difference *difference)
+{
+    ps_status status = inner(backend)->graph_update(
+        inner(backend), device, executable, graph, difference);
+    if (status == PS_SUCCESS) {
+        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
+                             executable);
     }
     return status;
 }
@@ -432,7 +471,10 @@ ps_observed_table(int runtime, const struct ps_backend *backend)
         PS_REPLACE(made, capture_gate);
         PS_REPLACE(made, event_record_external);
         PS_REPLACE(made, stream_wait_external);
+        PS_REPLACE(made, capture_graph);
         PS_REPLACE(made, graph_instantiate);
+        PS_REPLACE(made, graph_instantiate_with);
+        PS_REPLACE(made, graph_update);
         PS_REPLACE(made, graph_launch);
         PS_REPLACE(made, graph_destroy);
         PS_REPLACE(made, executable_destroy);

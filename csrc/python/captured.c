@@ -133,6 +133,15 @@ calls_end(struct calls *calls)
     jobs_unlock();
 }
 
+bool
+calls_any(struct calls *calls)
+{
+    jobs_lock();
+    bool any = calls != NULL && calls->count > 0;
+    jobs_unlock();
+    return any;
+}
+
 uint64_t
 calls_number(const struct calls *calls)
 {

@@ -58,9 +58,12 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         }
     });
     stream_release(alive);
-    /* A failed wait invalidates the capture of either. */
+    /* A failed wait invalidates the capture of either, which a driver cannot
+     * tell from then on. */
     number = number != 0 ? number : other;
-    if (number != 0) {
+    bool unknown =
+        status != PS_SUCCESS && backend->capture_mode_exchange != NULL;
+    if (number != 0 || unknown) {
         char names[2][64];
         snprintf(names[0], sizeof(names[0]), "%s:%d", backend->name,
                  stream->device->index);

@@ -4,6 +4,8 @@
 
 #include <ctype.h>
 
+#include "../core/capture.h"
+
 #include "schedules.h"
 
 __attribute__((cold)) int
@@ -130,6 +132,42 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
+static bool
+may_invalidate(ps_status status)
+{
+    switch (status) {
+    case PS_ERROR_CAPTURE_UNSUPPORTED:
+    case PS_ERROR_CAPTURE_MERGE:
+    case PS_ERROR_CAPTURE_ISOLATION:
+    case PS_ERROR_CAPTURE_IMPLICIT:
+    case PS_ERROR_CAPTURED_EVENT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A call that a device refuses during a capture may have made it invalid: keep
+ * the call in mind for the capture's end. */
+static void
+note_refused(struct ps_runtime *runtime, const char *operation,
+             ps_status status)
+{
+    const struct ps_backend *backend = runtime->backend;
+    if (!may_invalidate(status) || backend->capture_mode_exchange == NULL ||
+        atomic_load_explicit(&ps_captures, memory_order_relaxed) == 0) {
+        return;
+    }
+    struct saved_exception saved = exception_save();
+    PyObject *none = import_call("pystreams.cuda._captures", "refused",
+                                 "(iss)", backend->device_type, operation,
+                                 backend->status_text(backend, status));
+    /* Without memory a failure says less. */
+    PyErr_Clear();
+    Py_XDECREF(none);
+    exception_restore(saved);
+}
+
 /* Cold, so that its code is not inlined into callers. */
 __attribute__((cold)) PyObject *
 raise_status(struct ps_runtime *runtime, const char *operation,
@@ -160,6 +198,7 @@ raise_status(struct ps_runtime *runtime, const char *operation,
                            operation, status);
         break;
     default:
+        note_refused(runtime, operation, status);
         raise_device_error(module_state.accelerator_error, runtime, operation,
                            status);
     }

@@ -109,6 +109,30 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     Py_XDECREF(none);
 }
 
+/* Add the text to the message of the pending exception, unless one of them is
+ * missing; takes over the reference. */
+static void
+exception_add(PyObject *text)
+{
+    struct saved_exception saved = exception_save();
+    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
+    PyObject *message =
+        text != NULL && saved.value != NULL && PyUnicode_GET_LENGTH(text) > 0
+            ? PyObject_Str(saved.value)
+            : NULL;
+    PyObject *args =
+        message != NULL ? Py_BuildValue("(N)", PyUnicode_Concat(message, text))
+                        : NULL;
+    if (args != NULL) {
+        PyObject_SetAttrString(saved.value, "args", args);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(message);
+    Py_XDECREF(text);
+    PyErr_Clear();
+    exception_restore(saved);
+}
+
 /* Forget that, and add to the pending exception what explains the status. */
 static void
 note_end(PyObject *self, uint64_t number, ps_status status)
@@ -117,27 +141,13 @@ note_end(PyObject *self, uint64_t number, ps_status status)
         return;
     }
     struct saved_exception saved = exception_save();
-    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
     PyObject *text =
         import_call("pystreams.cuda._captures", "ended", "((iK)i)",
                     runtime_of(self)->backend->device_type,
                     (unsigned long long)number, status);
-    if (text != NULL && saved.value != NULL &&
-        PyUnicode_GET_LENGTH(text) > 0) {
-        PyObject *message = PyObject_Str(saved.value);
-        PyObject *args =
-            message != NULL
-                ? Py_BuildValue("(N)", PyUnicode_Concat(message, text))
-                : NULL;
-        if (args != NULL) {
-            PyObject_SetAttrString(saved.value, "args", args);
-        }
-        Py_XDECREF(args);
-        Py_XDECREF(message);
-    }
-    Py_XDECREF(text);
     PyErr_Clear();
     exception_restore(saved);
+    exception_add(text);
 }
 
 /* ps_graph_reset, with the destroy hooks. */
@@ -445,10 +455,24 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Graph_instantiate(PyObject *self, PyObject *Py_UNUSED(ignored))
+Graph_instantiate(PyObject *self, PyObject *args, PyObject *kwargs)
 {
+    static char *keywords[] = {"auto_free_on_launch", "use_node_priority",
+                               NULL};
+    static const unsigned flags[] = {PS_INSTANTIATE_AUTO_FREE,
+                                     PS_INSTANTIATE_NODE_PRIORITY};
+    PyObject *given[] = {Py_True, Py_True};
+    unsigned options = 0;
     ps_status status;
-    WITHOUT_GIL(status = ps_graph_instantiate(graph_of(self)));
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!O!:instantiate",
+                                     keywords, &PyBool_Type, &given[0],
+                                     &PyBool_Type, &given[1])) {
+        return NULL;
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(flags); i++) {
+        options |= given[i] == Py_True ? flags[i] : 0;
+    }
+    WITHOUT_GIL(status = ps_graph_instantiate(graph_of(self), options));
     if (status == PS_SUCCESS && run_hooks(self, "post_instantiate") < 0) {
         return NULL;
     }
@@ -482,7 +506,9 @@ launch_hooked(PyObject *self)
 {
     ps_status status = PS_SUCCESS;
     if (!has_executable(self)) {
-        WITHOUT_GIL(status = ps_graph_instantiate(graph_of(self)));
+        WITHOUT_GIL(status = ps_graph_instantiate(
+                        graph_of(self), PS_INSTANTIATE_AUTO_FREE |
+                                            PS_INSTANTIATE_NODE_PRIORITY));
         if (status == PS_SUCCESS && run_hooks(self, "post_instantiate") < 0) {
             return PS_RAISED;
         }
@@ -618,13 +644,15 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                   status);
 }
 
+/* By enum ps_node_kind. */
+static const char *const kinds[] = {
+    "empty", "kernel",       "memcpy",     "memset", "host",
+    "host",  "event_record", "event_wait", "graph",  "other",
+};
+
 static PyObject *
 node_tuple(struct calls *calls, const struct ps_graph_node *node)
 {
-    static const char *const kinds[] = {
-        "empty", "kernel",       "memcpy",     "memset", "host",
-        "host",  "event_record", "event_wait", "graph",
-    };
     PyObject *name = node->kind == PS_NODE_GATE
                          ? calls_name(calls, node->argument)
                          : Py_NewRef(Py_None);
@@ -700,6 +728,160 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     calls_unref(calls);
     return result;
+}
+
+/* Add to the pending exception which node differs, and how. */
+static void
+explain_difference(struct ps_graph *other,
+                   const struct ps_graph_difference *difference)
+{
+    struct ps_graph_node *nodes;
+    struct ps_graph_edge *edges;
+    size_t node_count, edge_count;
+    ps_status status;
+    WITHOUT_GIL(status = ps_graph_describe(other, &nodes, &node_count, &edges,
+                                           &edge_count));
+    const char *reason =
+        difference->reason != NULL ? difference->reason : "it differs";
+    if (status == PS_SUCCESS && difference->node < node_count) {
+        exception_add(PyUnicode_FromFormat(
+            "\nNode %zu of the new graph, a %s node, is the first that cannot "
+            "be updated: %s. See get_graph_data().",
+            difference->node, kinds[nodes[difference->node].kind], reason));
+    }
+    else {
+        exception_add(PyUnicode_FromFormat(
+            "\nThe graphs must have the same nodes and edges, but %s.",
+            reason));
+    }
+    free(nodes);
+    free(edges);
+}
+
+/* Check another graph, whose work this one is to do. */
+static int
+check_other(PyObject *self, const char *function, const char *name,
+            PyObject *other)
+{
+    if (!is_instance(other, module_state.graph_type)) {
+        return refuse_type(function, "a graph", name, other);
+    }
+    if (self != other && runtime_of(self) == runtime_of(other)) {
+        return 0;
+    }
+    return refuse(PyExc_ValueError,
+                  "%s() expects another graph of the %s backend for %s, but "
+                  "got %s",
+                  function, runtime_of(self)->backend->name, name,
+                  self == other ? "the graph itself"
+                                : runtime_of(other)->backend->name);
+}
+
+/* The number of its capture.  A callable belongs to one executable: -1 with an
+ * exception if there is one. */
+static int
+number_without_calls(PyObject *other, const char *function, uint64_t *number)
+{
+    struct calls *calls = calls_get(other);
+    bool any = calls_any(calls);
+    *number = calls != NULL ? calls_number(calls) : 0;
+    calls_unref(calls);
+    return !any ? 0
+                : refuse(PyExc_RuntimeError,
+                         "%s() cannot take over a graph with callables; "
+                         "capture the same work again",
+                         function);
+}
+
+/* Raise what both report of a graph that has not kept its capture; NULL. */
+static PyObject *
+raise_source(const char *function)
+{
+    return PyErr_Format(PyExc_RuntimeError,
+                        "%s() needs what the other graph has captured: "
+                        "capture that with keep_graph=True",
+                        function);
+}
+
+static PyObject *
+Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    static const struct signature signature = {
+        "add_child", 1, 2, {"child", "stream"}};
+    PyObject *given[2] = {NULL, NULL};
+    struct stream_use use;
+    uint64_t number;
+    ps_status status;
+    if (parse_arguments(&signature, args, nargs, kwnames, given) < 0 ||
+        check_other(self, "add_child", "child", given[0]) < 0 ||
+        stream_use_parsed("add_child", runtime_of(self)->backend->device_type,
+                          &given[1], given[1] != NULL, NULL, &use) < 0) {
+        return NULL;
+    }
+    do {
+        if (number_without_calls(given[0], "add_child", &number) < 0) {
+            stream_use_end(&use);
+            return NULL;
+        }
+        WITHOUT_GIL(status =
+                        ps_graph_add_child(graph_of(self), graph_of(given[0]),
+                                           number, use.stream));
+    } while (status == PS_ERROR_GRAPH_CHANGED);
+    stream_use_end(&use);
+    switch (status) {
+    case PS_ERROR_GRAPH_IDLE:
+        PyErr_SetString(PyExc_RuntimeError,
+                        "add_child() needs a capture: call it between this "
+                        "graph's capture_begin() and capture_end()");
+        return NULL;
+    case PS_ERROR_GRAPH_STREAM:
+        PyErr_SetString(PyExc_ValueError,
+                        "add_child() expects a stream that this graph "
+                        "captures, of the device on which the child was "
+                        "captured");
+        return NULL;
+    case PS_ERROR_GRAPH_SOURCE:
+        return raise_source("add_child");
+    default:
+        return finish(self, "CUDAGraph.add_child", NULL, status);
+    }
+}
+
+static PyObject *
+Graph_update(PyObject *self, PyObject *other)
+{
+    struct ps_graph_difference difference;
+    uint64_t number;
+    ps_status status;
+    if (check_other(self, "update", "other", other) < 0) {
+        return NULL;
+    }
+    do {
+        if (number_without_calls(other, "update", &number) < 0) {
+            return NULL;
+        }
+        WITHOUT_GIL(status = ps_graph_update(graph_of(self), graph_of(other),
+                                             number, &difference));
+    } while (status == PS_ERROR_GRAPH_CHANGED);
+    switch (status) {
+    case PS_ERROR_GRAPH_STREAM:
+        PyErr_SetString(PyExc_ValueError,
+                        "update() expects a graph that was captured on the "
+                        "same device, but got one of another");
+        return NULL;
+    case PS_ERROR_GRAPH_SOURCE:
+        return raise_source("update");
+    default:
+        finish(self, "CUDAGraph.update",
+               "Called CUDAGraph::update without a preceding successful "
+               "capture.",
+               status);
+    }
+    if (status == PS_ERROR_GRAPH_UPDATE) {
+        explain_difference(graph_of(other), &difference);
+    }
+    return status == PS_SUCCESS ? Py_NewRef(Py_None) : NULL;
 }
 
 /* A Python object that a graph keeps. */
@@ -813,11 +995,17 @@ static PyMethodDef graph_methods[] = {
            "joined it was not joined back; its streams are usable again "
            "then.\nWarns if nothing was captured.  May block."),
     METHOD(
-        "instantiate", Graph_instantiate, METH_NOARGS, ", /",
+        "instantiate", Graph_instantiate, METH_VARARGS | METH_KEYWORDS,
+        ", /, *, auto_free_on_launch=True, use_node_priority=True",
         "Make the captured graph ready to replay (cudaGraphInstantiate).\n\n"
         "For graphs with keep_graph=True; otherwise their first replay() "
-        "does it.  May block.\nRaises RuntimeError if there is no such "
-        "graph."),
+        "does it.\nauto_free_on_launch: a replay first frees what the one "
+        "before it has allocated and\nnot freed, as work of other libraries "
+        "may; without it, such a replay fails.\nuse_node_priority: work has "
+        "the priority of the stream on which it was captured, not\nthat of "
+        "the replay's stream.  May block.  Raises RuntimeError if there is no "
+        "such\ngraph, NotImplementedError if the backend knows no options and "
+        "one is False."),
     METHOD("replay", Graph_replay, METH_NOARGS, ", /",
            "Queue the captured work on the current stream of its device "
            "(cudaGraphLaunch).\n\n"
@@ -851,6 +1039,32 @@ static PyMethodDef graph_methods[] = {
         "if nothing was captured or the\nstream is being captured, "
         "ValueError for a stream of another device than the\ngraph's, "
         "NotImplementedError if the backend has no such function."),
+    METHOD("add_child", Graph_add_child, METH_FASTCALL | METH_KEYWORDS,
+           ", /, child, stream=None",
+           "Capture the work of another graph into this one's capture "
+           "(cudaGraphAddChildGraphNode).\n\n"
+           "It comes after what the stream has captured, the current one if "
+           "None, and before what\nthe stream captures later.  The child has "
+           "keep_graph=True and no callables; it is\ncopied, and may be reset "
+           "afterwards.  Raises RuntimeError if nothing is being captured\nor "
+           "the child is empty or was not kept, ValueError for a stream that "
+           "this graph does\nnot capture or of another device than the child, "
+           "NotImplementedError if the backend\nhas no such function."),
+    METHOD(
+        "update", Graph_update, METH_O, ", other, /",
+        "Have later replays do the work that another graph has captured "
+        "(cudaGraphExecUpdate).\n\n"
+        "The other graph has keep_graph=True, the same nodes and edges, in "
+        "the order of the\ncalls that were captured, and no callables; only "
+        "their parameters may differ, such as\naddresses and values.  "
+        "Cheaper than to instantiate that graph.  Replays that are\nqueued do "
+        "the earlier work.  This graph keeps what the new work uses, and "
+        "still "
+        "its\nown: instantiate() makes it as captured again.  May block.  "
+        "Raises AcceleratorError,\nwhich names the first node that differs, "
+        "RuntimeError if either is empty or the\nother was not kept, "
+        "ValueError "
+        "for one of another device; the graph is as it was then."),
     METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
            "Return a list of nodes (kind, kernel, function, function's name, "
            "event, bytes) and\none of edges (from, to).  May block."),

@@ -13,19 +13,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     # A device's name with its index, and a handle.
     _Stream = tuple[str, int]
+    # The program's innermost line, "file:line".
     _Place = str
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _UNJOINED, _INVALIDATED = 904, 901
+# As many failed calls are kept in mind, the earliest ones.
+_MOST = 4
 
 # By device type and number of a capture: the first wait of each stream that
-# joined it, the latest wait for each stream, and the first call that failed.
-_Capture = tuple["dict[_Stream, _Place]", "dict[_Stream, _Place]", "list[str]"]
+# joined it, the latest wait for each stream, and the calls that failed, by
+# their lines.
+_Capture = tuple[
+    "dict[_Stream, _Place]", "dict[_Stream, _Place]", "dict[_Place, str]"
+]
 _captures: dict[tuple[int, int], _Capture] = {}
 
 
 def _place() -> _Place:
-    """Return the program's innermost line, "file:line"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(
         _PACKAGE
@@ -39,31 +44,57 @@ def _name(stream: _Stream) -> str:
     return f"{device} 0x{handle:x}"
 
 
+def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
+    """Note it for the capture, for all of the device type if it is 0."""
+    device_type, number = capture
+    for found, (_, _, failures) in list(_captures.items()):
+        concerned = found == capture or (
+            number == 0 and found[0] == device_type
+        )
+        if concerned and len(failures) < _MOST:
+            failures.setdefault(place, text)
+
+
 def begun(capture: tuple[int, int], origin: _Stream) -> None:
     """A capture has begun on the stream, at the program's current line."""
-    _captures[capture] = ({origin: _place()}, {}, [])
+    _captures[capture] = ({origin: _place()}, {}, {})
 
 
 def waited(
     capture: tuple[int, int], stream: _Stream, source: _Stream, failure: str
 ) -> None:
-    """The stream has come to wait for the source, or that has failed."""
-    joined, waits, failures = _captures.get(capture, ({}, {}, []))
+    """The stream has come to wait for the source, or that has failed.
+
+    After a failure the number may be unknown, 0.
+    """
+    place = _place()
     if failure:
-        failures.append(
-            f"a wait of the stream {_name(stream)} for {_name(source)}, at "
-            f"{_place()}, failed: {failure}"
-        )
+        call = f"a wait of the stream {_name(stream)} for {_name(source)}"
+        _failed(capture, place, f"{call}, at {place}, failed: {failure}")
         return
-    joined.setdefault(stream, _place())
-    waits[source] = _place()
+    joined, waits, _ = _captures.get(capture, ({}, {}, {}))
+    joined.setdefault(stream, place)
+    waits[source] = place
+
+
+def refused(device_type: int, operation: str, failure: str) -> None:
+    """A call has failed, which may have made any capture of the device type
+    invalid: a driver does not say which."""
+    place = _place()
+    _failed(
+        (device_type, 0), place, f"{operation}, at {place}, failed: {failure}"
+    )
 
 
 def ended(capture: tuple[int, int], status: int) -> str:
     """Forget the capture; return what explains the status, or ""."""
-    joined, waits, failures = _captures.pop(capture, ({}, {}, []))
-    if status == _INVALIDATED and failures:
-        return f"\n{failures[0]}."
+    joined, waits, failures = _captures.pop(capture, ({}, {}, {}))
+    if status == _INVALIDATED and joined:
+        return "".join(f"\n{failure}." for failure in failures.values()) or (
+            "\nNo call of this package failed since the capture began, at "
+            f"{next(iter(joined.values()))}: look for one of another library "
+            "that waits, allocates memory or uses the legacy default stream."
+        )
     if status != _UNJOINED or not joined:
         return ""
     origin, *others = joined

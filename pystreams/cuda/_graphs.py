@@ -349,9 +349,9 @@ class Graph(_C.Graph):
         and "nodes", in an order in which they may run: dicts with "index",
         "node_id" and "tools_id" (the same), "graph_id" (exec_graph_id),
         "node_type" ("kernel", "memcpy", "memset", "host", "event_record",
-        "event_wait", "graph" or "empty"), "kernel_name", "event_ptr",
-        "host_fn_addr", "host_fn_name" (of a callable, its own), "nbytes", and
-        "dependencies" and "dependents", lists of indices.
+        "event_wait", "graph", "empty" or "other"), "kernel_name",
+        "event_ptr", "host_fn_addr", "host_fn_name" (of a callable, its own),
+        "nbytes", and "dependencies" and "dependents", lists of indices.
 
         Raises RuntimeError unless keep_graph is True, debug mode was enabled
         or this is a capture-end hook, NotImplementedError if the backend

@@ -331,6 +331,111 @@ def test_upload(device: Device) -> None:
     assert read(buffer, stream) == 2
 
 
+@contract(
+    "graph_instantiate_with",
+    "As graph_instantiate, which has all of enum ps_instantiate_option, with "
+    "some of them.",
+    "memory_fill",
+)
+def test_instantiate_without_options(device: Device) -> None:
+    stream = device.stream()
+    buffer = filled(device, stream, 1)
+    graph = Graph(device.type, True)
+    with captured(graph, stream):
+        buffer.fill_(2)
+    graph.instantiate(auto_free_on_launch=False, use_node_priority=False)
+    with stream:
+        graph.replay()
+    assert read(buffer, stream) == 2
+
+
+def kept(device: Device, buffer: Buffer, *numbers: int) -> Graph:
+    """A graph that fills the buffer so often."""
+    graph = Graph(device.type, True)
+    with captured(graph, device.stream()):
+        for byte in numbers:
+            buffer.fill_(byte)
+    return graph
+
+
+@contract(
+    "graph_update",
+    "Have later launches of the executable do the work of the graph, which "
+    "has the same nodes and edges but for their parameters, and no gates.",
+    "memory_fill",
+)
+def test_update(device: Device) -> None:
+    stream = device.stream()
+    buffer = filled(device, stream, 1)
+    graph = kept(device, buffer, 2)
+    graph.update(kept(device, buffer, 3))
+    with stream:
+        graph.replay()
+    assert read(buffer, stream) == 3
+
+
+@contract(
+    "graph_update",
+    "Launches that were queued still do the earlier work.",
+    "memory_fill",
+)
+def test_update_while_a_launch_is_queued(device: Device, busy: Busy) -> None:
+    stream = device.stream()
+    buffer = filled(device, stream, 1)
+    graph = kept(device, buffer, 2)
+    launch_once(graph, stream)
+    buffer.fill_(1, stream)
+    gate = busy(stream)
+    with stream:
+        graph.replay()
+    graph.update(kept(device, buffer, 3))
+    gate.open()
+    assert read(buffer, stream) == 2
+
+
+@contract(
+    "graph_update",
+    "After a failure the executable is as it was.",
+    "memory_fill",
+)
+def test_an_update_that_is_refused(device: Device) -> None:
+    stream = device.stream()
+    buffer = filled(device, stream, 1)
+    graph = kept(device, buffer, 2, 3)
+    with pytest.raises(AcceleratorError) as caught:
+        graph.update(kept(device, buffer, 4))
+    assert caught.value.error_code == 910
+    with stream:
+        graph.replay()
+    assert read(buffer, stream) == 3
+
+
+@contract(
+    "capture_graph",
+    "after the stream's captured work, and before what is captured on it from "
+    "here on.",
+    "memory_fill",
+)
+def test_a_graph_in_a_capture(device: Device) -> None:
+    stream = device.stream()
+    buffer, copied = filled(device, stream, 1), filled(device, stream, 1)
+    child = Graph(device.type, True)
+    with captured(child, device.stream()):
+        copied.copy_(buffer, non_blocking=True)
+        buffer.fill_(3)
+    graph = Graph(device.type)
+    with captured(graph, stream):
+        buffer.fill_(2)
+        graph.add_child(child)
+        buffer.fill_(4)
+    child.reset()
+    assert read(buffer, stream) == read(copied, stream) == 1
+    with stream:
+        graph.replay()
+    assert read(copied, stream) == 2
+    assert read(buffer, stream) == 4
+
+
 class Held:
     """A graph whose launches wait at a gate, and then fill a buffer."""
 

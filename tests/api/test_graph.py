@@ -661,6 +661,47 @@ def test_it_says_which_call_failed(engine, stream, graph):
     assert f"at {line_of(work, '# of' + ' uncaptured')}, failed: " in text
 
 
+@pytest.fixture
+def two_captures():
+    """The numbers of two captures that have begun on devices of type 9."""
+    from pystreams.cuda import _captures
+
+    for number in (1, 2):
+        _captures.begun((9, number), ("toy:0", number))
+    yield [(9, 1), (9, 2)]
+    for number in (1, 2):
+        _captures.ended((9, number), 0)
+
+
+def test_it_says_which_call_of_any_stream_may_have(two_captures):
+    """A driver does not say whose capture it has made invalid."""
+    from pystreams.cuda import _captures
+
+    def work():
+        _captures.refused(9, "Event.query", "not permitted")  # first
+        _captures.waited((9, 0), ("toy:0", 1), ("toy:0", 3), "isolated")
+        _captures.refused(8, "Stream.query", "elsewhere")
+
+    work()
+    for capture in two_captures:
+        first, second = _captures.ended(capture, 901).strip().split("\n")
+        place = line_of(work, "# " + "first")
+        assert first == f"Event.query, at {place}, failed: not permitted."
+        assert second.startswith(
+            "a wait of the stream toy:0 0x1 for toy:0 0x3"
+        )
+
+
+def test_it_says_that_no_call_of_ours_failed(two_captures):
+    from pystreams.cuda import _captures
+
+    _captures.refused(8, "Stream.query", "elsewhere")
+    text = _captures.ended(two_captures[0], 901)
+    assert "No call of this package failed" in text
+    assert _captures.ended(two_captures[0], 901) == ""
+    assert _captures.ended(two_captures[1], 0) == ""
+
+
 def test_it_leaves_nothing_behind(engine, stream, graph, buffer):
     from pystreams.cuda import _captures
 

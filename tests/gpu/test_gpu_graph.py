@@ -200,6 +200,68 @@ def test_what_waits_beside_a_capture(gpu, buffer, name, mode, where):
     assert value(gpu, buffer) == 5
 
 
+def failure(graph):
+    with pytest.raises(AcceleratorError) as caught:
+        graph.capture_end()
+    return caught.value.error_code, str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["this", "another"])
+def test_it_says_which_call_made_it_invalid(gpu, buffer, where):
+    graph, stream, other = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    gpu.sleep(other, 20)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(AcceleratorError):
+            on_thread(where, lambda: other.synchronize())
+        code, text = failure(graph)
+    assert code == 901
+    assert f"Stream.synchronize, at {__file__}:" in text
+
+
+def test_it_says_which_wait_made_it_invalid(gpu, buffer):
+    graph, stream, other = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    gpu.sleep(other, 20)
+    event = gpu.event()
+    event.record(other)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(AcceleratorError):
+            stream.wait_event(event)
+        code, text = failure(graph)
+    assert code == 901
+    assert f"a wait of the stream cuda:0 {stream.native_handle:#x}" in text
+    assert f"at {__file__}:" in text
+
+
+def test_it_says_which_join_is_missing(gpu, buffer):
+    graph, stream, side = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    with stream:
+        graph.capture_begin()
+        side.wait_stream(stream)
+        buffer.fill_(2, side)
+        code, text = failure(graph)
+    assert code == 904
+    assert f"cuda:0 {side.native_handle:#x} joined the capture at" in text
+
+
+def test_it_says_that_the_call_was_another_library_s(gpu, buffer, torch):
+    graph, stream, other = api.CUDAGraph(), gpu.stream(), gpu.stream()
+    theirs = torch.cuda.ExternalStream(other.native_handle)
+    torch.zeros(1, device="cuda:0")
+    gpu.sleep(other, 20)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(RuntimeError):
+            theirs.synchronize()
+        code, text = failure(graph)
+    assert code == 901
+    assert "No call of this package failed" in text
+
+
 REFUSED = {
     "Stream.query": (lambda stream, event: stream.query(), 900),
     "Stream.synchronize": (lambda stream, event: stream.synchronize(), 900),
@@ -296,6 +358,93 @@ def test_a_dump(gpu, buffer, tmp_path):
         buffer.fill_(2)
     graph.debug_dump(tmp_path / "graph.dot")
     assert "digraph" in (tmp_path / "graph.dot").read_text()
+
+
+def test_what_it_consists_of(gpu, buffer):
+    graph, stream, side = api.CUDAGraph(True), gpu.stream(), gpu.stream()
+    event = api.Event(external=True)
+    with api.graph(graph, stream=stream):
+        buffer.fill_(2)
+        side.wait_stream(stream)
+        side.submit(print, "filled")
+        gpu.sleep(stream, 1)
+        event.record()
+        stream.wait_stream(side)
+        buffer[: SIZE // 2].copy_(buffer[SIZE // 2 :], non_blocking=True)
+    nodes = graph.get_graph_data()["nodes"]
+    found = {node["node_type"]: node for node in nodes}
+    assert sorted(node["node_type"] for node in nodes) == [
+        *("event_record", "host", "kernel", "memcpy", "memset")
+    ]
+    assert found["host"]["host_fn_name"] == "print"
+    assert found["memset"]["nbytes"] == 2 * found["memcpy"]["nbytes"] == SIZE
+    assert found["kernel"]["kernel_name"]
+    assert found["event_record"]["event_ptr"] == event.event_id
+    index = {kind: node["index"] for kind, node in found.items()}
+    assert sorted(found["memset"]["dependents"]) == sorted(
+        [index["host"], index["kernel"]]
+    )
+    assert sorted(found["memcpy"]["dependencies"]) == sorted(
+        [index["host"], index["event_record"]]
+    )
+    assert nodes[-1] is found["memcpy"]
+
+
+def test_kernels_of_others_have_names(gpu, cupy):
+    stream = gpu.stream()
+    array = cupy.zeros(SIZE, dtype=cupy.int32)
+    with cupy.cuda.ExternalStream(stream.native_handle):
+        cupy.add(array, 1, out=array)
+    gpu.synchronize()
+    graph = api.CUDAGraph(True)
+    with (
+        api.graph(graph, stream=stream),
+        cupy.cuda.ExternalStream(stream.native_handle),
+    ):
+        cupy.add(array, 1, out=array)
+    (node,) = graph.get_graph_data()["nodes"]
+    assert "add" in node["kernel_name"]
+
+
+def test_a_child_is_one_node(gpu, buffer):
+    child, graph, stream = (
+        api.CUDAGraph(True),
+        api.CUDAGraph(True),
+        gpu.stream(),
+    )
+    with api.graph(child):
+        buffer.fill_(2)
+        buffer.fill_(3)
+    with api.graph(graph, stream=stream):
+        buffer.fill_(4)
+        graph.add_child(child)
+        buffer[: SIZE // 2].fill_(5)
+    kinds = [n["node_type"] for n in graph.get_graph_data()["nodes"]]
+    assert kinds == ["memset", "graph", "memset"]
+    graph.replay()
+    gpu.synchronize()
+    assert set(buffer[SIZE // 2 :].tobytes()) == {3}
+    assert set(buffer[: SIZE // 2].tobytes()) == {5}
+
+
+def test_an_update_that_fails_late(gpu, buffer):
+    """Its first nodes could have been updated."""
+    other, stream = gpu.filled(9, SIZE), gpu.stream()
+    graph, wrong = api.CUDAGraph(True), api.CUDAGraph(True)
+    for made, byte in ((graph, 2), (wrong, 3)):
+        with api.graph(made, stream=stream):
+            buffer.fill_(byte)
+            if made is graph:
+                other.fill_(4)
+            else:
+                other.copy_(buffer, non_blocking=True)
+    with pytest.raises(AcceleratorError) as caught:
+        graph.update(wrong)
+    assert caught.value.error_code == 910
+    assert "Node 1 of the new graph, a memcpy node" in str(caught.value)
+    graph.replay()
+    assert value(gpu, buffer) == 2
+    assert value(gpu, other) == 4
 
 
 def test_two_devices_in_one_graph(two_gpus, buffer):

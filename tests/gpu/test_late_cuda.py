@@ -134,6 +134,11 @@ def test_gates_in_c(run_in_c):
     assert (done.stdout[-9:], done.stderr) == ("0 failed\n", ""), done.stdout
 
 
+def test_graph_nodes_in_c(run_in_c):
+    done = run_in_c([], TESTS / "c/late/graph_nodes.c")
+    assert (done.stdout, done.stderr) == ("0 wrong\n", "")
+
+
 @pytest.fixture
 def run_late(run_python, sanitized, request):
     """run_python, in a process whose CUDA it is."""

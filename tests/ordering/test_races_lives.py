@@ -370,6 +370,48 @@ def test_launches_of_one_graph(cuda):
         assert len(found) == 1
 
 
+def test_launches_of_an_updated_graph(cuda):
+    """They make the accesses of the other graph."""
+    a, b = cuda.stream(), cuda.stream()
+    x, y = cuda.empty(SIZE), cuda.empty(SIZE)
+    graph, other = Graph(cuda.type), Graph(cuda.type, True)
+    cuda.synchronize()
+    found = []
+    with races.detect(found.append):
+        for one, buffer in ((graph, x), (other, y)):
+            with Capture(one, a):
+                buffer.fill_(1, stream=a)
+        graph.update(other)
+        replay(graph, a)
+        x.fill_(1, stream=b)
+        assert found == []
+        y.fill_(1, stream=b)
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["bug", "fixed"])
+def test_a_graph_in_a_capture(cuda, joined):
+    a, b = cuda.stream(), cuda.stream()
+    x = cuda.empty(SIZE)
+    graph, child = Graph(cuda.type), Graph(cuda.type, True)
+    cuda.synchronize()
+    found = []
+    with races.detect(found.append):
+        with Capture(child, a):
+            x.fill_(1, stream=a)
+        with Capture(graph, a):
+            b.wait_stream(a)
+            graph.add_child(child)
+            if joined:
+                b.wait_stream(a)
+            x.fill_(2, stream=b)
+            a.wait_stream(b)
+        assert len(found) == (0 if joined else 1)
+        replay(graph, a)
+        x.fill_(3, stream=b)
+    assert len(found) == (1 if joined else 2)
+
+
 @pytest.mark.parametrize("waits", [False, True], ids=["bug", "fixed"])
 def test_events_that_a_graph_records(cuda, waits):
     a, b = cuda.stream(), cuda.stream()

@@ -42,6 +42,7 @@ class World:
         self.stream = backend.stream()
         self.event = backend.event()
         self.buffer = self.new_buffer()
+        self.captured = self.new_graph()
 
     def new_buffer(self):
         return pystreams.empty(64, device=self.device)
@@ -129,10 +130,12 @@ GRAPH = {
     "_state": lambda g, w: g._state(),
     "_use_hooks": lambda g, w: g._use_hooks(),
     "_wait": lambda g, w: g._wait(),
+    "add_child": lambda g, w: g.add_child(w.captured),
     "debug_dump": lambda g, w: g.debug_dump("/dev/null"),
     "enable_debug_mode": lambda g, w: None,
     "instantiate": lambda g, w: g.instantiate(),
     "replay": lambda g, w: g.replay(),
+    "update": lambda g, w: g.update(w.captured),
     "upload": lambda g, w: g.upload(),
 }
 FUTURE = {

@@ -382,6 +382,45 @@ def instantiate(world):
     return graph.instantiate
 
 
+def update(world):
+    graphs = [captured(world, lambda: Graph(world.type, True)) for _ in "ab"]
+    other = captured_two(world)
+
+    def call():
+        graphs[0].update(graphs[1])
+        try:
+            graphs[0].update(other)
+        except pystreams.AcceleratorError as error:
+            assert error.error_code == 910
+
+    return call
+
+
+def captured_two(world):
+    graph = Graph(world.type, True)
+    with world.other:
+        graph.capture_begin(capture_error_mode="relaxed")
+        world.buffer.fill_(3)
+        world.buffer.fill_(4)
+        graph.capture_end()
+    return graph
+
+
+def add_child(world):
+    child = captured(world, lambda: Graph(world.type, True))
+
+    def call():
+        graph = Graph(world.type)
+        with world.other:
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                graph.add_child(child)
+            finally:
+                graph.capture_end()
+
+    return call
+
+
 def of_graph(use):
     def case(world):
         graph = captured(world, lambda: Graph(world.type, True))
@@ -837,6 +876,13 @@ CASES = {
     "Graph Graph._begin Graph.capture_end": capture,
     "Graph.capture_end (side stream)": capture_to_the_side,
     "Graph.instantiate": instantiate,
+    "Graph.instantiate (options)": of_graph(
+        lambda g: g.instantiate(
+            auto_free_on_launch=False, use_node_priority=False
+        )
+    ),
+    "Graph.update": update,
+    "Graph.add_child": add_child,
     "Graph.replay": replay,
     "Graph.reset": of_graph(lambda g: g.reset()),
     "Graph.enable_debug_mode": of_graph(lambda g: g.enable_debug_mode()),

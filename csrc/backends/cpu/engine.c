@@ -66,6 +66,9 @@ static const struct {
     STATUS(ERROR_CAPTURE_WRONG_THREAD,
            "attempt to terminate a thread-local capture sequence from another "
            "thread"),
+    STATUS(ERROR_GRAPH_UPDATE,
+           "the graph update was not performed because it included changes "
+           "which violated constraints specific to instantiated graph update"),
     STATUS(ERROR_UNKNOWN, "unknown error"),
 };
 

@@ -44,6 +44,7 @@ struct cpu_capture {
 struct graph {
     struct cpu_plan *plan;
     struct cpu_record *done; /* an executable's latest launch, else NULL */
+    bool one_priority;       /* that of the launch's stream, for all nodes */
 };
 
 static struct cpu_plan *
@@ -87,6 +88,19 @@ plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
         plan->nodes++;
     }
     return item;
+}
+
+/* The operations are in the order of the calls, so a mark comes before its
+ * joins. */
+static size_t
+index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
+{
+    size_t index = 0;
+    for (const struct cpu_operation *operation = plan->first;
+         operation != wanted; operation = operation->next) {
+        index++;
+    }
+    return index;
 }
 
 /* ---- Captures ---- */
@@ -298,6 +312,62 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
     return status;
 }
 
+/* Make a branch of the plan for each but the first one of the other; that is
+ * the stream's. */
+static ps_status
+add_branches(struct cpu_plan *plan, const struct cpu_plan *other)
+{
+    size_t count = plan->branch_count + other->branch_count - 1;
+    struct cpu_branch *branches =
+        count <= MOST_BRANCHES
+            ? realloc(plan->branches, count * sizeof(*branches))
+            : NULL;
+    if (branches == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(&branches[plan->branch_count], &other->branches[1],
+           (other->branch_count - 1) * sizeof(*branches));
+    plan->branches = branches;
+    plan->branch_count = count;
+    return PS_SUCCESS;
+}
+
+/* Append copies of the other plan's operations, which end on its first branch:
+ * all others are joined. */
+static ps_status
+add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
+{
+    struct cpu_plan *plan = stream->capture->plan;
+    size_t before = plan->branch_count, count = 0;
+    struct cpu_operation **copies =
+        malloc((other->nodes + 1) * sizeof(struct cpu_operation *));
+    ps_status status =
+        copies != NULL ? cpu_items_reserve_locked(stream->engine, other->nodes)
+                       : PS_ERROR_OUT_OF_MEMORY;
+    if (status == PS_SUCCESS) {
+        status = add_branches(plan, other);
+    }
+    if (status != PS_SUCCESS) {
+        free(copies);
+        return status;
+    }
+    for (const struct cpu_operation *operation = other->first;
+         operation != NULL; operation = operation->next) {
+        struct cpu_operation *copy = plan_add_locked(plan, stream, operation);
+        if (operation->branch > 0) {
+            copy->branch = (uint16_t)(before + operation->branch - 1);
+        }
+        if (operation->kind == CPU_JOIN) {
+            copy->mark = copies[index_of(other, operation->mark)];
+        }
+        copies[count++] = copy;
+    }
+    free(copies);
+    plan->operations += other->operations;
+    stream->last = ++stream->engine->captured;
+    return PS_SUCCESS;
+}
+
 /* End the capture and release its streams.  A stream is joined if another one
  * waited for its last operation.  That wait is an operation of the other, so
  * if all but the origin are joined, all lead to the origin. */
@@ -350,7 +420,7 @@ graph_add_locked(struct cpu_engine *engine, int device, struct cpu_plan *plan,
         free(graph);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *graph = (struct graph){plan, done};
+    *graph = (struct graph){.plan = plan, .done = done};
     slot->object = graph;
     *handle = slot->handle;
     return PS_SUCCESS;
@@ -557,8 +627,9 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
 /* The streams of a launch, by branch; all but the first are temporary, and
  * freed once they are idle.  NULL when out of memory. */
 static struct cpu_stream **
-streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
+streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
 {
+    const struct cpu_plan *plan = graph->plan;
     struct cpu_stream **streams =
         malloc(plan->branch_count * sizeof(*streams));
     if (streams == NULL) {
@@ -576,7 +647,8 @@ streams_make_locked(const struct cpu_plan *plan, struct cpu_stream *stream)
             return NULL;
         }
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
-                               branch->priority);
+                               graph->one_priority ? stream->priority
+                                                   : branch->priority);
         /* The join passes a failure on to the launch's own stream. */
         streams[i]->destroyed = streams[i]->reported = true;
     }
@@ -630,7 +702,7 @@ launch_locked(struct cpu_stream *stream, struct graph *graph)
     if (status != PS_SUCCESS) {
         return status;
     }
-    struct cpu_stream **streams = streams_make_locked(plan, stream);
+    struct cpu_stream **streams = streams_make_locked(graph, stream);
     if (streams == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
@@ -668,7 +740,7 @@ cpu_graph_launch(const struct ps_backend *backend, int device,
 
 static ps_status
 instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
-                   ps_handle *executable)
+                   unsigned options, ps_handle *executable)
 {
     struct cpu_record *done = cpu_item_take_locked(engine);
     if (done == NULL) {
@@ -679,6 +751,8 @@ instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
         graph_add_locked(engine, device, graph->plan, done, executable);
     if (status == PS_SUCCESS) {
         graph->plan->refs++;
+        graph_find_locked(engine, device, *executable)->one_priority =
+            (options & PS_INSTANTIATE_NODE_PRIORITY) == 0;
     }
     else {
         cpu_item_give_locked(engine, done);
@@ -687,14 +761,98 @@ instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
 }
 
 static ps_status
-cpu_graph_instantiate(const struct ps_backend *backend, int device,
-                      ps_handle handle, ps_handle *executable)
+cpu_capture_graph(const struct ps_backend *backend, int device,
+                  ps_handle handle, ps_handle other)
+{
+    CPU_ENTER(engine, backend);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    struct graph *graph = graph_find_locked(engine, device, other);
+    if (stream == NULL || graph == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    if (stream->capture == NULL) {
+        return PS_ERROR_INVALID_VALUE;
+    }
+    return stream->capture->status != PS_SUCCESS
+               ? stream->capture->status
+               : add_plan_locked(stream, graph->plan);
+}
+
+/* No captured work allocates memory, so that none is to be freed. */
+static ps_status
+cpu_graph_instantiate_with(const struct ps_backend *backend, int device,
+                           ps_handle handle, unsigned options,
+                           ps_handle *executable)
 {
     CPU_ENTER(engine, backend);
     struct graph *graph = graph_find_locked(engine, device, handle);
     return graph != NULL
-               ? instantiate_locked(engine, device, graph, executable)
+               ? instantiate_locked(engine, device, graph, options, executable)
                : PS_ERROR_INVALID_HANDLE;
+}
+
+static ps_status
+cpu_graph_instantiate(const struct ps_backend *backend, int device,
+                      ps_handle handle, ps_handle *executable)
+{
+    return cpu_graph_instantiate_with(
+        backend, device, handle,
+        PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
+}
+
+/* What keeps an executable from the new plan.  Both list their operations in
+ * the order of the calls, so equal graphs are those of equal calls. */
+static struct ps_graph_difference
+compare(const struct cpu_plan *plan, const struct cpu_plan *new)
+{
+    const struct cpu_operation *operation = plan->first, *other = new->first;
+    struct ps_graph_difference found = {.node = 0};
+    for (; operation != NULL && other != NULL;
+         operation = operation->next, other = other->next, found.node++) {
+        if (operation->kind != other->kind) {
+            found.reason = "its type differs";
+        }
+        else if (operation->branch != other->branch ||
+                 (operation->kind == CPU_JOIN &&
+                  index_of(plan, operation->mark) !=
+                      index_of(new, other->mark))) {
+            found.reason = "it depends on other nodes";
+        }
+        else if (plan->branches[operation->branch].device !=
+                 new->branches[other->branch].device) {
+            found.reason = "it runs on another device";
+        }
+        if (found.reason != NULL) {
+            return found;
+        }
+    }
+    if (operation != NULL || other != NULL) {
+        found.reason = "the number of nodes differs";
+        found.node = other != NULL ? found.node : SIZE_MAX;
+    }
+    return found;
+}
+
+/* Operations of earlier launches are copies of those of the plan. */
+static ps_status
+cpu_graph_update(const struct ps_backend *backend, int device,
+                 ps_handle executable, ps_handle handle,
+                 struct ps_graph_difference *difference)
+{
+    CPU_ENTER(engine, backend);
+    struct graph *old = graph_find_locked(engine, device, executable);
+    struct graph *new = graph_find_locked(engine, device, handle);
+    if (old == NULL || new == NULL || old->done == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    *difference = compare(old->plan, new->plan);
+    if (difference->reason != NULL) {
+        return PS_ERROR_GRAPH_UPDATE;
+    }
+    new->plan->refs++;
+    plan_unref_locked(engine, old->plan);
+    old->plan = new->plan;
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -892,19 +1050,6 @@ describe(const struct cpu_operation *operation)
     return node;
 }
 
-/* The operations are in the order of the calls, so a mark comes before its
- * joins. */
-static size_t
-index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
-{
-    size_t index = 0;
-    for (const struct cpu_operation *operation = plan->first;
-         operation != wanted; operation = operation->next) {
-        index++;
-    }
-    return index;
-}
-
 static void
 add_edge(struct ps_graph_edge *edges, size_t room, size_t *count, size_t from,
          size_t to)
@@ -989,4 +1134,7 @@ cpu_graph_members(struct ps_backend *table)
     table->capture_gate = cpu_capture_gate;
     table->graph_nodes = cpu_graph_nodes;
     table->graph_upload = cpu_graph_upload;
+    table->graph_instantiate_with = cpu_graph_instantiate_with;
+    table->graph_update = cpu_graph_update;
+    table->capture_graph = cpu_capture_graph;
 }

@@ -59,7 +59,28 @@
     X(stream_wait_value, "cuStreamWaitValue32_v2",                         \
       (CUstream, CUdeviceptr, cuuint32_t, unsigned))                       \
     X(stream_write_value, "cuStreamWriteValue32_v2",                       \
-      (CUstream, CUdeviceptr, cuuint32_t, unsigned))
+      (CUstream, CUdeviceptr, cuuint32_t, unsigned))                       \
+    X(graph_nodes, "cuGraphGetNodes", (CUgraph, CUgraphNode *, size_t *))  \
+    X(graph_edges, "cuGraphGetEdges_v2",                                   \
+      (CUgraph, CUgraphNode *, CUgraphNode *, void *, size_t *))           \
+    X(graph_add_child, "cuGraphAddChildGraphNode",                         \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph))      \
+    X(capture_continue, "cuStreamUpdateCaptureDependencies",               \
+      (CUstream, CUgraphNode *, size_t, unsigned))                         \
+    X(node_type, "cuGraphNodeGetType", (CUgraphNode, CUgraphNodeType *))   \
+    X(node_kernel, "cuGraphKernelNodeGetParams_v2",                        \
+      (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))                            \
+    X(node_copy, "cuGraphMemcpyNodeGetParams",                             \
+      (CUgraphNode, CUDA_MEMCPY3D *))                                      \
+    X(node_fill, "cuGraphMemsetNodeGetParams",                             \
+      (CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))                            \
+    X(node_host, "cuGraphHostNodeGetParams",                               \
+      (CUgraphNode, CUDA_HOST_NODE_PARAMS *))                              \
+    X(node_record, "cuGraphEventRecordNodeGetEvent",                       \
+      (CUgraphNode, CUevent *))                                            \
+    X(node_wait, "cuGraphEventWaitNodeGetEvent", (CUgraphNode, CUevent *)) \
+    X(function_name, "cuFuncGetName", (const char **, CUfunction))         \
+    X(kernel_name, "cuKernelGetName", (const char **, CUkernel))
 
 #define CUDA_FUNCTION_MEMBER(member, name, parameters) int(*member) parameters;
 

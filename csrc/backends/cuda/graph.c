@@ -15,6 +15,11 @@ _Static_assert((int)PS_CAPTURE_GLOBAL == (int)cudaStreamCaptureModeGlobal &&
                    (int)PS_CAPTURE_RELAXED ==
                        (int)cudaStreamCaptureModeRelaxed,
                "the contract has cudart's numbers");
+_Static_assert((int)PS_INSTANTIATE_AUTO_FREE ==
+                       (int)cudaGraphInstantiateFlagAutoFreeOnLaunch &&
+                   (int)PS_INSTANTIATE_NODE_PRIORITY ==
+                       (int)cudaGraphInstantiateFlagUseNodePriority,
+               "the contract has cudart's numbers");
 
 ps_status
 cuda_stream_capturing(const struct ps_backend *backend, int device,
@@ -127,18 +132,54 @@ cuda_stream_wait_external(const struct ps_backend *backend, int device,
                                                  cudaEventWaitExternal));
 }
 
-/* The next launch frees memory that another library allocated in the capture
- * and did not free there. */
+static ps_status
+child_capture(ps_handle stream, CUgraph graph)
+{
+    CUstreamCaptureStatus state;
+    CUgraph captured;
+    const CUgraphNode *after;
+    CUgraphNode made;
+    size_t count;
+    cuuint64_t id;
+    int error = cuda_driver.capture_info((CUstream)stream, &state, &id,
+                                         &captured, &after, &count);
+
+    if (error == CUDA_SUCCESS && state != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        return state == CU_STREAM_CAPTURE_STATUS_NONE
+                   ? PS_ERROR_INVALID_VALUE
+                   : PS_ERROR_CAPTURE_INVALIDATED;
+    }
+    if (error == CUDA_SUCCESS) {
+        error =
+            cuda_driver.graph_add_child(&made, captured, after, count, graph);
+    }
+    if (error == CUDA_SUCCESS) {
+        error = cuda_driver.capture_continue(
+            (CUstream)stream, &made, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+    }
+    return (ps_status)error;
+}
+
 ps_status
-cuda_graph_instantiate(const struct ps_backend *backend, int device,
-                       ps_handle graph, ps_handle *executable)
+cuda_capture_graph(const struct ps_backend *backend, int device,
+                   ps_handle stream, ps_handle graph)
+{
+    return cuda_driver.capture_info != NULL &&
+                   cuda_driver.graph_add_child != NULL &&
+                   cuda_driver.capture_continue != NULL
+               ? ON_DEVICE(device, child_capture(stream, (CUgraph)graph))
+               : PS_ERROR_NOT_SUPPORTED;
+}
+
+ps_status
+cuda_graph_instantiate_with(const struct ps_backend *backend, int device,
+                            ps_handle graph, unsigned options,
+                            ps_handle *executable)
 {
     cudaGraphExec_t made;
-    ps_status status =
-        ON_DEVICE(device, cudaGraphInstantiateWithFlags(
-                              &made, (cudaGraph_t)graph,
-                              cudaGraphInstantiateFlagAutoFreeOnLaunch |
-                                  cudaGraphInstantiateFlagUseNodePriority));
+    ps_status status = ON_DEVICE(
+        device,
+        cudaGraphInstantiateWithFlags(&made, (cudaGraph_t)graph, options));
 
     if (status == PS_SUCCESS && !cuda_gates_inherit(graph, (ps_handle)made)) {
         cuda_executable_destroy(backend, device, (ps_handle)made);
@@ -146,6 +187,56 @@ cuda_graph_instantiate(const struct ps_backend *backend, int device,
     }
     if (status == PS_SUCCESS) {
         *executable = (ps_handle)made;
+    }
+    return status;
+}
+
+/* The next launch frees memory that another library allocated in the capture
+ * and did not free there. */
+ps_status
+cuda_graph_instantiate(const struct ps_backend *backend, int device,
+                       ps_handle graph, ps_handle *executable)
+{
+    return cuda_graph_instantiate_with(
+        backend, device, graph,
+        PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
+}
+
+static const char *
+reason(enum cudaGraphExecUpdateResult result)
+{
+    switch (result) {
+    case cudaGraphExecUpdateErrorTopologyChanged:
+        return "the nodes or their edges differ";
+    case cudaGraphExecUpdateErrorNodeTypeChanged:
+        return "its type differs";
+    case cudaGraphExecUpdateErrorFunctionChanged:
+    case cudaGraphExecUpdateErrorUnsupportedFunctionChange:
+        return "its kernel cannot take the other's place";
+    case cudaGraphExecUpdateErrorParametersChanged:
+        return "a parameter differs that cannot be updated";
+    case cudaGraphExecUpdateErrorNotSupported:
+        return "nodes of its type cannot be updated";
+    case cudaGraphExecUpdateErrorAttributesChanged:
+        return "its attributes differ";
+    default:
+        return NULL;
+    }
+}
+
+ps_status
+cuda_graph_update(const struct ps_backend *backend, int device,
+                  ps_handle executable, ps_handle graph,
+                  struct ps_graph_difference *difference)
+{
+    cudaGraphExecUpdateResultInfo found = {0};
+    ps_status status =
+        ON_DEVICE(device, cudaGraphExecUpdate((cudaGraphExec_t)executable,
+                                              (cudaGraph_t)graph, &found));
+
+    if (status != PS_SUCCESS) {
+        difference->reason = reason(found.result);
+        difference->node = cuda_node_index(device, graph, found.errorNode);
     }
     return status;
 }

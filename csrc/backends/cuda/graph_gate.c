@@ -25,6 +25,8 @@ struct captured_gate {
     ps_launched_gate_function reached;
     void *argument;
     bool failed; /* not all of its nodes were captured */
+    /* Those of the captured graph, NULL if they are unknown. */
+    CUgraphNode nodes[3];
     struct captured_gate *next;
 };
 
@@ -120,6 +122,25 @@ own(ps_handle handle, struct gates *gates)
     atomic_fetch_add(&owner_count, 1);
     pthread_mutex_unlock(&lock);
     return true;
+}
+
+CUgraphNode
+cuda_gates_first_node(ps_handle graph, CUgraphNode node, void **argument)
+{
+    struct gates *gates = gates_of(graph);
+    struct captured_gate *gate = gates != NULL ? gates->first : NULL;
+    CUgraphNode first = NULL;
+
+    for (; gate != NULL && first == NULL; gate = gate->next) {
+        for (int i = 0; i < 3; i++) {
+            if (gate->nodes[i] == node) {
+                first = gate->nodes[0];
+                *argument = gate->argument;
+            }
+        }
+    }
+    gates_unref(gates);
+    return first;
 }
 
 bool
@@ -266,18 +287,38 @@ cuda_gates_capturing(void)
     return capturing;
 }
 
+/* The node that was captured last; NULL if that is unknown. */
+static CUgraphNode
+last_node(ps_handle stream)
+{
+    CUstreamCaptureStatus state;
+    const CUgraphNode *nodes = NULL;
+    size_t count = 0;
+    cuuint64_t id;
+
+    return cuda_driver.capture_info((CUstream)stream, &state, &id, NULL,
+                                    &nodes, &count) == CUDA_SUCCESS &&
+                   count == 1
+               ? nodes[0]
+               : NULL;
+}
+
 /* Capture the nodes.  After a failure some of them may be in a graph. */
 static ps_status
-slot_capture(struct cuda_slot *slot, ps_handle stream)
+nodes_capture(struct captured_gate *gate, ps_handle stream)
 {
+    struct cuda_slot *slot = gate->slot;
     ps_status status = cuda_slot_arrive(slot, stream);
 
+    gate->nodes[0] = last_node(stream);
     if (status == PS_SUCCESS) {
         status = cuda_slot_wait(slot, stream);
+        gate->nodes[1] = last_node(stream);
     }
     if (status == PS_SUCCESS) {
         status = (ps_status)cuda_driver.stream_write_value(
             (CUstream)stream, (CUdeviceptr)&slot->opened, slot->number - 1, 0);
+        gate->nodes[2] = last_node(stream);
     }
     return status;
 }
@@ -336,7 +377,7 @@ gate_capture(ps_handle stream, ps_launched_gate_function reached,
         free(gate);
         return PS_ERROR_INVALID_VALUE;
     }
-    status = slot_capture(gate->slot, stream);
+    status = nodes_capture(gate, stream);
     if (status != PS_SUCCESS) {
         gate_fail(gate);
     }

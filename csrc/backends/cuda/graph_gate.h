@@ -2,6 +2,7 @@
 #ifndef PYSTREAMS_CUDA_GRAPH_GATE_H
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
+#include <cuda.h>
 #include <stdbool.h>
 
 #include <pystreams/backend.h>
@@ -23,6 +24,11 @@ bool cuda_gates_capturing(void);
 
 /* The executable was made from the graph.  False without memory. */
 bool cuda_gates_inherit(ps_handle graph, ps_handle executable);
+
+/* The first of the gate's nodes, if the graph's node is one of them, and the
+ * gate's argument; else NULL. */
+CUgraphNode
+cuda_gates_first_node(ps_handle graph, CUgraphNode node, void **argument);
 
 /* The graph, or the executable, is about to be destroyed. */
 void cuda_gates_forget(ps_handle graph);

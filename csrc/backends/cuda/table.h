@@ -105,6 +105,17 @@ CUDA_MEMBER(executable_destroy);
 CUDA_MEMBER(graph_destroy);
 CUDA_MEMBER(graph_print);
 CUDA_MEMBER(graph_upload);
+CUDA_MEMBER(graph_instantiate_with);
+CUDA_MEMBER(graph_update);
+CUDA_MEMBER(capture_graph);
+
+/* ---- graph_nodes.c ---- */
+
+CUDA_MEMBER(graph_nodes);
+
+/* The index of the node, a CUgraphNode, as graph_nodes lists it; SIZE_MAX if
+ * it is NULL or unknown. */
+size_t cuda_node_index(int device, ps_handle graph, const void *node);
 
 /* ---- graph_gate.c ---- */
 

@@ -72,6 +72,7 @@ enum {
     PS_ERROR_CAPTURE_IMPLICIT = 906,    /* by the default stream's order */
     PS_ERROR_CAPTURED_EVENT = 907,      /* the record was captured */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
+    PS_ERROR_GRAPH_UPDATE = 910, /* the graphs differ too much */
     PS_ERROR_TIMED_OUT = 909,
     PS_ERROR_UNKNOWN = 999,
     PS_ERROR_QUEUE_FULL = 1000, /* not a cudaError_t */
@@ -234,6 +235,7 @@ enum ps_node_kind {
     PS_NODE_RECORD, /* of an event, at each launch */
     PS_NODE_WAIT,
     PS_NODE_GRAPH,
+    PS_NODE_OTHER, /* a backend's own, such as an allocation */
 };
 
 struct ps_graph_node {
@@ -243,6 +245,21 @@ struct ps_graph_node {
     void *argument;       /* of PS_NODE_HOST or PS_NODE_GATE, else NULL */
     ps_handle event;      /* of PS_NODE_RECORD or PS_NODE_WAIT, else 0 */
     size_t nbytes;        /* of PS_NODE_COPY or PS_NODE_FILL, else 0 */
+};
+
+/* How an executable is made. */
+enum ps_instantiate_option {
+    /* A launch first frees what the one before it allocated and did not. */
+    PS_INSTANTIATE_AUTO_FREE = 1,
+    /* A node has the priority of the stream on which it was captured, not that
+     * of the launch's stream. */
+    PS_INSTANTIATE_NODE_PRIORITY = 8,
+};
+
+/* Why a graph cannot replace another. */
+struct ps_graph_difference {
+    const char *reason; /* static text; NULL if it is unknown */
+    size_t node;        /* of the new graph, by its index; or SIZE_MAX */
 };
 
 /* The second node runs after the first; both by their indices. */
@@ -811,6 +828,32 @@ struct ps_backend {
      * as an upload to the device.  May block. */
     ps_status (*graph_upload)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
+
+    /* As graph_instantiate, which has all of enum ps_instantiate_option, with
+     * some of them.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*graph_instantiate_with)(const struct ps_backend *backend,
+                                        int device, ps_handle graph,
+                                        unsigned options,
+                                        ps_handle *executable);
+
+    /* Have later launches of the executable do the work of the graph, which
+     * has the same nodes and edges but for their parameters, and no gates.
+     * Launches that were queued still do the earlier work.  After a failure
+     * the executable is as it was.  May block.
+     * Statuses: PS_ERROR_GRAPH_UPDATE, with *difference. */
+    ps_status (*graph_update)(const struct ps_backend *backend, int device,
+                              ps_handle executable, ps_handle graph,
+                              struct ps_graph_difference *difference);
+
+    /* Capture the work of the graph, which has no gates, on a stream that is
+     * being captured: after the stream's captured work, and before what is
+     * captured on it from here on.  The graph may be destroyed afterwards.
+     * May block.
+     * Statuses: PS_ERROR_INVALID_VALUE on a stream that is not being captured,
+     * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*capture_graph)(const struct ps_backend *backend, int device,
+                               ps_handle stream, ps_handle graph);
 };
 
 #endif

@@ -57,6 +57,7 @@ main(int argc, char **argv)
         test_versions,
         test_chains,
         test_priorities,
+        test_node_priority,
         test_timers,
         test_handles,
         test_full_queue,

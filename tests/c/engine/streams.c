@@ -96,6 +96,57 @@ test_priorities(void)
     }
 }
 
+/* Launch on a stream of the middle priority a graph of a branch of the highest
+ * one, and work on another stream between the two, while no worker is free:
+ * which of the latter two comes first. */
+static int
+first_with(unsigned options)
+{
+    ps_handle stream = stream_new(-2), side = stream_new(-5);
+    ps_handle rival = stream_new(-3), busy[8], graph, executable;
+    ps_handle event = event_new();
+    int holds = worker_limit();
+    struct hold hold[8];
+    size_t operations;
+    OK(cpu->capture_begin(cpu, 0, stream, PS_CAPTURE_GLOBAL));
+    OK(cpu->event_record(cpu, 0, event, stream));
+    OK(cpu->stream_wait_event(cpu, 0, side, event));
+    note_on(side, 1);
+    OK(cpu->event_record(cpu, 0, event, side));
+    OK(cpu->stream_wait_event(cpu, 0, stream, event));
+    OK(cpu->capture_end(cpu, 0, stream, &graph, &operations));
+    OK(cpu->graph_instantiate_with(cpu, 0, graph, options, &executable));
+    for (int i = 0; i < holds; i++) {
+        busy[i] = stream_new(0);
+        hold_take(cpu, &hold[i], busy[i]);
+    }
+    log_length = 0;
+    note_on(rival, 2);
+    OK(cpu->graph_launch(cpu, 0, executable, stream));
+    hold_release(&hold[0]);
+    stream_end(rival);
+    stream_end(stream);
+    for (int i = 1; i < holds; i++) {
+        hold_release(&hold[i]);
+    }
+    for (int i = 0; i < holds; i++) {
+        stream_end(busy[i]);
+    }
+    stream_end(side);
+    OK(cpu->executable_destroy(cpu, 0, executable));
+    OK(cpu->graph_destroy(cpu, 0, graph));
+    OK(cpu->event_destroy(cpu, 0, event));
+    CHECK(log_length == 2);
+    return log_entries[0];
+}
+
+void
+test_node_priority(void)
+{
+    CHECK(first_with(PS_INSTANTIATE_NODE_PRIORITY) == 1);
+    CHECK(first_with(0) == 2);
+}
+
 void
 test_threads_few(void)
 {

@@ -6,6 +6,7 @@
 /* streams.c */
 void test_fifo(void);
 void test_priorities(void);
+void test_node_priority(void);
 void test_threads_few(void);
 void test_full_queue(void);
 void test_device_synchronize(void);

@@ -111,7 +111,8 @@ ADDED = {
         torch.cuda.CUDAGraph.register_destroy_callback
         torch.cuda.CUDAGraph.retain_object
     """,
-    "An upload of a graph before its first replay.": """
+    "Graphs within graphs, and what prepares or changes their replays.": """
+        torch.cuda.CUDAGraph.add_child torch.cuda.CUDAGraph.update
         torch.cuda.CUDAGraph.upload
     """,
     "Members of cuda.Stream, on every stream.": """
@@ -195,6 +196,13 @@ CHANGED = {
             "torch.cuda.CUDAGraph.debug_dump",
             "(debug_path)",
             "(debug_path, *, verbose=True)",
+        ),
+    ),
+    "A graph can be instantiated with fewer options.": (
+        (
+            "torch.cuda.CUDAGraph.instantiate",
+            "()",
+            "(*, auto_free_on_launch=True, use_node_priority=True)",
         ),
     ),
     "torch's docstring leaves the defaults out.": (

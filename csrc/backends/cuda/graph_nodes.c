@@ -1,0 +1,359 @@
+/* What a graph consists of.  The driver lists nodes in any order; here each
+ * comes after those that it depends on, and a captured gate is one node. */
+#include <stdlib.h>
+
+#include "driver.h"
+#include "graph_gate.h"
+#include "table.h"
+
+/* Every member takes the table; few use it. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+struct vertex {
+    CUgraphNode node;
+    size_t waits; /* for so many nodes that are not in the order yet */
+    size_t edges; /* the index of the first edge from it */
+    size_t index; /* among the described nodes */
+};
+
+/* Its nodes and edges, by their indices in vertices. */
+struct picture {
+    struct vertex *vertices; /* by their handles */
+    size_t *order;
+    size_t vertex_count;
+    struct ps_graph_edge *edges; /* by where they begin */
+    size_t edge_count;
+};
+
+static int
+compare_vertices(const void *left, const void *right)
+{
+    uintptr_t a = (uintptr_t)((const struct vertex *)left)->node;
+    uintptr_t b = (uintptr_t)((const struct vertex *)right)->node;
+
+    return (a > b) - (a < b);
+}
+
+static int
+compare_edges(const void *left, const void *right)
+{
+    const struct ps_graph_edge *a = left, *b = right;
+
+    return a->from != b->from ? (a->from > b->from) - (a->from < b->from)
+                              : (a->to > b->to) - (a->to < b->to);
+}
+
+static size_t
+find(const struct picture *picture, CUgraphNode node)
+{
+    const struct vertex wanted = {.node = node};
+    const struct vertex *found =
+        bsearch(&wanted, picture->vertices, picture->vertex_count,
+                sizeof(wanted), compare_vertices);
+
+    return (size_t)(found - picture->vertices);
+}
+
+/* The order begins with the nodes as the driver lists them. */
+static ps_status
+list_vertices(struct picture *picture, CUgraph graph)
+{
+    size_t count = picture->vertex_count;
+    CUgraphNode *nodes = calloc(count + 1, sizeof(CUgraphNode));
+    ps_status status = PS_ERROR_OUT_OF_MEMORY;
+
+    if (nodes != NULL) {
+        status = (ps_status)cuda_driver.graph_nodes(graph, nodes, &count);
+    }
+    for (size_t i = 0; status == PS_SUCCESS && i < count; i++) {
+        picture->vertices[i].node = nodes[i];
+    }
+    if (status == PS_SUCCESS) {
+        qsort(picture->vertices, count, sizeof(*picture->vertices),
+              compare_vertices);
+    }
+    for (size_t i = 0; status == PS_SUCCESS && i < count; i++) {
+        picture->order[i] = find(picture, nodes[i]);
+    }
+    free(nodes);
+    return status;
+}
+
+static ps_status
+list_edges(struct picture *picture, CUgraph graph)
+{
+    size_t count = picture->edge_count;
+    CUgraphNode *ends = calloc(2 * count + 1, sizeof(CUgraphNode));
+    /* Not wanted, but an edge that has some is refused without. */
+    uint64_t *data = calloc(count + 1, sizeof(*data));
+    ps_status status = PS_ERROR_OUT_OF_MEMORY;
+
+    if (ends != NULL && data != NULL) {
+        status = (ps_status)cuda_driver.graph_edges(graph, ends, ends + count,
+                                                    data, &count);
+    }
+    for (size_t i = 0; status == PS_SUCCESS && i < count; i++) {
+        picture->edges[i] = (struct ps_graph_edge){
+            find(picture, ends[i]), find(picture, ends[count + i])};
+        picture->vertices[picture->edges[i].to].waits++;
+    }
+    if (status == PS_SUCCESS) {
+        qsort(picture->edges, count, sizeof(*picture->edges), compare_edges);
+    }
+    for (size_t i = count; status == PS_SUCCESS && i-- > 0;) {
+        picture->vertices[picture->edges[i].from].edges = i;
+    }
+    free(ends);
+    free(data);
+    return status;
+}
+
+/* Put each node behind those that it depends on. */
+static void
+sort(struct picture *picture)
+{
+    size_t *order = picture->order;
+    size_t ready = 0;
+
+    for (size_t i = 0; i < picture->vertex_count; i++) {
+        if (picture->vertices[order[i]].waits == 0) {
+            order[ready++] = order[i];
+        }
+    }
+    for (size_t i = 0; i < ready; i++) {
+        size_t at = picture->vertices[order[i]].edges;
+        for (; at < picture->edge_count && picture->edges[at].from == order[i];
+             at++) {
+            size_t to = picture->edges[at].to;
+            if (--picture->vertices[to].waits == 0) {
+                order[ready++] = to;
+            }
+        }
+    }
+}
+
+/* Nothing else changes the graph meanwhile. */
+static ps_status
+look(struct picture *picture, CUgraph graph)
+{
+    ps_status status = (ps_status)cuda_driver.graph_nodes(
+        graph, NULL, &picture->vertex_count);
+
+    if (status == PS_SUCCESS) {
+        status = (ps_status)cuda_driver.graph_edges(graph, NULL, NULL, NULL,
+                                                    &picture->edge_count);
+    }
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    picture->vertices =
+        calloc(picture->vertex_count + 1, sizeof(*picture->vertices));
+    picture->order =
+        calloc(picture->vertex_count + 1, sizeof(*picture->order));
+    picture->edges = calloc(picture->edge_count + 1, sizeof(*picture->edges));
+    if (picture->vertices == NULL || picture->order == NULL ||
+        picture->edges == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    /* The driver refuses to list none. */
+    if (picture->vertex_count > 0) {
+        status = list_vertices(picture, graph);
+    }
+    if (status == PS_SUCCESS && picture->edge_count > 0) {
+        status = list_edges(picture, graph);
+    }
+    if (status == PS_SUCCESS) {
+        sort(picture);
+    }
+    return status;
+}
+
+/* ---- Nodes ---- */
+
+/* The driver sets what it knows; the rest stays as it is. */
+#define ASK(function, ...)           \
+    (cuda_driver.function != NULL && \
+     cuda_driver.function(__VA_ARGS__) == CUDA_SUCCESS)
+
+static const char *
+kernel_name(CUgraphNode node)
+{
+    CUDA_KERNEL_NODE_PARAMS found = {0};
+    const char *name = NULL;
+
+    if (!ASK(node_kernel, node, &found)) {
+        return NULL;
+    }
+    if (found.func == NULL || !ASK(function_name, &name, found.func)) {
+        (void)(found.kern != NULL && ASK(kernel_name, &name, found.kern));
+    }
+    return name;
+}
+
+static size_t
+at_least_one(size_t extent)
+{
+    return extent > 0 ? extent : 1;
+}
+
+static struct ps_graph_node
+describe(CUgraphNode node)
+{
+    struct ps_graph_node found = {.kind = PS_NODE_OTHER};
+    CUgraphNodeType type;
+    CUDA_MEMCPY3D copy = {0};
+    CUDA_MEMSET_NODE_PARAMS fill = {0};
+    CUDA_HOST_NODE_PARAMS host = {0};
+    CUevent event = NULL;
+
+    if (cuda_driver.node_type(node, &type) != CUDA_SUCCESS) {
+        return found;
+    }
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        found.kind = PS_NODE_KERNEL;
+        found.name = kernel_name(node);
+        break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        found.kind = PS_NODE_COPY;
+        if (ASK(node_copy, node, &copy)) {
+            found.nbytes = copy.WidthInBytes * at_least_one(copy.Height) *
+                           at_least_one(copy.Depth);
+        }
+        break;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        found.kind = PS_NODE_FILL;
+        if (ASK(node_fill, node, &fill)) {
+            found.nbytes =
+                fill.elementSize * fill.width * at_least_one(fill.height);
+        }
+        break;
+    case CU_GRAPH_NODE_TYPE_HOST:
+        found.kind = PS_NODE_HOST;
+        if (ASK(node_host, node, &host)) {
+            found.function = (const void *)host.fn;
+            found.argument = host.userData;
+        }
+        break;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        found.kind = PS_NODE_RECORD;
+        (void)ASK(node_record, node, &event);
+        break;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        found.kind = PS_NODE_WAIT;
+        (void)ASK(node_wait, node, &event);
+        break;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        found.kind = PS_NODE_GRAPH;
+        break;
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+        found.kind = PS_NODE_EMPTY;
+        break;
+    default:
+        break;
+    }
+    found.event = (ps_handle)event;
+    return found;
+}
+
+/* The nodes of a gate run one after another, so the first stands for all. */
+static void
+describe_vertices(struct picture *picture, ps_handle graph,
+                  struct ps_graph_node *nodes, size_t *node_count)
+{
+    size_t index = 0;
+
+    for (size_t i = 0; i < picture->vertex_count; i++) {
+        struct vertex *vertex = &picture->vertices[picture->order[i]];
+        void *argument = NULL;
+        CUgraphNode first =
+            cuda_gates_first_node(graph, vertex->node, &argument);
+        if (first != NULL && first != vertex->node) {
+            vertex->index = picture->vertices[find(picture, first)].index;
+            continue;
+        }
+        if (index < *node_count) {
+            nodes[index] = describe(vertex->node);
+            if (first != NULL) {
+                nodes[index] = (struct ps_graph_node){.kind = PS_NODE_GATE,
+                                                      .argument = argument};
+            }
+        }
+        vertex->index = index++;
+    }
+    *node_count = index;
+}
+
+static void
+describe_edges(const struct picture *picture, struct ps_graph_edge *edges,
+               size_t *edge_count)
+{
+    size_t index = 0;
+
+    for (size_t i = 0; i < picture->edge_count; i++) {
+        struct ps_graph_edge edge = {
+            picture->vertices[picture->edges[i].from].index,
+            picture->vertices[picture->edges[i].to].index};
+        if (edge.from == edge.to) {
+            continue;
+        }
+        if (index < *edge_count) {
+            edges[index] = edge;
+        }
+        index++;
+    }
+    *edge_count = index;
+}
+
+static void
+forget(struct picture *picture)
+{
+    free(picture->vertices);
+    free(picture->order);
+    free(picture->edges);
+}
+
+static bool
+can_look(void)
+{
+    return cuda_driver.graph_nodes != NULL &&
+           cuda_driver.graph_edges != NULL && cuda_driver.node_type != NULL;
+}
+
+size_t
+cuda_node_index(int device, ps_handle graph, const void *node)
+{
+    struct picture picture = {0};
+    size_t index = SIZE_MAX, none = 0;
+
+    if (node != NULL && can_look() &&
+        ON_DEVICE(device, look(&picture, (CUgraph)graph)) == PS_SUCCESS) {
+        describe_vertices(&picture, graph, NULL, &none);
+        for (size_t i = 0; i < picture.vertex_count; i++) {
+            if (picture.vertices[i].node == node) {
+                index = picture.vertices[i].index;
+            }
+        }
+    }
+    forget(&picture);
+    return index;
+}
+
+ps_status
+cuda_graph_nodes(const struct ps_backend *backend, int device, ps_handle graph,
+                 struct ps_graph_node *nodes, size_t *node_count,
+                 struct ps_graph_edge *edges, size_t *edge_count)
+{
+    struct picture picture = {0};
+
+    if (!can_look()) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status = ON_DEVICE(device, look(&picture, (CUgraph)graph));
+    if (status == PS_SUCCESS) {
+        describe_vertices(&picture, graph, nodes, node_count);
+        describe_edges(&picture, edges, edge_count);
+    }
+    forget(&picture);
+    return status;
+}

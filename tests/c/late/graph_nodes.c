@@ -1,0 +1,186 @@
+/* graph_nodes of the CUDA backend, over a driver that lists the nodes and
+ * edges of one graph backwards. */
+#include "../../../csrc/backends/backends.h"
+#include "../../../csrc/backends/cuda/driver.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* A fill, then a copy, a kernel and a host function, then a record; and an
+ * allocation alone. */
+enum { FILL, COPY, KERNEL, HOST, RECORD, OTHER, NODES };
+
+static const CUgraphNodeType types[NODES] = {
+    CU_GRAPH_NODE_TYPE_MEMSET,       CU_GRAPH_NODE_TYPE_MEMCPY,
+    CU_GRAPH_NODE_TYPE_KERNEL,       CU_GRAPH_NODE_TYPE_HOST,
+    CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+
+static const int ends[][2] = {{COPY, RECORD}, {KERNEL, RECORD}, {HOST, RECORD},
+                              {FILL, HOST},   {FILL, KERNEL},   {FILL, COPY}};
+
+enum { EDGES = sizeof(ends) / sizeof(ends[0]) };
+
+static const struct ps_backend *const gpu = &ps_cuda_backend;
+static int wrong;
+/* Those of the graph; 0 for one that has none. */
+static int node_total = NODES, edge_total = EDGES;
+
+static void
+check(bool right, const char *what)
+{
+    if (!right) {
+        printf("%s\n", what);
+        wrong++;
+    }
+}
+
+#define CHECK(condition) check(condition, #condition)
+
+static CUgraphNode
+node_of(int index)
+{
+    return (CUgraphNode)(uintptr_t)(16 * (index + 1));
+}
+
+static int
+index_of(CUgraphNode node)
+{
+    return (int)((uintptr_t)node / 16) - 1;
+}
+
+static int
+graph_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    (void)graph;
+    for (int i = 0; nodes != NULL && i < node_total; i++) {
+        nodes[i] = node_of(NODES - 1 - i);
+    }
+    *count = (size_t)node_total;
+    return nodes != NULL && node_total == 0 ? CUDA_ERROR_INVALID_VALUE
+                                            : CUDA_SUCCESS;
+}
+
+static int
+graph_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *data,
+            size_t *count)
+{
+    (void)graph;
+    check((from == NULL) == (data == NULL), "edges without their data");
+    for (int i = 0; from != NULL && i < edge_total; i++) {
+        from[i] = node_of(ends[i][0]);
+        to[i] = node_of(ends[i][1]);
+    }
+    *count = (size_t)edge_total;
+    return from != NULL && edge_total == 0 ? CUDA_ERROR_INVALID_VALUE
+                                           : CUDA_SUCCESS;
+}
+
+static int
+node_type(CUgraphNode node, CUgraphNodeType *type)
+{
+    *type = types[index_of(node)];
+    return CUDA_SUCCESS;
+}
+
+static int
+node_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *found)
+{
+    (void)node;
+    found->kern = (CUkernel)&wrong;
+    return CUDA_SUCCESS;
+}
+
+static int
+kernel_name(const char **name, CUkernel kernel)
+{
+    *name = kernel == (CUkernel)&wrong ? "a kernel" : NULL;
+    return CUDA_SUCCESS;
+}
+
+static int
+node_copy(CUgraphNode node, CUDA_MEMCPY3D *found)
+{
+    (void)node;
+    found->WidthInBytes = 7;
+    return CUDA_SUCCESS;
+}
+
+static int
+node_fill(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *found)
+{
+    (void)node;
+    found->elementSize = 4;
+    found->width = 5;
+    found->height = 1;
+    return CUDA_SUCCESS;
+}
+
+static int
+node_host(CUgraphNode node, CUDA_HOST_NODE_PARAMS *found)
+{
+    (void)node;
+    found->userData = &wrong;
+    return CUDA_SUCCESS;
+}
+
+static int
+node_record(CUgraphNode node, CUevent *event)
+{
+    *event = (CUevent)node;
+    return CUDA_SUCCESS;
+}
+
+static void
+load(void)
+{
+    int count;
+    gpu->device_count(gpu, &count);
+    cuda_driver.graph_nodes = graph_nodes;
+    cuda_driver.graph_edges = graph_edges;
+    cuda_driver.node_type = node_type;
+    cuda_driver.node_kernel = node_kernel;
+    cuda_driver.kernel_name = kernel_name;
+    cuda_driver.node_copy = node_copy;
+    cuda_driver.node_fill = node_fill;
+    cuda_driver.node_host = node_host;
+    cuda_driver.node_record = node_record;
+}
+
+int
+main(void)
+{
+    static const enum ps_node_kind kinds[NODES] = {
+        PS_NODE_OTHER,  PS_NODE_FILL, PS_NODE_COPY,
+        PS_NODE_KERNEL, PS_NODE_HOST, PS_NODE_RECORD};
+    struct ps_graph_node nodes[NODES];
+    struct ps_graph_edge edges[EDGES];
+    size_t node_count = 0, edge_count = 0;
+    load();
+    CHECK(gpu->graph_nodes(gpu, 0, 1, NULL, &node_count, NULL, &edge_count) ==
+          PS_SUCCESS);
+    CHECK(node_count == NODES && edge_count == EDGES);
+    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
+                           &edge_count) == PS_SUCCESS);
+    for (int i = 0; i < NODES; i++) {
+        CHECK(nodes[i].kind == kinds[i]);
+    }
+    CHECK(nodes[1].nbytes == 20 && nodes[2].nbytes == 7);
+    CHECK(nodes[3].name != NULL && nodes[3].name[0] == 'a');
+    CHECK(nodes[4].argument == &wrong);
+    CHECK(nodes[5].event == (ps_handle)node_of(RECORD));
+    for (int i = 0; i < EDGES; i++) {
+        CHECK(edges[i].from < edges[i].to);
+        CHECK(edges[i].from == 1 || edges[i].to == 5);
+    }
+    edge_total = 0;
+    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
+                           &edge_count) == PS_SUCCESS);
+    CHECK(node_count == NODES && edge_count == 0);
+    node_total = 0;
+    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
+                           &edge_count) == PS_SUCCESS);
+    CHECK(node_count == 0);
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
