@@ -187,6 +187,14 @@ FORWARD(ps_status, graph_nodes,
 FORWARD(ps_status, graph_upload,
         WITH(int device, ps_handle executable, ps_handle stream), device,
         executable, stream)
+FORWARD(ps_status, partition_create,
+        WITH(int device, int count, ps_handle *partition, int *granted),
+        device, count, partition, granted)
+FORWARD(ps_status, partition_destroy, WITH(int device, ps_handle partition),
+        device, partition)
+FORWARD(ps_status, partition_stream_create,
+        WITH(int device, ps_handle partition, int priority, ps_handle *stream),
+        device, partition, priority, stream)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
 
@@ -261,7 +269,10 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(device_attribute)      \
     X(stream_explain)        \
     X(graph_nodes)           \
-    X(graph_upload)
+    X(graph_upload)          \
+    X(partition_create)      \
+    X(partition_destroy)     \
+    X(partition_stream_create)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -66,6 +66,7 @@ static const struct {
     STATUS(ERROR_CAPTURE_WRONG_THREAD,
            "attempt to terminate a thread-local capture sequence from another "
            "thread"),
+    STATUS(ERROR_INVALID_RESOURCE, "invalid resource configuration"),
     STATUS(ERROR_UNKNOWN, "unknown error"),
 };
 
@@ -150,7 +151,7 @@ cpu_device_properties(const struct ps_backend *backend, int device,
     (void)device;
     *properties = (struct ps_device_properties){
         .total_memory = cpu_engine_of(backend)->memory,
-        .multi_processor_count = (int)sysconf(_SC_NPROCESSORS_ONLN),
+        .multi_processor_count = cpu_host_processors(),
     };
     if (backend->flags & PS_BACKEND_EMULATED) {
         snprintf(properties->name, sizeof(properties->name),
@@ -172,7 +173,7 @@ cpu_device_attribute(const struct ps_backend *backend, int device,
     bool emulated = backend->flags & PS_BACKEND_EMULATED;
     switch (attribute) {
     case 16: /* cudaDevAttrMultiProcessorCount */
-        *value = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        *value = cpu_host_processors();
         return PS_SUCCESS;
     case 31:  /* cudaDevAttrConcurrentKernels */
     case 78:  /* cudaDevAttrStreamPrioritiesSupported */
@@ -296,6 +297,7 @@ engine_create(const char *name, int device_type, int device_count,
         .shutdown = cpu_shutdown,
         .device_attribute = cpu_device_attribute,
     };
+    cpu_partition_members(table);
     cpu_stream_members(table);
     cpu_event_members(table);
     cpu_notify_members(table);
@@ -316,7 +318,7 @@ engine_create(const char *name, int device_type, int device_count,
                              ? memory
                              : cpu_host_memory() / 2 / (uint64_t)device_count;
     }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = cpu_host_processors();
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
                                                   : (unsigned)cores;
