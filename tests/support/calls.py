@@ -649,6 +649,33 @@ def scheduled(world):
     return explored
 
 
+def partition(world):
+    def call():
+        made = pystreams.Partition(1, world.device)
+        stream = made.Stream(name="part")
+        world.event.record(stream)
+        return made.count, made.device
+
+    return call
+
+
+def green_context(world):
+    context = cuda.GreenContext(1)
+
+    def call():
+        cuda.GreenContext(num_sms=1)
+        context.set_context()
+        context.pop_context()
+
+    def pop():
+        """Without memory it may not have been."""
+        with contextlib.suppress(RuntimeError):
+            context.pop_context()
+
+    world.later.callback(pop)
+    return call
+
+
 def set_trace(world):
     seen, subscribed = [], [None]
     world.later.callback(lambda: subscribed[0] and subscribed[0].close())
@@ -755,6 +782,7 @@ def explain_timeouts(world):
 
 
 CASES = {
+    "Partition Partition.count Partition.device Partition.Stream": partition,
     "device device.type device.index": lambda w: (
         lambda: [
             (d.type, d.index)
@@ -1054,6 +1082,7 @@ CASES = {
 }
 
 CUDA_CASES = {
+    "cuda.GreenContext": green_context,
     "Stream.__cuda_stream__": lambda w: w.stream.__cuda_stream__,
     "ExternalStream (object)": lambda w: lambda: _C.ExternalStream(w.stream),
     "CudaStream CudaStream.cuda_stream": lambda w: (
