@@ -266,9 +266,7 @@ def test_races_are_found(backend):
     other.synchronize()
 
 
-def test_schedules_order_its_work(backend):
-    if not backend.on_engine:
-        pytest.skip("needs the engine")
+def test_schedules_order_its_work(backend, no_gpu_is_used):
 
     def program():
         part = Partition(1, backend.device())
