@@ -28,13 +28,11 @@ class GreenContext(Partition):
     Raises what Partition raises, and ValueError for a device of another type.
     """
 
-    _entered: tuple[StreamContext, _C.Stream, _C.Stream] | None
+    _entered: tuple[StreamContext, _C.Stream, _C.Stream] | None = None
 
     def __new__(cls, num_sms: int, device_id: _Device = None) -> Self:
         index = _C.device_index(_CUDA, device_id, False, "GreenContext")
-        self = super().__new__(cls, num_sms, _C.device("cuda", index))
-        self._entered = None
-        return self
+        return super().__new__(cls, num_sms, _C.device("cuda", index))
 
     @staticmethod
     def create(num_sms: int, device_id: _Device = None) -> GreenContext:

@@ -86,6 +86,7 @@ class World:
         self.kept = []
         self.later = contextlib.ExitStack()
         self.peer = None
+        self.green = None
         self.settle()
 
     def hold(self):
@@ -650,17 +651,24 @@ def scheduled(world):
 
 
 def partition(world):
+    """In no local variable, as CPython may lose the call's frame."""
+    kept = [None] * 2
+    world.later.callback(kept.clear)
+
     def call():
-        made = pystreams.Partition(1, world.device)
-        stream = made.Stream(name="part")
-        world.event.record(stream)
-        return made.count, made.device
+        kept[0] = pystreams.Partition(1, world.device)
+        kept[1] = kept[0].Stream(name="part")
+        world.event.record(kept[1])
+        return kept[0].count, kept[0].device
 
     return call
 
 
 def green_context(world):
-    context = cuda.GreenContext(1)
+    # One for all calls, whose lost frames keep it.
+    if world.green is None:
+        world.green = cuda.GreenContext(1)
+    context = world.green
 
     def call():
         cuda.GreenContext(num_sms=1)
