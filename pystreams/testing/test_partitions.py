@@ -62,7 +62,7 @@ def test_too_many(device: Device) -> None:
 
 
 @contract("partition_destroy", LEFT)
-def test_destroyed(device: Device) -> None:
+def test_multiprocessors_come_back(device: Device) -> None:
     counts = [len(all_partitions(device)) for _ in range(3)]
     assert counts == counts[:1] * 3
 
@@ -82,7 +82,7 @@ def test_work_on_its_streams(device: Device, busy: Busy) -> None:
 
 
 @contract("partition_stream_create", AS_STREAMS)
-def test_priorities(device: Device) -> None:
+def test_priorities_in_a_partition(device: Device) -> None:
     partition = Partition(1, f"{device.name}:0")
     least, greatest = partition.Stream().priority_range(device.name)
     for priority in range(greatest, least + 1):
