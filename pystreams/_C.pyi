@@ -158,6 +158,19 @@ class CudaExternalStream(CudaStream):
         cls, stream_ptr: int | _HasCudaStream, device: _Device = None
     ) -> Self: ...
 
+# For the class that has a member of the name.
+_Stream = Stream
+
+class Partition:
+    def __new__(cls, count: int, device: _Device = None) -> Self: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def device(self) -> _device: ...
+    def Stream(
+        self, priority: int = 0, *, name: str | None = None
+    ) -> _Stream: ...
+
 class Event:
     def __new__(
         cls,

@@ -63,5 +63,8 @@ ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
     if (status == PS_SUCCESS) {
         status = PS_CALL(device, device_synchronize, limit);
     }
+    if (status == PS_SUCCESS && atomic_load(&device->deferred) != NULL) {
+        status = ps_device_give_up_deferred(device);
+    }
     return status == PS_SUCCESS ? ps_device_take_failure(device) : status;
 }

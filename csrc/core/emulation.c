@@ -53,7 +53,7 @@ static bool
 is_clean(struct ps_device *device)
 {
     pthread_mutex_lock(&device->mutex);
-    bool clean = LIST_EMPTY(&device->streams) && device->captured == NULL &&
+    bool clean = LIST_EMPTY(&device->streams) && device->deferred == NULL &&
                  device->side == NULL && device->notifications == NULL &&
                  device->memory.blocks.current == 0;
     pthread_mutex_unlock(&device->mutex);

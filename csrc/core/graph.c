@@ -7,6 +7,7 @@
 #include "current.h"
 #include "event.h"
 #include "memory.h"
+#include "partition.h"
 #include "runtime.h"
 
 enum {
@@ -71,7 +72,10 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
     graph->keep = (struct ps_keep){0};
     /* First, so that work which joins the capture at once is covered. */
     ps_capture_add(&graph->capture);
-    status = PS_CALL(device, capture_begin, stream->handle, mode);
+    status = ps_partition_keep(stream->partition);
+    if (status == PS_SUCCESS) {
+        status = PS_CALL(device, capture_begin, stream->handle, mode);
+    }
     if (status == PS_SUCCESS) {
         graph->device = device;
         graph->origin = ps_stream_ref(stream);
@@ -151,7 +155,7 @@ drop(struct leftovers *left)
     }
     struct ps_device *device = left->origin->device;
     status = ps_first_failure(status, ps_stream_unref(left->origin));
-    return ps_first_failure(status, ps_device_give_up_captured(device));
+    return ps_first_failure(status, ps_device_give_up_deferred(device));
 }
 
 /* Whether another thread must end the capture.  A driver that is asked to

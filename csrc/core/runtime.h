@@ -51,9 +51,9 @@ struct ps_device {
     pthread_mutex_t mutex;
     /* The owned streams that have references, for ps_stream_find. */
     LIST_HEAD(, ps_stream) streams;
-    /* Streams whose last reference was dropped while they were captured;
-     * changed under the mutex. */
-    struct ps_stream *_Atomic captured;
+    /* Streams whose last reference was dropped while they were captured, or
+     * busy in a partition; changed under the mutex. */
+    struct ps_stream *_Atomic deferred;
     /* The side stream, on which memory is allocated for captured work; made
      * when it is first needed. */
     struct ps_stream *side;
@@ -63,6 +63,8 @@ struct ps_device {
     atomic_int pooled_stream_count;
     int pooled_stream_room;
     unsigned pool_turn; /* the next to be checked */
+    /* The multiprocessors that are in partitions. */
+    int partitioned;
     /* Idle native events by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;

@@ -9,6 +9,7 @@
 
 #include "capture.h"
 #include "event.h"
+#include "partition.h"
 #include "runtime.h"
 #include "status.h"
 #include "trace.h"
@@ -176,33 +177,36 @@ ps_device_forget_failed(struct ps_device *device)
 
 /* ---- Lives ---- */
 
-/* A stream that is being captured may be neither queried nor destroyed: keep
- * it until the capture is over. */
+/* A stream that is being captured may be neither queried nor destroyed, and a
+ * busy one of a partition is not destroyed either: keep it meanwhile. */
 static bool
-defer_captured(struct ps_stream *stream)
+defer(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
-    if (!atomic_load(&stream->used) || !ps_stream_in_capture(stream)) {
+    if (!atomic_load(&stream->used) ||
+        (!ps_stream_in_capture(stream) &&
+         (stream->partition == NULL ||
+          ps_stream_query_quietly(stream) != PS_ERROR_NOT_READY))) {
         return false;
     }
     pthread_mutex_lock(&device->mutex);
     atomic_store(&stream->refs, 1);
-    stream->next_captured = device->captured;
-    atomic_store(&device->captured, stream);
+    stream->next_deferred = device->deferred;
+    atomic_store(&device->deferred, stream);
     pthread_mutex_unlock(&device->mutex);
     return true;
 }
 
 ps_status
-ps_device_give_up_captured(struct ps_device *device)
+ps_device_give_up_deferred(struct ps_device *device)
 {
     ps_status status = PS_SUCCESS;
     pthread_mutex_lock(&device->mutex);
-    struct ps_stream *stream = device->captured;
-    atomic_store(&device->captured, NULL);
+    struct ps_stream *stream = device->deferred;
+    atomic_store(&device->deferred, NULL);
     pthread_mutex_unlock(&device->mutex);
     while (stream != NULL) {
-        struct ps_stream *next = stream->next_captured;
+        struct ps_stream *next = stream->next_deferred;
         status = ps_first_failure(status, ps_stream_unref(stream));
         stream = next;
     }
@@ -221,6 +225,10 @@ give_up_native(struct ps_stream *stream)
     pthread_mutex_lock(&device->mutex);
     LIST_REMOVE(stream, neighbours);
     pthread_mutex_unlock(&device->mutex);
+    if (stream->partition != NULL) {
+        ps_status status = PS_CALL(device, stream_destroy, stream->handle);
+        return ps_first_failure(status, ps_partition_unref(stream->partition));
+    }
     ps_status status = pool_give(device, &given);
     return ps_first_failure(status, pool_trim(device));
 }
@@ -259,13 +267,28 @@ ps_stream_new(struct ps_device *device, enum ps_stream_kind kind)
     return stream;
 }
 
-ps_status
-ps_stream_create(struct ps_device *device, int priority, const char *name,
-                 struct ps_stream **result)
+/* Give the stream an idle native stream. */
+static ps_status
+take_native(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    ps_status status = pool_trim(device);
+    if (status == PS_SUCCESS) {
+        status = recycle(stream);
+    }
+    return status == PS_SUCCESS && stream->handle == 0
+               ? PS_CALL(device, stream_create, stream->priority,
+                         &stream->handle)
+               : status;
+}
+
+static ps_status
+create(struct ps_device *device, struct ps_partition *partition, int priority,
+       const char *name, struct ps_stream **result)
 {
     ps_status status = clamp_priority(device, &priority);
-    if (status == PS_SUCCESS && atomic_load(&device->captured) != NULL) {
-        status = ps_device_give_up_captured(device);
+    if (status == PS_SUCCESS && atomic_load(&device->deferred) != NULL) {
+        status = ps_device_give_up_deferred(device);
     }
     if (status != PS_SUCCESS) {
         return status;
@@ -279,19 +302,17 @@ ps_stream_create(struct ps_device *device, int priority, const char *name,
         status = PS_ERROR_OUT_OF_MEMORY;
     }
     if (status == PS_SUCCESS) {
-        status = pool_trim(device);
-    }
-    if (status == PS_SUCCESS) {
-        status = recycle(stream);
-    }
-    if (status == PS_SUCCESS && stream->handle == 0) {
-        status = PS_CALL(device, stream_create, priority, &stream->handle);
+        status = partition == NULL
+                     ? take_native(stream)
+                     : PS_CALL(device, partition_stream_create,
+                               partition->handle, priority, &stream->handle);
     }
     if (status != PS_SUCCESS) {
         free(stream->name);
         free(stream);
         return status;
     }
+    stream->partition = partition != NULL ? ps_partition_ref(partition) : NULL;
     pthread_mutex_lock(&device->mutex);
     LIST_INSERT_HEAD(&device->streams, stream, neighbours);
     pthread_mutex_unlock(&device->mutex);
@@ -305,6 +326,22 @@ ps_stream_create(struct ps_device *device, int priority, const char *name,
 }
 
 ps_status
+ps_stream_create(struct ps_device *device, int priority, const char *name,
+                 struct ps_stream **stream)
+{
+    return create(device, NULL, priority, name, stream);
+}
+
+ps_status
+ps_partition_stream(struct ps_partition *partition, int priority,
+                    const char *name, struct ps_stream **stream)
+{
+    return partition->generation != ps_generation()
+               ? PS_ERROR_FOREIGN
+               : create(partition->device, partition, priority, name, stream);
+}
+
+ps_status
 ps_stream_unref(struct ps_stream *stream)
 {
     if (stream == NULL || stream->kind == PS_STREAM_DEFAULT ||
@@ -315,7 +352,7 @@ ps_stream_unref(struct ps_stream *stream)
     ps_status status = PS_SUCCESS;
     if (stream->kind == PS_STREAM_OWNED &&
         stream->generation == ps_generation()) {
-        if (defer_captured(stream)) {
+        if (defer(stream)) {
             return PS_SUCCESS;
         }
         status = give_up_native(stream);
@@ -530,7 +567,11 @@ wait_external(struct ps_stream *stream, struct ps_event *event)
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event)
 {
-    ps_status status;
+    /* It joins a capture if the event's record is captured. */
+    ps_status status = ps_partition_keep(stream->partition);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     if (ps_event_is_external_on(event, stream)) {
         status = wait_external(stream, event);
     }

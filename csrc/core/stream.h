@@ -16,6 +16,7 @@ struct ps_block;
 struct ps_block_use;
 struct ps_device;
 struct ps_event;
+struct ps_partition;
 
 enum ps_stream_kind {
     PS_STREAM_DEFAULT,
@@ -46,8 +47,10 @@ struct ps_stream {
     struct ps_stream *shared;
     /* Neighbours among the device's owned streams; its mutex guards them. */
     LIST_ENTRY(ps_stream) neighbours;
-    /* The next stream that was dropped while it was captured. */
-    struct ps_stream *next_captured;
+    /* That it belongs to, a reference; NULL if it belongs to none. */
+    struct ps_partition *partition;
+    /* The next stream whose release was deferred. */
+    struct ps_stream *next_deferred;
     /* For retired memory: the uses by this stream's work that are not over,
      * the oldest first, and the blocks to be freed in its order after the end
      * of a capture.  The mutex of the runtime's pool guards it. */
@@ -69,6 +72,11 @@ ps_stream_new(struct ps_device *device, enum ps_stream_kind kind);
  * clamped to the device's range; name: copied, or NULL.  May block. */
 ps_status ps_stream_create(struct ps_device *device, int priority,
                            const char *name, struct ps_stream **stream);
+
+/* Likewise, in the partition, whose streams are not pooled: it could not be
+ * destroyed before them. */
+ps_status ps_partition_stream(struct ps_partition *partition, int priority,
+                              const char *name, struct ps_stream **stream);
 
 /* The stream's name, that of the owned stream which an external one shares;
  * NULL if it has none.  Valid while the caller holds a reference. */
@@ -121,9 +129,10 @@ ps_status ps_stream_unref(struct ps_stream *stream);
  * the clean-up. */
 ps_status ps_device_forget_failed(struct ps_device *device);
 
-/* Release the streams that were dropped while they were captured, except those
- * that are still captured.  The status is that of the clean-up. */
-ps_status ps_device_give_up_captured(struct ps_device *device);
+/* Release the streams that were dropped while they were captured, or busy in a
+ * partition, except those that still are.  The status is that of the clean-up.
+ */
+ps_status ps_device_give_up_deferred(struct ps_device *device);
 
 /* The members of the contract of the same names, for a stream of this
  * process; PS_ERROR_FOREIGN for one of an ancestor, and

@@ -20,6 +20,7 @@ enum kind {
     POOLS,
     PINNING,
     TIMES,
+    PARTITIONS,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -108,6 +109,9 @@ static const struct {
     MEMBER(OPTIONAL, graph_instantiate_with),
     MEMBER(OPTIONAL, graph_update),
     MEMBER(OPTIONAL, capture_graph),
+    MEMBER(PARTITIONS, partition_create),
+    MEMBER(PARTITIONS, partition_destroy),
+    MEMBER(PARTITIONS, partition_stream_create),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -237,6 +241,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {POOLS, "pools"},
         {PINNING, "pinning"},
         {TIMES, "times of operations"},
+        {PARTITIONS, "partitions"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

@@ -87,6 +87,7 @@ add_types(PyObject *module)
          "DeviceContext"},
         {&state->cuda_device_type, &cuda_device_spec,
          &state->device_context_type, "CudaDevice"},
+        {&state->partition_type, &partition_spec, NULL, "Partition"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
         PyTypeObject **type = types[i].type, **base = types[i].base;

@@ -34,6 +34,7 @@ extern struct module_state {
     PyTypeObject *graph_context_type;
     PyTypeObject *device_context_type;
     PyTypeObject *cuda_device_type;
+    PyTypeObject *partition_type;
     /* The package's StreamFuture, and its function read_array_interface; NULL
      * until they are needed. */
     PyObject *_Atomic future_type;
@@ -195,6 +196,7 @@ extern PyType_Spec event_spec, cuda_event_spec;
 extern PyType_Spec buffer_spec;
 extern PyType_Spec waiter_spec, future_spec, future_lock_spec;
 extern PyType_Spec graph_spec, graph_context_spec;
+extern PyType_Spec partition_spec;
 
 /* tp_vectorcall of the types that have one. */
 extern const vectorcallfunc event_call, cuda_event_call, cuda_device_call;

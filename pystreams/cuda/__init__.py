@@ -23,6 +23,7 @@ from .._C import cuda_default_stream as default_stream
 from .._C import cuda_stream as stream
 from .._C import set_stream as _set_stream
 from ._graphs import CUDAGraph, export_dot, graph, graph_pool_handle
+from .green_contexts import GreenContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "CudaError",
     "Event",
     "ExternalStream",
+    "GreenContext",
     "OutOfMemoryError",
     "Stream",
     "StreamContext",

@@ -30,6 +30,7 @@ GROUPS = [
     "status",
     "devices",
     "streams",
+    "partitions",
     "events",
     "timing",
     "ipc",

@@ -186,6 +186,7 @@ def test_the_example_holds(conform):
         "status",
         "devices",
         "streams",
+        "partitions",
         "events",
         "timing",
         "ipc",

@@ -461,3 +461,42 @@ assert late.late_cuda_faults() == 0
     assert result["bytes"] == 300_001
     total = sum(row["chunks"] for row in result["timetable"])
     assert total == 74 * (len(result["devices"]) if options else 1)
+
+
+def test_partitions(run):
+    """None has another's multiprocessors, nor ends before its streams."""
+    printed = run("""
+import gc
+from pystreams import Partition, cuda
+def count(number):
+    try:
+        return Partition(number, "cuda").count
+    except RuntimeError as error:
+        assert "20 multiprocessors" in str(error), error
+        return None
+print([count(n) for n in (1, 8, 9, 16, 17, 20, 21)])
+first, second = Partition(8, "cuda"), Partition(9, "cuda")
+print(first.count, second.count, count(1))
+stream, other = first.Stream(), second.Stream(priority=-1)
+print(cuda.get_stream_from_external(stream.cuda_stream) == stream)
+del first
+print(count(1))
+block = backend.empty(100, stream=stream)
+block.fill_(1, stream=stream)
+other.wait_stream(stream)
+block.fill_(2, stream=other)
+print(other.submit(int).result())
+block.close()
+cuda._sleep(10**6)
+pystreams._C.sleep(1, 10**8, stream)
+del stream
+gc.collect()
+print(count(1))
+cuda.synchronize()
+print(count(1), count(8), count(9))
+print(late.late_cuda_faults())
+""")
+    assert printed == (
+        "[8, 8, 16, 16, 20, 20, None]\n8 12 None\nTrue\nNone\n0\nNone\n"
+        "8 8 None\n0\n"
+    )

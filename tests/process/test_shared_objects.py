@@ -169,6 +169,9 @@ DEVICE_CONTEXT = {
     "__enter__ __exit__": lambda c, w: enter(c),
     "__init__": lambda c, w: c.__init__(w.type, 0),
 }
+PARTITION = {
+    "Stream": lambda p, w: p.Stream().wait_stream(w.stream),
+}
 # Name: how to make the object, the type with its methods, their calls, and
 # that which gives the object up, once.
 KINDS = {
@@ -200,6 +203,12 @@ KINDS = {
         None,
     ),
     "Waiter": (lambda w: _C.Waiter(), _C.Waiter, WAITER, None),
+    "Partition": (
+        lambda w: pystreams.Partition(1, w.device),
+        _C.Partition,
+        PARTITION,
+        None,
+    ),
     "StreamContext": (
         lambda w: cuda.StreamContext(w.stream),
         _C.StreamContext,

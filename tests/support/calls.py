@@ -86,6 +86,7 @@ class World:
         self.kept = []
         self.later = contextlib.ExitStack()
         self.peer = None
+        self.green = None
         self.settle()
 
     def hold(self):
@@ -688,6 +689,40 @@ def scheduled(world):
     return explored
 
 
+def partition(world):
+    """In no local variable, as CPython may lose the call's frame."""
+    kept = [None] * 2
+    world.later.callback(kept.clear)
+
+    def call():
+        kept[0] = pystreams.Partition(1, world.device)
+        kept[1] = kept[0].Stream(name="part")
+        world.event.record(kept[1])
+        return kept[0].count, kept[0].device
+
+    return call
+
+
+def green_context(world):
+    # One for all calls, whose lost frames keep it.
+    if world.green is None:
+        world.green = cuda.GreenContext(1)
+    context = world.green
+
+    def call():
+        cuda.GreenContext(num_sms=1)
+        context.set_context()
+        context.pop_context()
+
+    def pop():
+        """Without memory it may not have been."""
+        with contextlib.suppress(RuntimeError):
+            context.pop_context()
+
+    world.later.callback(pop)
+    return call
+
+
 def set_trace(world):
     seen, subscribed = [], [None]
     world.later.callback(lambda: subscribed[0] and subscribed[0].close())
@@ -794,6 +829,7 @@ def explain_timeouts(world):
 
 
 CASES = {
+    "Partition Partition.count Partition.device Partition.Stream": partition,
     "device device.type device.index": lambda w: (
         lambda: [
             (d.type, d.index)
@@ -1100,6 +1136,7 @@ CASES = {
 }
 
 CUDA_CASES = {
+    "cuda.GreenContext": green_context,
     "Stream.__cuda_stream__": lambda w: w.stream.__cuda_stream__,
     "ExternalStream (object)": lambda w: lambda: _C.ExternalStream(w.stream),
     "CudaStream CudaStream.cuda_stream": lambda w: (

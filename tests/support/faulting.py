@@ -34,6 +34,7 @@ class Objects:
         self.event = cuda.Event(enable_timing=True)
         self.timed = pystreams.Event("cuda:0")
         self.fresh = cuda.Event()
+        self.partition = pystreams.Partition(1, "cuda:0")
         self.block = pystreams.empty(SIZE, device="cuda:0").zero_()
         self.pinned = pystreams.empty(SIZE, device="cuda:0", pin_memory=True)
         self.timed.record(self.stream)
@@ -68,6 +69,7 @@ class Objects:
             "fill_": (2,),
             "from_address": (0, 0),
             "from_ipc_handle": ("cuda:0", bytes(64)),
+            "GreenContext": (1,),
             "get_stream_from_external": (self.owner.cuda_stream,),
             "graph": (cuda.CUDAGraph(),),
             "record_stream": (self.external,),
@@ -139,6 +141,10 @@ def every_call(objects):
     )
     yield "block slice", lambda: objects.block[1:3].zero_()
     yield "empty", lambda: pystreams.empty(1 << 20, device="cuda:0").zero_()
+    yield (
+        "a stream of a partition",
+        lambda: with_block(objects.partition.Stream()),
+    )
     yield "_sleep", lambda: cuda._sleep(1)
     for name in names:
         if hasattr(getattr(objects, name), "close"):

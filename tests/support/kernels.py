@@ -1,5 +1,5 @@
 """Kernels for tests, in PTX and launched through ctypes: one that writes
-late, and those that break the device.
+late, one that tells where it runs, and those that break the device.
 
 python tests/support/kernels.py prints the PTX, for ptxas to check.
 
@@ -27,6 +27,27 @@ PTX = """\
     ld.param.u64 %address, [address];
     ld.param.u32 %byte, [byte];
     st.global.u8 [%address], %byte;
+    ret;
+}
+
+.visible .entry place(.param .u64 address, .param .u64 nanoseconds)
+{
+    .reg .pred %on;
+    .reg .b64 %address, %now, %until, %offset;
+    .reg .b32 %block, %multiprocessor;
+    ld.param.u64 %address, [address];
+    ld.param.u64 %until, [nanoseconds];
+    mov.u64 %now, %globaltimer;
+    add.u64 %until, %until, %now;
+wait:
+    mov.u64 %now, %globaltimer;
+    setp.lt.u64 %on, %now, %until;
+    @%on bra wait;
+    mov.u32 %block, %ctaid.x;
+    mul.wide.u32 %offset, %block, 4;
+    add.u64 %address, %address, %offset;
+    mov.u32 %multiprocessor, %smid;
+    st.global.u32 [%address], %multiprocessor;
     ret;
 }
 
@@ -103,7 +124,7 @@ class Kernels:
             *(None, None, ctypes.c_uint(0)),
         )
         self.loaded = {}
-        for name in ("store", "refute", "fill_late"):
+        for name in ("store", "place", "refute", "fill_late"):
             kernel = self.loaded[name] = ctypes.c_void_p()
             self.call(
                 "cuLibraryGetKernel",
@@ -116,7 +137,7 @@ class Kernels:
         status = getattr(self.driver, name)(*arguments)
         assert status == 0, f"{name}: {status}"
 
-    def launch(self, stream, name, *arguments, threads=1):
+    def launch(self, stream, name, *arguments, threads=1, blocks=1):
         places = (ctypes.c_void_p * max(1, len(arguments)))(
             *(ctypes.addressof(argument) for argument in arguments)
         )
@@ -124,7 +145,7 @@ class Kernels:
         self.call(
             "cuLaunchKernel",
             self.loaded[name],
-            *(one, one, one),
+            *(ctypes.c_uint(blocks), one, one),
             *(ctypes.c_uint(threads), one, one),
             none,
             ctypes.c_void_p(stream),
@@ -135,6 +156,18 @@ class Kernels:
     def store(self, stream, address, byte):
         self.launch(
             stream, "store", ctypes.c_uint64(address), ctypes.c_uint32(byte)
+        )
+
+    def place(self, stream, address, blocks, microseconds):
+        """Write the multiprocessor of each block, which takes so long and
+        leaves room for one other."""
+        self.launch(
+            stream,
+            "place",
+            ctypes.c_uint64(address),
+            ctypes.c_uint64(microseconds * 1000),
+            threads=1024,
+            blocks=blocks,
         )
 
     def fill_late(self, stream, address, nbytes, byte, milliseconds):

@@ -62,6 +62,11 @@ GRAPH_GATES = ["stream_capture", "capture_gate"]
 POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
 TIMES = ["time_now", "operation_times"]
 PINNING = ["host_register", "host_unregister"]
+PARTITIONS = [
+    "partition_create",
+    "partition_destroy",
+    "partition_stream_create",
+]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
@@ -73,6 +78,7 @@ GROUPS = {
     "pools": POOLS,
     "pinning": PINNING,
     "times of operations": TIMES,
+    "partitions": PARTITIONS,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

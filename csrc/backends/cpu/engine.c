@@ -69,6 +69,7 @@ static const struct {
     STATUS(ERROR_GRAPH_UPDATE,
            "the graph update was not performed because it included changes "
            "which violated constraints specific to instantiated graph update"),
+    STATUS(ERROR_INVALID_RESOURCE, "invalid resource configuration"),
     STATUS(ERROR_UNKNOWN, "unknown error"),
 };
 
@@ -153,7 +154,7 @@ cpu_device_properties(const struct ps_backend *backend, int device,
     (void)device;
     *properties = (struct ps_device_properties){
         .total_memory = cpu_engine_of(backend)->memory,
-        .multi_processor_count = (int)sysconf(_SC_NPROCESSORS_ONLN),
+        .multi_processor_count = cpu_host_processors(),
     };
     if (backend->flags & PS_BACKEND_EMULATED) {
         snprintf(properties->name, sizeof(properties->name),
@@ -175,7 +176,7 @@ cpu_device_attribute(const struct ps_backend *backend, int device,
     bool emulated = backend->flags & PS_BACKEND_EMULATED;
     switch (attribute) {
     case 16: /* cudaDevAttrMultiProcessorCount */
-        *value = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        *value = cpu_host_processors();
         return PS_SUCCESS;
     case 31:  /* cudaDevAttrConcurrentKernels */
     case 78:  /* cudaDevAttrStreamPrioritiesSupported */
@@ -299,6 +300,7 @@ engine_create(const char *name, int device_type, int device_count,
         .shutdown = cpu_shutdown,
         .device_attribute = cpu_device_attribute,
     };
+    cpu_partition_members(table);
     cpu_stream_members(table);
     cpu_event_members(table);
     cpu_notify_members(table);
@@ -319,7 +321,7 @@ engine_create(const char *name, int device_type, int device_count,
                              ? memory
                              : cpu_host_memory() / 2 / (uint64_t)device_count;
     }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = cpu_host_processors();
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
                                                   : (unsigned)cores;

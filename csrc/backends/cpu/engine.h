@@ -6,8 +6,8 @@
  * taken under it.
  *
  * A file calls those above it in this list alone: storage.c, times.c,
- * schedule.c, queue.c, worker.c, graph.c, shared.c over files.c, event.c,
- * notify.c, stream.c, memory.c, shared_memory.c, lazy.c, explore.c,
+ * schedule.c, partition.c, queue.c, worker.c, graph.c, shared.c over files.c,
+ * event.c, notify.c, stream.c, memory.c, shared_memory.c, lazy.c, explore.c,
  * engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
@@ -31,6 +31,8 @@ enum {
     CPU_ENGINES = 8,         /* engines in one process */
     CPU_PRIORITIES = 6,      /* 0 to -5 */
     CPU_QUEUE_LIMIT = 65536, /* operations of one stream */
+    /* A transfer up to this is cheaper done than queued. */
+    CPU_INLINE_BYTES = 64 * 1024,
 };
 
 #define CPU_FOREVER INT64_MAX
@@ -39,14 +41,15 @@ struct cpu_engine;
 
 /* ---- Storage: handles ---- */
 
-enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH };
+enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH, CPU_PARTITION };
 
 enum { CPU_ANY_DEVICE = -1 };
 
 /* The object of a handle. */
 struct cpu_slot {
     ps_handle handle; /* 0 in a free slot */
-    void *object; /* a stream, an event's latest record, a gate's, a graph */
+    /* A stream, an event's latest record, a gate's, a graph, a partition. */
+    void *object;
     int device;
     uint32_t next_free;
     struct cpu_shared *shared; /* of an interprocess event, else NULL */
@@ -95,14 +98,15 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
  * pointer.  That is a worker, the timer, or a caller whose small copy or
  * opened gate is next.  Other threads only append. */
 struct cpu_stream {
-    struct cpu_engine *engine; /* constant */
-    int device;                /* constant */
-    int priority;              /* constant */
-    ps_handle handle;          /* constant; 0: a default stream */
-    ps_status status;          /* the first failure; changed by its server */
-    bool reported;             /* a synchronize returned status */
-    bool destroyed;            /* freed once idle and not waited for */
-    bool handed;               /* to a worker, for a host function */
+    struct cpu_engine *engine;       /* constant */
+    int device;                      /* constant */
+    int priority;                    /* constant */
+    ps_handle handle;                /* constant; 0: a default stream */
+    struct cpu_partition *partition; /* constant; NULL if in none */
+    ps_status status; /* the first failure; changed by its server */
+    bool reported;    /* a synchronize returned status */
+    bool destroyed;   /* freed once idle and not waited for */
+    bool handed;      /* to a worker, for a host function */
     struct cpu_operation *first;
     struct cpu_operation **tail;
     unsigned pending;                      /* operations in the queue */
@@ -262,6 +266,9 @@ void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
 void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
 /* NULL from an empty list. */
 struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
+/* From lists by -priority: the first of the highest priority. */
+struct cpu_stream *
+cpu_lists_take(struct cpu_stream_list lists[CPU_PRIORITIES]);
 
 void cpu_stream_ready_locked(struct cpu_stream *stream);
 /* The second seam, engine->scheduler: which ready stream is served next.
@@ -322,6 +329,33 @@ cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
  * releases the lock.  So notifications run in the order in which the work was
  * done, and never nest.  False as cpu_stream_serve_locked. */
 bool cpu_notify_due_locked(struct cpu_engine *engine);
+
+/* ---- Partitions ---- */
+
+/* A share of the workers. */
+struct cpu_partition {
+    unsigned refs; /* its handle, its streams, and the workers in it */
+    int count;     /* constant; the processors that it has */
+    unsigned most; /* constant; the workers that its streams have at a time */
+    unsigned busy;
+    /* Streams that are ready, but for a worker of the partition; by -priority.
+     */
+    struct cpu_stream_list waiting[CPU_PRIORITIES];
+};
+
+/* NULL unless the operation occupies one of the workers of the stream's
+ * partition. */
+struct cpu_partition *cpu_partition_of(const struct cpu_stream *stream,
+                                       const struct cpu_operation *operation);
+/* The scheduler's next stream, for a worker: one whose partition has a worker
+ * to spare.  Others wait in their partitions. */
+struct cpu_stream *cpu_partition_schedule_locked(struct cpu_engine *engine);
+/* A worker serves a stream of the partition, or does no more.  Both accept
+ * NULL. */
+void cpu_partition_enter_locked(struct cpu_partition *partition);
+void cpu_partition_leave_locked(struct cpu_partition *partition);
+/* Accepts NULL. */
+void cpu_partition_unref_locked(struct cpu_partition *partition);
 
 /* ---- Schedule: times ---- */
 
@@ -473,6 +507,7 @@ struct cpu_device {
         ps_status of_default_stream;
         bool reported;
     } earlier;
+    int partitioned; /* processors that are in partitions */
     /* Bytes of memory, if it is emulated: in use, reserved as by a pool, at
      * most reserved, and the threshold below which the pool keeps what is
      * freed. */
@@ -777,10 +812,14 @@ void cpu_memory_poison(struct cpu_operation *end);
 /* That memory. */
 void *cpu_memory_of(struct cpu_operation *end, size_t *nbytes);
 
+/* The processors that the machine has. */
+int cpu_host_processors(void);
+
 /* The bytes of memory that the machine has. */
 uint64_t cpu_host_memory(void);
 
 /* Each file fills in the members of the table that it implements. */
+void cpu_partition_members(struct ps_backend *table);
 void cpu_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
 void cpu_notify_members(struct ps_backend *table);

@@ -6,10 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    INLINE_BYTES = 64 * 1024, /* a transfer up to this is done, not queued */
-    HELP = 16,                /* operations that a caller does at a time */
-};
+enum { HELP = 16 }; /* operations that a caller does at a time */
 
 void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
@@ -39,6 +36,7 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
         *unreported = stream->status;
     }
     LIST_REMOVE(stream, neighbours);
+    cpu_partition_unref_locked(stream->partition);
     free(stream);
 }
 
@@ -289,7 +287,7 @@ operation_is_cheap(const struct cpu_operation *operation)
         return operation->record->done;
     case CPU_COPY:
     case CPU_FILL:
-        return operation->transfer.nbytes <= INLINE_BYTES;
+        return operation->transfer.nbytes <= CPU_INLINE_BYTES;
     default:
         return false;
     }
@@ -348,7 +346,8 @@ cpu_stream_enqueue_locked(struct cpu_stream *stream,
     enum cpu_kind kind = operation->kind;
     bool idle = stream->first == NULL;
     if (idle && (kind == CPU_COPY || kind == CPU_FILL) &&
-        operation->transfer.nbytes <= INLINE_BYTES && !cpu_is_lazy(engine)) {
+        operation->transfer.nbytes <= CPU_INLINE_BYTES &&
+        !cpu_is_lazy(engine)) {
         cpu_stream_push_locked(stream, operation);
         if (stream_do_locked(stream, operation)) {
             stream_pop_locked(stream);

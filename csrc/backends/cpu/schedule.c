@@ -96,13 +96,19 @@ cpu_stream_ready_locked(struct cpu_stream *stream)
 }
 
 struct cpu_stream *
-cpu_threaded_scheduler(struct cpu_engine *engine)
+cpu_lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
 {
     struct cpu_stream *stream = NULL;
     for (int i = CPU_PRIORITIES - 1; i >= 0 && stream == NULL; i--) {
-        stream = cpu_list_take(&engine->ready[i]);
+        stream = cpu_list_take(&lists[i]);
     }
     return stream;
+}
+
+struct cpu_stream *
+cpu_threaded_scheduler(struct cpu_engine *engine)
+{
+    return cpu_lists_take(engine->ready);
 }
 
 /* ---- Sleepers ---- */

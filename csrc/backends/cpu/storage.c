@@ -4,10 +4,10 @@
  * A handle is checked, so that a wrong one is an error and not a crash.  All
  * of its bits must match:
  *
- *   63..29  28..5  4..2    1..0
+ *   63..30  29..6  5..3    2..0
  *   serial  slot   engine  tag
  *
- * No two of 2^35 handles in a row share a serial, so a stale one stays
+ * No two of 2^34 handles in a row share a serial, so a stale one stays
  * stale. */
 #include "engine.h"
 
@@ -60,7 +60,7 @@ cpu_item_give_locked(struct cpu_engine *engine, void *memory)
 
 /* ---- Handles ---- */
 
-enum { ENGINE_SHIFT = 2, SLOT_SHIFT = 5, SERIAL_SHIFT = 29 };
+enum { ENGINE_SHIFT = 3, SLOT_SHIFT = 6, SERIAL_SHIFT = 30 };
 
 #define TAG_MASK   (((ps_handle)1 << ENGINE_SHIFT) - 1)
 #define SLOT_LIMIT ((uint32_t)1 << (SERIAL_SHIFT - SLOT_SHIFT))

@@ -63,8 +63,8 @@ cpu_stream_priority_range(const struct ps_backend *backend, int device,
 }
 
 static ps_status
-cpu_stream_create(const struct ps_backend *backend, int device, int priority,
-                  ps_handle *handle)
+stream_create(const struct ps_backend *backend, int device, ps_handle within,
+              int priority, ps_handle *handle)
 {
     if (priority > 0 || priority <= -CPU_PRIORITIES) {
         return PS_ERROR_INVALID_VALUE;
@@ -74,15 +74,45 @@ cpu_stream_create(const struct ps_backend *backend, int device, int priority,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     CPU_ENTER(engine, backend);
-    struct cpu_slot *slot = cpu_slot_take_locked(engine, CPU_STREAM, device);
+    struct cpu_slot *home =
+        within != 0
+            ? cpu_slot_find_locked(engine, CPU_PARTITION, device, within)
+            : NULL;
+    struct cpu_partition *partition = home != NULL ? home->object : NULL;
+    struct cpu_slot *slot =
+        within == 0 || partition != NULL
+            ? cpu_slot_take_locked(engine, CPU_STREAM, device)
+            : NULL;
     if (slot == NULL) {
         free(stream);
-        return PS_ERROR_OUT_OF_MEMORY;
+        return within == 0 || partition != NULL ? PS_ERROR_OUT_OF_MEMORY
+                                                : PS_ERROR_INVALID_HANDLE;
     }
     cpu_stream_init_locked(stream, engine, device, priority);
+    if (partition != NULL) {
+        partition->refs++;
+        stream->partition = partition;
+    }
     slot->object = stream;
     *handle = stream->handle = slot->handle;
     return PS_SUCCESS;
+}
+
+static ps_status
+cpu_stream_create(const struct ps_backend *backend, int device, int priority,
+                  ps_handle *handle)
+{
+    return stream_create(backend, device, 0, priority, handle);
+}
+
+static ps_status
+cpu_partition_stream_create(const struct ps_backend *backend, int device,
+                            ps_handle partition, int priority,
+                            ps_handle *handle)
+{
+    return partition == 0
+               ? PS_ERROR_INVALID_HANDLE
+               : stream_create(backend, device, partition, priority, handle);
 }
 
 static ps_status
@@ -330,6 +360,7 @@ cpu_stream_members(struct ps_backend *table)
 {
     table->stream_priority_range = cpu_stream_priority_range;
     table->stream_create = cpu_stream_create;
+    table->partition_stream_create = cpu_partition_stream_create;
     table->stream_destroy = cpu_stream_destroy;
     table->stream_query = cpu_stream_query;
     table->stream_synchronize = cpu_stream_synchronize;

@@ -44,6 +44,7 @@ worker_serve_locked(struct cpu_stream *stream)
 {
     struct cpu_engine *engine = stream->engine;
     struct cpu_operation *operation = stream->first;
+    struct cpu_partition *partition = cpu_partition_of(stream, operation);
     bool frees = operation->kind == CPU_FREE;
     bool handed = cpu_is_lazy(engine);
     if (handed) {
@@ -52,9 +53,11 @@ worker_serve_locked(struct cpu_stream *stream)
     else {
         engine->ready_count--;
     }
+    cpu_partition_enter_locked(partition);
     if (!cpu_stream_serve_locked(stream)) {
         return false;
     }
+    cpu_partition_leave_locked(partition);
     stream->handed = false;
     cpu_stream_settle_locked(stream);
     if (handed) {
@@ -76,9 +79,9 @@ cpu_worker_main(void *argument)
     cpu_lock(engine);
     engine->coming = false;
     while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
-        struct cpu_stream *stream = cpu_is_lazy(engine)
-                                        ? cpu_list_take(&engine->lazy.handed)
-                                        : engine->scheduler(engine);
+        struct cpu_stream *stream =
+            cpu_is_lazy(engine) ? cpu_list_take(&engine->lazy.handed)
+                                : cpu_partition_schedule_locked(engine);
         if (stream == NULL && cpu_may_notify(engine)) {
             cpu_notify_due_locked(engine);
         }

@@ -46,40 +46,53 @@
        unsigned, unsigned, CUstream, void **, void **))
 
 /* Functions that an older driver may lack; NULL in that case. */
-#define CUDA_DRIVER_EXTRAS(X)                                              \
-    X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent)) \
-    X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))            \
-    X(capture_info, "cuStreamGetCaptureInfo_v2",                           \
-      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *,         \
-       const CUgraphNode **, size_t *))                                    \
-    X(memory_fill_16, "cuMemsetD16Async",                                  \
-      (CUdeviceptr, unsigned short, size_t, CUstream))                     \
-    X(memory_fill_32, "cuMemsetD32Async",                                  \
-      (CUdeviceptr, unsigned, size_t, CUstream))                           \
-    X(stream_wait_value, "cuStreamWaitValue32_v2",                         \
-      (CUstream, CUdeviceptr, cuuint32_t, unsigned))                       \
-    X(stream_write_value, "cuStreamWriteValue32_v2",                       \
-      (CUstream, CUdeviceptr, cuuint32_t, unsigned))                       \
-    X(graph_nodes, "cuGraphGetNodes", (CUgraph, CUgraphNode *, size_t *))  \
-    X(graph_edges, "cuGraphGetEdges_v2",                                   \
-      (CUgraph, CUgraphNode *, CUgraphNode *, void *, size_t *))           \
-    X(graph_add_child, "cuGraphAddChildGraphNode",                         \
-      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph))      \
-    X(capture_continue, "cuStreamUpdateCaptureDependencies",               \
-      (CUstream, CUgraphNode *, size_t, unsigned))                         \
-    X(node_type, "cuGraphNodeGetType", (CUgraphNode, CUgraphNodeType *))   \
-    X(node_kernel, "cuGraphKernelNodeGetParams_v2",                        \
-      (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))                            \
-    X(node_copy, "cuGraphMemcpyNodeGetParams",                             \
-      (CUgraphNode, CUDA_MEMCPY3D *))                                      \
-    X(node_fill, "cuGraphMemsetNodeGetParams",                             \
-      (CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))                            \
-    X(node_host, "cuGraphHostNodeGetParams",                               \
-      (CUgraphNode, CUDA_HOST_NODE_PARAMS *))                              \
-    X(node_record, "cuGraphEventRecordNodeGetEvent",                       \
-      (CUgraphNode, CUevent *))                                            \
-    X(node_wait, "cuGraphEventWaitNodeGetEvent", (CUgraphNode, CUevent *)) \
-    X(function_name, "cuFuncGetName", (const char **, CUfunction))         \
+#define CUDA_DRIVER_EXTRAS(X)                                               \
+    X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent))  \
+    X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))             \
+    X(capture_info, "cuStreamGetCaptureInfo_v2",                            \
+      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *,          \
+       const CUgraphNode **, size_t *))                                     \
+    X(memory_fill_16, "cuMemsetD16Async",                                   \
+      (CUdeviceptr, unsigned short, size_t, CUstream))                      \
+    X(memory_fill_32, "cuMemsetD32Async",                                   \
+      (CUdeviceptr, unsigned, size_t, CUstream))                            \
+    X(stream_device, "cuStreamGetDevice", (CUstream, CUdevice *))           \
+    X(resource_get, "cuDeviceGetDevResource",                               \
+      (CUdevice, CUdevResource *, CUdevResourceType))                       \
+    X(resource_split, "cuDevSmResourceSplitByCount",                        \
+      (CUdevResource *, unsigned *, const CUdevResource *, CUdevResource *, \
+       unsigned, unsigned))                                                 \
+    X(resource_describe, "cuDevResourceGenerateDesc",                       \
+      (CUdevResourceDesc *, CUdevResource *, unsigned))                     \
+    X(green_create, "cuGreenCtxCreate",                                     \
+      (CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned))                \
+    X(green_destroy, "cuGreenCtxDestroy", (CUgreenCtx))                     \
+    X(green_stream, "cuGreenCtxStreamCreate",                               \
+      (CUstream *, CUgreenCtx, unsigned, int))                              \
+    X(stream_wait_value, "cuStreamWaitValue32_v2",                          \
+      (CUstream, CUdeviceptr, cuuint32_t, unsigned))                        \
+    X(stream_write_value, "cuStreamWriteValue32_v2",                        \
+      (CUstream, CUdeviceptr, cuuint32_t, unsigned))                        \
+    X(graph_nodes, "cuGraphGetNodes", (CUgraph, CUgraphNode *, size_t *))   \
+    X(graph_edges, "cuGraphGetEdges_v2",                                    \
+      (CUgraph, CUgraphNode *, CUgraphNode *, void *, size_t *))            \
+    X(graph_add_child, "cuGraphAddChildGraphNode",                          \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph))       \
+    X(capture_continue, "cuStreamUpdateCaptureDependencies",                \
+      (CUstream, CUgraphNode *, size_t, unsigned))                          \
+    X(node_type, "cuGraphNodeGetType", (CUgraphNode, CUgraphNodeType *))    \
+    X(node_kernel, "cuGraphKernelNodeGetParams_v2",                         \
+      (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))                             \
+    X(node_copy, "cuGraphMemcpyNodeGetParams",                              \
+      (CUgraphNode, CUDA_MEMCPY3D *))                                       \
+    X(node_fill, "cuGraphMemsetNodeGetParams",                              \
+      (CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))                             \
+    X(node_host, "cuGraphHostNodeGetParams",                                \
+      (CUgraphNode, CUDA_HOST_NODE_PARAMS *))                               \
+    X(node_record, "cuGraphEventRecordNodeGetEvent",                        \
+      (CUgraphNode, CUevent *))                                             \
+    X(node_wait, "cuGraphEventWaitNodeGetEvent", (CUgraphNode, CUevent *))  \
+    X(function_name, "cuFuncGetName", (const char **, CUfunction))          \
     X(kernel_name, "cuKernelGetName", (const char **, CUkernel))
 
 #define CUDA_FUNCTION_MEMBER(member, name, parameters) int(*member) parameters;

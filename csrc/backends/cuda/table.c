@@ -232,6 +232,15 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
         return PS_SUCCESS;
     }
+    /* A green context may be current on one thread only, so a stream's context
+     * is left alone if the driver can tell without it. */
+    if (cuda_driver.stream_device != NULL) {
+        scope.status = cuda_driver.stream_device((CUstream)stream, &found);
+        if (scope.status == PS_SUCCESS) {
+            *device = found;
+        }
+        return scope.status;
+    }
     scope.status = cuda_driver.context_get(&scope.previous);
     if (scope.status == PS_SUCCESS) {
         scope.status = cuda_driver.stream_context((CUstream)stream, &context);
@@ -421,4 +430,7 @@ const struct ps_backend ps_cuda_backend = {
     .host_unregister = cuda_host_unregister,
     .memory_fill_items = cuda_memory_fill_items,
     .device_attribute = cuda_device_attribute,
+    .partition_create = cuda_partition_create,
+    .partition_destroy = cuda_partition_destroy,
+    .partition_stream_create = cuda_partition_stream_create,
 };

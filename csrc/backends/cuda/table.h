@@ -61,6 +61,12 @@ void cuda_device_observe(int device);
  * block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
+/* ---- partition.c ---- */
+
+CUDA_MEMBER(partition_create);
+CUDA_MEMBER(partition_destroy);
+CUDA_MEMBER(partition_stream_create);
+
 /* ---- memory.c ---- */
 
 CUDA_MEMBER(memory_allocate);

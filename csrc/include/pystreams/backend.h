@@ -74,6 +74,7 @@ enum {
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
     PS_ERROR_GRAPH_UPDATE = 910, /* the graphs differ too much */
     PS_ERROR_TIMED_OUT = 909,
+    PS_ERROR_INVALID_RESOURCE = 915, /* so much is not left */
     PS_ERROR_UNKNOWN = 999,
     PS_ERROR_QUEUE_FULL = 1000, /* not a cudaError_t */
 };
@@ -854,6 +855,29 @@ struct ps_backend {
      * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*capture_graph)(const struct ps_backend *backend, int device,
                                ps_handle stream, ps_handle graph);
+    /* ---- Optional group: partitions (all or none) ----------------------- */
+
+    /* Make a partition of at least count (> 0) of the device's
+     * multiprocessors, of which no other partition has any.  *granted is how
+     * many it has.  May block.
+     * Statuses: PS_ERROR_INVALID_RESOURCE if so many are not left,
+     * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_NOT_SUPPORTED if the driver has no
+     * partitions. */
+    ps_status (*partition_create)(const struct ps_backend *backend, int device,
+                                  int count, ps_handle *partition,
+                                  int *granted);
+
+    /* Destroy the partition, whose streams have all been destroyed.  Its
+     * multiprocessors are left for others.  May block. */
+    ps_status (*partition_destroy)(const struct ps_backend *backend,
+                                   int device, ps_handle partition);
+
+    /* As stream_create, for a stream whose work runs on the partition's
+     * multiprocessors alone.  That of other streams runs on all of the
+     * device's, those of its partitions included. */
+    ps_status (*partition_stream_create)(const struct ps_backend *backend,
+                                         int device, ps_handle partition,
+                                         int priority, ps_handle *stream);
 };
 
 #endif

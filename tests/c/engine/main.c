@@ -87,6 +87,7 @@ main(int argc, char **argv)
         test_graphs,
         test_captures_refused,
         test_captures_lost,
+        test_partitions,
         test_stress,
         test_shutdown,
     };

@@ -50,6 +50,9 @@ void test_handles(void);
 void test_memory(void);
 void test_transfers(void);
 
+/* partitions.c */
+void test_partitions(void);
+
 /* process.c */
 void test_fork(void);
 void test_no_thread(void);

@@ -261,7 +261,7 @@ cudaGetDeviceProperties(struct cudaDeviceProp *found, int device)
         .name = "late",
         .totalGlobalMem = (size_t)1 << 34,
         .major = 9,
-        .multiProcessorCount = 1,
+        .multiProcessorCount = 20,
         .warpSize = 32,
         .l2CacheSize = 1 << 20,
     };

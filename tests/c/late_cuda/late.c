@@ -30,6 +30,7 @@ struct operation {
 
 struct stream {
     int removed;
+    const void *owner;
     int first, last; /* 0: none */
     struct clock clock;
 };
@@ -222,6 +223,23 @@ void
 remove_stream(int stream)
 {
     streams[stream].removed = 1;
+    streams[stream].owner = NULL;
+}
+
+void
+set_owner(int stream, const void *owner)
+{
+    streams[stream].owner = owner;
+}
+
+int
+owned_by(const void *owner)
+{
+    int count = 0;
+    for (int i = 0; i < stream_count; i++) {
+        count += streams[i].owner == owner;
+    }
+    return count;
 }
 
 cudaStream_t

@@ -49,6 +49,11 @@ void end(void);
 int add_stream(void);
 void remove_stream(int stream);
 cudaStream_t handle_of(int stream);
+
+/* Set the green context of a new stream, and count those of one. */
+void set_owner(int stream, const void *owner);
+int owned_by(const void *owner);
+
 int index_of(const void *handle);
 
 /* Queue an operation that waits for an event's record, that writes a word or

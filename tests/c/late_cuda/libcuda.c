@@ -1,6 +1,8 @@
 /* libcuda, of what late.h describes. */
 #include "late.h"
 
+#include <stdio.h>
+
 static _Thread_local CUcontext current;
 static char context;
 
@@ -199,6 +201,121 @@ cuEventElapsedTime(float *milliseconds, CUevent start, CUevent stop)
     }
     end();
     return status;
+}
+
+/* A green context has groups of multiprocessors, of which it prints those that
+ * another one has. */
+enum { GROUPS = 2, GROUP = 8, REST = 4 };
+
+/* By bits; 0 for one that does not exist. */
+static unsigned green_contexts[GROUPS + 1];
+
+CUresult
+cuStreamGetDevice(CUstream stream, CUdevice *device)
+{
+    (void)stream;
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUdevResource
+resource(unsigned count, unsigned char groups)
+{
+    CUdevResource made = {.type = CU_DEV_RESOURCE_TYPE_SM};
+    made.sm.smCount = count;
+    made.sm.minSmPartitionSize = GROUP;
+    made._internal_padding[0] = groups;
+    return made;
+}
+
+CUresult
+cuDeviceGetDevResource(CUdevice device, CUdevResource *found,
+                       CUdevResourceType type)
+{
+    (void)device, (void)type;
+    *found = resource(GROUPS * GROUP + REST, 0);
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *count,
+                            const CUdevResource *input,
+                            CUdevResource *remaining, unsigned flags,
+                            unsigned least)
+{
+    (void)input, (void)flags, (void)least;
+    *count = GROUPS;
+    for (int i = 0; groups != NULL && i < GROUPS; i++) {
+        groups[i] = resource(GROUP, 1 << i);
+    }
+    if (remaining != NULL) {
+        *remaining = resource(REST, 1 << GROUPS);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuDevResourceGenerateDesc(CUdevResourceDesc *description,
+                          CUdevResource *resources, unsigned count)
+{
+    uintptr_t groups = 0;
+    for (unsigned i = 0; i < count; i++) {
+        groups |= resources[i]._internal_padding[0];
+    }
+    *description = (CUdevResourceDesc)groups;
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc description,
+                 CUdevice device, unsigned flags)
+{
+    unsigned groups = (unsigned)(uintptr_t)description, taken = 0;
+    unsigned *unused = NULL;
+    (void)device, (void)flags;
+    begin();
+    for (int i = 0; i <= GROUPS; i++) {
+        taken |= green_contexts[i];
+        if (green_contexts[i] == 0) {
+            unused = &green_contexts[i];
+        }
+    }
+    if (taken & groups) {
+        printf("late CUDA: two green contexts have groups %#x\n",
+               taken & groups);
+    }
+    *unused = groups;
+    *context = (CUgreenCtx)unused;
+    end();
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuGreenCtxDestroy(CUgreenCtx context)
+{
+    begin();
+    if (owned_by(context) > 0) {
+        printf("late CUDA: a green context is destroyed before %d streams\n",
+               owned_by(context));
+    }
+    *(unsigned *)context = 0;
+    end();
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned flags,
+                       int priority)
+{
+    (void)flags, (void)priority;
+    begin();
+    int index = add_stream();
+    if (index >= 0) {
+        set_owner(index, context);
+        *stream = handle_of(index);
+    }
+    end();
+    return index >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The backend has one kernel, which waits for so many cycles. */

@@ -54,15 +54,12 @@ LEFT_OUT = {
         torch.cuda._cudart.cudaProfiler* torch.cuda._cudart.cudaHost*
     """,
     "Modules in which torch happens to define its classes.": """
-        torch.cuda.graphs torch.cuda.green_contexts torch.cuda.memory
+        torch.cuda.graphs torch.cuda.memory
         torch.cuda.streams torch.accelerator.memory
     """,
     "Types of TorchScript.": "torch.DeviceObjType torch.StreamObjType",
     "A module for each device type; the module accelerator serves all "
     "types.": ("torch.get_device_module"),
-    "Partitions of a device, which need the driver's context API.": (
-        "torch.cuda.GreenContext"
-    ),
     "No call is deferred to the initialization, so none can fail there.": (
         "torch.cuda.DeferredCudaCallError"
     ),
@@ -100,6 +97,7 @@ ADDED = {
         torch.Stream.submit torch.cuda.Stream.submit
         torch.cuda.ExternalStream.submit
     """,
+    "Partitions of any device; cuda.GreenContext is one.": "torch.Partition",
     "Names for people.": """
         torch.Stream.name torch.cuda.Stream.name
         torch.cuda.ExternalStream.name

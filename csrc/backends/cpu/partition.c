@@ -1,0 +1,136 @@
+/* Partitions: shares of the workers.  A partition of some of the machine's
+ * processors has as large a part of the engine's workers, and at least one.
+ * What needs no worker, such as records, waits and small copies, is done
+ * whether its partition has a worker to spare or not. */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+int
+cpu_host_processors(void)
+{
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+struct cpu_partition *
+cpu_partition_of(const struct cpu_stream *stream,
+                 const struct cpu_operation *operation)
+{
+    switch (operation->kind) {
+    case CPU_COPY:
+    case CPU_FILL:
+        return operation->transfer.nbytes > CPU_INLINE_BYTES
+                   ? stream->partition
+                   : NULL;
+    case CPU_CALL:
+        return stream->partition;
+    default:
+        return NULL;
+    }
+}
+
+struct cpu_stream *
+cpu_partition_schedule_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream;
+    while ((stream = engine->scheduler(engine)) != NULL) {
+        struct cpu_partition *partition =
+            cpu_partition_of(stream, stream->first);
+        if (partition == NULL || partition->busy < partition->most) {
+            break;
+        }
+        engine->ready_count--;
+        cpu_list_append(&partition->waiting[-stream->priority], stream);
+    }
+    return stream;
+}
+
+void
+cpu_partition_enter_locked(struct cpu_partition *partition)
+{
+    if (partition != NULL) {
+        partition->refs++;
+        partition->busy++;
+    }
+}
+
+void
+cpu_partition_leave_locked(struct cpu_partition *partition)
+{
+    if (partition == NULL) {
+        return;
+    }
+    struct cpu_stream *stream = cpu_lists_take(partition->waiting);
+    partition->busy--;
+    if (stream != NULL) {
+        cpu_stream_ready_locked(stream);
+    }
+    cpu_partition_unref_locked(partition);
+}
+
+void
+cpu_partition_unref_locked(struct cpu_partition *partition)
+{
+    if (partition != NULL && --partition->refs == 0) {
+        free(partition);
+    }
+}
+
+/* ---- Members ---- */
+
+static ps_status
+cpu_partition_create(const struct ps_backend *backend, int device, int count,
+                     ps_handle *handle, int *granted)
+{
+    int processors = cpu_host_processors();
+    struct cpu_partition *partition = calloc(1, sizeof(*partition));
+    if (partition == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    CPU_ENTER(engine, backend);
+    ps_status status = PS_ERROR_INVALID_RESOURCE;
+    struct cpu_slot *slot = NULL;
+    if (count <= processors - engine->devices[device].partitioned) {
+        slot = cpu_slot_take_locked(engine, CPU_PARTITION, device);
+        status = slot != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (status != PS_SUCCESS) {
+        free(partition);
+        return status;
+    }
+    unsigned most =
+        (unsigned)count * engine->worker_limit / (unsigned)processors;
+    engine->devices[device].partitioned += count;
+    partition->refs = 1;
+    partition->count = count;
+    partition->most = most > 0 ? most : 1;
+    slot->object = partition;
+    *handle = slot->handle;
+    *granted = count;
+    return PS_SUCCESS;
+}
+
+static ps_status
+cpu_partition_destroy(const struct ps_backend *backend, int device,
+                      ps_handle handle)
+{
+    CPU_ENTER(engine, backend);
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_PARTITION, device, handle);
+    if (slot == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
+    }
+    struct cpu_partition *partition = slot->object;
+    cpu_slot_give_locked(engine, slot);
+    engine->devices[device].partitioned -= partition->count;
+    cpu_partition_unref_locked(partition);
+    return PS_SUCCESS;
+}
+
+void
+cpu_partition_members(struct ps_backend *table)
+{
+    table->partition_create = cpu_partition_create;
+    table->partition_destroy = cpu_partition_destroy;
+}
