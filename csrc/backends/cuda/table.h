@@ -83,6 +83,18 @@ CUDA_MEMBER(memory_fill_items);
 /* Whether waits are to have the driver give memory back. */
 bool cuda_pool_is_bounded(int device);
 
+/* ---- shared.c ---- */
+
+CUDA_MEMBER(shared_allocate);
+CUDA_MEMBER(shared_open);
+CUDA_MEMBER(shared_free);
+
+/* Give a device access to the interprocess memory at an address, which work
+ * uses and another device has.  Creates no context.
+ * Statuses: PS_ERROR_INVALID_HANDLE if that is no interprocess memory,
+ * cudaErrorPeerAccessUnsupported if the devices don't support it. */
+ps_status cuda_shared_reach(const void *address, int peer);
+
 /* ---- sleep.c ---- */
 
 CUDA_MEMBER(sleep);
