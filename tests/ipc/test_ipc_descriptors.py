@@ -199,6 +199,10 @@ def test_a_device_that_is_another(sharing, theirs):
     forged[DEVICE] = bytes(16)
     with pytest.raises(ValueError, match="got one of another device"):
         Buffer.from_ipc_handle(sharing.device(), seal(forged))
+    with pytest.raises(ValueError, match="none of the cuda devices"):
+        Buffer.from_ipc_handle(sharing.name, seal(forged))
+    opened = Buffer.from_ipc_handle(sharing.name, theirs)
+    assert opened.device == sharing.device(0)
 
 
 @pytest.mark.parametrize("name", [b"", b"zzzzz", b"\xff" * 8])

@@ -462,6 +462,38 @@ def test_not_on_another_device(sharing, peer):
     assert peer.do("str(buffer.device)") == f"{sharing.name}:1"
 
 
+def test_a_device_without_an_index_is_the_one_that_has_it(sharing, peer):
+    """Processes may have different numbers for it; a pickle has none."""
+    if sharing.count < 2:
+        pytest.skip(f"{sharing}: needs two devices")
+    buffer = made(sharing, index=1).fill_(2, sharing.stream(1))
+    sharing.synchronize(1)
+    open_there(peer, buffer, repr(sharing.name))
+    assert peer.do("str(buffer.device)") == f"{sharing.name}:1"
+    peer.do(f"import pickle; buffer = pickle.loads({pickle.dumps(buffer)!r})")
+    assert peer.do("str(buffer.device)") == f"{sharing.name}:1"
+    assert peer.do("buffer.tobytes()") == bytes([2]) * SIZE
+
+
+def test_a_process_that_does_not_see_the_device(engine, run_python):
+    if engine.count < 2:
+        pytest.skip(f"{engine}: needs two devices")
+    buffer = made(engine, index=1)
+    done = run_python(
+        "import sys\n"
+        "from pystreams import Buffer\n"
+        "try:\n"
+        "    Buffer.from_ipc_handle(sys.argv[1], bytes.fromhex(sys.argv[2]))\n"
+        "except ValueError as error:\n"
+        "    print(error)",
+        engine.name,
+        buffer.ipc_handle().hex(),
+        env={"PYSTREAMS_CPU_DEVICES": "1", "PYSTREAMS_EMULATE_CUDA": "1"},
+    )
+    message = f"none of the {engine.name} devices that this process sees"
+    assert (message in done.stdout, done.stderr) == (True, "")
+
+
 def test_more_than_there_is(sharing):
     for nbytes in (2**45, sys.maxsize):
         with pytest.raises(pystreams.OutOfMemoryError, match="allocating"):
