@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from peers import GONE, PeerError, mapped, open_files
@@ -42,6 +43,18 @@ def connected(handle):
     client.settimeout(30)
     client.connect(b"\0" + handle[SOCKET].rstrip(b"\0"))
     return client
+
+
+def listener(handle):
+    """The link to the handle's socket in /proc."""
+    name = b"@" + handle[SOCKET].rstrip(b"\0")
+    sockets = Path("/proc/net/unix").read_bytes().splitlines()
+    (inode,) = (s.split()[6] for s in sockets if s.endswith(b" " + name))
+    return f"socket:[{inode.decode()}]"
+
+
+def links_of(process):
+    return [os.readlink(f) for f in Path(f"/proc/{process}/fd").iterdir()]
 
 
 def taken(handle):
@@ -245,11 +258,8 @@ def test_children_of_the_dead_offer_nothing(sharing, peer, theirs):
     peer.do("import os, time")
     child = peer.do("os.fork() or (os.close(1), time.sleep(1000))")
     try:
-        links = [
-            os.readlink(f"/proc/{child}/fd/{number}")
-            for number in os.listdir(f"/proc/{child}/fd")
-        ]
-        assert not [link for link in links if link.startswith("socket:")]
+        assert listener(theirs) in links_of(peer.pid)
+        assert listener(theirs) not in links_of(child)
         peer.kill()
         start = time.monotonic()
         refuses(sharing, theirs)

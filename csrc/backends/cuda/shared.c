@@ -157,7 +157,7 @@ create(struct mapping *mapping, size_t nbytes, struct token *token,
 
     if (getrandom(notice.nonce, sizeof(notice.nonce), 0) !=
         (ssize_t)sizeof(notice.nonce)) {
-        return PS_ERROR_OPERATING_SYSTEM;
+        return PS_ERROR_UNKNOWN;
     }
     ps_status status =
         cuda_driver.memory_create(memory, mapping->nbytes, &wanted, 0);
@@ -176,7 +176,9 @@ create(struct mapping *mapping, size_t nbytes, struct token *token,
     if (status != PS_SUCCESS) {
         cuda_driver.memory_release(*memory);
     }
-    return status;
+    /* The driver's answer if the process has too many open files. */
+    return status == PS_ERROR_OPERATING_SYSTEM ? PS_ERROR_OUT_OF_MEMORY
+                                               : status;
 }
 
 static ps_status

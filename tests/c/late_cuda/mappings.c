@@ -85,7 +85,7 @@ cuMemExportToShareableHandle(void *result, CUmemGenericAllocationHandle memory,
 {
     int file = dup((int)memory);
     if (file < 0) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return CUDA_ERROR_OPERATING_SYSTEM;
     }
     *(int *)result = file;
     return status_of(flags == 0 &&
@@ -103,7 +103,7 @@ cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *memory,
     ssize_t length = readlink(link, name, sizeof(name) - 1);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         length != sizeof(name) - 1 || memcmp(name, wanted, length) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_UNKNOWN;
     }
     int file = fcntl(number, F_DUPFD_CLOEXEC, 0);
     *memory = (CUmemGenericAllocationHandle)file;
