@@ -430,17 +430,21 @@ cuda_pool_reset_peak(const struct ps_backend *backend, int device)
 }
 
 ps_status
-cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+cuda_pool_reduce(int device, uint64_t nbytes)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
 
-    if (pool == NULL) {
-        return PS_SUCCESS;
-    }
-    if (!cuda_gates_capturing()) {
+    return pool == NULL ? PS_SUCCESS
+                        : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
+}
+
+ps_status
+cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+{
+    if (atomic_load(&pools[device]) != NULL && !cuda_gates_capturing()) {
         cuda_device_observe(device);
     }
-    return ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
+    return cuda_pool_reduce(device, nbytes);
 }
 
 static cudaError_t

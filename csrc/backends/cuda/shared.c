@@ -220,13 +220,14 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
     struct mapping *mapping = calloc(1, sizeof(*mapping));
     struct token token;
 
+    (void)backend;
     if (mapping == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
     mapping->device = device;
     ps_status status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     if (status == PS_ERROR_OUT_OF_MEMORY &&
-        cuda_pool_trim(backend, device, 0) == PS_SUCCESS) {
+        cuda_pool_reduce(device, 0) == PS_SUCCESS) {
         /* The pool may have kept what was missing. */
         status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     }

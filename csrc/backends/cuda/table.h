@@ -80,6 +80,10 @@ CUDA_MEMBER(host_register);
 CUDA_MEMBER(host_unregister);
 CUDA_MEMBER(memory_fill_items);
 
+/* The member pool_trim, but for memory whose free the driver has not seen to
+ * be over.  Waits for no work. */
+ps_status cuda_pool_reduce(int device, uint64_t nbytes);
+
 /* Whether waits are to have the driver give memory back. */
 bool cuda_pool_is_bounded(int device);
 
