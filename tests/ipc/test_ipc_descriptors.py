@@ -27,6 +27,8 @@ SIZE, NOTICE = 10_000, 40
 def sharing(backend):
     if backend.on_engine:
         pytest.skip(f"{backend}: what is tested is the CUDA backend's")
+    # The driver opens files of its own at the first use.
+    backend.synchronize()
     return backend
 
 
