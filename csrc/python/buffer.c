@@ -1044,7 +1044,7 @@ static PyMethodDef buffer_methods[] = {
            "Return DLPack's (device type, device id) of the memory."),
     METHOD("ipc_handle", Buffer_ipc_handle, METH_NOARGS, ", /",
            "Return the 96 bytes by which another process opens this memory "
-           "(cudaIpcGetMemHandle).\n\n"
+           "(cuMemExportToShareableHandle).\n\n"
            "They are of use while this process lives and keeps the memory.  A "
            "Buffer can also be\npickled, which passes the handle on.  Raises "
            "RuntimeError unless the Buffer was made with\n"
@@ -1052,12 +1052,15 @@ static PyMethodDef buffer_methods[] = {
     METHOD("from_ipc_handle", Buffer_from_ipc_handle,
            METH_FASTCALL | METH_KEYWORDS | METH_CLASS, ", /, device, handle",
            "Open the memory of another process by its handle "
-           "(cudaIpcOpenMemHandle).\n\n"
-           "The Buffer stays valid if that process closes its own or ends.  "
-           "Nothing orders the work\nof two processes but interprocess "
-           "events.  Blocks with the GIL released.  Raises\nValueError for "
-           "a handle of another kind, size or device, RuntimeError if the "
-           "memory is gone\nor of this process."),
+           "(cuMemImportFromShareableHandle).\n\n"
+           "A device without an index stands for the one that has the "
+           "memory.  The Buffer stays valid if\nthat process closes its own "
+           "or ends.  Nothing orders the work of two processes but\n"
+           "interprocess events.  Blocks with the GIL released, on a CUDA "
+           "device for at most ten\nseconds if that process does not "
+           "answer.  Raises ValueError for a handle of another kind,\nsize "
+           "or device, RuntimeError if the memory is gone or of this "
+           "process."),
     METHOD("__reduce__", Buffer_reduce, METH_NOARGS, ", /",
            "Return what pickle needs to open the memory in another "
            "process.\n\n"

@@ -501,8 +501,9 @@ Event_from_ipc_handle(PyObject *cls, PyObject *const *args, Py_ssize_t nargs,
     struct ps_event *event;
     Py_buffer handle;
     ps_status status;
+    bool indexed;
     if (ipc_arguments(&shared_event, only, args, nargs, kwnames, &device,
-                      &handle) < 0) {
+                      &indexed, &handle) < 0) {
         return NULL;
     }
     WITHOUT_GIL(status = ps_event_open(device, handle.buf, &event));
@@ -527,8 +528,10 @@ Event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (handle == NULL) {
         return NULL;
     }
-    return ipc_reduce(self, atomic_load(&event->device), handle,
-                      PS_IPC_HANDLE_BYTES,
+    struct ps_device *device = atomic_load(&event->device);
+    struct device_name name = {device->runtime->backend->device_type,
+                               device->index};
+    return ipc_reduce(self, name, handle, PS_IPC_HANDLE_BYTES,
                       event->flags & PS_EVENT_BLOCKING ? Py_True : NULL);
 }
 

@@ -10,11 +10,12 @@
 int
 ipc_arguments(const struct shared_kind *kind, int only, PyObject *const *args,
               Py_ssize_t nargs, PyObject *kwnames, struct ps_device **device,
-              Py_buffer *handle)
+              bool *indexed, Py_buffer *handle)
 {
     static const struct signature signature = {
         "from_ipc_handle", 2, 2, {"device", "handle"}};
     PyObject *values[2];
+    struct device_name name;
     if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
         return -1;
     }
@@ -26,7 +27,11 @@ ipc_arguments(const struct shared_kind *kind, int only, PyObject *const *args,
     if (PyObject_GetBuffer(values[1], handle, PyBUF_SIMPLE) < 0) {
         return -1;
     }
-    *device = device_argument("from_ipc_handle", only, values[0]);
+    *device = device_name_argument("from_ipc_handle", "device", only,
+                                   values[0], &name) == 0
+                  ? device_at("from_ipc_handle", name)
+                  : NULL;
+    *indexed = name.index >= 0;
     if (*device != NULL && handle->len != kind->bytes) {
         *device = NULL;
         PyErr_Format(PyExc_ValueError,
@@ -84,13 +89,12 @@ raise_not_opened(const struct shared_kind *kind, struct ps_device *device,
 }
 
 PyObject *
-ipc_reduce(PyObject *self, const struct ps_device *device,
+ipc_reduce(PyObject *self, struct device_name device,
            const unsigned char *handle, Py_ssize_t nbytes, PyObject *state)
 {
     PyObject *open =
         PyObject_GetAttrString((PyObject *)Py_TYPE(self), "from_ipc_handle");
-    PyObject *where =
-        device_new(device->runtime->backend->device_type, device->index);
+    PyObject *where = device_new(device.type, device.index);
     if (open == NULL || where == NULL) {
         Py_XDECREF(open);
         Py_XDECREF(where);

@@ -3,6 +3,7 @@
 #ifndef PYSTREAMS_PYTHON_IPC_H
 #define PYSTREAMS_PYTHON_IPC_H
 
+#include "device.h"
 #include "module.h"
 
 struct ps_device;
@@ -16,10 +17,11 @@ struct shared_kind {
 };
 
 /* Parse from_ipc_handle(device, handle) and hold the handle's bytes, of the
- * kind's length; only: as device_argument.  -1 with an exception. */
+ * kind's length; only: as device_argument; indexed: whether the device was
+ * given by its index.  -1 with an exception. */
 int ipc_arguments(const struct shared_kind *kind, int only,
                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                  struct ps_device **device, Py_buffer *handle);
+                  struct ps_device **device, bool *indexed, Py_buffer *handle);
 
 /* Raise the exception for a handle that could not be opened; NULL. */
 PyObject *raise_not_opened(const struct shared_kind *kind,
@@ -28,7 +30,7 @@ PyObject *raise_not_opened(const struct shared_kind *kind,
 /* What __reduce__ returns: the object is opened anew by its type's
  * from_ipc_handle, and then has the state, unless it is NULL. */
 PyObject *
-ipc_reduce(PyObject *self, const struct ps_device *device,
+ipc_reduce(PyObject *self, struct device_name device,
            const unsigned char *handle, Py_ssize_t nbytes, PyObject *state);
 
 #endif

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "../core/runtime.h"
+
 #include "errors.h"
 #include "ipc.h"
 #include "races.h"
@@ -89,8 +91,11 @@ Buffer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     struct handle handle;
     return handle_of(self, PyExc_TypeError, "cannot pickle 'Buffer' object",
                      &device, &handle) == 0
-               ? ipc_reduce(self, device, (const unsigned char *)&handle,
-                            sizeof(handle), NULL)
+               ? ipc_reduce(self,
+                            (struct device_name){
+                                device->runtime->backend->device_type, -1},
+                            (const unsigned char *)&handle, sizeof(handle),
+                            NULL)
                : NULL;
 }
 
@@ -117,6 +122,23 @@ open_part(struct ps_device *device, const struct handle *handle,
     return status;
 }
 
+/* Open it on that device of the runtime which has the memory. */
+static ps_status
+open_anywhere(struct ps_device *device, const struct handle *handle,
+              struct span *span)
+{
+    struct ps_runtime *runtime = device->runtime;
+    int count = atomic_load(&runtime->device_count);
+    ps_status status = open_part(device, handle, span);
+    for (int i = 0; i < count && status == PS_ERROR_INVALID_DEVICE; i++) {
+        status = ps_runtime_device(runtime, i, &device);
+        if (status == PS_SUCCESS) {
+            status = open_part(device, handle, span);
+        }
+    }
+    return status;
+}
+
 PyObject *
 Buffer_from_ipc_handle(PyObject *Py_UNUSED(type), PyObject *const *args,
                        Py_ssize_t nargs, PyObject *kwnames)
@@ -126,13 +148,23 @@ Buffer_from_ipc_handle(PyObject *Py_UNUSED(type), PyObject *const *args,
     struct span span;
     Py_buffer bytes;
     ps_status status;
+    bool indexed;
     if (ipc_arguments(&shared_buffer, -1, args, nargs, kwnames, &device,
-                      &bytes) < 0) {
+                      &indexed, &bytes) < 0) {
         return NULL;
     }
     memcpy(&handle, bytes.buf, sizeof(handle));
     PyBuffer_Release(&bytes);
-    WITHOUT_GIL(status = open_part(device, &handle, &span));
+    WITHOUT_GIL(status = indexed ? open_part(device, &handle, &span)
+                                 : open_anywhere(device, &handle, &span));
+    if (status == PS_ERROR_INVALID_DEVICE && !indexed) {
+        return PyErr_Format(
+            PyExc_ValueError,
+            "from_ipc_handle: none of the %s devices that this process sees "
+            "has the memory of this handle; expected one that both processes "
+            "see",
+            device->runtime->backend->name);
+    }
     return status == PS_SUCCESS
                ? buffer_wrap(&span)
                : raise_not_opened(&shared_buffer, device, status);

@@ -572,3 +572,24 @@ def test_no_memory_is_left(gpu, buffer):
     after = _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]
     assert after == before
     assert free - api.mem_get_info()[0] < 64 << 20
+
+
+def test_interprocess_memory_in_a_capture(backend, gpu, peer):
+    """It is made, opened and dropped without a part in it."""
+    if backend.on_engine:
+        pytest.skip(f"{backend}: the peer is of no GPU")
+    peer.do(
+        "buffer = pystreams.Buffer(64, device=backend.device(), "
+        "interprocess=True)\nbuffer.fill_(7); backend.synchronize()"
+    )
+    handle = peer.do("buffer.ipc_handle()")
+    graph, stream = api.CUDAGraph(), api.Stream()
+    with api.graph(graph, stream=stream):
+        made = pystreams.empty(64, device=gpu.device(), interprocess=True)
+        opened = pystreams.Buffer.from_ipc_handle(gpu.device(), handle)
+        made.copy_(opened, True)
+        pystreams.empty(64, device=gpu.device(), interprocess=True).close()
+    opened.close()
+    peer.do("buffer.close()")
+    graph.replay()
+    assert value(gpu, made) == 7

@@ -303,6 +303,22 @@ except pystreams.AcceleratorError as error:
     assert printed == "True\nTrue False\nFalse 0\n4\n"
 
 
+def test_a_device_that_cannot_share_memory(run):
+    printed = run("""
+import os
+handle = pystreams.empty(8, device="cuda", interprocess=True).ipc_handle()
+os.environ["LATE_CUDA_UNSHARED"] = "1"
+try:
+    pystreams.empty(8, device="cuda", interprocess=True)
+except NotImplementedError as error:
+    print(error)
+print(backend.in_use())
+""")
+    assert printed == (
+        "the cuda backend does not support allocating 8 bytes of memory\n0\n"
+    )
+
+
 @pytest.fixture(scope="module", params=["", "-DWITHOUT_MIG"])
 def nvml(tmp_path_factory, headers, request):
     folder = tmp_path_factory.mktemp("nvml")
@@ -419,6 +435,8 @@ print({loan.deleted for loan in loans})
         "dlpack_export",
         "event",
         "deferred_free",
+        "ipc_descriptors",
+        "ipc_memory",
         "ctrl_c_in_waits",
         "memory_use",
         "memory_info",

@@ -55,8 +55,6 @@ def test_pipeline_without_a_file(run_example):
     ("chunks", "slots"), [(0, 1), (1, 3), (5, 1), (40, 3)]
 )
 def test_shared_ring(run_example, backend, chunks, slots):
-    if not backend.on_engine:
-        pytest.skip(f"{backend}: has no interprocess memory")
     line = run_example(
         "shared_ring.py",
         "--chunks",

@@ -5,11 +5,13 @@ What takes a minute hangs.
 """
 
 import ast
+import gc
 import os
 import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pystreams
 
@@ -105,6 +107,27 @@ def hold_there(peer):
     peer.do("event.record(stream)")
 
 
+def mapped(backend, address):
+    """Whether there is interprocess memory at the address."""
+    if backend.on_engine:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            first, last = line.split()[0].split("-")
+            if int(first, 16) <= address < int(last, 16):
+                return "pystreams-memory" in line
+        return False
+    try:
+        pystreams.Buffer.from_address(address, 1, device=backend.device())
+    except ValueError:
+        return False
+    return True
+
+
+def open_files():
+    """How many files the process has open."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
 def answer(code, names):
     try:
         try:
@@ -123,6 +146,7 @@ def serve(name):
 
     names = {"backend": usable(name), "pystreams": pystreams}
     names |= {"Event": pystreams.Event, "Stream": pystreams.Stream}
+    names |= {"mapped": mapped, "open_files": open_files}
     for line in sys.stdin:
         print(repr(answer(ast.literal_eval(line), names)), flush=True)
 

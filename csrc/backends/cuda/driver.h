@@ -43,7 +43,33 @@
       (CUkernel *, CUlibrary, const char *))                                 \
     X(kernel_launch, "cuLaunchKernel",                                       \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,         \
-       unsigned, unsigned, CUstream, void **, void **))
+       unsigned, unsigned, CUstream, void **, void **))                      \
+    X(device_uuid, "cuDeviceGetUuid_v2", (CUuuid *, CUdevice))               \
+    X(device_attribute, "cuDeviceGetAttribute",                              \
+      (int *, CUdevice_attribute, CUdevice))                                 \
+    X(memory_granularity, "cuMemGetAllocationGranularity",                   \
+      (size_t *, const CUmemAllocationProp *,                                \
+       CUmemAllocationGranularity_flags))                                    \
+    X(memory_create, "cuMemCreate",                                          \
+      (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,  \
+       unsigned long long))                                                  \
+    X(memory_export, "cuMemExportToShareableHandle",                         \
+      (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,      \
+       unsigned long long))                                                  \
+    X(memory_import, "cuMemImportFromShareableHandle",                       \
+      (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))   \
+    X(memory_properties, "cuMemGetAllocationPropertiesFromHandle",           \
+      (CUmemAllocationProp *, CUmemGenericAllocationHandle))                 \
+    X(memory_release, "cuMemRelease", (CUmemGenericAllocationHandle))        \
+    X(address_reserve, "cuMemAddressReserve",                                \
+      (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))      \
+    X(address_free, "cuMemAddressFree", (CUdeviceptr, size_t))               \
+    X(memory_map, "cuMemMap",                                                \
+      (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,            \
+       unsigned long long))                                                  \
+    X(memory_unmap, "cuMemUnmap", (CUdeviceptr, size_t))                     \
+    X(memory_access, "cuMemSetAccess",                                       \
+      (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
 
 /* Functions that an older driver may lack; NULL in that case. */
 #define CUDA_DRIVER_EXTRAS(X)                                               \

@@ -107,16 +107,26 @@ pool_open(int device, int peer)
     return error;
 }
 
+/* Give peer access to the device's memory at an address, likewise. */
+static cudaError_t
+memory_open(const void *address, int device, int peer)
+{
+    ps_status status = cuda_shared_reach(address, peer);
+
+    return status == PS_ERROR_INVALID_HANDLE ? pool_open(device, peer)
+                                             : (cudaError_t)status;
+}
+
 /* Find the memory at an address.  If another device has it, and the two
  * devices support peer access, give the device access to it. */
 static cudaError_t
-pool_reach(int device, const void *address,
-           struct cudaPointerAttributes *found)
+memory_reach(int device, const void *address,
+             struct cudaPointerAttributes *found)
 {
     cudaError_t error = cudaPointerGetAttributes(found, address);
     if (error == cudaSuccess && found->type == cudaMemoryTypeDevice &&
         found->device != device) {
-        error = pool_open(found->device, device);
+        error = memory_open(address, found->device, device);
     }
     return error == cudaErrorPeerAccessUnsupported ? cudaSuccess : error;
 }
@@ -227,19 +237,19 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
            size_t nbytes)
 {
     struct cudaPointerAttributes to, from;
-    cudaError_t error = pool_reach(device, destination, &to);
+    cudaError_t error = memory_reach(device, destination, &to);
 
     if (error == cudaSuccess) {
-        error = pool_reach(device, source, &from);
+        error = memory_reach(device, source, &from);
     }
     if (error == cudaSuccess && copy_waits(&to, &from, nbytes)) {
         error = cuda_stream_drain(device, stream);
     }
     if (error == cudaSuccess && to.type == cudaMemoryTypeDevice &&
         from.type == cudaMemoryTypeDevice && to.device != from.device) {
-        error = pool_open(from.device, to.device);
+        error = memory_open(source, from.device, to.device);
         if (error == cudaSuccess) {
-            error = pool_open(to.device, from.device);
+            error = memory_open(destination, to.device, from.device);
         }
         if (error == cudaErrorPeerAccessUnsupported) {
             /* Memory of pools needs this call, which cannot be captured. */
@@ -269,7 +279,7 @@ fill_queue(int device, ps_handle stream, void *destination, uint8_t value,
            size_t nbytes)
 {
     struct cudaPointerAttributes found;
-    cudaError_t error = pool_reach(device, destination, &found);
+    cudaError_t error = memory_reach(device, destination, &found);
 
     return error != cudaSuccess ? error
                                 : cudaMemsetAsync(destination, value, nbytes,
@@ -292,7 +302,7 @@ fill_items(int device, ps_handle stream, void *destination, uint32_t value,
 {
     struct cudaPointerAttributes found;
     CUdeviceptr address = (CUdeviceptr)destination;
-    cudaError_t error = pool_reach(device, destination, &found);
+    cudaError_t error = memory_reach(device, destination, &found);
 
     if (error == cudaSuccess && (cuda_driver.memory_fill_16 == NULL ||
                                  cuda_driver.memory_fill_32 == NULL)) {
@@ -420,17 +430,21 @@ cuda_pool_reset_peak(const struct ps_backend *backend, int device)
 }
 
 ps_status
-cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+cuda_pool_reduce(int device, uint64_t nbytes)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
 
-    if (pool == NULL) {
-        return PS_SUCCESS;
-    }
-    if (!cuda_gates_capturing()) {
+    return pool == NULL ? PS_SUCCESS
+                        : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
+}
+
+ps_status
+cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
+{
+    if (atomic_load(&pools[device]) != NULL && !cuda_gates_capturing()) {
         cuda_device_observe(device);
     }
-    return ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
+    return cuda_pool_reduce(device, nbytes);
 }
 
 static cudaError_t

@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "offers.h"
 #include "side.h"
 #include "table.h"
 
@@ -452,6 +453,7 @@ cuda_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
     pthread_mutex_lock(&stopping);
     status = poller_stop(&words, deadline);
     other = poller_stop(&events, deadline);
+    cuda_offers_stop();
     pthread_mutex_unlock(&stopping);
     return status != PS_SUCCESS ? status : other;
 }

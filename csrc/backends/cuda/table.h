@@ -86,8 +86,24 @@ CUDA_MEMBER(host_register);
 CUDA_MEMBER(host_unregister);
 CUDA_MEMBER(memory_fill_items);
 
+/* The member pool_trim, but for memory whose free the driver has not seen to
+ * be over.  Waits for no work. */
+ps_status cuda_pool_reduce(int device, uint64_t nbytes);
+
 /* Whether waits are to have the driver give memory back. */
 bool cuda_pool_is_bounded(int device);
+
+/* ---- shared.c ---- */
+
+CUDA_MEMBER(shared_allocate);
+CUDA_MEMBER(shared_open);
+CUDA_MEMBER(shared_free);
+
+/* Give a device access to the interprocess memory at an address, which work
+ * uses and another device has.  Creates no context.
+ * Statuses: PS_ERROR_INVALID_HANDLE if that is no interprocess memory,
+ * cudaErrorPeerAccessUnsupported if the devices don't support it. */
+ps_status cuda_shared_reach(const void *address, int peer);
 
 /* ---- sleep.c ---- */
 

@@ -439,6 +439,34 @@ release(int stream, void *data)
     block->freed = 1;
 }
 
+/* Both are the host's, so they are ordered with what it has seen. */
+void
+add_mapping(void *data, size_t nbytes)
+{
+    struct block *block = calloc(1, sizeof(*block));
+    block->data = data;
+    block->nbytes = nbytes;
+    block->next = blocks;
+    blocks = block;
+}
+
+void
+remove_mapping(void *data)
+{
+    struct block **link = &blocks, *block;
+    while ((*link)->data != data) {
+        link = &(*link)->next;
+    }
+    block = *link;
+    for (int i = 0; i < stream_count; i++) {
+        if (block->used[i] > host.of[i]) {
+            fault(i, "may still use the mapping of", block);
+        }
+    }
+    *link = block->next;
+    free(block);
+}
+
 void
 count_memory(uint64_t *reserved, uint64_t *used)
 {

@@ -87,6 +87,11 @@ void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
 
+/* Memory of the device that is mapped, not allocated, until it is unmapped.
+ * An address may be mapped again. */
+void add_mapping(void *data, size_t nbytes);
+void remove_mapping(void *data);
+
 /* The bytes of all allocations, and of those that are not freed. */
 void count_memory(uint64_t *reserved, uint64_t *used);
 
