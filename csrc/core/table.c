@@ -20,6 +20,7 @@ enum kind {
     POOLS,
     PINNING,
     TIMES,
+    BLOCKING,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -105,6 +106,8 @@ static const struct {
     MEMBER(OPTIONAL, stream_explain),
     MEMBER(OPTIONAL, graph_nodes),
     MEMBER(OPTIONAL, graph_upload),
+    MEMBER(BLOCKING, blocking_create),
+    MEMBER(BLOCKING, stream_blocking),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -234,6 +237,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {POOLS, "pools"},
         {PINNING, "pinning"},
         {TIMES, "times of operations"},
+        {BLOCKING, "blocking streams"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

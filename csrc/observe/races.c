@@ -184,6 +184,7 @@ struct actor {
 
 static struct actor *actors;
 static int actor_count, actor_room;
+static bool any_blocking;
 
 /* Indices of actors, plus one, by their names; moments of events, and of the
  * latest launches of executables; the events of several processes. */
@@ -272,6 +273,49 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
+static bool
+let_wait(struct actor *actor, int other)
+{
+    return clock_join(&actor->clock, actors[other].clock) &&
+           clock_set(&actor->clock, other, actors[other].number);
+}
+
+/* Let a default stream wait for all that the blocking streams of its device
+ * have now, and a blocking stream for what its default stream has; false if
+ * there is no memory. */
+static bool
+serialize(int index)
+{
+    struct actor *actor = &actors[index];
+    bool is_default = actor->name.stream == 0;
+    bool done = true;
+    if (!any_blocking || actor->capture != 0 ||
+        (!is_default && !actor->name.blocking)) {
+        return true;
+    }
+    for (int i = FIRST_STREAM; i < actor_count; i++) {
+        const struct actor *other = &actors[i];
+        if (place_of(&other->name) == place_of(&actor->name) &&
+            other->capture == 0 &&
+            (is_default ? other->name.blocking : other->name.stream == 0)) {
+            done = done && let_wait(actor, i);
+        }
+    }
+    return done;
+}
+
+/* The index of the stream's actor, which has been made to wait for what the
+ * stream serializes with; -1 if there is no memory. */
+static int
+serialized(const struct ps_actor_name *name)
+{
+    int index = actor_of(name);
+    if (index >= 0 && name->blocking) {
+        actors[index].name.blocking = any_blocking = true;
+    }
+    return index >= 0 && serialize(index) ? index : -1;
+}
+
 /* A Future may hold one for longer than anything looks. */
 static bool
 is_current(const struct ps_moment *moment)
@@ -316,7 +360,7 @@ moment_of(int index)
 static struct ps_moment *
 moment_of_stream(const struct ps_actor_name *stream)
 {
-    int index = actor_of(stream);
+    int index = serialized(stream);
     return index >= 0 ? moment_of(index) : NULL;
 }
 
@@ -853,6 +897,7 @@ ps_races_stop(void)
     free(actors);
     actors = NULL;
     actor_count = actor_room = 0;
+    any_blocking = false;
     clock_unref(host);
     host = NULL;
     TAILQ_INIT(&pending);
@@ -890,7 +935,7 @@ static int
 begin_operation(const struct ps_actor_name *stream,
                 const struct ps_moment *callable)
 {
-    int index = actor_of(stream);
+    int index = serialized(stream);
     if (index < 0) {
         return -1;
     }
@@ -1066,7 +1111,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 static bool
 join(const struct ps_actor_name *stream, const struct ps_moment *moment)
 {
-    int index = is_current(moment) ? actor_of(stream) : -1;
+    int index = is_current(moment) ? serialized(stream) : -1;
     if (index < 0) {
         return true;
     }
@@ -1174,7 +1219,7 @@ ps_races_moment(const struct ps_actor_name *stream)
     }
     hooks->callable(&callable);
     if (enter()) {
-        int index = actor_of(stream);
+        int index = serialized(stream);
         if (index >= 0) {
             struct actor *actor = &actors[index];
             const struct ps_moment now = moment_now(index);
@@ -1191,7 +1236,7 @@ ps_races_callable(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        int index = actor_of(stream);
+        int index = serialized(stream);
         moment =
             index >= 0 && refresh(&actors[index]) ? moment_of(index) : NULL;
         if (moment != NULL &&

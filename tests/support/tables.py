@@ -59,6 +59,7 @@ GRAPH_GATES = ["stream_capture", "capture_gate"]
 POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
 TIMES = ["time_now", "operation_times"]
 PINNING = ["host_register", "host_unregister"]
+BLOCKING = ["blocking_create", "stream_blocking"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
@@ -70,6 +71,7 @@ GROUPS = {
     "pools": POOLS,
     "pinning": PINNING,
     "times of operations": TIMES,
+    "blocking streams": BLOCKING,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

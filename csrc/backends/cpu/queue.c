@@ -39,6 +39,9 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
         *unreported = stream->status;
     }
     LIST_REMOVE(stream, neighbours);
+    if (stream->blocking) {
+        LIST_REMOVE(stream, siblings);
+    }
     free(stream);
 }
 
