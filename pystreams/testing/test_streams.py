@@ -8,6 +8,7 @@ import pytest
 
 import pystreams
 from pystreams import _C, Stream
+from pystreams.cuda._graphs import Graph
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device, fails
@@ -151,13 +152,14 @@ def test_a_query_of_the_default_stream(device: Device, busy: Busy) -> None:
     only_once_open(gate, default.query)
 
 
-@contract("blocking_create", IMPLICIT)
+@contract("blocking_create", IMPLICIT, "capture_begin")
 def test_the_default_stream_during_a_capture(device: Device) -> None:
     stream, default = device.stream(blocking=True), device.default_stream()
-    graph = _C.Graph(device.type)
-    graph.capture_begin(stream)
-    fails(lambda: device.mark(default), 906)
-    fails(graph.capture_end, 901)
+    graph = Graph(device.type)
+    with stream:
+        graph.capture_begin()
+        fails(lambda: device.mark(default), 906)
+        fails(graph.capture_end, 901)
     eventually(default.query)
 
 

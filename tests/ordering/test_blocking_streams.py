@@ -134,7 +134,9 @@ def test_streams_of_cudart(cuda):
 @pytest.mark.parametrize("value", ["yes", 1.0])
 def test_another_type_is_refused(backend, value):
     name = type(value).__name__
-    with pytest.raises(TypeError, match=f"a bool for blocking, but got {name}"):
+    with pytest.raises(
+        TypeError, match=f"a bool for blocking, but got {name}"
+    ):
         backend.stream(blocking=value)
 
 

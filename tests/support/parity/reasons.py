@@ -100,6 +100,10 @@ ADDED = {
         torch.Stream.submit torch.cuda.Stream.submit
         torch.cuda.ExternalStream.submit
     """,
+    "Streams that serialize with the default stream.": """
+        torch.Stream.is_non_blocking torch.cuda.Stream.is_non_blocking
+        torch.cuda.ExternalStream.is_non_blocking
+    """,
     "Names for people.": """
         torch.Stream.name torch.cuda.Stream.name
         torch.cuda.ExternalStream.name
