@@ -4,6 +4,7 @@ their device and what does not, and what the observers say of it."""
 import asyncio
 import ctypes
 import gc
+import random
 
 import pytest
 from captures import Capture, replay
@@ -261,6 +262,44 @@ def test_callables(backend, sides):
     for future in futures:
         future.result(LONG)
     assert order == list(range(40))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs(backend, seed):
+    """What must come before each callable has come, by a model of sets."""
+    choose = random.Random(seed)
+    default = backend.default_stream()
+    blocking = [backend.stream(blocking=True) for _ in range(3)]
+    streams = [default, *blocking, backend.stream(), backend.stream()]
+    # All that work which is queued on the stream now comes after.
+    behind = {stream: set() for stream in streams}
+    order, before, futures = [], [], []
+    for number in range(60):
+        stream = choose.choice(streams)
+        others = (
+            blocking
+            if stream is default
+            else [default]
+            if stream in blocking
+            else []
+        )
+        behind[stream] |= set().union(*(behind[other] for other in others))
+        if choose.random() < 0.2:
+            other = choose.choice(streams)
+            stream.wait_stream(other)
+            if other is default:
+                behind[other] |= set().union(*(behind[b] for b in blocking))
+            elif other in blocking:
+                behind[other] |= behind[default]
+            behind[stream] |= behind[other]
+        before.append(set(behind[stream]))
+        futures.append(stream.submit(order.append, number))
+        behind[stream].add(number)
+    for future in futures:
+        future.result(LONG)
+    places = {number: place for place, number in enumerate(order)}
+    for number, earlier in enumerate(before):
+        assert all(places[other] < places[number] for other in earlier)
 
 
 def test_many_blocking_streams(backend):
