@@ -273,20 +273,13 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
+/* Join what the stream serializes with: a default stream with all that the
+ * blocking streams of its device have now, a blocking stream with what its
+ * default stream has.  False if there is no memory. */
 static bool
-let_wait(struct actor *actor, int other)
+join_serialized(int index, struct clock **clock)
 {
-    return clock_join(&actor->clock, actors[other].clock) &&
-           clock_set(&actor->clock, other, actors[other].number);
-}
-
-/* Let a default stream wait for all that the blocking streams of its device
- * have now, and a blocking stream for what its default stream has; false if
- * there is no memory. */
-static bool
-serialize(int index)
-{
-    struct actor *actor = &actors[index];
+    const struct actor *actor = &actors[index];
     bool is_default = actor->name.stream == 0;
     bool done = true;
     if (!any_blocking || actor->capture != 0 ||
@@ -298,7 +291,8 @@ serialize(int index)
         if (place_of(&other->name) == place_of(&actor->name) &&
             other->capture == 0 &&
             (is_default ? other->name.blocking : other->name.stream == 0)) {
-            done = done && let_wait(actor, i);
+            done = done && clock_join(clock, other->clock) &&
+                   clock_set(clock, i, other->number);
         }
     }
     return done;
@@ -313,7 +307,8 @@ serialized(const struct ps_actor_name *name)
     if (index >= 0 && name->blocking) {
         actors[index].name.blocking = any_blocking = true;
     }
-    return index >= 0 && serialize(index) ? index : -1;
+    return index >= 0 && join_serialized(index, &actors[index].clock) ? index
+                                                                      : -1;
 }
 
 /* A Future may hold one for longer than anything looks. */
@@ -1219,12 +1214,17 @@ ps_races_moment(const struct ps_actor_name *stream)
     }
     hooks->callable(&callable);
     if (enter()) {
-        int index = serialized(stream);
+        int index = actor_of(stream);
         if (index >= 0) {
             struct actor *actor = &actors[index];
-            const struct ps_moment now = moment_now(index);
-            actor->was_known = is_known(&now, callable);
-            moment = actor->was_known ? NULL : moment_of(index);
+            struct ps_moment now = moment_now(index);
+            clock_ref(now.clock);
+            /* To ask for a default stream orders nothing by itself. */
+            bool whole =
+                stream->stream != 0 || join_serialized(index, &now.clock);
+            actor->was_known = whole && is_known(&now, callable);
+            moment = actor->was_known || !whole ? NULL : moment_create(now);
+            clock_unref(now.clock);
         }
         unlock();
     }

@@ -386,6 +386,39 @@ def test_failures_travel(run_python, names):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+FAILED_BEFORE = """
+import pystreams
+from pystreams import _C
+
+default = _C.default_stream(0, 0)
+earlier = pystreams.Stream("cpu:0", blocking=True)
+default.record_event()
+_C.fail(default, 719)
+pystreams.Stream("cpu:0", blocking=True).record_event().synchronize()
+"""
+
+
+def test_a_new_stream_has_no_earlier_failure(run_python):
+    done = run_python(FAILED_BEFORE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_full_queues(engine, sides):
+    """The waits need no room."""
+    gate = engine.gate(sides.default)
+    engine.fill(sides.default, 1)
+    gates = [gate, engine.gate(sides.a)]
+    with pytest.raises(TimeoutError):
+        sides.default.synchronize(0.01)
+    held, event = is_held(sides.b)
+    assert held
+    for gate in gates:
+        gate.open()
+    event.synchronize(LONG)
+    sides.default.synchronize(LONG)
+    assert sides.a.query()
+
+
 def test_explain(engine, sides):
     gate = engine.gate(sides.a)
     sides.default.record_event()
@@ -534,6 +567,18 @@ def test_a_barrier_orders_for_the_detector(backend, sides, found):
     x.fill_(2, stream=sides.b)
     backend.synchronize()
     assert found == []
+
+
+def test_a_query_orders_nothing_for_the_detector(backend, sides, found):
+    x = backend.empty(SIZE)
+    backend.synchronize()
+    gate = backend.gate(sides.a)
+    x.fill_(1, stream=sides.a)
+    assert not sides.default.query()
+    x.fill_(2, stream=sides.b)
+    gate.open()
+    backend.synchronize()
+    assert len(found) == 1
 
 
 def test_the_host_learns_of_blocking_streams(backend, sides, found):

@@ -439,14 +439,17 @@ void cpu_stream_block_locked(struct cpu_stream *stream);
 ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
 /* Whether the stream is the default stream of a device with blocking ones. */
 bool cpu_stream_is_legacy_locked(const struct cpu_stream *stream);
+/* Whether a blocking stream has work that the default stream does not wait for
+ * yet. */
+bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
 /* PS_ERROR_CAPTURE_IMPLICIT if the stream is such a one, and one of the others
  * is being captured. */
 ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 
 /* Have the stream wait for what it serializes with: called before work is
  * queued on it.
- * Statuses: PS_ERROR_CAPTURE_IMPLICIT, after which the capture is invalid, and
- * those of cpu_stream_enqueue_locked. */
+ * Statuses: PS_ERROR_CAPTURE_IMPLICIT, after which the capture is invalid,
+ * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static inline ps_status
 cpu_stream_order_locked(struct cpu_stream *stream)
 {

@@ -24,14 +24,23 @@ has_given(const struct cpu_stream *stream, uint64_t known)
                : stream->first != NULL || stream->status != PS_SUCCESS;
 }
 
+bool
+cpu_stream_is_ahead_locked(const struct cpu_stream *blocking)
+{
+    return has_given(blocking, blocking->followed);
+}
+
 void
 cpu_stream_block_locked(struct cpu_stream *stream)
 {
     struct cpu_device *device = &stream->engine->devices[stream->device];
     struct cpu_stream *legacy = &device->default_stream;
-    if (LIST_EMPTY(&device->blocking) && legacy->first != NULL) {
+    bool worked = cpu_is_lazy(stream->engine) ? !cpu_is_earlier(legacy)
+                                              : legacy->first != NULL;
+    if (LIST_EMPTY(&device->blocking) && worked) {
         legacy->given = stream->engine->tickets;
     }
+    stream->follows = worked ? 0 : legacy->given;
     stream->blocking = true;
     LIST_INSERT_HEAD(&device->blocking, stream, siblings);
 }
@@ -51,33 +60,22 @@ cpu_legacy_check_locked(const struct cpu_stream *stream)
     return PS_SUCCESS;
 }
 
-/* A record of all that the stream has, with one reference; NULL when out of
- * memory.  It takes its place in the queue even if that is full. */
-static struct cpu_record *
-record_locked(struct cpu_stream *stream)
+/* Append an operation in a reserved item, even if the queue is full; false if
+ * the stream was idle: the caller has taken it. */
+static bool
+push_locked(struct cpu_stream *stream, enum cpu_kind kind,
+            struct cpu_record *record)
 {
-    struct cpu_engine *engine = stream->engine;
-    if (cpu_items_reserve_locked(engine, 2) != PS_SUCCESS) {
-        return NULL;
-    }
-    struct cpu_record *record = cpu_item_take_locked(engine);
-    *record = (struct cpu_record){.refs = 1, .source = stream};
-    bool idle = stream->first == NULL;
-    if (idle && !cpu_is_lazy(engine)) {
-        cpu_record_complete_locked(engine, record, stream->status);
-        return record;
-    }
-    struct cpu_operation *operation = cpu_item_take_locked(engine);
-    *operation = (struct cpu_operation){.kind = CPU_RECORD, .record = record};
+    bool busy = stream->first != NULL;
+    struct cpu_operation *operation = cpu_item_take_locked(stream->engine);
+    *operation = (struct cpu_operation){.kind = kind, .record = record};
     record->refs++;
     cpu_stream_push_locked(stream, operation);
-    if (idle) {
-        cpu_stream_settle_locked(stream);
-    }
-    return record;
+    return busy;
 }
 
-/* Make the stream wait for the other one, unless it does so already. */
+/* Make the stream wait for the other one, unless it does so already.  The wait
+ * takes no room in the queue: nobody but the caller knows of it. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
               uint64_t *known)
@@ -86,17 +84,27 @@ follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
     if (!has_given(other, *known)) {
         return PS_SUCCESS;
     }
-    struct cpu_record *record = record_locked(other);
-    if (record == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    ps_status status = cpu_stream_enqueue_locked(
-        stream, &(struct cpu_operation){.kind = CPU_WAIT, .record = record});
-    cpu_record_unref_locked(engine, record);
+    ps_status status = cpu_engine_staff_locked(engine, CPU_WAIT);
     if (status == PS_SUCCESS) {
-        *known = other->given;
+        status = cpu_items_reserve_locked(engine, 3);
     }
-    return status;
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    struct cpu_record *record = cpu_item_take_locked(engine);
+    *record = (struct cpu_record){.refs = 1, .source = other};
+    if (other->first == NULL && !cpu_is_lazy(engine)) {
+        cpu_record_complete_locked(engine, record, other->status);
+    }
+    else if (!push_locked(other, CPU_RECORD, record)) {
+        cpu_stream_settle_locked(other);
+    }
+    if (!push_locked(stream, CPU_WAIT, record)) {
+        cpu_stream_help_locked(stream);
+    }
+    cpu_record_unref_locked(engine, record);
+    *known = other->given;
+    return PS_SUCCESS;
 }
 
 /* As if the default stream were in the others' captures. */

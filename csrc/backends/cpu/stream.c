@@ -176,7 +176,7 @@ cpu_stream_query(const struct ps_backend *backend, int device,
     if (cpu_stream_is_legacy_locked(stream)) {
         struct cpu_stream *blocking;
         LIST_FOREACH (blocking, &engine->devices[device].blocking, siblings) {
-            if (status == PS_SUCCESS && blocking->given > blocking->followed) {
+            if (status == PS_SUCCESS && cpu_stream_is_ahead_locked(blocking)) {
                 status = query_locked(blocking, asks);
             }
         }
