@@ -7,13 +7,11 @@ import gc
 import random
 
 import pytest
-from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
 from pystreams import (
     _C,
-    AcceleratorError,
     ExternalStream,
     Stream,
     races,
@@ -21,10 +19,8 @@ from pystreams import (
     timeline,
 )
 from pystreams import cuda as api
-from pystreams.cuda._graphs import Graph
 
 SIZE = 64
-IMPLICIT = 906
 
 
 class Sides:
@@ -329,22 +325,6 @@ def test_a_stream_that_is_closed_while_it_works(backend):
     event.synchronize(LONG)
 
 
-def test_replays(backend, sides):
-    """A launch is work as any other."""
-    x = backend.filled(0, SIZE)
-    stream = backend.stream()
-    graph = Graph(backend.type)
-    with Capture(graph, stream):
-        x.fill_(7, stream=stream)
-    gate = backend.gate(sides.a)
-    replay(graph, sides.default)
-    held, event = is_held(sides.b)
-    assert held
-    gate.open()
-    event.synchronize(LONG)
-    assert x.tobytes() == bytes([7]) * SIZE
-
-
 # ---- What only the engine shows ----
 
 
@@ -453,66 +433,6 @@ def test_without_blocking_streams_nothing_is_queued(engine):
     default.record_event()
     assert "pending" not in repr(default)
     gate.open()
-
-
-# ---- Captures ----
-
-
-@pytest.fixture
-def captured(backend):
-    """A blocking stream that is being captured."""
-    stream = backend.stream(blocking=True)
-    graph = Graph(backend.type)
-    capture = Capture(graph, stream)
-    return stream, capture
-
-
-def test_a_capture_on_a_blocking_stream(backend, sides):
-    """It is launched in the order of the stream of the launch."""
-    x = backend.filled(0, SIZE)
-    graph = Graph(backend.type)
-    with Capture(graph, sides.a):
-        x.fill_(9, stream=sides.a)
-    gate = backend.gate(sides.default)
-    replay(graph, sides.a)
-    assert not sides.a.query()
-    gate.open()
-    sides.a.synchronize(LONG)
-    assert x.tobytes() == bytes([9]) * SIZE
-
-
-def test_the_default_stream_during_such_a_capture(backend, captured):
-    """Its use would make it part of the capture."""
-    stream, capture = captured
-    default = backend.default_stream()
-    with pytest.raises(AcceleratorError), capture:
-        assert stream.is_capturing()
-        with pytest.raises(AcceleratorError) as caught:
-            default.record_event()
-        assert caught.value.error_code == IMPLICIT
-    assert default.query()
-    assert not stream.is_capturing()
-
-
-def test_a_query_leaves_the_capture_alone(backend, captured):
-    stream, capture = captured
-    default = backend.default_stream()
-    x = backend.filled(0, SIZE)
-    with capture:
-        for use in (default.query, default.synchronize):
-            with pytest.raises(AcceleratorError):
-                use()
-        x.fill_(3, stream=stream)
-    replay(capture.graph, stream)
-    stream.synchronize(LONG)
-    assert x.tobytes() == bytes([3]) * SIZE
-
-
-def test_the_default_stream_during_another_capture(backend, sides):
-    x, stream = backend.empty(SIZE), backend.stream()
-    with Capture(Graph(backend.type), stream):
-        x.fill_(1, stream=stream)
-        sides.default.record_event(backend.event()).synchronize(LONG)
 
 
 # ---- Observers ----
