@@ -84,3 +84,16 @@ def test_the_default_stream_during_another_capture(backend):
         backend.default_stream().record_event(backend.event()).synchronize(
             LONG
         )
+
+
+def test_what_is_captured_waits_for_nothing(engine):
+    """The order is that of the launch."""
+    stream, default = engine.stream(blocking=True), engine.default_stream()
+    x, graph = engine.filled(0, SIZE), Graph(engine.type)
+    gate = engine.gate(default)
+    with Capture(graph, stream):
+        stream.record_event()
+        x.fill_(1, stream=stream)
+    assert stream.query()
+    gate.open()
+    default.synchronize(LONG)

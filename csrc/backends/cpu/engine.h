@@ -434,8 +434,7 @@ bool cpu_engine_help_locked(struct cpu_engine *engine);
 
 /* Have the new stream serialize with its device's default stream. */
 void cpu_stream_block_locked(struct cpu_stream *stream);
-/* As cpu_stream_order_locked, for a stream that is blocking or a default one.
- */
+/* As cpu_stream_order_locked, for a stream that may have to wait. */
 ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
 /* Whether the stream is the default stream of a device with blocking ones. */
 bool cpu_stream_is_legacy_locked(const struct cpu_stream *stream);
@@ -453,7 +452,7 @@ ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 static inline ps_status
 cpu_stream_order_locked(struct cpu_stream *stream)
 {
-    return stream->blocking || cpu_stream_is_legacy_locked(stream)
+    return stream->blocking || stream->handle == 0
                ? cpu_legacy_order_locked(stream)
                : PS_SUCCESS;
 }

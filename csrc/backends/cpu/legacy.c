@@ -125,6 +125,10 @@ cpu_legacy_order_locked(struct cpu_stream *stream)
 {
     struct cpu_device *device = &stream->engine->devices[stream->device];
     ps_status status = PS_SUCCESS;
+    if (stream->capture != NULL ||
+        (!stream->blocking && !cpu_stream_is_legacy_locked(stream))) {
+        return PS_SUCCESS;
+    }
     if (stream->blocking) {
         status =
             follow_locked(stream, &device->default_stream, &stream->follows);

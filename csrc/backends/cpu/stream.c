@@ -169,11 +169,12 @@ cpu_stream_query(const struct ps_backend *backend, int device,
         return stream == NULL ? PS_ERROR_INVALID_HANDLE
                               : PS_ERROR_CAPTURE_UNSUPPORTED;
     }
-    ps_status status = cpu_legacy_check_locked(stream);
+    ps_status status =
+        handle == 0 ? cpu_legacy_check_locked(stream) : PS_SUCCESS;
     if (status == PS_SUCCESS) {
         status = query_locked(stream, asks);
     }
-    if (cpu_stream_is_legacy_locked(stream)) {
+    if (handle == 0) {
         struct cpu_stream *blocking;
         LIST_FOREACH (blocking, &engine->devices[device].blocking, siblings) {
             if (status == PS_SUCCESS && cpu_stream_is_ahead_locked(blocking)) {
