@@ -135,7 +135,7 @@ prepare(void)
         status = ps_runtime_device(runtime, 0, &device);
     }
     if (status == PS_SUCCESS) {
-        status = ps_stream_create(device, 0, NULL, &stream);
+        status = ps_stream_create(device, 0, false, NULL, &stream);
     }
     if (status == PS_SUCCESS) {
         status = ps_event_create(runtime, 0, &event);

@@ -88,6 +88,7 @@ class Stream:
         priority: int = 0,
         name: str | None = None,
         reserve: bool = False,
+        blocking: bool = False,
     ) -> Self: ...
     @overload
     def __new__(
@@ -105,6 +106,8 @@ class Stream:
     def native_handle(self) -> int: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def is_non_blocking(self) -> bool: ...
     @property
     def name(self) -> str | None: ...
     @property
@@ -145,6 +148,7 @@ class CudaStream(Stream):
         *,
         name: str | None = None,
         reserve: bool = False,
+        blocking: bool = False,
     ) -> Self: ...
     @overload
     def __new__(
@@ -531,7 +535,7 @@ def schedule_end(
 def schedule_is_on() -> bool: ...
 def schedule_poll() -> None: ...
 def raw_stream_create(
-    type: int, device: _Device = None, /
+    type: int, device: _Device = None, blocking: bool = False, /
 ) -> tuple[int, int]: ...
 def raw_stream_destroy(type: int, handle: int, /) -> int: ...
 def set_trace(

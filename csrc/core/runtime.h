@@ -32,6 +32,7 @@ enum {
 struct ps_pooled_stream {
     ps_handle handle;
     int priority;
+    bool blocking;
     bool unused; /* since it was last idle */
 };
 

@@ -32,16 +32,16 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* Take the stream at a place in the pool, if it has the priority (NULL: any).
- */
+/* Take the stream at a place in the pool, if it is as this one (NULL: any). */
 static bool
-pool_take(struct ps_device *device, int place, const int *priority,
+pool_take(struct ps_device *device, int place, const struct ps_stream *like,
           struct ps_pooled_stream *taken)
 {
     pthread_mutex_lock(&device->mutex);
+    const struct ps_pooled_stream *pooled = &device->pooled_streams[place];
     bool found = place < device->pooled_stream_count &&
-                 (priority == NULL ||
-                  device->pooled_streams[place].priority == *priority);
+                 (like == NULL || (pooled->priority == like->priority &&
+                                   pooled->blocking == like->blocking));
     if (found) {
         take_locked(device, place, taken);
     }
@@ -115,8 +115,8 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
                : PS_CALL(device, stream_destroy, taken->handle);
 }
 
-/* Give the stream an idle native stream of its priority, if there is one among
- * the last and the first of the pool. */
+/* Give the stream an idle native stream of its kind, if there is one among the
+ * last and the first of the pool. */
 static ps_status
 recycle(struct ps_stream *stream)
 {
@@ -127,8 +127,8 @@ recycle(struct ps_stream *stream)
     for (int i = 0; i < count && i < LOOKED_AT && stream->handle == 0 &&
                     status == PS_SUCCESS;
          i++) {
-        if (pool_take(stream->device, i == 0 ? count - 1 : i - 1,
-                      &stream->priority, &taken)) {
+        if (pool_take(stream->device, i == 0 ? count - 1 : i - 1, stream,
+                      &taken)) {
             status = pool_examine(stream, &taken);
         }
     }
@@ -220,6 +220,7 @@ give_up_native(struct ps_stream *stream)
     struct ps_pooled_stream given = {
         .handle = stream->handle,
         .priority = stream->priority,
+        .blocking = stream->blocking,
         .unused = !atomic_load(&stream->used),
     };
     pthread_mutex_lock(&device->mutex);
@@ -276,15 +277,18 @@ take_native(struct ps_stream *stream)
     if (status == PS_SUCCESS) {
         status = recycle(stream);
     }
-    return status == PS_SUCCESS && stream->handle == 0
-               ? PS_CALL(device, stream_create, stream->priority,
-                         &stream->handle)
-               : status;
+    if (status != PS_SUCCESS || stream->handle != 0) {
+        return status;
+    }
+    return stream->blocking ? PS_CALL(device, blocking_create,
+                                      stream->priority, &stream->handle)
+                            : PS_CALL(device, stream_create, stream->priority,
+                                      &stream->handle);
 }
 
 static ps_status
 create(struct ps_device *device, struct ps_partition *partition, int priority,
-       const char *name, struct ps_stream **result)
+       bool blocking, const char *name, struct ps_stream **result)
 {
     ps_status status = clamp_priority(device, &priority);
     if (status == PS_SUCCESS && atomic_load(&device->deferred) != NULL) {
@@ -298,6 +302,7 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     stream->priority = priority;
+    stream->blocking = blocking;
     if (name != NULL && (stream->name = strdup(name)) == NULL) {
         status = PS_ERROR_OUT_OF_MEMORY;
     }
@@ -326,10 +331,13 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
 }
 
 ps_status
-ps_stream_create(struct ps_device *device, int priority, const char *name,
-                 struct ps_stream **stream)
+ps_stream_create(struct ps_device *device, int priority, bool blocking,
+                 const char *name, struct ps_stream **stream)
 {
-    return create(device, NULL, priority, name, stream);
+    if (blocking && device->runtime->backend->blocking_create == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    return create(device, NULL, priority, blocking, name, stream);
 }
 
 ps_status
@@ -338,7 +346,8 @@ ps_partition_stream(struct ps_partition *partition, int priority,
 {
     return partition->generation != ps_generation()
                ? PS_ERROR_FOREIGN
-               : create(partition->device, partition, priority, name, stream);
+               : create(partition->device, partition, priority, false, name,
+                        stream);
 }
 
 ps_status
@@ -507,6 +516,22 @@ ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit)
     return status != PS_SUCCESS ? status
                                 : PS_CALL(stream->device, stream_synchronize,
                                           stream->handle, limit);
+}
+
+ps_status
+ps_stream_blocking(struct ps_stream *stream, int *blocking)
+{
+    const struct ps_stream *owned =
+        stream->shared != NULL ? stream->shared : stream;
+    *blocking = owned->blocking;
+    if (stream->generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
+    return owned->kind == PS_STREAM_OWNED ||
+                   stream->device->runtime->backend->stream_blocking == NULL
+               ? PS_SUCCESS
+               : PS_CALL(stream->device, stream_blocking, stream->handle,
+                         blocking);
 }
 
 ps_status

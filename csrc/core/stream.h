@@ -32,6 +32,8 @@ struct ps_stream {
     struct ps_device *device;
     ps_handle handle;
     int priority;
+    /* Whether it was created to serialize with the default stream. */
+    bool blocking;
     /* Whether work may have been queued since the stream was last idle. */
     atomic_bool used;
     /* The number of submitted callables that are not done; guarded by the
@@ -69,9 +71,15 @@ struct ps_stream *
 ps_stream_new(struct ps_device *device, enum ps_stream_kind kind);
 
 /* A stream with a native stream of its own, from the pool or new.  priority is
- * clamped to the device's range; name: copied, or NULL.  May block. */
-ps_status ps_stream_create(struct ps_device *device, int priority,
-                           const char *name, struct ps_stream **stream);
+ * clamped to the device's range; blocking: PS_ERROR_NOT_SUPPORTED if the
+ * backend has no such streams; name: copied, or NULL.  May block. */
+ps_status
+ps_stream_create(struct ps_device *device, int priority, bool blocking,
+                 const char *name, struct ps_stream **stream);
+
+/* Whether the stream serializes with the default stream of its device, which
+ * itself does if the backend has blocking streams.  Answers. */
+ps_status ps_stream_blocking(struct ps_stream *stream, int *blocking);
 
 /* Likewise, in the partition, whose streams are not pooled: it could not be
  * destroyed before them. */

@@ -21,6 +21,7 @@ enum kind {
     PINNING,
     TIMES,
     PARTITIONS,
+    BLOCKING,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -112,6 +113,8 @@ static const struct {
     MEMBER(PARTITIONS, partition_create),
     MEMBER(PARTITIONS, partition_destroy),
     MEMBER(PARTITIONS, partition_stream_create),
+    MEMBER(BLOCKING, blocking_create),
+    MEMBER(BLOCKING, stream_blocking),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -242,6 +245,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {PINNING, "pinning"},
         {TIMES, "times of operations"},
         {PARTITIONS, "partitions"},
+        {BLOCKING, "blocking streams"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

@@ -273,6 +273,8 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(stream_explain)          \
     X(graph_nodes)             \
     X(graph_upload)            \
+    X(blocking_create)         \
+    X(stream_blocking)         \
     X(partition_create)        \
     X(partition_destroy)       \
     X(partition_stream_create) \
@@ -287,12 +289,32 @@ FORWARD(ps_status, partition_destroy, WITH(int device, ps_handle partition),
 FORWARD(ps_status, partition_stream_create,
         WITH(int device, ps_handle partition, int priority, ps_handle *stream),
         device, partition, priority, stream)
+FORWARD(ps_status, blocking_create,
+        WITH(int device, int priority, ps_handle *stream), device, priority,
+        stream)
+FORWARD(ps_status, stream_blocking,
+        WITH(int device, ps_handle stream, int *blocking), device, stream,
+        blocking)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +
                        (0 MEMBERS(COUNT)) * sizeof(void (*)(void)) ==
                    sizeof(struct ps_backend),
                "a member of the contract is not forwarded");
+
+struct ps_actor_name
+ps_actor_in_order(const struct ps_backend *backend, int device,
+                  ps_handle stream)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_actor_name name = ps_actor_named(backend, device, stream);
+    int blocking = 0;
+    if (stream != 0 && inner->stream_blocking != NULL) {
+        inner->stream_blocking(inner, device, stream, &blocking);
+    }
+    name.blocking = blocking != 0;
+    return name;
+}
 
 void
 ps_forward(struct ps_observer *observer, int runtime,

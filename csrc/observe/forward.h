@@ -6,12 +6,15 @@
 #include <pystreams/backend.h>
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 /* A stream: the number of its runtime, its device and its handle. */
 struct ps_actor_name {
     int runtime;
     int device;
     ps_handle stream;
+    /* It is known to serialize with the default stream, that of handle 0. */
+    bool blocking;
 };
 
 /* Kept for ever, as a call may still be on its way when it is switched off. */
@@ -39,6 +42,11 @@ ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream)
     return (struct ps_actor_name){ps_observer_of(backend)->runtime, device,
                                   stream};
 }
+
+/* Likewise, of a stream that work is to be queued on: asks the backend whether
+ * it is a blocking one. */
+struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
+                                       int device, ps_handle stream);
 
 /* Have a new observer forward to the table that it stands before, whose
  * missing members stay NULL. */

@@ -184,6 +184,7 @@ struct actor {
 
 static struct actor *actors;
 static int actor_count, actor_room;
+static bool any_blocking;
 
 /* Indices of actors, plus one, by their names; moments of events, and of the
  * latest launches of executables; the events of several processes. */
@@ -272,6 +273,44 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
+/* Join what the stream serializes with: a default stream with all that the
+ * blocking streams of its device have now, a blocking stream with what its
+ * default stream has.  False if there is no memory. */
+static bool
+join_serialized(int index, struct clock **clock)
+{
+    const struct actor *actor = &actors[index];
+    bool is_default = actor->name.stream == 0;
+    bool done = true;
+    if (!any_blocking || actor->capture != 0 ||
+        (!is_default && !actor->name.blocking)) {
+        return true;
+    }
+    for (int i = FIRST_STREAM; i < actor_count; i++) {
+        const struct actor *other = &actors[i];
+        if (place_of(&other->name) == place_of(&actor->name) &&
+            other->capture == 0 &&
+            (is_default ? other->name.blocking : other->name.stream == 0)) {
+            done = done && clock_join(clock, other->clock) &&
+                   clock_set(clock, i, other->number);
+        }
+    }
+    return done;
+}
+
+/* The index of the stream's actor, which has been made to wait for what the
+ * stream serializes with; -1 if there is no memory. */
+static int
+serialized(const struct ps_actor_name *name)
+{
+    int index = actor_of(name);
+    if (index >= 0 && name->blocking) {
+        actors[index].name.blocking = any_blocking = true;
+    }
+    return index >= 0 && join_serialized(index, &actors[index].clock) ? index
+                                                                      : -1;
+}
+
 /* A Future may hold one for longer than anything looks. */
 static bool
 is_current(const struct ps_moment *moment)
@@ -316,7 +355,7 @@ moment_of(int index)
 static struct ps_moment *
 moment_of_stream(const struct ps_actor_name *stream)
 {
-    int index = actor_of(stream);
+    int index = serialized(stream);
     return index >= 0 ? moment_of(index) : NULL;
 }
 
@@ -853,6 +892,7 @@ ps_races_stop(void)
     free(actors);
     actors = NULL;
     actor_count = actor_room = 0;
+    any_blocking = false;
     clock_unref(host);
     host = NULL;
     TAILQ_INIT(&pending);
@@ -890,7 +930,7 @@ static int
 begin_operation(const struct ps_actor_name *stream,
                 const struct ps_moment *callable)
 {
-    int index = actor_of(stream);
+    int index = serialized(stream);
     if (index < 0) {
         return -1;
     }
@@ -1066,7 +1106,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 static bool
 join(const struct ps_actor_name *stream, const struct ps_moment *moment)
 {
-    int index = is_current(moment) ? actor_of(stream) : -1;
+    int index = is_current(moment) ? serialized(stream) : -1;
     if (index < 0) {
         return true;
     }
@@ -1177,9 +1217,14 @@ ps_races_moment(const struct ps_actor_name *stream)
         int index = actor_of(stream);
         if (index >= 0) {
             struct actor *actor = &actors[index];
-            const struct ps_moment now = moment_now(index);
-            actor->was_known = is_known(&now, callable);
-            moment = actor->was_known ? NULL : moment_of(index);
+            struct ps_moment now = moment_now(index);
+            clock_ref(now.clock);
+            /* To ask for a default stream orders nothing by itself. */
+            bool whole =
+                stream->stream != 0 || join_serialized(index, &now.clock);
+            actor->was_known = whole && is_known(&now, callable);
+            moment = actor->was_known || !whole ? NULL : moment_create(now);
+            clock_unref(now.clock);
         }
         unlock();
     }
@@ -1191,7 +1236,7 @@ ps_races_callable(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL;
     if (enter()) {
-        int index = actor_of(stream);
+        int index = serialized(stream);
         moment =
             index >= 0 && refresh(&actors[index]) ? moment_of(index) : NULL;
         if (moment != NULL &&

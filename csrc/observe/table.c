@@ -16,7 +16,7 @@ inner(const struct ps_backend *backend)
 static struct ps_actor_name
 name_of(const struct ps_backend *backend, int device, ps_handle stream)
 {
-    return ps_actor_named(backend, device, stream);
+    return ps_actor_in_order(backend, device, stream);
 }
 
 /* ---- Streams and events ---- */
@@ -24,7 +24,7 @@ name_of(const struct ps_backend *backend, int device, ps_handle stream)
 static ps_status
 stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_named(backend, device, stream);
     ps_races_forget_stream(&name);
     return inner(backend)->stream_destroy(inner(backend), device, stream);
 }

@@ -21,6 +21,10 @@ struct stream {
     struct ps_actor_name name;
     uint64_t latest;  /* the source that is its latest slice */
     uint64_t capture; /* that it is part of, or 0 */
+    /* Of a blocking stream: the slice of the default stream that it waits for,
+     * and its own that the default stream waits for; as sources. */
+    uint64_t follows;
+    uint64_t followed;
 };
 
 struct ps_timeline {
@@ -29,6 +33,7 @@ struct ps_timeline {
     uint64_t count;
     struct stream *streams;
     uint32_t stream_count, stream_room;
+    bool any_blocking;
     /* Indices of streams, plus one; marks of events: see event_mark. */
     struct ps_map by_name, events;
     uint64_t captures;
@@ -368,6 +373,42 @@ is_wanted(void)
     return ps_timeline_is_on() && !atomic_load(&hooks)->is_internal();
 }
 
+static void
+add_wait_locked(struct ps_timeline *timeline, const struct ps_slice *like,
+                uint64_t source, uint64_t *known)
+{
+    uint64_t index;
+    struct ps_slice *slice =
+        source > *known ? append_locked(timeline, &index) : NULL;
+    if (slice != NULL) {
+        *slice = *like;
+        slice->kind = PS_SLICE_WAIT;
+        slice->source = source;
+        ps_slice_publish(slice, ps_timeline_now());
+        *known = source;
+    }
+}
+
+/* Add the waits by which the stream serializes with the default stream of its
+ * device or, if it is that, with the blocking ones. */
+static void
+serialize_locked(struct ps_timeline *timeline, const struct stream *stream,
+                 const struct ps_slice *like)
+{
+    for (uint32_t i = 0; i < timeline->stream_count; i++) {
+        struct stream *other = &timeline->streams[i];
+        bool near = place_of(&other->name) == place_of(&stream->name) &&
+                    other->capture == 0;
+        if (near && stream->name.stream == 0 && other->name.blocking) {
+            add_wait_locked(timeline, like, other->latest, &other->followed);
+        }
+        if (near && stream->name.blocking && other->name.stream == 0) {
+            add_wait_locked(timeline, like, other->latest,
+                            &timeline->streams[like->stream - 1].follows);
+        }
+    }
+}
+
 struct ps_slice *
 ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
                 uint64_t *index)
@@ -384,13 +425,20 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
     if (timeline == NULL) {
         return NULL;
     }
+    if (stream != NULL) {
+        like.stream = (uint32_t)(stream - timeline->streams) + 1;
+        stream->name.blocking = stream->name.blocking || name->blocking;
+        timeline->any_blocking |= name->blocking;
+    }
     if (stream == NULL || stream->capture == 0) {
+        if (stream != NULL && timeline->any_blocking) {
+            serialize_locked(timeline, stream, &like);
+        }
         slice = append_locked(timeline, &made);
     }
     if (slice != NULL) {
         *slice = like;
         if (stream != NULL) {
-            slice->stream = (uint32_t)(stream - timeline->streams) + 1;
             stream->latest = made + 1;
         }
         if (index != NULL) {
@@ -557,7 +605,7 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
        enum ps_slice_kind kind, size_t nbytes)
 {
     const struct ps_backend *inner = ps_observed(backend);
-    struct ps_actor_name name = ps_actor_named(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     struct queueing this = {.by_events = times_by_events(inner)};
     if (this.by_events && !ps_stamps_are_possible(inner)) {
         return this;

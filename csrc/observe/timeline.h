@@ -24,7 +24,8 @@ enum ps_slice_kind {
     PS_SLICE_SPAN,        /* of a stream, or of a thread */
     PS_SLICE_SPAN_END,    /* on a stream; source: the span */
     PS_SLICE_RECORD,      /* source: none */
-    PS_SLICE_WAIT,        /* of a stream; source: the record */
+    PS_SLICE_WAIT,        /* of a stream; source: the record, or the latest of
+                             a stream that it serializes with */
     PS_SLICE_SYNCHRONIZE, /* of a thread; source: the last one waited for */
     PS_SLICE_MEMORY,      /* a device's memory in use; nbytes */
 };

@@ -13,7 +13,7 @@ struct signature {
     const char *function;
     int required;
     int positional;
-    const char *names[8];
+    const char *names[10];
 };
 
 /* Set values[i] to the argument for names[i], borrowed; NULL if it was not

@@ -27,8 +27,10 @@ struct ps_actor_name
 actor_name(const struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
+    const struct ps_stream *owned =
+        stream->shared != NULL ? stream->shared : stream;
     return (struct ps_actor_name){device->runtime->index, device->index,
-                                  stream->handle};
+                                  stream->handle, owned->blocking};
 }
 
 /* ---- Hooks ---- */

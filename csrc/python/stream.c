@@ -233,6 +233,7 @@ enum {
     DEVICE_TYPE,
     NAME,
     RESERVE,
+    BLOCKING,
     PARAMETERS
 };
 
@@ -277,11 +278,15 @@ stream_from_ids(PyTypeObject *type, PyObject **values)
 
 static PyObject *
 stream_create(PyTypeObject *type, struct ps_device *device, int priority,
-              const char *name)
+              bool blocking, const char *name)
 {
     struct ps_stream *stream;
     ps_status status;
-    WITHOUT_GIL(status = ps_stream_create(device, priority, name, &stream));
+    if (blocking && device->runtime->backend->blocking_create == NULL) {
+        return raise_absent(device->runtime, "blocking streams");
+    }
+    WITHOUT_GIL(
+        status = ps_stream_create(device, priority, blocking, name, &stream));
     if (status != PS_SUCCESS) {
         return raise_status(device->runtime, "creating a stream", status);
     }
@@ -299,10 +304,10 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                                         positional,
                                         {"device", "priority", "stream_id",
                                          "device_index", "device_type", "name",
-                                         "reserve"}};
+                                         "reserve", "blocking"}};
     PyObject *values[PARAMETERS];
     const char *name;
-    bool reserve;
+    bool reserve, blocking;
     int priority = 0;
 
     if (parse_tuple(&signature, args, kwargs, values) < 0 ||
@@ -310,20 +315,24 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
          clamped_argument("Stream", "priority", values[PRIORITY], &priority) <
              0) ||
         name_argument("Stream", "name", values[NAME], &name) < 0 ||
-        switch_argument("Stream", "reserve", values[RESERVE], &reserve) < 0) {
+        switch_argument("Stream", "reserve", values[RESERVE], &reserve) < 0 ||
+        switch_argument("Stream", "blocking", values[BLOCKING], &blocking) <
+            0) {
         return NULL;
     }
     if (values[STREAM_ID] == NULL && values[DEVICE_INDEX] == NULL &&
         values[DEVICE_TYPE] == NULL) {
         struct ps_device *device =
             device_argument("Stream", device_type, values[DEVICE]);
-        return device != NULL ? stream_create(type, device, priority, name)
-                              : NULL;
+        return device != NULL
+                   ? stream_create(type, device, priority, blocking, name)
+                   : NULL;
     }
-    if (values[DEVICE] != NULL || values[PRIORITY] != NULL || name != NULL) {
+    if (values[DEVICE] != NULL || values[PRIORITY] != NULL || name != NULL ||
+        blocking) {
         return PyErr_Format(PyExc_TypeError,
-                            "Stream() expects either device, priority and "
-                            "name, or stream_id, device_index and "
+                            "Stream() expects either device, priority, name "
+                            "and blocking, or stream_id, device_index and "
                             "device_type");
     }
     return stream_from_ids(type, values);
@@ -681,6 +690,24 @@ Stream_get_priority(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyObject *
+Stream_get_is_non_blocking(PyObject *self, void *Py_UNUSED(closure))
+{
+    struct ps_runtime *runtime = as_stream(self)->device->runtime;
+    struct stream_use use;
+    ps_status status;
+    int blocking;
+    if (stream_use(self, &use) < 0) {
+        return NULL;
+    }
+    CALL_BACKEND(runtime, status = ps_stream_blocking(use.stream, &blocking));
+    stream_use_end(&use);
+    if (status != PS_SUCCESS) {
+        return raise_status(runtime, "Stream.is_non_blocking", status);
+    }
+    return PyBool_FromLong(!blocking);
+}
+
+static PyObject *
 Stream_get_name(PyObject *self, void *Py_UNUSED(closure))
 {
     PyObject *name = as_stream(self)->name;
@@ -801,6 +828,9 @@ static PyGetSetDef stream_getset[] = {
      PyDoc_STR("The backend's handle as an int; 0 is the default stream.")},
     {"priority", Stream_get_priority, NULL,
      PyDoc_STR("The priority; a lower number is served first.")},
+    {"is_non_blocking", Stream_get_is_non_blocking, NULL,
+     PyDoc_STR("Whether the stream does not serialize with the default stream "
+               "of its device\n(cudaStreamGetFlags).")},
     {"name", Stream_get_name, NULL,
      PyDoc_STR("The name that the stream was made with, or None.")},
     {"_as_parameter_", Stream_get_as_parameter, NULL,
@@ -815,16 +845,22 @@ static PyMemberDef stream_members[] = {
 
 PyDoc_STRVAR(
     stream_doc,
-    "Stream(device=None, *, priority=0, name=None, reserve=False)\n--\n\n"
+    "Stream(device=None, *, priority=0, name=None, reserve=False, "
+    "blocking=False)\n--\n\n"
     "A queue of work on a device, run in order.\n\n"
     "Without a device, on the current device of the default accelerator.  No "
     "two live\nStreams share a native stream, so reserve changes nothing.  "
     "priority is clamped to\npriority_range(); a lower number is served "
-    "first.  name is for people: repr, errors\nand reports show it.\n\n"
+    "first.  name is for people: repr, errors\nand reports show it.  "
+    "blocking=True makes a stream that serializes with the default\nstream "
+    "of its device, as CUDA's legacy default stream does with blocking "
+    "streams: work\nqueued on the one starts after all work that the other "
+    "has then.\n\n"
     "Stream(stream_id=, device_index=, device_type=) makes another object for "
     "a\nstream that exists.\n\n"
     "Raises RuntimeError if the device type is not available, "
-    "AcceleratorError if there is\nno such device.  Safe to use from several "
+    "AcceleratorError if there is\nno such device, NotImplementedError if "
+    "the backend has no blocking streams.  Safe to\nuse from several "
     "threads.");
 
 static PyType_Slot stream_slots[] = {
@@ -864,12 +900,17 @@ static PyGetSetDef cuda_stream_getset[] = {
 
 PyDoc_STRVAR(
     cuda_stream_doc,
-    "Stream(device=None, priority=0, *, name=None, reserve=False)\n--\n\n"
-    "A CUDA stream (cudaStreamCreateWithPriority, non-blocking).\n\n"
+    "Stream(device=None, priority=0, *, name=None, reserve=False, "
+    "blocking=False)\n--\n\n"
+    "A CUDA stream (cudaStreamCreateWithPriority).\n\n"
     "Without a device, on the current CUDA device.  No two live Streams share "
     "a native\nstream, so reserve changes nothing.  priority is clamped to "
     "priority_range(); a lower\nnumber is served first.  name is for people: "
     "repr, errors and reports show it.\n\n"
+    "A stream is made with cudaStreamNonBlocking, and so orders nothing with "
+    "the default\nstream; with blocking=True it is made with "
+    "cudaStreamDefault: work queued on it or on\nits device's default stream "
+    "starts after all work that the other has then.\n\n"
     "Raises ValueError for a device of another type, RuntimeError if no GPU "
     "is usable,\nAcceleratorError if there is no such device.");
 

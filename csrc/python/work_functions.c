@@ -93,15 +93,27 @@ fail(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 raw_stream_create(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    int type, blocking = 0;
+    PyObject *argument = Py_None;
     ps_handle handle = 0;
-    struct ps_device *device = parse_device(args, "i|O:raw_stream_create");
     ps_status status;
+    if (!PyArg_ParseTuple(args, "i|Op:raw_stream_create", &type, &argument,
+                          &blocking) ||
+        find_runtime(type) == NULL) {
+        return NULL;
+    }
+    struct ps_device *device =
+        device_argument("raw_stream_create", type, argument);
     if (device == NULL) {
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
-    WITHOUT_GIL(
-        status = backend->stream_create(backend, device->index, 0, &handle));
+    ps_status (*create)(const struct ps_backend *, int, int, ps_handle *) =
+        blocking ? backend->blocking_create : backend->stream_create;
+    if (create == NULL) {
+        return raise_absent(device->runtime, "blocking streams");
+    }
+    WITHOUT_GIL(status = create(backend, device->index, 0, &handle));
     PyObject *result =
         Py_BuildValue("(iK)", status, (unsigned long long)handle);
     if (result == NULL && status == PS_SUCCESS) {
@@ -158,9 +170,11 @@ PyMethodDef work_functions[] = {
     FUNCTION("fail", fail, METH_VARARGS, "stream, status, /",
              "Queue an operation that fails with the status, for tests."),
     FUNCTION("raw_stream_create", raw_stream_create, METH_VARARGS,
-             "type, device=None, /",
+             "type, device=None, blocking=False, /",
              "Return (status, handle) of a native stream that the caller "
-             "owns."),
+             "owns.\n\n"
+             "Raises NotImplementedError if the backend has no blocking "
+             "streams."),
     FUNCTION(
         "raw_stream_destroy", raw_stream_destroy, METH_VARARGS,
         "type, handle, /",

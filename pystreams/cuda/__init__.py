@@ -520,7 +520,8 @@ class _cudart:
 
     @staticmethod
     def cudaStreamCreate(ptr: int) -> int:
-        """Create a stream on the current device; write its handle to ptr.
+        """Create a blocking stream on the current device, and write its
+        handle to ptr.
 
         If ptr is 0, return cudaErrorInvalidValue and create none.
         """
@@ -529,7 +530,7 @@ class _cudart:
         if ptr == 0:
             return 1
         place = ctypes.c_void_p.from_address(ptr)
-        status, handle = _C.raw_stream_create(_CUDA)
+        status, handle = _C.raw_stream_create(_CUDA, None, True)
         if status == 0:
             place.value = handle
         return status

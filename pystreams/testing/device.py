@@ -45,8 +45,11 @@ class Device:
         """The calling thread's current device."""
         return _C.current_device(self.type)
 
-    def stream(self, index: int = 0, priority: int = 0) -> Stream:
-        return Stream(f"{self.name}:{index}", priority=priority)
+    def stream(
+        self, index: int = 0, priority: int = 0, blocking: bool = False
+    ) -> Stream:
+        place = f"{self.name}:{index}"
+        return Stream(place, priority=priority, blocking=blocking)
 
     def raw_stream(self) -> tuple[Stream, Callable[[], None]]:
         """A native stream that core does not keep for reuse, and a function

@@ -8,9 +8,10 @@ import pytest
 
 import pystreams
 from pystreams import _C, Stream
+from pystreams.cuda._graphs import Graph
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, only_once_open
-from pystreams.testing.device import Device
+from pystreams.testing.device import Device, fails
 from pystreams.testing.watch import Background, eventually, never
 
 LATEST = (
@@ -25,6 +26,26 @@ DEFAULT = (
 ALONE = (
     "Make a stream that does not serialize with the default stream nor with "
     "any other."
+)
+SERIALIZES = (
+    "As stream_create, but a stream that serializes with the default stream "
+    "of its device: work that is queued on the default stream starts after "
+    "all work that the device's blocking streams have then, and work that is "
+    "queued on a blocking stream after all that the default stream has, as "
+    "if the one waited for an event of the other."
+)
+COUNTS = (
+    "A record, a wait, a query, a synchronization and a notification of the "
+    "default stream count as work of it."
+)
+IMPLICIT = (
+    "While a blocking stream is being captured, members that use the default "
+    "stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them but "
+    "stream_query and stream_capturing invalidate the capture."
+)
+BLOCKING = (
+    "Whether the stream, which another library may have made, serializes "
+    "with the default stream (1) or not (0); 1 for stream 0."
 )
 QUERY = (
     "PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when "
@@ -78,6 +99,79 @@ def test_the_default_stream_is_independent(device: Device, busy: Busy) -> None:
     gate.open()
     busy(default)
     eventually(device.mark(stream).query)
+
+
+@contract("blocking_create", SERIALIZES)
+def test_the_default_stream_waits_for_blocking_streams(
+    device: Device, busy: Busy
+) -> None:
+    stream, default = device.stream(blocking=True), device.default_stream()
+    gate = busy(stream)
+    held = device.mark(default)
+    only_once_open(gate, held.query)
+
+
+@contract("blocking_create", SERIALIZES)
+def test_blocking_streams_wait_for_the_default_stream(
+    device: Device, busy: Busy
+) -> None:
+    stream, default = device.stream(blocking=True), device.default_stream()
+    gate = busy(default)
+    held = device.mark(stream)
+    only_once_open(gate, held.query)
+
+
+@contract("blocking_create", SERIALIZES)
+def test_blocking_streams_are_independent(device: Device, busy: Busy) -> None:
+    streams = [device.stream(blocking=True) for _ in range(3)]
+    busy(streams[0])
+    for stream in streams[1:]:
+        eventually(device.mark(stream).query)
+
+
+@contract("blocking_create", SERIALIZES)
+def test_a_later_blocking_stream_waits(device: Device, busy: Busy) -> None:
+    gate = busy(device.default_stream())
+    held = device.mark(device.stream(blocking=True))
+    only_once_open(gate, held.query)
+
+
+@contract("blocking_create", COUNTS)
+def test_a_record_between_blocking_streams(device: Device, busy: Busy) -> None:
+    one, other = (device.stream(blocking=True) for _ in range(2))
+    gate = busy(one)
+    device.mark(device.default_stream())
+    held = device.mark(other)
+    only_once_open(gate, held.query)
+
+
+@contract("blocking_create", COUNTS)
+def test_a_query_of_the_default_stream(device: Device, busy: Busy) -> None:
+    stream, default = device.stream(blocking=True), device.default_stream()
+    gate = busy(stream)
+    only_once_open(gate, default.query)
+
+
+@contract("blocking_create", IMPLICIT, "capture_begin")
+def test_the_default_stream_during_a_capture(device: Device) -> None:
+    stream, default = device.stream(blocking=True), device.default_stream()
+    graph = Graph(device.type)
+    with stream:
+        graph.capture_begin()
+        fails(lambda: device.mark(default), 906)
+        fails(graph.capture_end, 901)
+    eventually(default.query)
+
+
+@contract("stream_blocking", BLOCKING)
+def test_which_streams_are_blocking(device: Device) -> None:
+    for blocking in (False, True):
+        status, handle = _C.raw_stream_create(device.type, 0, blocking)
+        assert status == 0
+        stream = pystreams.ExternalStream(handle, device.name)
+        assert stream.is_non_blocking is not blocking
+        assert _C.raw_stream_destroy(device.type, handle) == 0
+    assert not device.default_stream().is_non_blocking
 
 
 @contract("every member", DEFAULT)

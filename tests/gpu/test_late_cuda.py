@@ -427,6 +427,7 @@ print({loan.deleted for loan in loans})
     [
         "array_interface",
         "asyncio",
+        "blocking_streams",
         "buffer",
         "copy",
         "current_stream",

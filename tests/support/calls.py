@@ -201,6 +201,14 @@ def holding(make):
     return case
 
 
+def serialized(world):
+    """Either side waits for the other."""
+    stream = _C.Stream(world.device, blocking=True)
+    default = _C.default_stream(world.type, 0)
+    _C.sleep(world.type, 2_000_000, stream)
+    return lambda: [s.record_event() for s in (default, stream, default)]
+
+
 def submit(world):
     world.hold()
     return lambda: world.begin(world.stream.submit(divmod, 7, 2))
@@ -838,6 +846,9 @@ CASES = {
     ),
     "Stream": lambda w: lambda: _C.Stream(w.device, priority=0),
     "Stream.name": lambda w: lambda: _C.Stream(w.device, name="copy").name,
+    "Stream.is_non_blocking": lambda w: (
+        lambda: _C.Stream(w.device, blocking=True).is_non_blocking
+    ),
     "Stream.stream_id Stream.device_index Stream.device_type": lambda w: (
         lambda: _C.Stream(
             stream_id=w.stream.stream_id,
@@ -876,6 +887,7 @@ CASES = {
     ),
     "Stream.record_event": holding(lambda w: w.stream.record_event),
     "Stream.record_event (many)": record_many,
+    "Stream.record_event (serialized)": serialized,
     "Stream.is_capturing": lambda w: w.stream.is_capturing,
     "Stream.close": closing(lambda w: _C.Stream(w.device)),
     "Stream.__enter__ Stream.__exit__": lambda w: lambda: enter(w.stream),

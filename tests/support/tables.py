@@ -67,6 +67,7 @@ PARTITIONS = [
     "partition_destroy",
     "partition_stream_create",
 ]
+BLOCKING = ["blocking_create", "stream_blocking"]
 GROUPS = {
     "memory": MEMORY,
     "notifications": NOTIFICATIONS,
@@ -79,6 +80,7 @@ GROUPS = {
     "pinning": PINNING,
     "times of operations": TIMES,
     "partitions": PARTITIONS,
+    "blocking streams": BLOCKING,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

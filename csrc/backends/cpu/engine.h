@@ -6,7 +6,8 @@
  * taken under it.
  *
  * A file calls those above it in this list alone: storage.c, times.c,
- * schedule.c, partition.c, queue.c, worker.c, graph.c, shared.c over files.c,
+ * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c
+ * over files.c,
  * event.c, notify.c, stream.c, memory.c, shared_memory.c, lazy.c, explore.c,
  * engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
@@ -128,6 +129,15 @@ struct cpu_stream {
     uint64_t last;
     uint64_t covered;
     struct cpu_stream *peer; /* the next of the capture */
+    /* Of a blocking stream, and of a default stream while its device has
+     * blocking ones: the latest ticket that its work may have. */
+    uint64_t given;
+    /* Of a blocking stream: how far it waits for the default stream's work,
+     * and how far the default stream waits for its own; likewise. */
+    bool blocking; /* constant */
+    uint64_t follows;
+    uint64_t followed;
+    LIST_ENTRY(cpu_stream) siblings; /* the device's blocking ones */
 };
 
 /* Streams in order; a stream is in one list at most. */
@@ -455,7 +465,45 @@ bool cpu_stream_help_locked(struct cpu_stream *stream);
  * the caller's operation: they go on without a change of threads, too. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 
+/* ---- The default stream and blocking streams ---- */
+
+/* Have the new stream serialize with its device's default stream. */
+void cpu_stream_block_locked(struct cpu_stream *stream);
+/* As cpu_stream_order_locked, for a stream that may have to wait. */
+ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
+/* Whether the stream is the default stream of a device with blocking ones. */
+bool cpu_stream_is_legacy_locked(const struct cpu_stream *stream);
+/* Whether a blocking stream has work that the default stream does not wait for
+ * yet. */
+bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
+/* PS_ERROR_CAPTURE_IMPLICIT if the stream is such a one, and one of the others
+ * is being captured. */
+ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
+
+/* Have the stream wait for what it serializes with: called before work is
+ * queued on it.
+ * Statuses: PS_ERROR_CAPTURE_IMPLICIT, after which the capture is invalid,
+ * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+static inline ps_status
+cpu_stream_order_locked(struct cpu_stream *stream)
+{
+    return stream->blocking || stream->handle == 0
+               ? cpu_legacy_order_locked(stream)
+               : PS_SUCCESS;
+}
+
 /* ---- Captures ---- */
+
+struct cpu_plan;
+
+struct cpu_capture {
+    uint64_t number;
+    ps_status status; /* PS_ERROR_CAPTURE_INVALIDATED after a failure */
+    struct cpu_stream *origin;
+    struct cpu_stream *streams; /* by their `peer` */
+    struct cpu_plan *plan;
+    LIST_ENTRY(cpu_capture) neighbours;
+};
 
 /* Put a copy of the operation into the capture that the stream is in.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_CAPTURE_INVALIDATED. */
@@ -499,7 +547,8 @@ enum cpu_phase {
 struct cpu_device {
     struct cpu_stream default_stream;
     LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
-    ps_status unreported;            /* failure of a stream that is gone */
+    LIST_HEAD(, cpu_stream) blocking;
+    ps_status unreported; /* failure of a stream that is gone */
     /* While a schedule is explored: what was so before, of which its work is
      * to see nothing. */
     struct cpu_failures {

@@ -112,11 +112,14 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     if (event->shared != NULL && cpu_is_lazy(engine)) {
         return PS_ERROR_SCHEDULED;
     }
+    ps_status status = cpu_stream_order_locked(stream);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     struct cpu_record *record = cpu_item_take_locked(engine);
     if (record == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    ps_status status = PS_SUCCESS;
     *record = (struct cpu_record){
         .refs = 1,
         .timed = latest->timed,
@@ -198,6 +201,10 @@ wait_locked(struct cpu_stream *stream, struct cpu_slot *event)
     }
     if (stream->capture != NULL || record->capture != 0) {
         return cpu_capture_wait_locked(stream, record);
+    }
+    status = cpu_stream_order_locked(stream);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     if (record->done && record->status == PS_SUCCESS &&
         !cpu_is_lazy(stream->engine)) {

@@ -31,15 +31,6 @@ struct cpu_plan {
     size_t branch_count;
 };
 
-struct cpu_capture {
-    uint64_t number;
-    ps_status status; /* PS_ERROR_CAPTURE_INVALIDATED after a failure */
-    struct cpu_stream *origin;
-    struct cpu_stream *streams; /* by their `peer` */
-    struct cpu_plan *plan;
-    LIST_ENTRY(cpu_capture) neighbours;
-};
-
 /* The object of a graph's handle, or of an executable's. */
 struct graph {
     struct cpu_plan *plan;
@@ -273,7 +264,7 @@ cpu_stream_capturing(const struct ps_backend *backend, int device,
         return PS_ERROR_INVALID_HANDLE;
     }
     *capturing = stream->capture != NULL;
-    return PS_SUCCESS;
+    return cpu_legacy_check_locked(stream);
 }
 
 static ps_status
@@ -691,14 +682,17 @@ launch_locked(struct cpu_stream *stream, struct graph *graph)
 {
     struct cpu_engine *engine = stream->engine;
     struct cpu_plan *plan = graph->plan;
-    bool idle = stream->first == NULL;
     if (stream->capture != NULL) {
         return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
     if (stream->pending >= CPU_QUEUE_LIMIT) {
         return PS_ERROR_QUEUE_FULL;
     }
-    ps_status status = prepare_locked(engine, plan);
+    ps_status status = cpu_stream_order_locked(stream);
+    bool idle = stream->first == NULL;
+    if (status == PS_SUCCESS) {
+        status = prepare_locked(engine, plan);
+    }
     if (status != PS_SUCCESS) {
         return status;
     }

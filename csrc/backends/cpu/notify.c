@@ -37,6 +37,10 @@ cpu_stream_notify(const struct ps_backend *backend, int device,
     if (engine->phase >= CPU_STOPPING) {
         return PS_ERROR_SHUTTING_DOWN;
     }
+    ps_status status = cpu_stream_order_locked(stream);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     if (stream->first == NULL) {
         return notify_at_once(engine, notification, stream->status);
     }
@@ -87,10 +91,14 @@ gate_queue_locked(struct cpu_stream *stream, struct cpu_operation *operation,
                   ps_handle *gate)
 {
     struct cpu_engine *engine = stream->engine;
+    ps_status status = cpu_stream_order_locked(stream);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     struct cpu_record *record = cpu_item_take_locked(engine);
     struct cpu_slot *slot =
         cpu_slot_take_locked(engine, CPU_GATE, stream->device);
-    ps_status status = PS_ERROR_OUT_OF_MEMORY;
+    status = PS_ERROR_OUT_OF_MEMORY;
     if (record != NULL && slot != NULL) {
         *record = (struct cpu_record){.refs = 1, .source = stream};
         slot->object = record;

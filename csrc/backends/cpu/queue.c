@@ -37,6 +37,9 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
     }
     LIST_REMOVE(stream, neighbours);
     cpu_partition_unref_locked(stream->partition);
+    if (stream->blocking) {
+        LIST_REMOVE(stream, siblings);
+    }
     free(stream);
 }
 

@@ -48,7 +48,9 @@ cpu_stream_enqueue(const struct ps_backend *backend, int device,
     if (engine->timing && operation->kind != CPU_ENTER_GATE) {
         operation->times = cpu_times_take();
     }
-    return cpu_stream_enqueue_locked(stream, operation);
+    ps_status status = cpu_stream_order_locked(stream);
+    return status == PS_SUCCESS ? cpu_stream_enqueue_locked(stream, operation)
+                                : status;
 }
 
 static ps_status
@@ -64,7 +66,7 @@ cpu_stream_priority_range(const struct ps_backend *backend, int device,
 
 static ps_status
 stream_create(const struct ps_backend *backend, int device, ps_handle within,
-              int priority, ps_handle *handle)
+              int priority, bool blocking, ps_handle *handle)
 {
     if (priority > 0 || priority <= -CPU_PRIORITIES) {
         return PS_ERROR_INVALID_VALUE;
@@ -93,6 +95,9 @@ stream_create(const struct ps_backend *backend, int device, ps_handle within,
         partition->refs++;
         stream->partition = partition;
     }
+    if (blocking) {
+        cpu_stream_block_locked(stream);
+    }
     slot->object = stream;
     *handle = stream->handle = slot->handle;
     return PS_SUCCESS;
@@ -102,7 +107,7 @@ static ps_status
 cpu_stream_create(const struct ps_backend *backend, int device, int priority,
                   ps_handle *handle)
 {
-    return stream_create(backend, device, 0, priority, handle);
+    return stream_create(backend, device, 0, priority, false, handle);
 }
 
 static ps_status
@@ -110,9 +115,31 @@ cpu_partition_stream_create(const struct ps_backend *backend, int device,
                             ps_handle partition, int priority,
                             ps_handle *handle)
 {
-    return partition == 0
-               ? PS_ERROR_INVALID_HANDLE
-               : stream_create(backend, device, partition, priority, handle);
+    return partition == 0 ? PS_ERROR_INVALID_HANDLE
+                          : stream_create(backend, device, partition, priority,
+                                          false, handle);
+}
+
+static ps_status
+cpu_blocking_create(const struct ps_backend *backend, int device, int priority,
+                    ps_handle *handle)
+{
+    return stream_create(backend, device, 0, priority, true, handle);
+}
+
+/* Runs no notifications, as cpu_stream_explain. */
+static ps_status
+cpu_stream_blocking(const struct ps_backend *backend, int device,
+                    ps_handle handle, int *blocking)
+{
+    struct cpu_engine *engine = cpu_engine_of(backend);
+    cpu_lock(engine);
+    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    if (stream != NULL) {
+        *blocking = handle == 0 || stream->blocking;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
 static ps_status
@@ -137,26 +164,48 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
+/* asks: notes are kept, and the host asks. */
+static ps_status
+query_locked(struct cpu_stream *stream, bool asks)
+{
+    struct cpu_engine *engine = stream->engine;
+    if (asks) {
+        engine->driver->asked_locked(engine, stream, NULL);
+    }
+    if (stream->first == NULL &&
+        (!cpu_is_noted(engine) || asks || stream->number == 0)) {
+        return stream->status;
+    }
+    engine->lazy.polled = stream;
+    return PS_ERROR_NOT_READY;
+}
+
 static ps_status
 cpu_stream_query(const struct ps_backend *backend, int device,
                  ps_handle handle)
 {
     CPU_ENTER(engine, backend);
-    bool noted = cpu_is_noted(engine);
-    bool asks = noted && engine->driver->ask_locked(engine, backend);
+    bool asks =
+        cpu_is_noted(engine) && engine->driver->ask_locked(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     if (stream == NULL || stream->capture != NULL) {
         return stream == NULL ? PS_ERROR_INVALID_HANDLE
                               : PS_ERROR_CAPTURE_UNSUPPORTED;
     }
-    if (asks) {
-        engine->driver->asked_locked(engine, stream, NULL);
+    ps_status status =
+        handle == 0 ? cpu_legacy_check_locked(stream) : PS_SUCCESS;
+    if (status == PS_SUCCESS) {
+        status = query_locked(stream, asks);
     }
-    if (stream->first == NULL && (!noted || asks || stream->number == 0)) {
-        return stream->status;
+    if (handle == 0) {
+        struct cpu_stream *blocking;
+        LIST_FOREACH (blocking, &engine->devices[device].blocking, siblings) {
+            if (status == PS_SUCCESS && cpu_stream_is_ahead_locked(blocking)) {
+                status = query_locked(blocking, asks);
+            }
+        }
     }
-    engine->lazy.polled = stream;
-    return PS_ERROR_NOT_READY;
+    return status;
 }
 
 static ps_status
@@ -172,7 +221,10 @@ cpu_stream_synchronize(const struct ps_backend *backend, int device,
     if (stream->capture != NULL) {
         return PS_ERROR_CAPTURE_UNSUPPORTED;
     }
-    ps_status status = stream_wait_locked(stream, engine->tickets, &limit);
+    ps_status status = cpu_stream_order_locked(stream);
+    if (status == PS_SUCCESS) {
+        status = stream_wait_locked(stream, engine->tickets, &limit);
+    }
     if (status == PS_SUCCESS) {
         status = stream_report_locked(stream);
     }
@@ -370,4 +422,6 @@ cpu_stream_members(struct ps_backend *table)
     table->sleep = cpu_sleep;
     table->device_synchronize = cpu_device_synchronize;
     table->stream_explain = cpu_stream_explain;
+    table->blocking_create = cpu_blocking_create;
+    table->stream_blocking = cpu_stream_blocking;
 }

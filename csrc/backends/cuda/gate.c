@@ -179,6 +179,25 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     return status;
 }
 
+/* As cuda_stream_state, with the work that a blocking stream's next operation
+ * waits for: that of the default stream.  The state of the default stream is
+ * that of the blocking ones, too. */
+static ps_status
+state_with_default(ps_handle stream)
+{
+    unsigned flags = cudaStreamNonBlocking;
+    ps_status status = cuda_stream_state(stream);
+
+    if (status == PS_SUCCESS && stream != 0) {
+        status = (ps_status)cudaStreamGetFlags((cudaStream_t)stream, &flags);
+    }
+    if (status == PS_SUCCESS && !(flags & cudaStreamNonBlocking) &&
+        cuda_stream_state(0) != PS_SUCCESS) {
+        status = PS_ERROR_NOT_READY;
+    }
+    return status;
+}
+
 /* Queue the gate on the stream, which the event's completion has entered.  If
  * the stream is idle, it has reached the gate, and the caller reports that. */
 static ps_status
@@ -187,7 +206,7 @@ gate_queue(struct arrival *arrival, ps_handle stream,
 {
     struct cuda_slot *slot = arrival->slot;
     struct cuda_completion *word;
-    ps_status status = cuda_stream_state(stream);
+    ps_status status = state_with_default(stream);
 
     *idle = status == PS_SUCCESS;
     if (*idle) {

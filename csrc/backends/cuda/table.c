@@ -157,16 +157,42 @@ cuda_stream_priority_range(const struct ps_backend *backend, int device,
 }
 
 static ps_status
-cuda_stream_create(const struct ps_backend *backend, int device, int priority,
-                   ps_handle *stream)
+create(int device, unsigned flags, int priority, ps_handle *stream)
 {
     cudaStream_t created;
-    ps_status status =
-        ON_DEVICE(device, cudaStreamCreateWithPriority(
-                              &created, cudaStreamNonBlocking, priority));
+    ps_status status = ON_DEVICE(
+        device, cudaStreamCreateWithPriority(&created, flags, priority));
 
     if (status == PS_SUCCESS) {
         *stream = (ps_handle)created;
+    }
+    return status;
+}
+
+static ps_status
+cuda_stream_create(const struct ps_backend *backend, int device, int priority,
+                   ps_handle *stream)
+{
+    return create(device, cudaStreamNonBlocking, priority, stream);
+}
+
+static ps_status
+cuda_blocking_create(const struct ps_backend *backend, int device,
+                     int priority, ps_handle *stream)
+{
+    return create(device, cudaStreamDefault, priority, stream);
+}
+
+static ps_status
+cuda_stream_blocking(const struct ps_backend *backend, int device,
+                     ps_handle stream, int *blocking)
+{
+    unsigned flags;
+    ps_status status =
+        ON_DEVICE(device, cudaStreamGetFlags((cudaStream_t)stream, &flags));
+
+    if (status == PS_SUCCESS) {
+        *blocking = (flags & cudaStreamNonBlocking) == 0;
     }
     return status;
 }
@@ -436,4 +462,6 @@ const struct ps_backend ps_cuda_backend = {
     .partition_create = cuda_partition_create,
     .partition_destroy = cuda_partition_destroy,
     .partition_stream_create = cuda_partition_stream_create,
+    .blocking_create = cuda_blocking_create,
+    .stream_blocking = cuda_stream_blocking,
 };

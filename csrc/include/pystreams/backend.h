@@ -855,6 +855,7 @@ struct ps_backend {
      * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*capture_graph)(const struct ps_backend *backend, int device,
                                ps_handle stream, ps_handle graph);
+
     /* ---- Optional group: partitions (all or none) ----------------------- */
 
     /* Make a partition of at least count (> 0) of the device's
@@ -878,6 +879,28 @@ struct ps_backend {
     ps_status (*partition_stream_create)(const struct ps_backend *backend,
                                          int device, ps_handle partition,
                                          int priority, ps_handle *stream);
+
+    /* ---- Optional group: blocking streams (both or none) ---------------- */
+
+    /* As stream_create, but a stream that serializes with the default stream
+     * of its device: work that is queued on the default stream starts after
+     * all work that the device's blocking streams have then, and work that is
+     * queued on a blocking stream after all that the default stream has, as if
+     * the one waited for an event of the other.  A record, a wait, a query, a
+     * synchronization and a notification of the default stream count as work
+     * of it.  While a blocking stream is being captured, members that use the
+     * default stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them but
+     * stream_query and stream_capturing invalidate the capture.  May block.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*blocking_create)(const struct ps_backend *backend, int device,
+                                 int priority, ps_handle *stream);
+
+    /* Whether the stream, which another library may have made, serializes with
+     * the default stream (1) or not (0); 1 for stream 0.  Answers, and runs no
+     * notifications.
+     * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
+    ps_status (*stream_blocking)(const struct ps_backend *backend, int device,
+                                 ps_handle stream, int *blocking);
 };
 
 #endif

@@ -65,15 +65,24 @@ cudaError_t
 cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
                              int priority)
 {
-    (void)flags;
     (void)priority;
     begin();
-    int index = add_stream();
+    int index = add_stream(flags == cudaStreamDefault);
     if (index >= 0) {
         *stream = handle_of(index);
     }
     end();
     return index >= 0 ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t
+cudaStreamGetFlags(cudaStream_t stream, unsigned *flags)
+{
+    begin();
+    *flags = is_blocking(index_of(stream)) ? cudaStreamDefault
+                                           : cudaStreamNonBlocking;
+    end();
+    return cudaSuccess;
 }
 
 cudaError_t

@@ -31,6 +31,7 @@ struct operation {
 struct stream {
     int removed;
     const void *owner;
+    int blocking;
     int first, last; /* 0: none */
     struct clock clock;
 };
@@ -208,15 +209,34 @@ end(void)
 }
 
 int
-add_stream(void)
+add_stream(int blocking)
 {
-    for (int i = 1; i < stream_count; i++) {
-        if (streams[i].removed && streams[i].first == 0) {
-            streams[i].removed = 0;
-            return i;
-        }
+    int i = 1;
+    while (i < stream_count &&
+           !(streams[i].removed && streams[i].first == 0)) {
+        i++;
     }
-    return stream_count < MOST_STREAMS ? stream_count++ : -1;
+    if (i == MOST_STREAMS) {
+        return -1;
+    }
+    stream_count += i == stream_count;
+    streams[i].removed = 0;
+    streams[i].blocking = blocking;
+    return i;
+}
+
+int
+is_blocking(int stream)
+{
+    return stream == 0 || streams[stream].blocking;
+}
+
+/* Whether work on the one stream is after earlier work on the other. */
+static int
+serializes(int stream, int other)
+{
+    return stream != other && (stream == 0 || other == 0) &&
+           is_blocking(stream) && is_blocking(other);
 }
 
 void
@@ -272,6 +292,14 @@ append(int index)
     struct stream *stream = &streams[index];
     int operation = new_operation();
     join(&stream->clock, &host);
+    for (int i = 0; i < stream_count; i++) {
+        if (serializes(index, i)) {
+            int **all = &operations[operation].all;
+            *all = *all != NULL ? *all : calloc(MOST_STREAMS, sizeof(**all));
+            (*all)[i] = streams[i].last;
+            join(&stream->clock, &streams[i].clock);
+        }
+    }
     stream->clock.of[index]++;
     *(stream->last != 0 ? &operations[stream->last].next : &stream->first) =
         operation;
@@ -346,10 +374,18 @@ record_all(struct event *event)
 int
 is_idle(int stream)
 {
-    if (streams[stream].first != 0) {
-        return 0;
+    for (int i = 0; i < stream_count; i++) {
+        if ((i == stream || (stream == 0 && serializes(0, i))) &&
+            streams[i].first != 0) {
+            return 0;
+        }
     }
     join(&host, &streams[stream].clock);
+    for (int i = 1; stream == 0 && i < stream_count; i++) {
+        if (serializes(0, i)) {
+            join(&host, &streams[i].clock);
+        }
+    }
     return 1;
 }
 

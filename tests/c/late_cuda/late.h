@@ -44,9 +44,11 @@ void late_cuda_seed(unsigned seed);
 void begin(void);
 void end(void);
 
-/* Streams are identified by an index; 0 is both default streams.  add_stream
- * returns the new stream's, or -1 if there are too many. */
-int add_stream(void);
+/* Streams are identified by an index; 0 is both default streams, which
+ * serialize with blocking ones.  add_stream returns the new stream's, or -1 if
+ * there are too many. */
+int add_stream(int blocking);
+int is_blocking(int stream);
 void remove_stream(int stream);
 cudaStream_t handle_of(int stream);
 

@@ -98,6 +98,10 @@ ADDED = {
         torch.cuda.ExternalStream.submit
     """,
     "Partitions of any device; cuda.GreenContext is one.": "torch.Partition",
+    "Streams that serialize with the default stream.": """
+        torch.Stream.is_non_blocking torch.cuda.Stream.is_non_blocking
+        torch.cuda.ExternalStream.is_non_blocking
+    """,
     "Names for people.": """
         torch.Stream.name torch.cuda.Stream.name
         torch.cuda.ExternalStream.name
