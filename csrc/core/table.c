@@ -20,6 +20,7 @@ enum kind {
     POOLS,
     PINNING,
     TIMES,
+    ACTIVITIES,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -105,6 +106,10 @@ static const struct {
     MEMBER(OPTIONAL, stream_explain),
     MEMBER(OPTIONAL, graph_nodes),
     MEMBER(OPTIONAL, graph_upload),
+    MEMBER(ACTIVITIES, activities_begin),
+    MEMBER(ACTIVITIES, activities_flush),
+    MEMBER(ACTIVITIES, activities_end),
+    MEMBER(ACTIVITIES, stream_number),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -234,6 +239,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {POOLS, "pools"},
         {PINNING, "pinning"},
         {TIMES, "times of operations"},
+        {ACTIVITIES, "activities"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

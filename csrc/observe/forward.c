@@ -189,6 +189,25 @@ FORWARD(ps_status, graph_upload,
         executable, stream)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
+FORWARD(ps_status, activities_begin,
+        WITH(const struct ps_activity_functions *functions, void *argument,
+             char *reason, size_t size),
+        functions, argument, reason, size)
+FORWARD(ps_status, stream_number,
+        WITH(int device, ps_handle stream, uint64_t *number), device, stream,
+        number)
+
+static ps_status
+activities_flush(const struct ps_backend *backend)
+{
+    return ps_observed(backend)->activities_flush(ps_observed(backend));
+}
+
+static ps_status
+activities_end(const struct ps_backend *backend)
+{
+    return ps_observed(backend)->activities_end(ps_observed(backend));
+}
 
 #define MEMBERS(X)           \
     X(status_name)           \
@@ -261,7 +280,11 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(device_attribute)      \
     X(stream_explain)        \
     X(graph_nodes)           \
-    X(graph_upload)
+    X(graph_upload)          \
+    X(activities_begin)      \
+    X(activities_flush)      \
+    X(activities_end)        \
+    X(stream_number)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -417,4 +417,8 @@ const struct ps_backend ps_cuda_backend = {
     .host_unregister = cuda_host_unregister,
     .memory_fill_items = cuda_memory_fill_items,
     .device_attribute = cuda_device_attribute,
+    .activities_begin = cuda_activities_begin,
+    .activities_flush = cuda_activities_flush,
+    .activities_end = cuda_activities_end,
+    .stream_number = cuda_stream_number,
 };
