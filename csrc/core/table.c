@@ -22,6 +22,7 @@ enum kind {
     TIMES,
     PARTITIONS,
     BLOCKING,
+    ACTIVITIES,
 };
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
@@ -115,6 +116,10 @@ static const struct {
     MEMBER(PARTITIONS, partition_stream_create),
     MEMBER(BLOCKING, blocking_create),
     MEMBER(BLOCKING, stream_blocking),
+    MEMBER(ACTIVITIES, activities_begin),
+    MEMBER(ACTIVITIES, activities_flush),
+    MEMBER(ACTIVITIES, activities_end),
+    MEMBER(ACTIVITIES, stream_number),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);
@@ -246,6 +251,7 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         {TIMES, "times of operations"},
         {PARTITIONS, "partitions"},
         {BLOCKING, "blocking streams"},
+        {ACTIVITIES, "activities"},
     };
     ps_status status = PS_SUCCESS;
     for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {

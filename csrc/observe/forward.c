@@ -198,8 +198,41 @@ FORWARD(ps_status, graph_update,
 FORWARD(ps_status, capture_graph,
         WITH(int device, ps_handle stream, ps_handle graph), device, stream,
         graph)
+FORWARD(ps_status, partition_create,
+        WITH(int device, int count, ps_handle *partition, int *granted),
+        device, count, partition, granted)
+FORWARD(ps_status, partition_destroy, WITH(int device, ps_handle partition),
+        device, partition)
+FORWARD(ps_status, partition_stream_create,
+        WITH(int device, ps_handle partition, int priority, ps_handle *stream),
+        device, partition, priority, stream)
+FORWARD(ps_status, blocking_create,
+        WITH(int device, int priority, ps_handle *stream), device, priority,
+        stream)
+FORWARD(ps_status, stream_blocking,
+        WITH(int device, ps_handle stream, int *blocking), device, stream,
+        blocking)
 FORWARD(ps_status, time_now, WITH(int64_t *now), now)
 FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
+FORWARD(ps_status, activities_begin,
+        WITH(const struct ps_activity_functions *functions, void *argument,
+             char *reason, size_t size),
+        functions, argument, reason, size)
+FORWARD(ps_status, stream_number,
+        WITH(int device, ps_handle stream, uint64_t *number), device, stream,
+        number)
+
+static ps_status
+activities_flush(const struct ps_backend *backend)
+{
+    return ps_observed(backend)->activities_flush(ps_observed(backend));
+}
+
+static ps_status
+activities_end(const struct ps_backend *backend)
+{
+    return ps_observed(backend)->activities_end(ps_observed(backend));
+}
 
 #define MEMBERS(X)             \
     X(status_name)             \
@@ -273,28 +306,18 @@ FORWARD(ps_status, operation_times, WITH(struct ps_times *times), times)
     X(stream_explain)          \
     X(graph_nodes)             \
     X(graph_upload)            \
-    X(blocking_create)         \
-    X(stream_blocking)         \
+    X(graph_instantiate_with)  \
+    X(graph_update)            \
+    X(capture_graph)           \
     X(partition_create)        \
     X(partition_destroy)       \
     X(partition_stream_create) \
-    X(graph_instantiate_with)  \
-    X(graph_update)            \
-    X(capture_graph)
-FORWARD(ps_status, partition_create,
-        WITH(int device, int count, ps_handle *partition, int *granted),
-        device, count, partition, granted)
-FORWARD(ps_status, partition_destroy, WITH(int device, ps_handle partition),
-        device, partition)
-FORWARD(ps_status, partition_stream_create,
-        WITH(int device, ps_handle partition, int priority, ps_handle *stream),
-        device, partition, priority, stream)
-FORWARD(ps_status, blocking_create,
-        WITH(int device, int priority, ps_handle *stream), device, priority,
-        stream)
-FORWARD(ps_status, stream_blocking,
-        WITH(int device, ps_handle stream, int *blocking), device, stream,
-        blocking)
+    X(blocking_create)         \
+    X(stream_blocking)         \
+    X(activities_begin)        \
+    X(activities_flush)        \
+    X(activities_end)          \
+    X(stream_number)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

@@ -335,9 +335,9 @@ collect(struct device *device, int most)
     atomic_fetch_sub(&device->collectors, 1);
 }
 
-static bool
-is_capturing(const struct ps_backend *backend,
-             const struct ps_actor_name *stream)
+bool
+ps_is_capturing(const struct ps_backend *backend,
+                const struct ps_actor_name *stream)
 {
     int capturing = 0;
     return backend->stream_capturing != NULL &&
@@ -389,7 +389,7 @@ struct ps_stamps *
 ps_stamps_begin(const struct ps_backend *backend,
                 const struct ps_actor_name *stream)
 {
-    if (is_capturing(backend, stream)) {
+    if (ps_is_capturing(backend, stream)) {
         return NULL;
     }
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
@@ -409,7 +409,7 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     struct ps_actor_name stream = {device->runtime, device->index,
                                    stamps->stream};
     /* A captured record would never be done. */
-    bool captured = is_capturing(backend, &stream);
+    bool captured = ps_is_capturing(backend, &stream);
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
     stamps->end = captured ? 0 : record_event(device, stamps->stream);
     bool recorded = stamps->end != 0;

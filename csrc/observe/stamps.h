@@ -18,6 +18,11 @@ struct ps_stamps;
 /* Whether the backend has what it takes. */
 bool ps_stamps_are_possible(const struct ps_backend *backend);
 
+/* Whether what is queued on the stream is captured; true if the backend cannot
+ * say. */
+bool ps_is_capturing(const struct ps_backend *backend,
+                     const struct ps_actor_name *stream);
+
 /* An operation is about to be queued on the stream; NULL if that is being
  * captured, or something failed. */
 struct ps_stamps *ps_stamps_begin(const struct ps_backend *backend,

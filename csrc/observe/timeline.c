@@ -5,9 +5,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <time.h>
 
 #include "map.h"
+#include "reports.h"
 #include "stamps.h"
 
 enum { MOST_RUNTIMES = 8, CHUNK = 1024 };
@@ -28,6 +30,7 @@ struct stream {
 };
 
 struct ps_timeline {
+    SLIST_ENTRY(ps_timeline) neighbours;
     uint64_t first; /* the index of its first slice: no two logs share one */
     struct chunk **chunks;
     uint64_t count;
@@ -35,18 +38,26 @@ struct ps_timeline {
     uint32_t stream_count, stream_room;
     bool any_blocking;
     /* Indices of streams, plus one; marks of events: see event_mark. */
-    struct ps_map by_name, events;
+    struct ps_map by_name, by_number, events;
     uint64_t captures;
+    struct ps_node *nodes;
+    uint64_t node_count;
     int64_t error; /* of the events, once it is over */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_timeline *current;
+static SLIST_HEAD(, ps_timeline) logs = SLIST_HEAD_INITIALIZER(logs);
 static atomic_bool on;
 static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
 static struct chunk *unfinished;
 static uint64_t next_index; /* of the next log's first slice */
+/* A thread's slice for the call that it is about to make: a source. */
+static pthread_key_t queued_slice;
+static bool has_key;
+/* By how much operations seemed to begin before their calls. */
+static _Atomic int64_t greatest_error;
 /* By runtime, and by whether the table is called with the GIL released. */
 static struct ps_observer observers[MOST_RUNTIMES][2];
 
@@ -130,6 +141,10 @@ is_pending(const struct ps_slice *slice)
     if (kind != PS_SLICE_NONE && time_of(&slice->queued) == 0) {
         return true;
     }
+    /* Reports find their slices by numbers. */
+    if (slice->reported) {
+        return false;
+    }
     switch (kind) {
     case PS_SLICE_NONE:
     case PS_SLICE_SPAN_END:
@@ -176,6 +191,7 @@ void
 ps_timeline_free(struct ps_timeline *timeline)
 {
     pthread_mutex_lock(&mutex);
+    SLIST_REMOVE(&logs, timeline, ps_timeline, neighbours);
     for (uint64_t i = 0; i * CHUNK < timeline->count; i++) {
         timeline->chunks[i]->next = unfinished;
         unfinished = timeline->chunks[i];
@@ -184,7 +200,9 @@ ps_timeline_free(struct ps_timeline *timeline)
     pthread_mutex_unlock(&mutex);
     free(timeline->chunks);
     free(timeline->streams);
+    free(timeline->nodes);
     free(timeline->by_name.slots);
+    free(timeline->by_number.slots);
     free(timeline->events.slots);
     free(timeline);
 }
@@ -193,11 +211,13 @@ static void
 lock(void)
 {
     pthread_mutex_lock(&mutex);
+    ps_reports_lock();
 }
 
 static void
 fork_parent(void)
 {
+    ps_reports_unlock();
     pthread_mutex_unlock(&mutex);
 }
 
@@ -207,12 +227,14 @@ fork_child(void)
 {
     pthread_mutex_init(&mutex, NULL);
     ps_stamps_forget();
+    ps_reports_forget();
 }
 
 static void
 prepare(void)
 {
     pthread_atfork(lock, fork_parent, fork_child);
+    has_key = pthread_key_create(&queued_slice, NULL) == 0;
 }
 
 struct ps_timeline *
@@ -224,10 +246,15 @@ ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
     if (made != NULL) {
         ps_stamps_collect();
         ps_stamps_reset();
+        atomic_store(&greatest_error, 0);
         atomic_store(&all_by_events, by_events);
         pthread_mutex_lock(&mutex);
         free_finished_locked();
+        if (SLIST_EMPTY(&logs)) {
+            ps_reports_reset();
+        }
         made->first = next_index;
+        SLIST_INSERT_HEAD(&logs, made, neighbours);
         current = made;
         pthread_mutex_unlock(&mutex);
         atomic_store(&hooks, called);
@@ -236,13 +263,22 @@ ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
     return made;
 }
 
+static int64_t
+error_locked(const struct ps_timeline *timeline)
+{
+    int64_t events = ps_stamps_error(), reports = atomic_load(&greatest_error);
+    return timeline != current ? timeline->error
+           : events > reports  ? events
+                               : reports;
+}
+
 void
 ps_timeline_stop(void)
 {
     atomic_store(&on, false);
     pthread_mutex_lock(&mutex);
     if (current != NULL) {
-        current->error = ps_stamps_error();
+        current->error = error_locked(current);
     }
     next_index =
         current != NULL ? current->first + current->count : next_index;
@@ -322,20 +358,61 @@ find_stream_locked(struct ps_timeline *timeline,
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
-/* A new stream; NULL without memory. */
+/* A new stream, with a number in reports or without; NULL without memory.  It
+ * may have been reported before it was seen. */
 static struct stream *
 add_stream_locked(struct ps_timeline *timeline,
-                  const struct ps_actor_name *name)
+                  const struct ps_actor_name *name, const uint64_t *number)
 {
     uintptr_t index = timeline->stream_count;
+    uintptr_t known = number != NULL
+                          ? (uintptr_t)ps_map_get(&timeline->by_number,
+                                                  place_of(name), *number)
+                          : 0;
+    if (known != 0 &&
+        timeline->streams[known - 1].name.stream & PS_TIMELINE_NUMBER) {
+        timeline->streams[known - 1].name = *name;
+        ps_map_set(&timeline->by_name, place_of(name), name->stream,
+                   (void *)known);
+        return &timeline->streams[known - 1];
+    }
     if (!grow((void **)&timeline->streams, index, sizeof(struct stream)) ||
         !ps_map_set(&timeline->by_name, place_of(name), name->stream,
                     (void *)(index + 1))) {
         return NULL;
     }
+    if (number != NULL) {
+        ps_map_set(&timeline->by_number, place_of(name), *number,
+                   (void *)(index + 1));
+    }
     timeline->stream_count++;
     timeline->streams[index] = (struct stream){.name = *name};
     return &timeline->streams[index];
+}
+
+/* False if nothing records or there is no memory. */
+static bool
+add_stream(const struct ps_actor_name *name)
+{
+    uint64_t number;
+    bool has_number =
+        name->stream != PS_TIMELINE_MEMORY && ps_reports_stream(name, &number);
+    uint32_t index = 0;
+    pthread_mutex_lock(&mutex);
+    struct stream *stream =
+        current != NULL ? find_stream_locked(current, name) : NULL;
+    bool fresh = current != NULL && stream == NULL;
+    if (fresh) {
+        stream = add_stream_locked(current, name, has_number ? &number : NULL);
+    }
+    if (stream != NULL) {
+        index = (uint32_t)(stream - current->streams);
+    }
+    pthread_mutex_unlock(&mutex);
+    if (fresh && stream != NULL) {
+        atomic_load(&hooks)->stream(name, index);
+    }
+    return stream != NULL;
 }
 
 /* Lock, and return the log with the stream in it; NULL, unlocked, if nothing
@@ -344,27 +421,15 @@ static struct ps_timeline *
 lock_with(const struct ps_actor_name *name, struct stream **stream)
 {
     pthread_mutex_lock(&mutex);
-    struct ps_timeline *timeline = current;
-    *stream = NULL;
-    if (timeline != NULL && name != NULL) {
-        bool fresh = false;
-        uint32_t index = timeline->stream_count;
-        *stream = find_stream_locked(timeline, name);
-        if (*stream == NULL) {
-            *stream = add_stream_locked(timeline, name);
-            fresh = *stream != NULL;
-        }
-        timeline = *stream != NULL ? timeline : NULL;
-        if (fresh) {
-            pthread_mutex_unlock(&mutex);
-            atomic_load(&hooks)->stream(name, index);
-            return lock_with(name, stream);
-        }
+    *stream = current != NULL && name != NULL
+                  ? find_stream_locked(current, name)
+                  : NULL;
+    if (current != NULL && (name == NULL || *stream != NULL)) {
+        return current;
     }
-    if (timeline == NULL) {
-        pthread_mutex_unlock(&mutex);
-    }
-    return timeline;
+    bool on_log = current != NULL;
+    pthread_mutex_unlock(&mutex);
+    return on_log && add_stream(name) ? lock_with(name, stream) : NULL;
 }
 
 static bool
@@ -439,7 +504,9 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
     if (slice != NULL) {
         *slice = like;
         if (stream != NULL) {
-            stream->latest = made + 1;
+            if (kind != PS_SLICE_SYNCHRONIZE) {
+                stream->latest = made + 1;
+            }
         }
         if (index != NULL) {
             *index = made;
@@ -499,6 +566,15 @@ ps_timeline_recorded(int runtime, ps_handle event)
         current != NULL ? event_mark_locked(current, runtime, event) : 0;
     pthread_mutex_unlock(&mutex);
     return mark & 1 ? 0 : mark >> 1;
+}
+
+void
+ps_timeline_know(const struct ps_actor_name *name)
+{
+    struct stream *stream;
+    if (lock_with(name, &stream) != NULL) {
+        pthread_mutex_unlock(&mutex);
+    }
 }
 
 uint64_t
@@ -589,6 +665,7 @@ end_capture(const struct ps_actor_name *name)
 struct queueing {
     struct ps_slice *slice; /* NULL: not to be seen */
     bool by_events;
+    bool reported;
     struct ps_stamps *stamps;
     int64_t time; /* by events only */
 };
@@ -600,6 +677,24 @@ times_by_events(const struct ps_backend *inner)
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
+/* Have the calling thread's call be that of a slice; NULL: of none. */
+static void
+set_queued_slice(uint64_t source)
+{
+    if (has_key) {
+        pthread_setspecific(queued_slice, (void *)(uintptr_t)source);
+    }
+}
+
+/* Whether the device reports one activity for an operation of this kind. */
+static bool
+is_reported(int runtime, enum ps_slice_kind kind, size_t nbytes)
+{
+    return has_key && ps_reports_are_on(runtime) &&
+           (kind == PS_SLICE_SLEEP ||
+            ((kind == PS_SLICE_COPY || kind == PS_SLICE_FILL) && nbytes > 0));
+}
+
 static struct queueing
 expect(const struct ps_backend *backend, int device, ps_handle stream,
        enum ps_slice_kind kind, size_t nbytes)
@@ -607,23 +702,34 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
     const struct ps_backend *inner = ps_observed(backend);
     struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     struct queueing this = {.by_events = times_by_events(inner)};
+    uint64_t index;
+    if (this.by_events) {
+        this.reported = is_reported(name.runtime, kind, nbytes);
+        this.by_events = !this.reported;
+    }
     if (this.by_events && !ps_stamps_are_possible(inner)) {
         return this;
     }
-    this.slice = ps_timeline_add(&name, kind, NULL);
+    this.slice = ps_timeline_add(&name, kind, &index);
     if (this.slice == NULL) {
         return this;
     }
     this.slice->nbytes = nbytes;
     /* Until the backend takes it. */
     this.slice->times.begin = -1;
+    if (!this.by_events && !this.reported) {
+        inner->operation_times(inner, &this.slice->times);
+        return this;
+    }
     if (this.by_events) {
         this.stamps = ps_stamps_begin(inner, &name);
-        this.time = ps_timeline_now();
     }
-    else {
-        inner->operation_times(inner, &this.slice->times);
+    else if (!ps_is_capturing(inner, &name)) {
+        this.slice->reported = true;
+        this.slice->times.begin = 0;
     }
+    set_queued_slice(index + 1);
+    this.time = ps_timeline_now();
     return this;
 }
 
@@ -637,19 +743,22 @@ queued(const struct ps_backend *backend, const struct queueing *this,
     if (slice == NULL) {
         return status;
     }
-    if (!this->by_events) {
+    if (!this->by_events && !this->reported) {
         inner->operation_times(inner, NULL);
     }
-    else if (status != PS_SUCCESS) {
-        ps_stamps_drop(this->stamps);
-    }
     else {
+        set_queued_slice(0);
+    }
+    if (this->by_events && status == PS_SUCCESS) {
         ps_stamps_end(this->stamps, &slice->times);
+    }
+    else if (this->by_events) {
+        ps_stamps_drop(this->stamps);
     }
     if (status != PS_SUCCESS || time_of(&slice->times.begin) == -1) {
         ps_slice_drop(slice);
     }
-    else if (this->by_events) {
+    else if (this->by_events || this->reported) {
         ps_slice_publish(slice, this->time);
     }
     else {
@@ -839,13 +948,177 @@ ps_timeline_span_drop(const struct ps_open_span *span)
     }
 }
 
-/* ---- Reading ---- */
+/* ---- Reports ---- */
 
-static int64_t
-error_locked(const struct ps_timeline *timeline)
+/* A call that queues work, of any library: locks of a driver are held. */
+static uint64_t
+source_of_call(void)
 {
-    return timeline == current ? ps_stamps_error() : timeline->error;
+    uint64_t source = (uintptr_t)pthread_getspecific(queued_slice), index;
+    if (source != 0 || !is_wanted()) {
+        return source;
+    }
+    uint32_t thread = atomic_load(&hooks)->known_thread();
+    int64_t now = ps_timeline_now();
+    pthread_mutex_lock(&mutex);
+    struct ps_slice *slice =
+        current != NULL ? append_locked(current, &index) : NULL;
+    if (slice != NULL) {
+        slice->reported = slice->foreign = true;
+        slice->thread = thread;
+        slice->source = thread == 0 ? (uint64_t)pthread_self() : 0;
+        ps_slice_publish(slice, now);
+        source = index + 1;
+    }
+    pthread_mutex_unlock(&mutex);
+    return source;
 }
+
+ps_status
+ps_timeline_activities(int runtime, const struct ps_backend *backend,
+                       char *reason, size_t size)
+{
+    return has_key ? ps_reports_begin(runtime, backend, source_of_call, reason,
+                                      size)
+                   : PS_ERROR_OUT_OF_MEMORY;
+}
+
+/* The stream of a number in reports; NULL without memory. */
+static struct stream *
+reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
+                       uint64_t number)
+{
+    uintptr_t known =
+        (uintptr_t)ps_map_get(&timeline->by_number, place_of(&name), number);
+    if (known != 0) {
+        return &timeline->streams[known - 1];
+    }
+    struct stream *stream = find_stream_locked(timeline, &name);
+    return stream != NULL ? stream
+                          : add_stream_locked(timeline, &name, &number);
+}
+
+/* An operation may have several activities. */
+static void
+extend(struct ps_slice *slice, const struct ps_times *times)
+{
+    int64_t begin = time_of(&slice->times.begin);
+    int64_t end = time_of(&slice->times.end);
+    int64_t queued = time_of(&slice->queued);
+    int64_t error = queued - times->begin, known = greatest_error;
+    while (error > known &&
+           !atomic_compare_exchange_weak(&greatest_error, &known, error)) {
+    }
+    if (begin <= 0 || times->begin < begin) {
+        set_time(&slice->times.begin, times->begin);
+    }
+    if (times->end > end) {
+        set_time(&slice->times.end, times->end);
+    }
+}
+
+static void
+add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
+                const struct ps_report *report)
+{
+    if (grow((void **)&timeline->nodes, timeline->node_count,
+             sizeof(struct ps_node))) {
+        struct ps_node *node = &timeline->nodes[timeline->node_count++];
+        *node = (struct ps_node){*launch, report->source - 1};
+        node->slice.times = report->activity.times;
+    }
+}
+
+/* What a report says of an operation but its times; false without memory. */
+static bool
+describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
+                const struct ps_report *report,
+                const struct ps_actor_name *name)
+{
+    static const uint8_t of_activities[] = {
+        [PS_ACTIVITY_KERNEL] = PS_SLICE_KERNEL,
+        [PS_ACTIVITY_COPY] = PS_SLICE_COPY,
+        [PS_ACTIVITY_FILL] = PS_SLICE_FILL,
+    };
+    const struct ps_activity *activity = &report->activity;
+    struct stream *stream =
+        reported_stream_locked(timeline, *name, activity->stream);
+    if (stream == NULL) {
+        return false;
+    }
+    slice->stream = (uint32_t)(stream - timeline->streams) + 1;
+    slice->nbytes = activity->nbytes;
+    slice->name =
+        report->kernel != 0 ? report->kernel | PS_TIMELINE_KERNEL : 0;
+    slice->kind = of_activities[activity->kind];
+    return true;
+}
+
+/* name: its stream's, if reports first name that one. */
+static void
+place_locked(const struct ps_report *report, const struct ps_actor_name *name)
+{
+    struct ps_slice *slice = NULL, like;
+    struct ps_timeline *timeline;
+    SLIST_FOREACH(timeline, &logs, neighbours)
+    {
+        slice = source_at(timeline, report->source);
+        if (slice != NULL) {
+            break;
+        }
+    }
+    /* Of ours, those whose calls failed are none. */
+    if (slice == NULL ||
+        (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
+        return;
+    }
+    like = *slice;
+    if (!describe_locked(timeline, &like, report, name)) {
+        return;
+    }
+    if (report->activity.of_graph) {
+        add_node_locked(timeline, &like, report);
+    }
+    if (slice->reported) {
+        extend(slice, &report->activity.times);
+    }
+    if (slice->foreign && kind_of(slice) == PS_SLICE_NONE) {
+        slice->stream = like.stream;
+        slice->nbytes = report->activity.of_graph ? 0 : like.nbytes;
+        slice->name = report->activity.of_graph ? 0 : like.name;
+        __atomic_store_n(&slice->kind,
+                         report->activity.of_graph ? PS_SLICE_GRAPH
+                                                   : like.kind,
+                         __ATOMIC_RELEASE);
+    }
+}
+
+static void
+place_reports(void)
+{
+    struct ps_reports reports = ps_reports_take();
+    struct ps_actor_name unmarked = {-1, -1, 0}; /* the default stream */
+    uint64_t number = 0;
+    bool known = false;
+    for (size_t i = 0; i < reports.count; i++) {
+        const struct ps_report *report = &reports.items[i];
+        struct ps_actor_name name = {report->runtime, report->activity.device,
+                                     0};
+        if (place_of(&name) != place_of(&unmarked)) {
+            unmarked = name;
+            known = ps_reports_stream(&name, &number);
+        }
+        if (!known || report->activity.stream != number) {
+            name.stream = PS_TIMELINE_NUMBER | report->activity.stream;
+        }
+        pthread_mutex_lock(&mutex);
+        place_locked(report, &name);
+        pthread_mutex_unlock(&mutex);
+    }
+    free(reports.items);
+}
+
+/* ---- Reading ---- */
 
 int64_t
 ps_timeline_error(const struct ps_timeline *timeline)
@@ -865,6 +1138,19 @@ ps_timeline_end(const struct ps_timeline *timeline)
     return end;
 }
 
+bool
+ps_timeline_stream(const struct ps_timeline *timeline, uint32_t index,
+                   struct ps_actor_name *name)
+{
+    pthread_mutex_lock(&mutex);
+    bool found = index < timeline->stream_count;
+    if (found) {
+        *name = timeline->streams[index].name;
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 const struct ps_slice *
 ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index)
 {
@@ -874,13 +1160,26 @@ ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index)
     return slice;
 }
 
+bool
+ps_timeline_node(const struct ps_timeline *timeline, uint64_t number,
+                 struct ps_node *node)
+{
+    pthread_mutex_lock(&mutex);
+    bool found = number < timeline->node_count;
+    if (found) {
+        *node = timeline->nodes[number];
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 const struct ps_slice *
 ps_timeline_source(const struct ps_timeline *timeline,
                    const struct ps_slice *slice)
 {
     pthread_mutex_lock(&mutex);
     do {
-        slice = source_at(timeline, slice->source);
+        slice = slice->foreign ? NULL : source_at(timeline, slice->source);
     } while (slice != NULL && kind_of(slice) == PS_SLICE_NONE);
     pthread_mutex_unlock(&mutex);
     return slice;
@@ -963,6 +1262,20 @@ latest_of_device(const struct ps_timeline *timeline,
     return latest.source;
 }
 
+/* The log knows more of the stream than the call did, if devices report. */
+static void
+resolve_synchronize(const struct ps_timeline *timeline,
+                    const struct reached *reached, struct ps_slice *slice)
+{
+    uint32_t stream = slice->stream - 1;
+    if (timeline->streams[stream].name.stream == PS_TIMELINE_MEMORY) {
+        slice->source = latest_of_device(timeline, reached, stream);
+    }
+    else if (reached[stream].source > slice->source) {
+        slice->source = reached[stream].source;
+    }
+}
+
 static void
 end_span(const struct ps_timeline *timeline, struct ps_slice *slice,
          int64_t now)
@@ -987,7 +1300,7 @@ resolve(struct ps_timeline *timeline, struct reached *reached, uint64_t index,
     int64_t now = at->pending ? 0 : later(at->time, slice->queued);
     switch (kind) {
     case PS_SLICE_SYNCHRONIZE:
-        slice->source = latest_of_device(timeline, reached, slice->stream - 1);
+        resolve_synchronize(timeline, reached, slice);
         break;
     case PS_SLICE_MEMORY:
         break;
@@ -1022,6 +1335,7 @@ bool
 ps_timeline_resolve(struct ps_timeline *timeline)
 {
     ps_stamps_collect();
+    place_reports();
     pthread_mutex_lock(&mutex);
     struct reached *reached =
         calloc(timeline->stream_count + 1, sizeof(*reached));

@@ -28,6 +28,7 @@ enum ps_slice_kind {
                              a stream that it serializes with */
     PS_SLICE_SYNCHRONIZE, /* of a thread; source: the last one waited for */
     PS_SLICE_MEMORY,      /* a device's memory in use; nbytes */
+    PS_SLICE_KERNEL,
 };
 
 struct ps_slice {
@@ -36,7 +37,9 @@ struct ps_slice {
     /* Written last by whoever adds the slice: 0 until it may be read. */
     int64_t queued;
     uint64_t nbytes;
-    uint64_t source; /* an index, plus one; or 0 */
+    /* An index, plus one; or 0.  Of a foreign one on a thread without an
+     * index: its identifier, a pthread_t. */
+    uint64_t source;
     /* Indices, plus one; or 0.  The hooks number threads, places and names. */
     uint32_t stream;
     uint32_t thread;
@@ -45,12 +48,28 @@ struct ps_slice {
     uint32_t row; /* as of the last ps_timeline_resolve, or PS_NO_ROW */
     uint8_t kind; /* enum ps_slice_kind */
     bool timed;   /* a span of a stream that has times of its own */
+    /* Its device says its times, and if it is foreign all the rest, too; such
+     * a one is PS_SLICE_NONE until then. */
+    bool reported;
+    bool foreign; /* queued by another library */
 };
 
 #define PS_NO_ROW UINT32_MAX
 
+/* An operation within a launch of a graph. */
+struct ps_node {
+    struct ps_slice slice; /* its launch's, but for what is its own */
+    uint64_t launch;       /* the index of that slice */
+};
+
 /* The handle that stands for a device's memory instead of a stream. */
 #define PS_TIMELINE_MEMORY UINTPTR_MAX
+
+/* In a handle: it is the number of a stream whose handle is not known. */
+#define PS_TIMELINE_NUMBER (~(UINTPTR_MAX >> 1))
+
+/* In the name of a slice: it is that of a kernel. */
+#define PS_TIMELINE_KERNEL (UINT32_C(1) << 31)
 
 /* Called with no lock of the timeline's held. */
 struct ps_timeline_hooks {
@@ -60,6 +79,9 @@ struct ps_timeline_hooks {
     bool (*is_virtual)(void);
     /* The calling thread, and the place of the program's call. */
     void (*origin)(struct ps_slice *slice);
+    /* The calling thread's index if it has one, or 0; may be called with locks
+     * of a driver held, so it may not wait for the GIL. */
+    uint32_t (*known_thread)(void);
     /* A stream was first seen, and got the index. */
     void (*stream)(const struct ps_actor_name *stream, uint32_t index);
 };
@@ -82,6 +104,15 @@ int64_t ps_timeline_now(void);
 const struct ps_backend *
 ps_timeline_table(int runtime, const struct ps_backend *backend);
 
+/* Have the backend of a runtime report activities, as far as it can, while
+ * this log is the current one.  Statuses as of activities_begin. */
+ps_status ps_timeline_activities(int runtime, const struct ps_backend *backend,
+                                 char *reason, size_t size);
+
+/* Which stream has the index; false if none has. */
+bool ps_timeline_stream(const struct ps_timeline *timeline, uint32_t index,
+                        struct ps_actor_name *name);
+
 /* Add a slice of this kind, to the stream if it is not NULL; NULL if nothing
  * records, the stream is captured, the call is internal, or there is no
  * memory.  The caller fills it in, and publishes or drops it. */
@@ -102,7 +133,8 @@ void ps_timeline_span_end(const struct ps_actor_name *stream,
  */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
-/* The greatest error of the times that are taken by events, in nanoseconds. */
+/* The greatest known error of the times that are taken by events or reported
+ * by devices, in nanoseconds. */
 int64_t ps_timeline_error(const struct ps_timeline *timeline);
 
 /* All but its times is written; when it was queued. */
@@ -117,6 +149,9 @@ void ps_slice_drop(struct ps_slice *slice);
 /* The event was recorded on the stream; the stream waits for it. */
 void ps_timeline_record(const struct ps_actor_name *stream, ps_handle event);
 void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
+
+/* There is such a stream; other libraries may use it, too. */
+void ps_timeline_know(const struct ps_actor_name *stream);
 
 /* The source of a slice whose thread waits for the stream's work, or for the
  * event; one that waits for a device has PS_TIMELINE_MEMORY as its stream. */
@@ -136,6 +171,11 @@ bool ps_timeline_resolve(struct ps_timeline *timeline);
 
 const struct ps_slice *
 ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index);
+/* The node of a number, from 0 on, as of the last ps_timeline_resolve; false
+ * if there are no more. */
+bool ps_timeline_node(const struct ps_timeline *timeline, uint64_t number,
+                      struct ps_node *node);
+
 /* NULL if it has none in this log. */
 const struct ps_slice *ps_timeline_source(const struct ps_timeline *timeline,
                                           const struct ps_slice *slice);

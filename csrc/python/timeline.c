@@ -4,10 +4,13 @@
  * Core calls backends with or without the GIL, so each hook takes it. */
 #include "timeline.h"
 
+#include <dlfcn.h>
+
 #include "../backends/backends.h"
 #include "../core/memory.h"
 #include "../core/runtime.h"
 #include "../core/thread.h"
+#include "../observe/reports.h"
 #include "../observe/stamps.h"
 
 #include "args.h"
@@ -26,12 +29,16 @@ struct log {
     PyObject *streams; /* (device, label) */
     PyObject *names;
     PyObject *name_indices;
+    PyObject *kernels;     /* names by their numbers */
     PyObject *thread_name; /* called with a thread's identifier */
+    char refusal[160];     /* why devices do not report, or empty */
 };
 
 /* What records now; the GIL guards it. */
 static struct log *current;
 static uintptr_t logs;
+/* The number of the current log, for those without the GIL; 0: none. */
+static atomic_uintptr_t current_number;
 
 static const char *const kinds[] = {
     [PS_SLICE_NONE] = "",
@@ -47,8 +54,10 @@ static const char *const kinds[] = {
     [PS_SLICE_WAIT] = "wait",
     [PS_SLICE_SYNCHRONIZE] = "synchronize",
     [PS_SLICE_MEMORY] = "memory",
+    [PS_SLICE_KERNEL] = "kernel",
 };
 static PyObject *kind_names[Py_ARRAY_LENGTH(kinds)];
+static PyObject *node_name;
 
 /* ---- Hooks ---- */
 
@@ -58,12 +67,22 @@ is_internal(void)
     return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
 }
 
-/* The calling thread's index, plus one, which it keeps in a word with the
- * number of the log; 0 without memory. */
+/* A thread keeps its index, plus one, in a word with the number of the log. */
+enum { BITS = 24 };
+
+static uint32_t
+known_thread(void)
+{
+    uintptr_t word = (uintptr_t)ps_thread_word(PS_THREAD_TIMELINE);
+    return word != 0 && word >> BITS == atomic_load(&current_number)
+               ? word & ((1 << BITS) - 1)
+               : 0;
+}
+
+/* The calling thread's index, plus one; 0 without memory. */
 static uint32_t
 thread_index(void)
 {
-    enum { BITS = 24 };
     uintptr_t word = (uintptr_t)ps_thread_word(PS_THREAD_TIMELINE);
     if (current == NULL || word >> BITS == current->number) {
         return word & ((1 << BITS) - 1);
@@ -106,6 +125,10 @@ stream_label(const struct ps_actor_name *stream)
         return PyUnicode_FromString(stream->stream == 0 ? "default stream"
                                                         : "memory");
     }
+    if (stream->stream & PS_TIMELINE_NUMBER) {
+        return PyUnicode_FromFormat("stream #%zu",
+                                    stream->stream & ~PS_TIMELINE_NUMBER);
+    }
     struct handle_text text = handle_text(stream->stream);
     PyObject *name = name_of_actor(stream);
     PyObject *label = name == NULL ? NULL
@@ -116,15 +139,22 @@ stream_label(const struct ps_actor_name *stream)
     return label;
 }
 
+/* (device, label) */
+static PyObject *
+stream_pair(const struct ps_actor_name *stream)
+{
+    const char *backend = ps_runtime_at(stream->runtime)->registered->name;
+    return Py_BuildValue(
+        "(NN)", PyUnicode_FromFormat("%s:%d", backend, stream->device),
+        stream_label(stream));
+}
+
 static void
 stream_seen(const struct ps_actor_name *stream, uint32_t index)
 {
-    const char *backend = ps_runtime_at(stream->runtime)->registered->name;
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
-    PyObject *pair = Py_BuildValue(
-        "(NN)", PyUnicode_FromFormat("%s:%d", backend, stream->device),
-        stream_label(stream));
+    PyObject *pair = stream_pair(stream);
     PyObject *list = current != NULL ? current->streams : NULL;
     while (list != NULL && PyList_GET_SIZE(list) <= (Py_ssize_t)index &&
            PyList_Append(list, Py_None) == 0) {
@@ -145,6 +175,7 @@ get_hooks(void)
     static struct ps_timeline_hooks hooks = {
         .is_internal = is_internal,
         .origin = origin,
+        .known_thread = known_thread,
         .stream = stream_seen,
     };
     hooks.is_virtual = ps_cpu_schedules.is_on;
@@ -249,8 +280,9 @@ timeline_add_wait(const char *operation, const struct work *work,
         source = ps_timeline_recorded(work->event->runtime->index,
                                       atomic_load(&work->event->handle));
     }
+    bool on_stream = whole || (work != NULL && work->stream != NULL);
     struct ps_slice *slice =
-        ps_timeline_add(whole ? &name : NULL, PS_SLICE_SYNCHRONIZE, NULL);
+        ps_timeline_add(on_stream ? &name : NULL, PS_SLICE_SYNCHRONIZE, NULL);
     if (slice != NULL) {
         struct saved_exception saved = exception_save();
         PyObject *text = PyUnicode_FromString(operation);
@@ -303,8 +335,54 @@ log_free(struct log *log)
     Py_XDECREF(log->streams);
     Py_XDECREF(log->names);
     Py_XDECREF(log->name_indices);
+    Py_XDECREF(log->kernels);
     Py_XDECREF(log->thread_name);
     PyMem_Free(log);
+}
+
+/* Streams that only other libraries use are reported by number. */
+static void
+know_streams(struct ps_device *device)
+{
+    size_t room = ps_device_handles(device, NULL, 0);
+    ps_handle *handles = PyMem_Calloc(room, sizeof(*handles));
+    size_t count =
+        handles != NULL ? ps_device_handles(device, handles, room) : 0;
+    /* The first one is the default stream's. */
+    for (size_t i = 1; i < count && i < room; i++) {
+        struct ps_actor_name name = {device->runtime->index, device->index,
+                                     handles[i]};
+        ps_timeline_know(&name);
+    }
+    PyMem_Free(handles);
+}
+
+static void
+know_all_streams(void)
+{
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        int count = ps_reports_are_on(i) && ps_runtime_is_used(runtime)
+                        ? atomic_load(&runtime->device_count)
+                        : 0;
+        for (int d = 0; d < count; d++) {
+            know_streams(&runtime->devices[d]);
+        }
+    }
+}
+
+/* Nothing calls a device while the interpreter ends. */
+static void
+stop_recording(void)
+{
+    trace_timeline(false);
+    if (!is_finalizing()) {
+        know_all_streams();
+        WITHOUT_GIL(ps_reports_end());
+    }
+    current = NULL;
+    ps_timeline_stop();
+    install_tables();
 }
 
 static void
@@ -312,10 +390,7 @@ log_destroy(PyObject *capsule)
 {
     struct log *log = PyCapsule_GetPointer(capsule, log_name);
     if (log == current) {
-        current = NULL;
-        ps_timeline_stop();
-        trace_timeline(false);
-        install_tables();
+        stop_recording();
     }
     log_free(log);
 }
@@ -329,7 +404,10 @@ make_kind_names(void)
             return -1;
         }
     }
-    return 0;
+    if (node_name == NULL) {
+        node_name = PyUnicode_InternFromString("node");
+    }
+    return node_name != NULL ? 0 : -1;
 }
 
 static struct log *
@@ -346,9 +424,11 @@ log_create(PyObject *thread_name, bool by_events)
     log->streams = PyList_New(0);
     log->names = PyList_New(0);
     log->name_indices = PyDict_New();
+    log->kernels = PyDict_New();
     if (make_kind_names() < 0 || log->threads == NULL ||
         log->streams == NULL || log->names == NULL ||
-        log->name_indices == NULL || places_hold() < 0) {
+        log->name_indices == NULL || log->kernels == NULL ||
+        places_hold() < 0) {
         log_free(log);
         return NULL;
     }
@@ -360,6 +440,25 @@ log_create(PyObject *thread_name, bool by_events)
         return NULL;
     }
     return log;
+}
+
+/* Have the devices of all backends report what they do, if they can. */
+static void
+begin_activities(struct log *log)
+{
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        const struct ps_backend *backend = ps_runtime_at(i)->registered;
+        char reason[sizeof(log->refusal)] = "";
+        if (backend->operation_times != NULL) {
+            continue;
+        }
+        ps_status status;
+        WITHOUT_GIL(status = ps_timeline_activities(i, backend, reason,
+                                                    sizeof(reason)));
+        if (status != PS_SUCCESS && reason[0] != '\0') {
+            memcpy(log->refusal, reason, sizeof(reason));
+        }
+    }
 }
 
 static PyObject *
@@ -387,6 +486,10 @@ timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     current = log;
+    atomic_store(&current_number, log->number);
+    if (!by_events) {
+        begin_activities(log);
+    }
     install_tables();
     trace_timeline(true);
     return capsule;
@@ -396,10 +499,7 @@ static PyObject *
 timeline_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     if (current != NULL) {
-        current = NULL;
-        trace_timeline(false);
-        ps_timeline_stop();
-        install_tables();
+        stop_recording();
         WITHOUT_GIL(ps_stamps_release());
     }
     Py_RETURN_NONE;
@@ -429,6 +529,9 @@ timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
         return NULL;
     }
     bool resolved;
+    if (log == current) {
+        know_all_streams();
+    }
     WITHOUT_GIL(resolved = ps_timeline_resolve(log->timeline));
     return resolved ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
@@ -442,29 +545,116 @@ item(PyObject *list, uint32_t index)
                : Py_None;
 }
 
+/* A kernel's name as its programmer wrote it, if the C++ library is there,
+ * which a process with kernels in C++ has. */
+static PyObject *
+demangled(const char *name)
+{
+    char *(*demangle)(const char *, char *, size_t *, int *) = NULL;
+    char *text = NULL;
+    int status;
+    void *library = strncmp(name, "_Z", 2) == 0
+                        ? dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD)
+                        : NULL;
+    if (library != NULL) {
+        *(void **)&demangle = dlsym(library, "__cxa_demangle");
+    }
+    if (demangle != NULL) {
+        text = demangle(name, NULL, NULL, &status);
+    }
+    PyObject *result = PyUnicode_DecodeUTF8(
+        text != NULL ? text : name,
+        (Py_ssize_t)strlen(text != NULL ? text : name), "replace");
+    free(text);
+    if (library != NULL) {
+        dlclose(library);
+    }
+    return result;
+}
+
+/* New reference. */
+static PyObject *
+kernel_name(const struct log *log, uint32_t number)
+{
+    PyObject *key = PyLong_FromUnsignedLong(number);
+    PyObject *name =
+        key != NULL ? PyDict_GetItemWithError(log->kernels, key) : NULL;
+    Py_XINCREF(name);
+    if (key != NULL && name == NULL && !PyErr_Occurred()) {
+        name = demangled(ps_reports_kernel(number));
+        if (name != NULL && PyDict_SetItem(log->kernels, key, name) < 0) {
+            Py_CLEAR(name);
+        }
+    }
+    Py_XDECREF(key);
+    return name;
+}
+
+/* New reference. */
+static PyObject *
+slice_name(const struct log *log, const struct ps_slice *slice)
+{
+    if (slice->name & PS_TIMELINE_KERNEL) {
+        return kernel_name(log, slice->name & ~PS_TIMELINE_KERNEL);
+    }
+    PyObject *name = item(log->names, slice->name);
+    return Py_NewRef(name != Py_None ? name : kind_names[slice->kind]);
+}
+
+/* A foreign thread has no index before it has a slice of its own.  New
+ * reference. */
+static PyObject *
+slice_thread(const struct log *log, const struct ps_slice *slice)
+{
+    if (slice->foreign && slice->thread == 0) {
+        return PyObject_CallFunction(log->thread_name, "K",
+                                     (unsigned long long)slice->source);
+    }
+    return Py_NewRef(item(log->threads, slice->thread));
+}
+
+/* The stream's (device, label), or None.  One that only reports named has none
+ * yet.  New reference. */
+static PyObject *
+slice_stream(const struct log *log, const struct ps_slice *slice)
+{
+    struct ps_actor_name name;
+    PyObject *known = item(log->streams, slice->stream);
+    return known == Py_None && slice->stream > 0 &&
+                   ps_timeline_stream(log->timeline, slice->stream - 1, &name)
+               ? stream_pair(&name)
+               : Py_NewRef(known);
+}
+
 static PyObject *
 time_object(int64_t time, int64_t origin)
 {
     return time > 0 ? PyLong_FromLongLong(time - origin) : Py_NewRef(Py_None);
 }
 
+/* kind: of the row; NULL: that of the slice. */
 static PyObject *
-row_of(const struct log *log, const struct ps_slice *slice, int64_t origin,
-       uint32_t first)
+row_of(const struct log *log, const struct ps_slice *slice, PyObject *kind,
+       int64_t origin, uint32_t first)
 {
-    PyObject *stream = item(log->streams, slice->stream);
+    PyObject *stream = slice_stream(log, slice);
+    PyObject *name = slice_name(log, slice);
+    PyObject *thread = slice_thread(log, slice);
     PyObject *place = place_at((Py_ssize_t)slice->place - 1);
-    PyObject *device = Py_None, *label = Py_None, *name = Py_None;
+    PyObject *device = Py_None, *label = Py_None;
     PyObject *file = Py_None, *line = Py_None, *function = Py_None;
     bool is_hosts = slice->kind == PS_SLICE_SYNCHRONIZE;
+    if (stream == NULL || name == NULL || thread == NULL) {
+        Py_XDECREF(stream);
+        Py_XDECREF(name);
+        Py_XDECREF(thread);
+        Py_XDECREF(place);
+        return NULL;
+    }
     if (stream != Py_None && !is_hosts) {
         device = PyTuple_GET_ITEM(stream, 0);
         label = slice->kind == PS_SLICE_MEMORY ? Py_None
                                                : PyTuple_GET_ITEM(stream, 1);
-    }
-    name = item(log->names, slice->name);
-    if (name == Py_None) {
-        name = kind_names[slice->kind];
     }
     if (place != NULL) {
         file = PyTuple_GET_ITEM(place, 0);
@@ -479,13 +669,16 @@ row_of(const struct log *log, const struct ps_slice *slice, int64_t origin,
                          ? slice->queued
                          : begin;
     PyObject *row = Py_BuildValue(
-        "(OOOOONNNKOOON)", kind_names[slice->kind], name, device, label,
-        item(log->threads, slice->thread), time_object(queued, origin),
+        "(OOOOONNNKOOON)", kind != NULL ? kind : kind_names[slice->kind], name,
+        device, label, thread, time_object(queued, origin),
         time_object(begin, origin), time_object(end, origin),
         (unsigned long long)slice->nbytes, file, line, function,
         source != NULL && source->row >= first
             ? PyLong_FromUnsignedLong(source->row - first)
             : Py_NewRef(Py_None));
+    Py_DECREF(stream);
+    Py_DECREF(name);
+    Py_DECREF(thread);
     Py_XDECREF(place);
     return row;
 }
@@ -516,7 +709,34 @@ timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
         if (slice->row == PS_NO_ROW) {
             continue;
         }
-        PyObject *row = row_of(log, slice, origin, least);
+        PyObject *row = row_of(log, slice, NULL, origin, least);
+        if (row == NULL || PyList_Append(rows, row) < 0) {
+            Py_CLEAR(rows);
+        }
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+static PyObject *
+timeline_nodes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule;
+    unsigned long long first, last;
+    long long origin;
+    struct ps_node node;
+    if (!PyArg_ParseTuple(args, "OKKL:timeline_nodes", &capsule, &first, &last,
+                          &origin)) {
+        return NULL;
+    }
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    PyObject *rows = log != NULL ? PyList_New(0) : NULL;
+    for (uint64_t i = 0;
+         rows != NULL && ps_timeline_node(log->timeline, i, &node); i++) {
+        if (node.launch < first || node.launch >= last) {
+            continue;
+        }
+        PyObject *row = row_of(log, &node.slice, node_name, origin, PS_NO_ROW);
         if (row == NULL || PyList_Append(rows, row) < 0) {
             Py_CLEAR(rows);
         }
@@ -602,6 +822,13 @@ timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 static PyObject *
+timeline_refusal(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    return log == NULL ? NULL : PyUnicode_FromString(log->refusal);
+}
+
+static PyObject *
 timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
     struct log *log = PyCapsule_GetPointer(capsule, log_name);
@@ -630,9 +857,17 @@ PyMethodDef timeline_functions[] = {
              "Return the rows of the slices from first to before last, with "
              "times from the origin on and\nsources counted from the slice "
              "base on."),
+    FUNCTION("timeline_nodes", timeline_nodes, METH_VARARGS,
+             "log, first, last, origin, /",
+             "Return the rows of what graphs did that were launched by the "
+             "slices from first to before last."),
     FUNCTION("timeline_error", timeline_error, METH_O, "log, /",
-             "Return the error of times that are taken by events, in "
-             "nanoseconds."),
+             "Return the error of times that are taken by events or "
+             "reported by devices, in nanoseconds."),
+    FUNCTION("timeline_refusal", timeline_refusal, METH_O, "log, /",
+             "Return why devices do not report what they do for other "
+             "libraries; empty if they do,\nor if nothing that it takes is "
+             "there."),
     FUNCTION("timeline_span_begin", timeline_span_begin, METH_VARARGS,
              "name, stream, /",
              "Begin a span on a stream, or on the calling thread for None, "

@@ -7,8 +7,9 @@ t.save("program.json")
 
 Recorded are the operations of every stream (copies, fills, callables, graph
 launches, sleeps, and what span() names), waits of streams for events, waits of
-threads for work, and the memory in use.  Work that other libraries queue is
-not seen, unless span() is put around it.
+threads for work, and the memory in use.  On CUDA, if CUPTI is installed, so
+are the kernels, copies and fills that other libraries queue; otherwise span()
+can be put around them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import warnings
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .. import _C
 from .._names import thread_name
-from . import _chart
+from . import _chart, _cupti
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +42,12 @@ _CHUNK = 4096
 #: What a row has, in order; times are in nanoseconds since the recording
 #: began, and None if they are not known yet.
 COLUMNS = (
-    # "copy", "fill", "callable", "function", "graph", "sleep" or "span"; or
-    # "record" and "wait", of streams; "synchronize", of threads; "memory".
+    # "copy", "fill", "callable", "function", "graph", "sleep", "kernel" or
+    # "span"; or "record" and "wait", of streams; "synchronize", of threads;
+    # "memory"; and last, "node" for what launches of graphs did.
     "kind",
-    # Of the callable, the span, or the call that waits; else the kind.
+    # Of the callable, the kernel, the span, or the call that waits; else the
+    # kind.
     "name",
     # "cuda:0", and the stream's label; None for what a thread does.
     "device",
@@ -56,7 +60,7 @@ COLUMNS = (
     "end",
     # Of a copy or fill; of memory: how much is in use from then on.
     "nbytes",
-    # Where the program made the call.
+    # Where the program made the call; None for those of other libraries.
     "filename",
     "line",
     "function",
@@ -66,7 +70,7 @@ COLUMNS = (
 )
 
 _OPERATIONS = frozenset(
-    ("copy", "fill", "callable", "function", "graph", "sleep")
+    ("copy", "fill", "callable", "function", "graph", "sleep", "kernel")
 )
 
 
@@ -89,6 +93,7 @@ _by_events = False
 _lock = threading.Lock()
 _log: Any = None
 _blocks = 0
+_warned: set[str] = set()
 
 
 class Timeline:
@@ -116,7 +121,8 @@ class Timeline:
     def clock_error(self) -> int:
         """How far times of devices may be off those of the host, in
         nanoseconds: 0 on the CPU engine, half of what a record and a query
-        took where events are timed."""
+        took where events are timed; where CUPTI reports, by how much an
+        operation seemed to begin before its call."""
         return _C.timeline_error(self._log)
 
     def _chunks(self) -> Iterator[list[Row]]:
@@ -132,11 +138,14 @@ class Timeline:
                 min(first + _CHUNK, last),
                 self._begin,
             )
+        nodes = _C.timeline_nodes(self._log, self._first, last, self._begin)
+        if nodes:
+            yield nodes
 
     @property
     def rows(self) -> list[Row]:
-        """A tuple for everything that was recorded, in the order of the calls;
-        COLUMNS names what it has."""
+        """A tuple for everything that was recorded, in the order of the calls,
+        with nodes of graphs last; COLUMNS names what it has."""
         return [row for chunk in self._chunks() for row in chunk]
 
     def __repr__(self) -> str:
@@ -213,6 +222,18 @@ class Timeline:
         _files.save(self, os.fspath(path))
 
 
+def _warn(refusal: str) -> None:
+    if refusal and refusal not in _warned:
+        _warned.add(refusal)
+        warnings.warn(
+            f"the timeline does not show the work of other libraries: "
+            f"{refusal}",
+            RuntimeWarning,
+            # The with statement, past this module and contextlib.
+            stacklevel=4,
+        )
+
+
 @contextmanager
 def record() -> Iterator[Timeline]:
     """record()
@@ -224,15 +245,19 @@ def record() -> Iterator[Timeline]:
     are known once it has ended.  Blocks may be nested, or overlap in several
     threads; each has a Timeline of its own.
 
-    Raises MemoryError.
+    Warns, once, if other libraries' work on CUDA is not seen because another
+    profiler has CUPTI, which serves one at a time.  Raises MemoryError.
     """
     global _log, _blocks
     with _lock:
         if _blocks == 0:
+            if not _by_events:
+                _cupti.load()
             _log = _C.timeline_start(thread_name, _PACKAGE, _by_events)
         _blocks += 1
         log = _log
     try:
+        _warn(_C.timeline_refusal(log))
         timeline = Timeline(log)
         try:
             yield timeline

@@ -28,7 +28,7 @@ def overlap(timeline: Timeline) -> dict[tuple[str, ...], int]:
     for chunk in timeline._chunks():
         for row in chunk:
             kind, _, device, _, thread, queued, begin, end = row[:8]
-            if begin is None or end is None:
+            if begin is None or end is None or kind == "node":
                 continue
             if kind in CLASSES:
                 changes.append((begin, 1, CLASSES[kind]))
@@ -235,6 +235,8 @@ def describe(rows: list[Row], step: Step) -> str:
     if step.row is None:
         return f"{took:>8} at {at:<8} the host"
     row = rows[step.row]
+    # Names of kernels with templates fill pages.
+    name = _chart.shorten(row[1], 60)
     why = {
         "stream": "after the work before it",
         "host": "as soon as it was queued",
@@ -242,7 +244,7 @@ def describe(rows: list[Row], step: Step) -> str:
     }[step.after]
     if step.wait is not None:
         why += place(rows[step.wait])
-    return f"{took:>8} at {at:<8} {row[1]} on {row[2]} {row[3]}, {why}"
+    return f"{took:>8} at {at:<8} {name} on {row[2]} {row[3]}, {why}"
 
 
 def attack(rows: list[Row], gains: dict[int, int]) -> list[str]:

@@ -166,6 +166,9 @@ def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
                 counter = tracks.counter(device, "memory", "bytes")
                 writer.count(counter, begin, row[8])
                 continue
+            if kind == "node":
+                # Branches of a graph overlap each other and other work.
+                stream = f"{stream}, in graphs"
             track = tracks.track(device, stream or thread)
             if kind == "record":
                 recorded[index] = track, end

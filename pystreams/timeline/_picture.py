@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import Row, Timeline
 
 COLORS = {
+    "kernel": "#54a24b",
     "copy": "#4c78a8",
     "fill": "#72b7b2",
     "callable": "#f58518",
@@ -77,7 +78,8 @@ def unit(duration: int) -> tuple[float, str]:
 
 def draw(timeline: Timeline) -> Any:
     figure_of = figures().Figure
-    rows = timeline.rows
+    # Nodes of graphs come last, and stand within their launches.
+    rows = [row for row in timeline.rows if row[0] != "node"]
     lanes = Lanes(rows)
     done = [r for r in rows if r[6] is not None and r[7] is not None]
     end = max([timeline.duration, 1, *(row[7] for row in done)])

@@ -59,6 +59,8 @@ def late_cuda(tmp_path_factory, headers):
     folder = tmp_path_factory.mktemp("late")
     sources = (TESTS / "c/late_cuda").glob("*.c")
     compiled(headers, folder / "libcuda.so.1", *sources)
+    source = TESTS / "c/late_cupti/cupti.c"
+    compiled(headers, folder / "libcupti.so.13", source)
     toolkit = folder / "toolkit"
     (toolkit / "lib64").mkdir(parents=True)
     (toolkit / "include").symlink_to(headers)
@@ -146,7 +148,7 @@ def run_late(run_python, sanitized, request):
         pytest.skip("a sanitizer must be loaded before anything else")
     folder = str(request.getfixturevalue("late_cuda"))
     variables = {
-        "LD_PRELOAD": f"{folder}/libcuda.so.1",
+        "LD_PRELOAD": f"{folder}/libcuda.so.1 {folder}/libcupti.so.13",
         "LD_LIBRARY_PATH": folder,
         "PYTHONPATH": folder,
         "PYSTREAMS_EMULATE_CUDA": None,
@@ -519,3 +521,316 @@ print(late.late_cuda_faults())
         "[8, 8, 16, 16, 20, 20, None]\n8 12 None\nTrue\nNone\n0\nNone\n"
         "8 8 None\n0\n"
     )
+
+
+# ---- Timelines with what CUPTI reports ----
+
+RECORDED = """
+import threading, warnings
+from pystreams import timeline
+
+def rows(t, *kinds):
+    found = (dict(zip(timeline.COLUMNS, row)) for row in t.rows)
+    return [row for row in found if row["kind"] in kinds]
+
+def fill(block, stream):
+    '''As another library does.'''
+    late.cudaMemsetAsync(
+        ctypes.c_void_p(block.data_ptr()), 0, 100, ctypes.c_void_p(stream)
+    )
+
+cycles = ctypes.c_uint64(1000)
+
+def launch(stream):
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(cycles))
+    late.cuLaunchKernel(
+        None, 1, 1, 1, 1, 1, 1, 0, ctypes.c_void_p(stream), arguments, None
+    )
+
+stream = backend.stream(name="mine")
+block = backend.empty(100, stream=stream)
+stream.synchronize()
+"""
+
+
+def test_operations_have_the_times_that_cupti_reports(run):
+    """No event is recorded for them, so that no clock is measured."""
+    printed = run(
+        RECORDED
+        + """
+other = backend.empty(100, stream=stream)
+with timeline.record() as t:
+    for _ in range(3):
+        block.fill_(1, stream=stream)
+        other.copy_(block, non_blocking=True, stream=stream)
+        backend.sleep(stream, 1)
+    stream.synchronize()
+operations = rows(t, "copy", "fill", "sleep", "kernel")
+print(*(row["kind"] for row in operations))
+print(*{row["nbytes"] for row in operations[:2]})
+ended = 0
+for row in operations:
+    assert row["queued"] <= row["begin"] <= row["end"] <= t.duration, row
+    assert ended <= row["begin"], row
+    assert row["filename"] is not None
+    ended = row["end"]
+print(operations[2]["end"] - operations[2]["begin"] >= 500_000)
+print(t.clock_error, len({row["stream"] for row in operations}))
+"""
+    )
+    kinds = "fill copy sleep " * 3
+    assert printed == f"{kinds.strip()}\n100\nTrue\n0 1\n"
+
+
+def test_work_of_other_libraries_is_on_its_stream(run):
+    """In the order of the calls, with what is known of each."""
+    printed = run(
+        RECORDED
+        + """
+unknown = ctypes.c_void_p()
+late.cudaStreamCreateWithPriority(ctypes.byref(unknown), 0, 0)
+go = threading.Event()
+def other():
+    launch(stream.native_handle)
+    go.wait()
+with timeline.record() as t:
+    fill(block, stream.native_handle)
+    launch(0)
+    launch(unknown.value)
+    thread = threading.Thread(target=other, name="other")
+    thread.start()
+    while len(rows(t, "kernel")) < 3:
+        pass
+    go.set()
+    block.fill_(1, stream=stream)
+    stream.synchronize()
+thread.join()
+for row in rows(t, "kernel", "fill"):
+    label = row["stream"].split(" (")[0]
+    known = row["line"] is not None
+    print(row["kind"], row["device"], label, row["nbytes"], known)
+    assert 0 <= row["queued"] <= row["begin"] <= row["end"] <= t.duration
+print({row["name"] for row in rows(t, "kernel")})
+print(t)
+"""
+    )
+    found, chart = printed.split("}\n")
+    assert found.splitlines()[:-1] == [
+        "fill cuda:0 mine 100 False",
+        "kernel cuda:0 default stream 0 False",
+        "kernel cuda:0 stream #9 0 False",
+        "kernel cuda:0 mine 0 False",
+        "fill cuda:0 mine 100 True",
+    ]
+    name = found.splitlines()[-1]
+    assert name in ("{'_Z4spinPKfi'", "{'spin(float const*, int)'")
+    assert "5 operations in" in chart
+
+
+def test_streams_that_only_others_use_have_their_names(run):
+    printed = run(
+        RECORDED
+        + """
+for _ in range(2):
+    with timeline.record() as t:
+        fill(block, stream.native_handle)
+        while not rows(t, "fill"):
+            pass
+    other, stream = stream, backend.stream(name="new")
+    print(*(row["stream"].split(" (")[0] for row in rows(t, "fill")))
+"""
+    )
+    assert printed == "mine\nnew\n"
+
+
+def test_threads_of_other_libraries_have_their_names(run):
+    """If they live when rows are read, or have used a stream before."""
+    printed = run(
+        RECORDED
+        + """
+go = threading.Event()
+def other():
+    launch(stream.native_handle)
+    go.wait()
+with timeline.record() as t:
+    thread = threading.Thread(target=other, name="other")
+    thread.start()
+    while not rows(t, "kernel"):
+        pass
+    print(rows(t, "kernel")[0]["thread"])
+    go.set()
+    thread.join()
+    block.fill_(1, stream=stream)
+    fill(block, stream.native_handle)
+    stream.synchronize()
+print(*(row["thread"] for row in rows(t, "fill")))
+print(rows(t, "kernel")[0]["thread"].startswith("thread "))
+"""
+    )
+    assert printed == "other\nMainThread MainThread\nTrue\n"
+
+
+def test_work_of_other_libraries_orders_streams(run):
+    """A record behind a kernel is done with it, and so is what waits."""
+    printed = run(
+        RECORDED
+        + """
+second = backend.stream()
+cycles.value = 1900 * 20_000
+for wait in (second.wait_stream, lambda other: other.synchronize()):
+    with timeline.record() as t:
+        launch(stream.native_handle)
+        wait(stream)
+        block.fill_(1, stream=second)
+        second.synchronize()
+    (kernel,), (fill,) = rows(t, "kernel"), rows(t, "fill")
+    assert kernel["end"] - kernel["begin"] > 15_000_000
+    assert fill["begin"] >= kernel["end"]
+    for row in rows(t, "wait", "record"):
+        assert row["end"] >= kernel["end"], row
+    path = t.critical_path()
+    print([t.rows[s.row][0] if s.row != None else "" for s in path.steps])
+    print([s.after for s in path.steps])
+    busy = sum(time for key, time in t.overlap().items() if "work" in key)
+    assert busy > 15_000_000
+"""
+    )
+    assert printed == (
+        "['', 'kernel', 'fill', '']\n"
+        "['', 'host', 'wait', 'synchronize']\n"
+        "['', 'kernel', '', 'fill', '']\n"
+        "['', 'host', 'synchronize', 'host', 'synchronize']\n"
+    )
+
+
+def test_what_ends_after_the_recording_is_reported_later(run):
+    printed = run(
+        RECORDED
+        + """
+go = threading.Event()
+with timeline.record() as t:
+    future = stream.submit(go.wait)
+    fill(block, stream.native_handle)
+    block.fill_(1, stream=stream)
+print([row["end"] for row in rows(t, "fill")])
+with timeline.record() as u:
+    go.set()
+    future.result()
+    stream.synchronize()
+print([row["end"] > t.duration for row in rows(t, "fill")], rows(u, "fill"))
+"""
+    )
+    assert printed == "[None]\n[True, True] []\n"
+
+
+def test_nodes_of_graphs(run):
+    """Rows behind all others, which neither busy times nor paths count twice;
+    each recording has its own."""
+    printed = run(
+        RECORDED
+        + """
+import json, os
+os.environ["LATE_CUPTI"] = "graph"
+with timeline.record() as t:
+    launch(stream.native_handle)
+    block.fill_(1, stream=stream)
+    with timeline.record() as inner:
+        launch(stream.native_handle)
+    stream.synchronize()
+for row in t.rows[-4:]:
+    print(row[0], row[1][:4], row[2], row[3].split(" (")[0], *row[9:])
+graph, second = rows(t, "graph")
+(fill,) = rows(t, "fill")
+nodes = rows(t, "node")
+assert all(n["begin"] == graph["begin"] for n in nodes[:2])
+assert all(n["end"] == second["end"] for n in nodes[2:])
+assert graph["end"] <= fill["begin"]
+print(len(rows(inner, "node")), len(rows(inner, "graph")))
+steps = t.critical_path().steps
+print(*(t.rows[s.row][0] for s in steps if s.row is not None))
+work = sum(time for key, time in t.overlap().items() if "work" in key)
+print(work == sum(r["end"] - r["begin"] for r in (graph, second)))
+t.save("t.json")
+with open("t.json") as file:
+    events = json.load(file)["traceEvents"]
+tracks = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+print(*(name.split(" (")[0] for name in tracks[-2:]))
+print(sum(e.get("cat") == "node" for e in events))
+t.save("t.svg")
+"""
+    )
+    name = printed.split()[1]
+    assert name in ("_Z4s", "spin")
+    streams = ["mine", "stream #99"] * 2
+    row = f"node {name} cuda:0"
+    *rows, count, path, work, tracks, drawn = printed.splitlines()
+    assert rows == [f"{row} {label} None None None None" for label in streams]
+    assert (count, work, drawn) == ("2 1", "True", "4")
+    assert path in ("graph", "graph fill graph")
+    assert tracks.startswith("mine") and tracks.endswith("in graphs")
+
+
+def test_a_recording_that_is_gone_before_its_work_is_done(run):
+    printed = run(
+        RECORDED
+        + """
+go = threading.Event()
+for _ in range(3):
+    with timeline.record() as t:
+        future = stream.submit(go.wait)
+        for _ in range(2000):
+            block.fill_(1, stream=stream)
+            fill(block, stream.native_handle)
+    del t
+go.set()
+stream.synchronize()
+with timeline.record() as t:
+    pass
+print(t.rows)
+"""
+    )
+    assert printed == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("taken", "another profiler has CUPTI (it says: CUPTI for a test)"),
+        ("broken", "CUPTI reports CUPTI_ERROR_UNKNOWN"),
+    ],
+)
+def test_cupti_is_not_to_be_had(run, state, reason):
+    """That is said once, where the program records; events time what is
+    ours."""
+    printed = run(
+        RECORDED
+        + """
+import os
+os.environ["LATE_CUPTI"] = sys.argv[1]
+for _ in range(2):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with timeline.record() as t:
+            block.fill_(1, stream=stream)
+            fill(block, stream.native_handle)
+            stream.synchronize()
+    for warning in found:
+        print(warning.category.__name__, warning.message, warning.filename)
+    known = [row["end"] is not None for row in rows(t, "fill")]
+    print(known, t.clock_error > 0)
+""",
+        state,
+    )
+    first, *others = printed.splitlines()
+    shown = "the timeline does not show the work of other libraries"
+    assert first == f"RuntimeWarning {shown}: {reason} <string>"
+    assert others == ["[True] True"] * 2
+
+
+def test_records_of_cupti(headers, tmp_path):
+    """activity.h says what CUPTI's own headers say."""
+    if not os.path.exists(f"{headers}/cupti.h"):
+        pytest.skip("no CUPTI to build with")
+    source = TESTS / "c/late_cupti/records.c"
+    include = f"-I{ROOT / 'csrc/backends/cuda'}"
+    compiled(headers, tmp_path / "records.so", source, include)

@@ -61,6 +61,12 @@ GRAPHS = [
 GRAPH_GATES = ["stream_capture", "capture_gate"]
 POOLS = ["pool_usage", "pool_reset_peak", "pool_trim", "pool_set_threshold"]
 TIMES = ["time_now", "operation_times"]
+ACTIVITIES = [
+    "activities_begin",
+    "activities_flush",
+    "activities_end",
+    "stream_number",
+]
 PINNING = ["host_register", "host_unregister"]
 PARTITIONS = [
     "partition_create",
@@ -81,6 +87,7 @@ GROUPS = {
     "times of operations": TIMES,
     "partitions": PARTITIONS,
     "blocking streams": BLOCKING,
+    "activities": ACTIVITIES,
 }
 REQUIRED = [m for m in MEMBERS if m not in OPTIONAL.union(*GROUPS.values())]
 

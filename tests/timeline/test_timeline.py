@@ -16,6 +16,7 @@ from deadlines import LONG
 import pystreams
 from pystreams import _C, races, schedules, timeline
 from pystreams.cuda._graphs import Graph
+from pystreams.timeline import _cupti
 
 MS = 1_000_000
 KIND, NAME, DEVICE, STREAM, THREAD, QUEUED, BEGIN, END, NBYTES = range(9)
@@ -533,3 +534,25 @@ def test_a_span_that_nobody_ends():
     with timeline.record() as t, timeline.span("kept"):
         _C.timeline_span_begin("lost", None)
     assert [row[NAME] for row in t.rows] == ["kept"]
+
+
+def test_where_cupti_is_looked_for(monkeypatch):
+    """In a wheel first, then in the toolkit that the environment names."""
+    monkeypatch.setenv("CUDA_HOME", "/mine")
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    places = list(_cupti._places())
+    toolkits = [place for place in places if "/nvidia/" not in place]
+    assert places[-len(toolkits) :] == toolkits
+    assert toolkits[:2] == [
+        "/mine/extras/CUPTI/lib64/libcupti.so.13",
+        "/mine/lib64/libcupti.so.13",
+    ]
+    assert toolkits[-1] == "/usr/local/cuda/lib64/libcupti.so.12"
+
+
+def test_cupti_is_not_loaded_without_a_gpu(monkeypatch):
+    """Nor is it looked for."""
+    monkeypatch.setattr(_cupti._C, "device_count", lambda type: 0)
+    monkeypatch.setattr(_cupti, "_places", None)
+    with timeline.record():
+        pass

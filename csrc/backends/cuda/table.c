@@ -464,4 +464,8 @@ const struct ps_backend ps_cuda_backend = {
     .partition_stream_create = cuda_partition_stream_create,
     .blocking_create = cuda_blocking_create,
     .stream_blocking = cuda_stream_blocking,
+    .activities_begin = cuda_activities_begin,
+    .activities_flush = cuda_activities_flush,
+    .activities_end = cuda_activities_end,
+    .stream_number = cuda_stream_number,
 };

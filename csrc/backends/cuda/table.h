@@ -145,4 +145,11 @@ CUDA_MEMBER(stream_capture);
 CUDA_MEMBER(capture_gate);
 CUDA_MEMBER(graph_launch);
 
+/* ---- activity.c ---- */
+
+CUDA_MEMBER(activities_begin);
+CUDA_MEMBER(activities_flush);
+CUDA_MEMBER(activities_end);
+CUDA_MEMBER(stream_number);
+
 #endif

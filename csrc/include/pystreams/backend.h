@@ -183,6 +183,34 @@ struct ps_times {
     int64_t end;
 };
 
+/* What a device has done, whoever queued it. */
+enum ps_activity_kind {
+    PS_ACTIVITY_KERNEL,
+    PS_ACTIVITY_COPY,
+    PS_ACTIVITY_FILL,
+};
+
+struct ps_activity {
+    enum ps_activity_kind kind;
+    int device;
+    uint64_t stream;       /* its number, see stream_number */
+    uint64_t call;         /* the number of the call that queued it */
+    int of_graph;          /* whether the call launched a graph */
+    uint64_t nbytes;       /* of a copy or fill */
+    const char *kernel;    /* its name as compiled, during the call; or NULL */
+    struct ps_times times; /* CLOCK_MONOTONIC */
+};
+
+/* Functions that a backend calls while it observes.  It may hold locks of its
+ * driver, so they neither call the backend nor wait for anybody who may. */
+struct ps_activity_functions {
+    /* The calling thread is about to queue work; numbers are those of calls of
+     * any library in the process, and a call may have several. */
+    void (*call)(void *argument, uint64_t number);
+    /* On any thread. */
+    void (*done)(void *argument, const struct ps_activity *activity);
+};
+
 /* The limit of a wait. */
 struct ps_limit {
     int64_t timeout_ns;
@@ -901,6 +929,34 @@ struct ps_backend {
      * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
     ps_status (*stream_blocking)(const struct ps_backend *backend, int device,
                                  ps_handle stream, int *blocking);
+
+    /* ---- Optional group: activities of devices (all or none) ------------ */
+
+    /* Observe the work that any library in the process queues on the devices,
+     * until activities_end: call functions, which live as long as the process,
+     * with the argument.  May block.  Must not create a context.
+     * Statuses: PS_ERROR_NOT_SUPPORTED if what it takes is missing;
+     * PS_ERROR_NOT_PERMITTED if another tool observes, and then *reason says
+     * which, for people: a text of at most size bytes. */
+    ps_status (*activities_begin)(
+        const struct ps_backend *backend,
+        const struct ps_activity_functions *functions, void *argument,
+        char *reason, size_t size);
+
+    /* Report, before it returns, what has ended; it may leave out what ended
+     * after other work that has not.  Also after activities_end.  May
+     * block, but not for work. */
+    ps_status (*activities_flush)(const struct ps_backend *backend);
+
+    /* Observe no more; what was queued before may be reported later.  May
+     * block. */
+    ps_status (*activities_end)(const struct ps_backend *backend);
+
+    /* The number by which activities name the stream; the numbers of a
+     * device's streams differ.  Only after an activities_begin that succeeded.
+     * Answers. */
+    ps_status (*stream_number)(const struct ps_backend *backend, int device,
+                               ps_handle stream, uint64_t *number);
 };
 
 #endif

@@ -26,6 +26,10 @@ struct operation {
     void *to;
     const void *from; /* NULL: fill with the value */
     size_t nbytes;
+    /* That was told of its call, which is a function with a number. */
+    const struct late_cuda_profiler *profiler;
+    const char *call;
+    uint32_t call_number;
 };
 
 struct stream {
@@ -56,6 +60,21 @@ static struct block *blocks;
 static struct clock host;
 static unsigned state = 1;
 static int faults;
+static const struct late_cuda_profiler *profiler;
+
+void
+late_cuda_profile(const struct late_cuda_profiler *wanted)
+{
+    pthread_mutex_lock(&mutex);
+    profiler = wanted;
+    pthread_mutex_unlock(&mutex);
+}
+
+int
+late_cuda_stream(const void *handle)
+{
+    return index_of(handle);
+}
 
 int
 late_cuda_faults(void)
@@ -160,6 +179,11 @@ proceed(struct stream *stream)
     }
     operation->done = 1;
     operation->done_ns = now_ns();
+    if (operation->call != NULL) {
+        operation->profiler->done(operation->call_number, operation->call,
+                                  (int)(stream - streams), operation->begun_ns,
+                                  operation->done_ns, operation->nbytes);
+    }
     stream->first = operation->next;
     stream->last = stream->first != 0 ? stream->last : 0;
 }
@@ -307,6 +331,20 @@ append(int index)
     return &operations[operation];
 }
 
+/* The same, of a call that a profiler is told of. */
+static struct operation *
+append_call(int stream, const char *function)
+{
+    uint32_t number = profiler != NULL ? profiler->called(function) : 0;
+    struct operation *operation = append(stream);
+    if (number != 0) {
+        operation->profiler = profiler;
+        operation->call = function;
+        operation->call_number = number;
+    }
+    return operation;
+}
+
 /* When the operation begins, the host sees that all work before it is
  * done. */
 static void
@@ -338,7 +376,7 @@ queue_word(int stream, uint32_t *word, uint32_t value, int writes)
 void
 queue_sleep(int stream, uint64_t nanoseconds)
 {
-    append(stream)->nanoseconds = nanoseconds;
+    append_call(stream, "cuLaunchKernel")->nanoseconds = nanoseconds;
 }
 
 void
@@ -538,7 +576,7 @@ use(int stream, const void *address)
 void
 queue_copy(int stream, void *to, const void *from, size_t nbytes)
 {
-    struct operation *operation = append(stream);
+    struct operation *operation = append_call(stream, "cuMemcpyAsync");
     operation->to = to;
     operation->from = from;
     operation->nbytes = nbytes;
@@ -549,7 +587,7 @@ queue_copy(int stream, void *to, const void *from, size_t nbytes)
 void
 queue_fill(int stream, void *to, int value, size_t nbytes)
 {
-    struct operation *operation = append(stream);
+    struct operation *operation = append_call(stream, "cuMemsetD8Async");
     operation->to = to;
     operation->value = (uint32_t)value;
     operation->nbytes = nbytes;

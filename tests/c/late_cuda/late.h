@@ -36,6 +36,17 @@ int late_cuda_faults(void);
 /* Set the seed of the random choices. */
 void late_cuda_seed(unsigned seed);
 
+/* What a profiler is told, with a lock held, as by a driver: that the calling
+ * thread queues a copy, a fill or a sleep, for which it chooses a number; and
+ * that one is done. */
+struct late_cuda_profiler {
+    uint32_t (*called)(const char *function);
+    void (*done)(uint32_t number, const char *function, int stream,
+                 int64_t begin, int64_t end, size_t nbytes);
+};
+void late_cuda_profile(const struct late_cuda_profiler *profiler);
+int late_cuda_stream(const void *handle);
+
 /* The library is preloaded, so these names are hidden from the program. */
 #pragma GCC visibility push(hidden)
 

@@ -1,0 +1,333 @@
+/* Activities of GPUs, from CUPTI: the begin and end of each kernel, copy and
+ * fill of the process, whoever queued it.
+ *
+ * One rule: CUPTI calls back with locks held, its own or the driver's, so
+ * nothing here calls CUDA from a callback. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "activity.h"
+#include "driver.h"
+#include "table.h"
+
+/* The result of a call is a CUptiResult, 0 if it succeeded. */
+static struct cupti {
+    CUPTI_FUNCTIONS(CUDA_FUNCTION_MEMBER)
+} cupti;
+
+enum { BUFFER_SIZE = 1 << 20, MOST_CALLBACKS = 4096 };
+
+static const int kinds[] = {CUPTI_KERNEL, CUPTI_MEMCPY, CUPTI_MEMCPY_PEER,
+                            CUPTI_MEMSET};
+enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
+
+/* Guards beginning and ending. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static void *subscriber; /* NULL: nobody observes */
+static const struct ps_activity_functions *_Atomic functions;
+static void *_Atomic functions_argument;
+
+/* ---- What CUPTI calls ---- */
+
+static uint64_t
+now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void
+called(void *argument, int domain, uint32_t id, const void *data)
+{
+    const struct ps_activity_functions *observer = atomic_load(&functions);
+    const struct cupti_call *call = data;
+
+    (void)argument, (void)domain, (void)id;
+    if (observer != NULL && !call->is_exit) {
+        observer->call(atomic_load(&functions_argument), call->correlation);
+    }
+}
+
+static void
+buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
+{
+    *buffer = malloc(BUFFER_SIZE);
+    *size = *buffer != NULL ? BUFFER_SIZE : 0;
+    *most = 0;
+}
+
+static struct ps_times
+times_of(uint64_t start, uint64_t end)
+{
+    return (struct ps_times){(int64_t)start, (int64_t)end};
+}
+
+/* False if the record is of no kind that was asked for. */
+static bool
+read_record(const void *record, struct ps_activity *activity)
+{
+    const struct cupti_kernel *kernel = record;
+    const struct cupti_transfer *transfer = record;
+    const struct cupti_peer_transfer *peer = record;
+
+    switch (kernel->kind) {
+    case CUPTI_KERNEL:
+        *activity = (struct ps_activity){
+            .kind = PS_ACTIVITY_KERNEL,
+            .device = (int)kernel->device,
+            .stream = kernel->stream,
+            .call = kernel->correlation,
+            .of_graph = kernel->graph_node != 0,
+            .kernel = kernel->name,
+            .times = times_of(kernel->start, kernel->end),
+        };
+        return true;
+    case CUPTI_MEMCPY_PEER:
+        *activity = (struct ps_activity){
+            .kind = PS_ACTIVITY_COPY,
+            .device = (int)peer->device,
+            .stream = peer->stream,
+            .call = peer->correlation,
+            .of_graph = peer->graph_node != 0,
+            .nbytes = peer->bytes,
+            .times = times_of(peer->start, peer->end),
+        };
+        return true;
+    case CUPTI_MEMCPY:
+    case CUPTI_MEMSET:
+        *activity = (struct ps_activity){
+            .kind = kernel->kind == CUPTI_MEMSET ? PS_ACTIVITY_FILL
+                                                 : PS_ACTIVITY_COPY,
+            .device = (int)transfer->device,
+            .stream = transfer->stream,
+            .call = transfer->correlation,
+            .of_graph = transfer->graph_node != 0,
+            .nbytes = transfer->bytes,
+            .times = times_of(transfer->start, transfer->end),
+        };
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void
+buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
+                 size_t size, size_t valid)
+{
+    const struct ps_activity_functions *observer = atomic_load(&functions);
+    struct ps_activity activity;
+    void *record = NULL;
+
+    (void)context, (void)stream, (void)size;
+    while (cupti.next(buffer, valid, &record) == 0) {
+        if (observer != NULL && read_record(record, &activity)) {
+            observer->done(atomic_load(&functions_argument), &activity);
+        }
+    }
+    free(buffer);
+}
+
+/* ---- The library ---- */
+
+/* One that another library of the process uses comes first: CUPTI must not be
+ * there twice. */
+static void *
+find_library(void)
+{
+    static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
+    static const int modes[] = {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW};
+
+    for (int i = 0; i < 4; i++) {
+        void *library = dlopen(names[i % 2], modes[i / 2]);
+        if (library != NULL) {
+            return library;
+        }
+    }
+    return NULL;
+}
+
+static bool
+look_up_locked(void)
+{
+    struct cupti found;
+    bool complete = true;
+    void *library;
+
+    if (cupti.subscribe != NULL) {
+        return true;
+    }
+    library = find_library();
+    if (library == NULL) {
+        return false;
+    }
+#define LOOK_UP(member, name, parameters)           \
+    *(void **)&found.member = dlsym(library, name); \
+    complete &= found.member != NULL;
+    CUPTI_FUNCTIONS(LOOK_UP)
+    if (complete) {
+        cupti = found;
+    }
+    else {
+        dlclose(library);
+    }
+    return complete;
+}
+
+/* ---- Members ---- */
+
+/* Whether a function of the driver queues what has a record.  Those of cudart
+ * call one, too. */
+static bool
+is_wanted(const char *name)
+{
+    static const char *const beginnings[] = {"cuLaunch", "cuMemcpy",
+                                             "cuMemset", "cuGraphLaunch"};
+
+    for (int i = 0; i < 4; i++) {
+        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0) {
+            return strstr(name, "HostFunc") == NULL;
+        }
+    }
+    return false;
+}
+
+static int
+enable_callbacks_locked(void)
+{
+    int result = 0;
+
+    for (uint32_t id = 1; id < MOST_CALLBACKS && result == 0; id++) {
+        const char *name = NULL;
+        if (cupti.callback_name(CUPTI_DRIVER, id, &name) != 0 ||
+            name == NULL) {
+            break;
+        }
+        if (is_wanted(name)) {
+            result = cupti.callback_enable(1, subscriber, CUPTI_DRIVER, id);
+        }
+    }
+    return result;
+}
+
+static void
+end_locked(void)
+{
+    for (int i = 0; i < KINDS; i++) {
+        cupti.disable(kinds[i]);
+    }
+    cupti.unsubscribe(subscriber);
+    subscriber = NULL;
+}
+
+static int
+begin_locked(void)
+{
+    int result = cupti.clock(now);
+
+    if (result == 0) {
+        result = cupti.buffers(buffer_requested, buffer_completed);
+    }
+    for (int i = 0; i < KINDS && result == 0; i++) {
+        result = cupti.enable(kinds[i]);
+    }
+    return result == 0 ? enable_callbacks_locked() : result;
+}
+
+static ps_status
+subscribe_locked(char *reason, size_t size)
+{
+    char holder[128] = "";
+    struct cupti_subscription subscription = {
+        sizeof(subscription),
+        "pystreams",
+        holder,
+        sizeof(holder),
+    };
+    const char *text = "an unknown error";
+    int result = cupti.subscribe(&subscriber, called, NULL, &subscription);
+
+    if (result == CUPTI_TAKEN) {
+        snprintf(reason, size, "another profiler has CUPTI (it says: %s)",
+                 holder);
+        return PS_ERROR_NOT_PERMITTED;
+    }
+    if (result == 0) {
+        result = begin_locked();
+        if (result == 0) {
+            return PS_SUCCESS;
+        }
+        end_locked();
+    }
+    cupti.result_text(result, &text);
+    snprintf(reason, size, "CUPTI reports %s", text);
+    return PS_ERROR_NOT_PERMITTED;
+}
+
+ps_status
+cuda_activities_begin(const struct ps_backend *backend,
+                      const struct ps_activity_functions *called_back,
+                      void *argument, char *reason, size_t size)
+{
+    ps_status status = PS_ERROR_NOT_SUPPORTED;
+
+    (void)backend;
+    if (cuda_driver_load() != PS_SUCCESS) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    pthread_mutex_lock(&mutex);
+    if (subscriber == NULL && look_up_locked()) {
+        atomic_store(&functions_argument, argument);
+        atomic_store(&functions, called_back);
+        status = subscribe_locked(reason, size);
+    }
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+ps_status
+cuda_activities_flush(const struct ps_backend *backend)
+{
+    (void)backend;
+    return cupti.flush(0) == 0 ? PS_SUCCESS : PS_ERROR_UNKNOWN;
+}
+
+ps_status
+cuda_activities_end(const struct ps_backend *backend)
+{
+    (void)backend;
+    pthread_mutex_lock(&mutex);
+    if (subscriber != NULL) {
+        end_locked();
+    }
+    pthread_mutex_unlock(&mutex);
+    return PS_SUCCESS;
+}
+
+ps_status
+cuda_stream_number(const struct ps_backend *backend, int device,
+                   ps_handle stream, uint64_t *number)
+{
+    uint8_t of_thread = stream == (ps_handle)CU_STREAM_PER_THREAD;
+    CUcontext context;
+    uint32_t id;
+    ps_status status = cuda_context_retain(device, &context);
+
+    (void)backend;
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    /* A stream need not be one of the primary context. */
+    if (cupti.stream_id(context, (CUstream)stream, of_thread, &id) != 0 &&
+        cupti.stream_id(NULL, (CUstream)stream, of_thread, &id) != 0) {
+        return PS_ERROR_UNKNOWN;
+    }
+    *number = id;
+    return PS_SUCCESS;
+}

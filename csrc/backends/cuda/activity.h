@@ -1,0 +1,105 @@
+/* What the CUDA backend needs of CUPTI's headers, which no build requires.
+ *
+ * Records only ever grow at their ends, and CUPTI itself finds the next one,
+ * so that these beginnings are valid for each version since CUDA 12. */
+#ifndef PYSTREAMS_CUDA_ACTIVITY_H
+#define PYSTREAMS_CUDA_ACTIVITY_H
+
+#include <cuda.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* enum CUpti_ActivityKind */
+enum {
+    CUPTI_MEMCPY = 1,
+    CUPTI_MEMSET = 2,
+    CUPTI_KERNEL = 10, /* one that may run at the same time as others */
+    CUPTI_MEMCPY_PEER = 22,
+};
+
+/* enum CUpti_CallbackDomain */
+enum { CUPTI_DRIVER = 1 };
+
+/* enum CUptiResult */
+enum { CUPTI_TAKEN = 39 /* there is a subscriber already */ };
+
+/* CUpti_ActivityKernel9 and later */
+struct cupti_kernel {
+    uint32_t kind, unused[3];
+    uint64_t start, end, completed;
+    uint32_t device, context, stream, shape[6], memory[4], correlation;
+    int64_t grid;
+    const char *name;
+    void *reserved;
+    uint64_t queued, submitted;
+    uint32_t launch, shared_memory;
+    uint64_t graph_node;
+};
+
+/* CUpti_ActivityMemcpy5 and later, CUpti_ActivityMemset4 and later */
+struct cupti_transfer {
+    uint32_t kind, unused;
+    uint64_t bytes, start, end;
+    uint32_t device, context, stream, correlation, more[2];
+    void *reserved;
+    uint64_t graph_node;
+};
+
+/* CUpti_ActivityMemcpyPtoP4 and later */
+struct cupti_peer_transfer {
+    uint32_t kind, unused;
+    uint64_t bytes, start, end;
+    uint32_t device, context, stream, sides[4], correlation;
+    void *reserved;
+    uint64_t graph_node;
+};
+
+/* CUpti_CallbackData */
+struct cupti_call {
+    uint32_t is_exit;
+    const char *function;
+    const void *parameters;
+    void *result;
+    const char *symbol;
+    CUcontext context;
+    uint32_t context_number;
+    uint64_t *data;
+    uint32_t correlation;
+};
+
+/* CUpti_SubscriberParams */
+struct cupti_subscription {
+    size_t size;
+    const char *name;
+    char *holder; /* who is the subscriber already */
+    size_t holder_size;
+};
+
+typedef void (*cupti_callback)(void *argument, int domain, uint32_t id,
+                               const void *data);
+typedef uint64_t (*cupti_clock)(void);
+typedef void (*cupti_requested)(uint8_t **buffer, size_t *size, size_t *most);
+typedef void (*cupti_completed)(CUcontext context, uint32_t stream,
+                                uint8_t *buffer, size_t size, size_t valid);
+
+/* Member, name and parameters. */
+#define CUPTI_FUNCTIONS(X)                                                   \
+    X(subscribe, "cuptiSubscribe_v2",                                        \
+      (void **, cupti_callback, void *, struct cupti_subscription *))        \
+    X(unsubscribe, "cuptiUnsubscribe", (void *))                             \
+    X(callback_name, "cuptiGetCallbackName", (int, uint32_t, const char **)) \
+    X(callback_enable, "cuptiEnableCallback",                                \
+      (uint32_t, void *, int, uint32_t))                                     \
+    X(result_text, "cuptiGetResultString", (int, const char **))             \
+    X(clock, "cuptiActivityRegisterTimestampCallback", (cupti_clock))        \
+    X(buffers, "cuptiActivityRegisterCallbacks",                             \
+      (cupti_requested, cupti_completed))                                    \
+    X(enable, "cuptiActivityEnable", (int))                                  \
+    X(disable, "cuptiActivityDisable", (int))                                \
+    X(flush, "cuptiActivityFlushAll", (uint32_t))                            \
+    X(next, "cuptiActivityGetNextRecord", (uint8_t *, size_t, void **))      \
+    X(stream_id, "cuptiGetStreamIdEx",                                       \
+      (CUcontext, CUstream, uint8_t, uint32_t *))
+
+#endif

@@ -1,0 +1,54 @@
+/* Reports of devices: which call of which library queued what, and when that
+ * began and ended.  They are kept until the timeline takes them. */
+#ifndef PYSTREAMS_OBSERVE_REPORTS_H
+#define PYSTREAMS_OBSERVE_REPORTS_H
+
+#include <pystreams/backend.h>
+
+#include <stdbool.h>
+
+#include "forward.h"
+
+struct ps_report {
+    struct ps_activity activity; /* without the kernel's name */
+    int runtime;
+    uint32_t kernel; /* the number of its name, or 0 */
+    uint64_t source; /* of the call */
+};
+
+struct ps_reports {
+    struct ps_report *items;
+    size_t count, room;
+};
+
+/* What a call is known by: a number that source() returns when the call is
+ * made, on its thread and with locks of a driver held; 0 if it is not wanted.
+ * Statuses as of activities_begin. */
+ps_status
+ps_reports_begin(int runtime, const struct ps_backend *backend,
+                 uint64_t (*source)(void), char *reason, size_t size);
+bool ps_reports_are_on(int runtime);
+
+/* Note no further calls, of any runtime. */
+void ps_reports_end(void);
+
+/* Forget the calls whose work has not been reported. */
+void ps_reports_reset(void);
+
+/* What has been reported since the last time; items belong to the caller. */
+struct ps_reports ps_reports_take(void);
+
+/* The number of the stream in reports; false if it has none. */
+bool ps_reports_stream(const struct ps_actor_name *stream, uint64_t *number);
+
+/* A kernel's name as compiled, by its number (> 0); it is never freed. */
+const char *ps_reports_kernel(uint32_t number);
+
+/* Around a fork, so that the child gets no half of a change. */
+void ps_reports_lock(void);
+void ps_reports_unlock(void);
+
+/* In the forked child: the parent's devices report to the parent. */
+void ps_reports_forget(void);
+
+#endif

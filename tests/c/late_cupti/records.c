@@ -1,0 +1,58 @@
+/* The beginnings of CUPTI's records that activity.h declares are those of the
+ * headers that are here. */
+#include <cupti.h>
+
+#include "activity.h"
+
+#define SAME(type, field, ours, member)                                      \
+    _Static_assert(offsetof(type, field) == offsetof(struct ours, member) && \
+                       sizeof(((type *)0)->field) ==                         \
+                           sizeof(((struct ours *)0)->member),               \
+                   #type "." #field);
+
+#define SAME_ACTIVITY(type, ours)                \
+    SAME(type, kind, ours, kind)                 \
+    SAME(type, start, ours, start)               \
+    SAME(type, end, ours, end)                   \
+    SAME(type, deviceId, ours, device)           \
+    SAME(type, streamId, ours, stream)           \
+    SAME(type, correlationId, ours, correlation) \
+    SAME(type, graphNodeId, ours, graph_node)
+
+#if CUPTI_API_VERSION >= 130000
+SAME_ACTIVITY(CUpti_ActivityKernel10, cupti_kernel)
+SAME(CUpti_ActivityKernel10, name, cupti_kernel, name)
+SAME_ACTIVITY(CUpti_ActivityMemcpy6, cupti_transfer)
+SAME(CUpti_ActivityMemcpy6, bytes, cupti_transfer, bytes)
+#else
+SAME_ACTIVITY(CUpti_ActivityKernel9, cupti_kernel)
+SAME(CUpti_ActivityKernel9, name, cupti_kernel, name)
+SAME_ACTIVITY(CUpti_ActivityMemcpy5, cupti_transfer)
+SAME(CUpti_ActivityMemcpy5, bytes, cupti_transfer, bytes)
+#endif
+SAME_ACTIVITY(CUpti_ActivityMemset4, cupti_transfer)
+SAME(CUpti_ActivityMemset4, bytes, cupti_transfer, bytes)
+SAME_ACTIVITY(CUpti_ActivityMemcpyPtoP4, cupti_peer_transfer)
+SAME(CUpti_ActivityMemcpyPtoP4, bytes, cupti_peer_transfer, bytes)
+SAME(CUpti_CallbackData, callbackSite, cupti_call, is_exit)
+SAME(CUpti_CallbackData, functionName, cupti_call, function)
+SAME(CUpti_CallbackData, correlationId, cupti_call, correlation)
+SAME(CUpti_SubscriberParams, structSize, cupti_subscription, size)
+SAME(CUpti_SubscriberParams, subscriberName, cupti_subscription, name)
+SAME(CUpti_SubscriberParams, oldSubscriberName, cupti_subscription, holder)
+SAME(CUpti_SubscriberParams, oldSubscriberSize, cupti_subscription,
+     holder_size)
+_Static_assert(sizeof(CUpti_SubscriberParams) ==
+                   sizeof(struct cupti_subscription),
+               "CUpti_SubscriberParams");
+
+_Static_assert((int)CUPTI_MEMCPY == (int)CUPTI_ACTIVITY_KIND_MEMCPY, "kind");
+_Static_assert((int)CUPTI_MEMSET == (int)CUPTI_ACTIVITY_KIND_MEMSET, "kind");
+_Static_assert((int)CUPTI_KERNEL == (int)CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+               "kind");
+_Static_assert((int)CUPTI_MEMCPY_PEER == (int)CUPTI_ACTIVITY_KIND_MEMCPY2,
+               "kind");
+_Static_assert((int)CUPTI_DRIVER == (int)CUPTI_CB_DOMAIN_DRIVER_API, "domain");
+_Static_assert((int)CUPTI_TAKEN ==
+                   (int)CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
+               "result");
