@@ -26,11 +26,20 @@ def _is_name(text: object) -> bool:
     return type(text) is str and text.isidentifier() and not iskeyword(text)
 
 
+def _first(elements: Iterable[Any]) -> list[Any]:
+    """Return the first elements; none if another thread, which no GIL stops,
+    adds or removes some meanwhile."""
+    try:
+        return list(islice(elements, _WIDTH))
+    except RuntimeError:
+        return []
+
+
 def _attributes(value: object) -> Iterator[tuple[str, object]]:
     """Yield the names and values of what an object stores."""
     for kind in type(value).__mro__:
         members = vars(kind)
-        for name in list(members):
+        for name in list(members.copy()):
             member = members.get(name)
             if type(member) is MemberDescriptorType:
                 try:
@@ -44,7 +53,7 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
 def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:
     """Yield the first items of a dict, which may change meanwhile."""
     # CPython 3.11 crashes if it has no memory for an iterator of items.
-    for key in list(islice(dict.__iter__(dictionary), _WIDTH)):
+    for key in _first(dict.__iter__(dictionary)):
         yield key, dict.get(dictionary, key)
 
 
@@ -52,10 +61,10 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
     kind = type(value)
     if issubclass(kind, (list, tuple)):
         of: Any = list if issubclass(kind, list) else tuple
-        items = enumerate(list(islice(of.__iter__(value), _WIDTH)))
+        items = enumerate(_first(of.__iter__(value)))
         return ((f"[{index}]", item) for index, item in items)
     if kind is deque:
-        items = enumerate(list(islice(value, _WIDTH)))  # type: ignore
+        items = enumerate(_first(value))  # type: ignore
         return ((f"[{index}]", item) for index, item in items)
     if issubclass(kind, dict):
         return (

@@ -603,7 +603,7 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     }
     if (generation != ps_generation()) {
         sem_init(&asked, 0, 0);
-        if (start_thread(prepare_answers, answer_signals) < 0) {
+        if (start_thread(prepare_answers, answer_signals, NULL) < 0) {
             return NULL;
         }
         generation = ps_generation();

@@ -44,7 +44,8 @@ enum {
 static struct {
     /* Never held while waiting for the GIL. */
     pthread_mutex_t mutex;
-    /* Signalled when the queue is closed and the last callable has ended. */
+    /* Signalled when the queue is closed and a callable or a thread has
+     * ended. */
     pthread_cond_t ended;
     /* Counts callables that may be in the queue.  A semaphore, because its
      * waiter needs no lock to wake up. */
@@ -52,6 +53,8 @@ static struct {
     struct job *first;
     struct job **tail;
     int threads;
+    /* The threads that end, until they have no thread state. */
+    int leaving;
     /* The callables that are running. */
     int running;
     /* The number of threads that can be used: one for each stream with
@@ -190,9 +193,14 @@ wait_and_take(void)
         idle = sem_timedwait(&queue.hints, &end) != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
-        /* A thread stays while callables that count on it may still come. */
-        stays = !queue.closed && (!idle || queue.threads <= queue.wanted);
-        queue.threads -= job == NULL && !stays;
+        /* A thread stays while callables that count on it may still come; and
+         * when the program ends: Python stops threads then, which would keep
+         * the locks of threading that they have, and that it needs. */
+        stays = queue.closed || !idle || queue.threads <= queue.wanted;
+        if (job == NULL && !stays) {
+            queue.threads--;
+            queue.leaving++;
+        }
         pthread_mutex_unlock(&queue.mutex);
     } while (job == NULL && stays);
     return job;
@@ -282,6 +290,7 @@ call_in_timeline(struct job *job)
 
 static bool prepare(void);
 static void run_jobs(void);
+static void left(void);
 
 /* Start a thread if one more can be used; -1 with an exception. */
 static int
@@ -295,7 +304,7 @@ hire(void)
     if (!short_handed) {
         return 0;
     }
-    if (start_thread(prepare, run_jobs) < 0) {
+    if (start_thread(prepare, run_jobs, left) < 0) {
         pthread_mutex_lock(&queue.mutex);
         queue.threads--;
         pthread_mutex_unlock(&queue.mutex);
@@ -580,6 +589,18 @@ run_jobs(void)
     free(self);
 }
 
+/* The thread has no state any more. */
+static void
+left(void)
+{
+    pthread_mutex_lock(&queue.mutex);
+    queue.leaving--;
+    if (queue.closed) {
+        pthread_cond_broadcast(&queue.ended);
+    }
+    pthread_mutex_unlock(&queue.mutex);
+}
+
 int
 job_expect(struct job *job)
 {
@@ -796,9 +817,6 @@ close_queue(void)
 {
     pthread_mutex_lock(&queue.mutex);
     queue.closed = true;
-    for (int i = 0; i < queue.threads; i++) {
-        sem_post(&queue.hints);
-    }
     pthread_mutex_unlock(&queue.mutex);
 }
 
@@ -821,7 +839,7 @@ wait_for_running(int64_t timeout_ns)
     struct timespec end = {end_ns / 1000000000, end_ns % 1000000000};
     int error = 0;
     pthread_mutex_lock(&queue.mutex);
-    while (queue.running > 0 && error == 0) {
+    while (queue.running + queue.leaving > 0 && error == 0) {
         error = pthread_cond_timedwait(&queue.ended, &queue.mutex, &end);
     }
     bool finished = queue.running == 0;

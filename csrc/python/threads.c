@@ -15,6 +15,7 @@
 struct start {
     bool (*prepare)(void);
     void (*serve)(void);
+    void (*left)(void);
     sem_t begun;
     bool failed;
 };
@@ -67,7 +68,7 @@ static void *
 thread_main(void *argument)
 {
     struct start *start = argument;
-    void (*serve)(void) = start->serve;
+    void (*serve)(void) = start->serve, (*left)(void) = start->left;
     /* Created here, because it is bound to the thread that creates it. */
     PyThreadState *thread = create_state();
     bool ready = thread != NULL && start->prepare();
@@ -83,6 +84,9 @@ thread_main(void *argument)
     }
     PyThreadState_Clear(thread);
     PyThreadState_DeleteCurrent();
+    if (ready) {
+        left();
+    }
     return NULL;
 }
 
@@ -103,9 +107,9 @@ create_thread(struct start *start)
 }
 
 int
-start_thread(bool (*prepare)(void), void (*serve)(void))
+start_thread(bool (*prepare)(void), void (*serve)(void), void (*left)(void))
 {
-    struct start start = {.prepare = prepare, .serve = serve};
+    struct start start = {.prepare = prepare, .serve = serve, .left = left};
     sem_init(&start.begun, 0, 0);
     int error = create_thread(&start);
     if (error == 0) {

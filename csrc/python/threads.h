@@ -4,9 +4,11 @@
 
 #include "module.h"
 
-/* Start a thread that calls `prepare`, and then `serve` with the GIL held.  -1
- * with an exception, also if `prepare` returns false for lack of memory. */
-int start_thread(bool (*prepare)(void), void (*serve)(void));
+/* Start a thread that calls `prepare`, then `serve` with the GIL held, and
+ * `left` once it has no thread state any more.  -1 with an exception, also if
+ * `prepare` returns false for lack of memory. */
+int
+start_thread(bool (*prepare)(void), void (*serve)(void), void (*left)(void));
 
 /* End a child process that a callable forked, after the callable ended with
  * the exception, or with none: NULL. */

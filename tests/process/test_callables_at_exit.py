@@ -194,6 +194,29 @@ sys.exit(3)
     )
 
 
+def test_threads_keep_no_lock_at_the_end(run_python):
+    """A thread that Python stopped while it ended would keep those of
+    threading, which Python takes to end."""
+    code = """
+import os, threading, time
+import pystreams
+lock, local = threading.Lock(), threading.local()
+class Slow:
+    def __del__(self, lock=lock, sleep=time.sleep):
+        with lock:
+            sleep(0.5)
+class Last:
+    def __del__(self, lock=lock, write=os.write):
+        write(1, b"free" if lock.acquire(timeout=5) else b"kept")
+last = Last()
+def run():
+    local.slow = Slow()
+pystreams.Stream("cpu").submit(run).result()
+"""
+    done = run_python(code)
+    assert (done.stdout, done.stderr) == ("free", "")
+
+
 def test_submit_at_the_end(run_python):
     """Before the package's own end it works; after it, it is refused."""
     code = (

@@ -1,6 +1,7 @@
 """Every method of one object on many threads at once, close() among them: each
 call works, or is refused as it would be alone."""
 
+import collections
 import concurrent.futures
 import gc
 import sys
@@ -12,6 +13,7 @@ from together import together
 
 import pystreams
 from pystreams import _C, cuda
+from pystreams._expressions import expressions
 from pystreams.cuda._graphs import Graph
 
 # Without the GIL they really run at once.
@@ -301,6 +303,24 @@ def test_a_callback_added_as_its_future_ends_is_called(backend):
     together(work, threads)
     wait_until(lambda: len(called) == threads * callables)
     assert len(set(called)) == threads * callables
+
+
+def test_names_are_found_while_containers_change(backend):
+    """In those that do not change just then."""
+    stream, many = backend.stream(), range(60)
+    counts, queue = dict.fromkeys(many), collections.deque(many)
+    variables = {"counts": counts, "queue": queue, "stream": stream}
+
+    def work(number):
+        for turn in range(3000 if FREE else 50):
+            if number % 2:
+                counts["turn"] = queue.append(turn)
+                counts.pop("turn", queue.pop())
+            else:
+                found = expressions(variables, (pystreams.Stream,))
+                assert dict(found) == {"stream": stream}
+
+    together(work, 4)
 
 
 def give_up(obj, end):

@@ -1,16 +1,27 @@
 """A few seconds of stress.py, or as many as PYSTREAMS_STRESS says."""
 
 import os
+import random
+import sys
 
 from places import SUPPORT
 
 PROGRAM = SUPPORT / "stress.py"
 SECONDS = os.environ.get("PYSTREAMS_STRESS", "1.5")
+# Without the GIL they really run at once.
+FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
+THREADS = "64" if FREE else "8"
 
 
 def test_stress(backend, run_python):
+    seed = str(random.randrange(1 << 30))
     done = run_python(
-        [PROGRAM], backend.name, SECONDS, timeout=float(SECONDS) + 150
+        [PROGRAM],
+        backend.name,
+        SECONDS,
+        seed,
+        THREADS,
+        timeout=float(SECONDS) + 150,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -57,15 +57,12 @@ def test_how_the_system_shows_them(stream):
     assert ours == theirs
 
 
-def test_one_that_ends_is_shown_no_more(run, thread_sanitized):
-    if thread_sanitized:
-        pytest.skip("ThreadSanitizer has a thread of its own")
+def test_one_that_ends_is_shown_no_more(run):
     code = """
-from pystreams import _C
 assert stream.submit(int).result() == 0
 assert len(threading.enumerate()) == 2
-_C.shutdown(5)
-while len(os.listdir("/proc/self/task")) > 1 + bool(sys.gettrace()):
+# It ends after some seconds without a callable.
+while len(threading.enumerate()) > 1:
     time.sleep(0.001)
 print([thread.name for thread in threading.enumerate()])
 """
