@@ -45,8 +45,10 @@ from pystreams.cuda._graphs import Graph
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "unscheduled: needs work that runs by itself, real time or another "
-        "process's events; skipped under PYSTREAMS_SCHEDULE",
+        "unscheduled: needs work that runs by itself, an order that no wait "
+        "asks for, real time, memory that keeps its bytes, a process without "
+        "a schedule, or another process's events or memory; skipped under "
+        "PYSTREAMS_SCHEDULE",
     )
 
 

@@ -383,6 +383,7 @@ def test_recycled_stream_keeps_no_priority(backend):
         assert Stream(backend.device(), priority=-1).priority == urgent
 
 
+@pytest.mark.unscheduled
 def test_higher_priority_is_served_first(engine):
     """Every worker is held and more gates wait, so a worker that is let go
     serves the urgent stream and then the next gate."""

@@ -166,6 +166,7 @@ def test_names_of_tests_are_unique():
     assert names.most_common(1)[0][1] == 1
 
 
+@pytest.mark.unscheduled
 def test_each_backend_holds(conform, backend):
     done = conform(backend.name)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -44,6 +44,7 @@ def test_each_public_name_has_a_call():
     assert calls.covered_names() & set(calls.OTHERS) == set()
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_each_call_works(run_python, name):
     """And can be made again: otherwise a sweep of it shows nothing."""
@@ -87,6 +88,7 @@ def sweep(run_python, short_library):
     return run
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 @pytest.mark.parametrize("kind", ["python", "threads", "delivery"])
 def test_the_interpreter_is_short(sweep, kind, name):
@@ -95,6 +97,7 @@ def test_the_interpreter_is_short(sweep, kind, name):
     assert sweep(kind, name) == ""
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_the_module_is_short(sweep, sanitized, name):
     if sanitized:

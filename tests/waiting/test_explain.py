@@ -179,6 +179,7 @@ def test_everything(engine, pair):
     assert len(lines) == 2
 
 
+@pytest.mark.unscheduled
 def test_a_sleep(engine):
     stream = engine.stream()
     engine.sleep(stream, 200)
@@ -241,6 +242,7 @@ def test_a_deadlock(engine):
     futures[1].result(LONG)
 
 
+@pytest.mark.unscheduled
 def test_a_callable_that_waits_for_one_behind_it(engine):
     stream = named(engine, "load")
     later = []
