@@ -42,6 +42,7 @@ GROUPS = [
     "capture",
     "graphs",
     "times",
+    "activities",
     "faults",
     "shutdown",
 ]

@@ -199,6 +199,7 @@ def test_the_example_holds(conform):
         "capture",
         "graphs",
         "times",
+        "activities",
         "faults",
         "shutdown",
     ]

@@ -17,6 +17,8 @@ from peers import GONE, PeerError, mapped, open_files
 import pystreams
 from pystreams import Buffer
 
+pytestmark = pytest.mark.unscheduled
+
 # Of a handle: the UUID of the device, the number that the answer has to
 # begin with, the name of the socket.
 DEVICE, NONCE, SOCKET = slice(8, 24), slice(24, 56), slice(56, 64)

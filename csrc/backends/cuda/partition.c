@@ -138,7 +138,7 @@ cuda_partition_create(const struct ps_backend *backend, int device, int count,
                       ps_handle *handle, int *granted)
 {
     struct partition *partition;
-    int found;
+    int found = 0;
     ps_status status;
 
     (void)backend;

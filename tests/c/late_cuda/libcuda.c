@@ -307,9 +307,9 @@ CUresult
 cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned flags,
                        int priority)
 {
-    (void)flags, (void)priority;
+    (void)priority;
     begin();
-    int index = add_stream();
+    int index = add_stream(!(flags & CU_STREAM_NON_BLOCKING));
     if (index >= 0) {
         set_owner(index, context);
         *stream = handle_of(index);
