@@ -80,7 +80,7 @@ def test_it_is_not_given_to_a_stream_that_exists(backend):
         "device_index": 0,
         "device_type": backend.type,
     }
-    with pytest.raises(TypeError, match="device, priority and name"):
+    with pytest.raises(TypeError, match="device, priority, name and blocking"):
         Stream(name="copy", **numbers)
 
 

@@ -23,7 +23,7 @@ def type_of_ours(request):
 
 
 def test_all_types_are_here():
-    assert len(OBJECTS) == 15
+    assert len(OBJECTS) == 16
     assert {t.__name__ for t in EXCEPTIONS} == {
         "AcceleratorError",
         "OutOfMemoryError",

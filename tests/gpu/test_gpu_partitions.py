@@ -67,8 +67,8 @@ def test_a_stream_keeps_its_partition(whole, kernels):
         create(1)
     assert len(where(kernels, stream)) == whole
     # Busy when it is dropped.
-    api._sleep(100_000_000)
-    pystreams._C.sleep(1, 100_000_000, stream)
+    api._sleep(1_000_000_000)
+    pystreams._C.sleep(1, 1_000_000_000, stream)
     del stream
     gc.collect()
     with pytest.raises(RuntimeError, match="were asked for"):

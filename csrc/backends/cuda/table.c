@@ -183,18 +183,39 @@ cuda_blocking_create(const struct ps_backend *backend, int device,
     return create(device, cudaStreamDefault, priority, stream);
 }
 
+/* Many queries of a stream fail while it is being captured, and make the
+ * capture invalid. */
+static bool
+is_captured(ps_handle stream)
+{
+    CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    return cuda_driver.stream_capturing((CUstream)stream, &found) !=
+               CUDA_SUCCESS ||
+           found != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static cudaError_t
+stream_blocking(ps_handle stream, int *blocking)
+{
+    unsigned flags;
+    cudaError_t error;
+
+    if (is_captured(stream)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    error = cudaStreamGetFlags((cudaStream_t)stream, &flags);
+    if (error == cudaSuccess) {
+        *blocking = (flags & cudaStreamNonBlocking) == 0;
+    }
+    return error;
+}
+
 static ps_status
 cuda_stream_blocking(const struct ps_backend *backend, int device,
                      ps_handle stream, int *blocking)
 {
-    unsigned flags;
-    ps_status status =
-        ON_DEVICE(device, cudaStreamGetFlags((cudaStream_t)stream, &flags));
-
-    if (status == PS_SUCCESS) {
-        *blocking = (flags & cudaStreamNonBlocking) == 0;
-    }
-    return status;
+    return ON_DEVICE(device, stream_blocking(stream, blocking));
 }
 
 static ps_status
@@ -260,7 +281,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     }
     /* A green context may be current on one thread only, so a stream's context
      * is left alone if the driver can tell without it. */
-    if (cuda_driver.stream_device != NULL) {
+    if (cuda_driver.stream_device != NULL && !is_captured(stream)) {
         scope.status = cuda_driver.stream_device((CUstream)stream, &found);
         if (scope.status == PS_SUCCESS) {
             *device = found;
