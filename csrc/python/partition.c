@@ -2,6 +2,7 @@
  */
 #include "module.h"
 
+#include "../core/memory.h"
 #include "../core/partition.h"
 #include "../core/stream.h"
 
@@ -53,7 +54,9 @@ static ps_status
 create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
-    /* What their partitions have may be left now. */
+    /* Blocks and streams that were dropped while they were busy keep their
+     * partitions until somebody looks again. */
+    ps_memory_sweep(device->runtime);
     ps_status status = ps_device_give_up_deferred(device);
     return status == PS_SUCCESS
                ? ps_partition_create(device, count, partition, taken)

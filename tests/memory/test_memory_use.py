@@ -171,6 +171,7 @@ def test_pinned_block_is_not_reused_before_its_copy_is_done(pinning):
     assert target.tobytes() == b"a" * 4096
 
 
+@pytest.mark.unscheduled
 def test_pinned_block_of_a_second_of_copies(pinning):
     """A program that drops its source at once and fills the next one."""
     fill_pinned_pool(pinning)

@@ -351,6 +351,7 @@ else:
 """
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize(
     "names",
     [
@@ -378,6 +379,7 @@ pystreams.Stream("cpu:0", blocking=True).record_event().synchronize()
 """
 
 
+@pytest.mark.unscheduled
 def test_a_new_stream_has_no_earlier_failure(run_python):
     done = run_python(FAILED_BEFORE)
     assert (done.returncode, done.stderr) == (0, "")
@@ -425,6 +427,7 @@ def pending(stream):
     return int(repr(stream).partition("pending=")[2].partition(">")[0])
 
 
+@pytest.mark.unscheduled
 def test_without_blocking_streams_nothing_is_queued(engine):
     stream, default = engine.stream(), engine.default_stream()
     gc.collect()
