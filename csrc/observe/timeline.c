@@ -496,7 +496,9 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        if (stream != NULL && timeline->any_blocking) {
+        /* The host waits for what a stream has, and queues nothing on it. */
+        if (stream != NULL && timeline->any_blocking &&
+            (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
             serialize_locked(timeline, stream, &like);
         }
         slice = append_locked(timeline, &made);
@@ -843,9 +845,11 @@ capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
               enum ps_capture_mode mode)
 {
     const struct ps_backend *inner = ps_observed(backend);
+    struct ps_actor_name name = ps_actor_named(backend, device, stream);
+    /* Its number is asked for before: no query may disturb the capture. */
+    ps_timeline_know(&name);
     ps_status status = inner->capture_begin(inner, device, stream, mode);
     if (status == PS_SUCCESS) {
-        struct ps_actor_name name = ps_actor_named(backend, device, stream);
         begin_capture(&name);
     }
     return status;

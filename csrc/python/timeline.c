@@ -34,7 +34,8 @@ struct log {
     char refusal[160];     /* why devices do not report, or empty */
 };
 
-/* What records now; the GIL guards it. */
+/* What records now: it is read, and logs are added to, within a critical
+ * section of variables_owner(), so that a log that stops is used no more. */
 static struct log *current;
 static uintptr_t logs;
 /* The number of the current log, for those without the GIL; 0: none. */
@@ -84,23 +85,30 @@ static uint32_t
 thread_index(void)
 {
     uintptr_t word = (uintptr_t)ps_thread_word(PS_THREAD_TIMELINE);
-    if (current == NULL || word >> BITS == current->number) {
+    uintptr_t number = atomic_load(&current_number);
+    if (number == 0 || word >> BITS == number) {
         return word & ((1 << BITS) - 1);
     }
-    struct log *log = current;
     struct saved_exception saved = exception_save();
     /* The log may go meanwhile. */
-    PyObject *function = Py_NewRef(log->thread_name);
-    PyObject *name =
-        PyObject_CallFunction(function, "k", PyThread_get_thread_ident());
-    Py_DECREF(function);
+    PyObject *function = NULL, *name = NULL;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    function = current != NULL ? Py_NewRef(current->thread_name) : NULL;
+    Py_END_CRITICAL_SECTION();
+    if (function != NULL) {
+        name =
+            PyObject_CallFunction(function, "k", PyThread_get_thread_ident());
+    }
+    Py_XDECREF(function);
     uint32_t index = 0;
-    if (name != NULL && log == current &&
-        PyList_Append(log->threads, name) == 0) {
-        index = (uint32_t)PyList_GET_SIZE(log->threads);
-        word = log->number << BITS | index;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (name != NULL && current != NULL && current->number == number &&
+        PyList_Append(current->threads, name) == 0) {
+        index = (uint32_t)PyList_GET_SIZE(current->threads);
+        word = number << BITS | index;
         ps_thread_set_word(PS_THREAD_TIMELINE, (void *)word);
     }
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(name);
     PyErr_Clear();
     exception_restore(saved);
@@ -155,6 +163,7 @@ stream_seen(const struct ps_actor_name *stream, uint32_t index)
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
     PyObject *pair = stream_pair(stream);
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
     PyObject *list = current != NULL ? current->streams : NULL;
     while (list != NULL && PyList_GET_SIZE(list) <= (Py_ssize_t)index &&
            PyList_Append(list, Py_None) == 0) {
@@ -163,6 +172,7 @@ stream_seen(const struct ps_actor_name *stream, uint32_t index)
         PyList_GET_SIZE(list) > (Py_ssize_t)index) {
         PyList_SetItem(list, (Py_ssize_t)index, Py_NewRef(pair));
     }
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(pair);
     PyErr_Clear();
     exception_restore(saved);
@@ -258,9 +268,14 @@ name_index(struct log *log, PyObject *name)
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
 {
-    if (name != NULL && PyUnicode_Check(name) && current != NULL) {
+    if (name == NULL || !PyUnicode_Check(name)) {
+        return;
+    }
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (current != NULL) {
         slice->name = name_index(current, name);
     }
+    Py_END_CRITICAL_SECTION();
 }
 
 struct ps_slice *
@@ -380,7 +395,9 @@ stop_recording(void)
         know_all_streams();
         WITHOUT_GIL(ps_reports_end());
     }
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
     current = NULL;
+    Py_END_CRITICAL_SECTION();
     ps_timeline_stop();
     install_tables();
 }
@@ -536,13 +553,19 @@ timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
     return resolved ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
-/* An item of a list by its index plus one; None if there is none. */
+/* An item of a list by its index plus one; None if there is none.  New
+ * reference. */
 static PyObject *
 item(PyObject *list, uint32_t index)
 {
-    return index > 0 && (Py_ssize_t)index <= PyList_GET_SIZE(list)
-               ? PyList_GET_ITEM(list, (Py_ssize_t)index - 1)
-               : Py_None;
+    PyObject *found = Py_None;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    if (index > 0 && (Py_ssize_t)index <= PyList_GET_SIZE(list)) {
+        found = PyList_GET_ITEM(list, (Py_ssize_t)index - 1);
+    }
+    Py_INCREF(found);
+    Py_END_CRITICAL_SECTION();
+    return found;
 }
 
 /* A kernel's name as its programmer wrote it, if the C++ library is there,
@@ -576,9 +599,9 @@ demangled(const char *name)
 static PyObject *
 kernel_name(const struct log *log, uint32_t number)
 {
-    PyObject *key = PyLong_FromUnsignedLong(number);
-    PyObject *name =
-        key != NULL ? PyDict_GetItemWithError(log->kernels, key) : NULL;
+    PyObject *key = PyLong_FromUnsignedLong(number), *name = NULL;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    name = key != NULL ? PyDict_GetItemWithError(log->kernels, key) : NULL;
     Py_XINCREF(name);
     if (key != NULL && name == NULL && !PyErr_Occurred()) {
         name = demangled(ps_reports_kernel(number));
@@ -586,6 +609,7 @@ kernel_name(const struct log *log, uint32_t number)
             Py_CLEAR(name);
         }
     }
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(key);
     return name;
 }
@@ -598,7 +622,10 @@ slice_name(const struct log *log, const struct ps_slice *slice)
         return kernel_name(log, slice->name & ~PS_TIMELINE_KERNEL);
     }
     PyObject *name = item(log->names, slice->name);
-    return Py_NewRef(name != Py_None ? name : kind_names[slice->kind]);
+    if (name == Py_None) {
+        Py_SETREF(name, Py_NewRef(kind_names[slice->kind]));
+    }
+    return name;
 }
 
 /* A foreign thread has no index before it has a slice of its own.  New
@@ -610,7 +637,7 @@ slice_thread(const struct log *log, const struct ps_slice *slice)
         return PyObject_CallFunction(log->thread_name, "K",
                                      (unsigned long long)slice->source);
     }
-    return Py_NewRef(item(log->threads, slice->thread));
+    return item(log->threads, slice->thread);
 }
 
 /* The stream's (device, label), or None.  One that only reports named has none
@@ -620,10 +647,11 @@ slice_stream(const struct log *log, const struct ps_slice *slice)
 {
     struct ps_actor_name name;
     PyObject *known = item(log->streams, slice->stream);
-    return known == Py_None && slice->stream > 0 &&
-                   ps_timeline_stream(log->timeline, slice->stream - 1, &name)
-               ? stream_pair(&name)
-               : Py_NewRef(known);
+    if (known == Py_None && slice->stream > 0 &&
+        ps_timeline_stream(log->timeline, slice->stream - 1, &name)) {
+        Py_SETREF(known, stream_pair(&name));
+    }
+    return known;
 }
 
 static PyObject *

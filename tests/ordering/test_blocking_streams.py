@@ -568,6 +568,17 @@ def test_replay_of_a_schedule(engine):
     schedules.explore(fn)
 
 
+def test_a_wait_of_the_host_is_none_of_the_stream(backend, sides):
+    with timeline.record() as t:
+        backend.sleep(sides.a, 1)
+        sides.default.record_event()
+        backend.sleep(sides.default, 1)
+        sides.a.synchronize()
+        backend.synchronize()
+    waits = [row[3] for row in t.rows if row[0] == "wait"]
+    assert waits == ["default stream"]
+
+
 def test_the_timeline_shows_what_work_waited_for(backend, sides):
     with timeline.record() as t:
         for stream in (sides.a, sides.default, sides.b):

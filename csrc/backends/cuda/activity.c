@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "activity.h"
 #include "driver.h"
@@ -29,6 +30,9 @@ enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 /* Guards beginning and ending. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *subscriber; /* NULL: nobody observes */
+/* The process that CUPTI has begun in, or 0: a forked child inherits its state
+ * without its threads. */
+static pid_t owner;
 static const struct ps_activity_functions *_Atomic functions;
 static void *_Atomic functions_argument;
 
@@ -282,7 +286,8 @@ cuda_activities_begin(const struct ps_backend *backend,
         return PS_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&mutex);
-    if (subscriber == NULL && look_up_locked()) {
+    owner = owner != 0 ? owner : getpid();
+    if (owner == getpid() && subscriber == NULL && look_up_locked()) {
         atomic_store(&functions_argument, argument);
         atomic_store(&functions, called_back);
         status = subscribe_locked(reason, size);
@@ -317,9 +322,13 @@ cuda_stream_number(const struct ps_backend *backend, int device,
     uint8_t of_thread = stream == (ps_handle)CU_STREAM_PER_THREAD;
     CUcontext context;
     uint32_t id;
-    ps_status status = cuda_context_retain(device, &context);
+    ps_status status;
 
     (void)backend;
+    if (cuda_stream_is_captured(stream)) {
+        return PS_ERROR_CAPTURE_UNSUPPORTED;
+    }
+    status = cuda_context_retain(device, &context);
     if (status != PS_SUCCESS) {
         return status;
     }

@@ -310,8 +310,8 @@ nodes_capture(struct captured_gate *gate, ps_handle stream)
     struct cuda_slot *slot = gate->slot;
     ps_status status = cuda_slot_arrive(slot, stream);
 
-    gate->nodes[0] = last_node(stream);
     if (status == PS_SUCCESS) {
+        gate->nodes[0] = last_node(stream);
         status = cuda_slot_wait(slot, stream);
         gate->nodes[1] = last_node(stream);
     }

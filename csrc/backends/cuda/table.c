@@ -183,10 +183,8 @@ cuda_blocking_create(const struct ps_backend *backend, int device,
     return create(device, cudaStreamDefault, priority, stream);
 }
 
-/* Many queries of a stream fail while it is being captured, and make the
- * capture invalid. */
-static bool
-is_captured(ps_handle stream)
+bool
+cuda_stream_is_captured(ps_handle stream)
 {
     CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
 
@@ -201,7 +199,7 @@ stream_blocking(ps_handle stream, int *blocking)
     unsigned flags;
     cudaError_t error;
 
-    if (is_captured(stream)) {
+    if (cuda_stream_is_captured(stream)) {
         return cudaErrorStreamCaptureUnsupported;
     }
     error = cudaStreamGetFlags((cudaStream_t)stream, &flags);
@@ -281,7 +279,8 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     }
     /* A green context may be current on one thread only, so a stream's context
      * is left alone if the driver can tell without it. */
-    if (cuda_driver.stream_device != NULL && !is_captured(stream)) {
+    if (cuda_driver.stream_device != NULL &&
+        !cuda_stream_is_captured(stream)) {
         scope.status = cuda_driver.stream_device((CUstream)stream, &found);
         if (scope.status == PS_SUCCESS) {
             *device = found;

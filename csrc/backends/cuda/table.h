@@ -39,6 +39,13 @@ ps_status cuda_event_yield(int device, ps_handle event);
  * later; otherwise the caller does so now. */
 bool cuda_event_forget(int device, ps_handle event);
 
+/* ---- table.c ---- */
+
+/* Whether the stream is being captured, or the driver does not say.  Ask
+ * before a query of a stream other than for its work: it may fail then, and
+ * make the capture invalid.  Answers. */
+bool cuda_stream_is_captured(ps_handle stream);
+
 /* ---- gate.c ---- */
 
 CUDA_MEMBER(stream_gate);
