@@ -69,8 +69,13 @@ class GreenContext(Partition):
         previous, stream = _current_stream(), self.Stream()
         stream.wait_stream(previous)
         context = _stream(stream)
-        context.__enter__()
+        # Nothing that takes memory comes after the stream is current.
         self._entered = context, previous, stream
+        try:
+            context.__enter__()
+        except BaseException:
+            self._entered = None
+            raise
 
     def pop_context(self) -> None:
         """Undo set_context(), in the thread that called it.

@@ -20,6 +20,8 @@ CANNOT_BE_SHORT = re.compile(
     r"_ITM_\w+|__\w+_chk|__ctype_\w+|__cxa_finalize|__errno_location"
     r"|__gmon_start__|__register_atfork|__isoc\w+"
     r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close(dir)?"
+    # Of a library that is loaded already, or none.
+    r"|dl(open|sym|close)"
     r"|epoll_wait|eventfd_(write|read)"
     r"|fclose|ferror|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|kill"
     r"|madvise"

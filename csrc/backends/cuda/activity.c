@@ -322,13 +322,12 @@ cuda_stream_number(const struct ps_backend *backend, int device,
     uint8_t of_thread = stream == (ps_handle)CU_STREAM_PER_THREAD;
     CUcontext context;
     uint32_t id;
-    ps_status status;
+    ps_status status = cuda_stream_check_uncaptured(stream);
 
     (void)backend;
-    if (cuda_stream_is_captured(stream)) {
-        return PS_ERROR_CAPTURE_UNSUPPORTED;
+    if (status == PS_SUCCESS) {
+        status = cuda_context_retain(device, &context);
     }
-    status = cuda_context_retain(device, &context);
     if (status != PS_SUCCESS) {
         return status;
     }

@@ -183,30 +183,31 @@ cuda_blocking_create(const struct ps_backend *backend, int device,
     return create(device, cudaStreamDefault, priority, stream);
 }
 
-bool
-cuda_stream_is_captured(ps_handle stream)
+ps_status
+cuda_stream_check_uncaptured(ps_handle stream)
 {
     CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
+    ps_status status =
+        (ps_status)cuda_driver.stream_capturing((CUstream)stream, &found);
 
-    return cuda_driver.stream_capturing((CUstream)stream, &found) !=
-               CUDA_SUCCESS ||
-           found != CU_STREAM_CAPTURE_STATUS_NONE;
+    return status == PS_SUCCESS && found != CU_STREAM_CAPTURE_STATUS_NONE
+               ? PS_ERROR_CAPTURE_UNSUPPORTED
+               : status;
 }
 
-static cudaError_t
+static ps_status
 stream_blocking(ps_handle stream, int *blocking)
 {
     unsigned flags;
-    cudaError_t error;
+    ps_status status = cuda_stream_check_uncaptured(stream);
 
-    if (cuda_stream_is_captured(stream)) {
-        return cudaErrorStreamCaptureUnsupported;
+    if (status == PS_SUCCESS) {
+        status = (ps_status)cudaStreamGetFlags((cudaStream_t)stream, &flags);
     }
-    error = cudaStreamGetFlags((cudaStream_t)stream, &flags);
-    if (error == cudaSuccess) {
+    if (status == PS_SUCCESS) {
         *blocking = (flags & cudaStreamNonBlocking) == 0;
     }
-    return error;
+    return status;
 }
 
 static ps_status
@@ -280,7 +281,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     /* A green context may be current on one thread only, so a stream's context
      * is left alone if the driver can tell without it. */
     if (cuda_driver.stream_device != NULL &&
-        !cuda_stream_is_captured(stream)) {
+        cuda_stream_check_uncaptured(stream) == PS_SUCCESS) {
         scope.status = cuda_driver.stream_device((CUstream)stream, &found);
         if (scope.status == PS_SUCCESS) {
             *device = found;

@@ -41,10 +41,10 @@ bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- table.c ---- */
 
-/* Whether the stream is being captured, or the driver does not say.  Ask
- * before a query of a stream other than for its work: it may fail then, and
- * make the capture invalid.  Answers. */
-bool cuda_stream_is_captured(ps_handle stream);
+/* PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call before a
+ * query of a stream other than for its work, which would make the capture
+ * invalid.  Answers. */
+ps_status cuda_stream_check_uncaptured(ps_handle stream);
 
 /* ---- gate.c ---- */
 
