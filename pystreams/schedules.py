@@ -470,7 +470,13 @@ def _names(
             yield f"pct:{depth}:{number}:{done[0].steps}"
 
 
-def _check(strategy: str, runs: int, depth: int) -> None:
+def _check(strategy: str, runs: int, depth: int, seed: int) -> None:
+    for name, value in (("runs", runs), ("depth", depth), ("seed", seed)):
+        if not isinstance(value, int):
+            raise TypeError(
+                f"explore() expects an int for {name}, but got "
+                f"{type(value).__name__}"
+            )
     if strategy not in _STRATEGIES:
         raise ValueError(
             "explore() expects 'late', 'early', 'random', 'pct' or 'all' for "
@@ -480,6 +486,10 @@ def _check(strategy: str, runs: int, depth: int) -> None:
         raise ValueError(
             "explore() expects runs of 1 or more, and a depth from 1 to 64, "
             f"but got {runs} and {depth}"
+        )
+    if seed < 0:
+        raise ValueError(
+            f"explore() expects 0 or more for seed, but got {seed}"
         )
 
 
@@ -516,10 +526,10 @@ def explore(
     takes 0.  Otherwise returns how many schedules ran, how many differed, and
     whether these were all, which only strategy "all" can tell.
 
-    Raises ValueError for other arguments, TypeError if fn is a coroutine
-    function, and RuntimeError as run() does.
+    Raises ValueError or TypeError for other arguments, TypeError if fn is a
+    coroutine function, and RuntimeError as run() does.
     """
-    _check(strategy, runs, depth)
+    _check(strategy, runs, depth, seed or 0)
     called, options = _checked(fn, races)
     done: list[_Run] = []
     orders = Orders()

@@ -154,7 +154,7 @@ note_refused(struct ps_runtime *runtime, const char *operation,
              ps_status status)
 {
     const struct ps_backend *backend = runtime->backend;
-    if (!may_invalidate(status) || backend->capture_mode_exchange == NULL ||
+    if (!may_invalidate(status) ||
         atomic_load_explicit(&ps_captures, memory_order_relaxed) == 0) {
         return;
     }

@@ -229,6 +229,9 @@ def run_timeline(options: argparse.Namespace) -> int:
     from .. import timeline
 
     reason = find_program(options)
+    folder = os.path.dirname(options.output or "") or "."
+    if reason is None and not os.path.isdir(folder):
+        reason = f"there is no folder {folder} for the timeline"
     if reason is not None:
         return complain(reason, 2)
     recording = timeline.record()

@@ -65,7 +65,10 @@ class GreenContext(Partition):
         the context.  Raises RuntimeError if the last call was not undone.
         """
         if self._entered is not None:
-            raise RuntimeError("set_context called twice before pop_context")
+            raise RuntimeError(
+                "set_context called twice before pop_context; a context is "
+                "current in one thread at a time"
+            )
         previous, stream = _current_stream(), self.Stream()
         stream.wait_stream(previous)
         context = _stream(stream)

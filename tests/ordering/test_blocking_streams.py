@@ -19,6 +19,7 @@ from pystreams import (
     timeline,
 )
 from pystreams import cuda as api
+from pystreams.cuda._graphs import Graph
 
 SIZE = 64
 
@@ -566,6 +567,19 @@ def test_replay_of_a_schedule(engine):
         pass
     schedules.explore(fn)
     schedules.explore(fn)
+
+
+def test_a_capture_says_which_call_used_the_default_stream(engine):
+    stream, default = engine.stream(blocking=True), engine.default_stream()
+    block = engine.empty(SIZE)
+    engine.synchronize()
+    graph = Graph(engine.type)
+    with stream:
+        graph.capture_begin()
+        with pytest.raises(pystreams.AcceleratorError):
+            block.fill_(1, stream=default)
+        with pytest.raises(pystreams.AcceleratorError, match="a fill, at"):
+            graph.capture_end()
 
 
 def test_a_wait_of_the_host_is_none_of_the_stream(backend, sides):

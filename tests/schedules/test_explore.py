@@ -494,3 +494,17 @@ def test_a_stale_name(engine, numbers):
     schedules.replay(fn, "late:2")
     with pytest.raises(ValueError, match=r"and fn queued 2; explore it again"):
         schedules.replay(fn, f"late:{numbers}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("runs", 1.5, TypeError),
+        ("depth", "2", TypeError),
+        ("seed", "a", TypeError),
+        ("seed", -1, ValueError),
+    ],
+)
+def test_a_wrong_number_is_refused(name, value, error):
+    with pytest.raises(error, match=f"explore.. expects .* for {name}, but"):
+        schedules.explore(int, **{name: value})

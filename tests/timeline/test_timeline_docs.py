@@ -43,10 +43,11 @@ def test_the_commands_work(run_python, tmp_path):
     ("arguments", "reason"),
     [
         (["-o", "t.txt", "program.py"], "argument -o/--output: a timeline's"),
+        (["-o", "none/t.json", "program.py"], "there is no folder none for"),
         (["none.py"], "none.py is not a file"),
         (["-m", "no_such.module"], "there is no module no_such.module"),
     ],
-    ids=["suffix", "file", "module"],
+    ids=["suffix", "folder", "file", "module"],
 )
 def test_refused_commands(
     run_python, tmp_path, monkeypatch, arguments, reason
