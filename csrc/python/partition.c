@@ -44,8 +44,8 @@ raise_count(struct ps_device *device, int count, int taken)
     return PyErr_Format(
         PyExc_RuntimeError,
         "%s:%d has %d multiprocessors, of which other partitions have %d, but "
-        "%d were asked for; ask for fewer, or drop another partition first, with its "
-        "streams, their Buffers and their graphs",
+        "%d were asked for; ask for fewer, or drop another partition first, "
+        "with its streams, their Buffers and their graphs",
         backend->name, device->index, properties.multi_processor_count, taken,
         count);
 }

@@ -122,8 +122,8 @@ def test_no_more_than_there_are(backend, index):
     message = (
         rf"{backend.name}:{index} has {count} multiprocessors, of which other "
         rf"partitions have {count}, but 1 were asked for; ask for fewer, or "
-        "drop another partition first, with its streams, their Buffers and their "
-        "graphs"
+        "drop another partition first, with its streams, their Buffers and "
+        "their graphs"
     )
     with pytest.raises(RuntimeError, match=message):
         Partition(1, backend.device(index))
