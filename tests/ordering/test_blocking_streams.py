@@ -239,12 +239,18 @@ def test_fills_and_copies(backend, sides):
     backend.synchronize()
     gate = backend.gate(sides.a)
     for byte, (writer, reader) in enumerate(
-        [(sides.a, sides.default), (sides.default, sides.b)] * 20
+        [
+            (sides.a, sides.default),
+            (sides.default, sides.b),
+            (sides.b, sides.default),
+            (sides.default, sides.a),
+        ]
+        * 10
     ):
         x.fill_(byte, stream=writer)
         y.copy_(x, True, reader)
     gate.open()
-    sides.b.synchronize(LONG)
+    sides.a.synchronize(LONG)
     assert y.tobytes() == bytes([39]) * SIZE
 
 
