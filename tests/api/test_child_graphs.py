@@ -3,32 +3,15 @@
 import gc
 
 import pytest
-from captures import SIZE, Capture, byte_of, replay
+from captures import SIZE, Capture, byte_of, captured, copy, fill, replay
 
 import pystreams
 from pystreams.cuda._graphs import Graph
 
 
-def kept(backend, *works):
-    """A graph of what each work queues, called with a stream of its own."""
-    graph, stream = Graph(backend.type, True), backend.stream()
-    with Capture(graph, stream):
-        for work in works:
-            work(stream)
-    return graph
-
-
-def fill(buffer, byte):
-    return lambda stream: buffer.fill_(byte, stream)
-
-
-def copy(buffer, other):
-    return lambda stream: buffer.copy_(other, non_blocking=True, stream=stream)
-
-
 def test_its_work_is_in_the_middle(backend, stream, graph, buffer):
     first, last = (backend.filled(0, SIZE, stream=stream) for _ in "ab")
-    child = kept(backend, copy(first, buffer), fill(buffer, 3))
+    child = captured(backend, copy(first, buffer), fill(buffer, 3))
     with Capture(graph, stream):
         buffer.fill_(2)
         graph.add_child(child)
@@ -54,7 +37,7 @@ def test_its_forks_are_joined(backend, stream, graph, buffer):
         other.copy_(buffer, non_blocking=True, stream=side)
         origin.wait_stream(side)
 
-    child = kept(backend, fork)
+    child = captured(backend, fork)
     with Capture(graph, stream):
         graph.add_child(child)
         graph.add_child(child, stream)
@@ -67,7 +50,7 @@ def test_its_forks_are_joined(backend, stream, graph, buffer):
 def test_on_a_side_stream(backend, stream, graph, buffer):
     side = backend.stream()
     other = backend.filled(0, SIZE)
-    child = kept(backend, fill(buffer, 2), copy(other, buffer))
+    child = captured(backend, fill(buffer, 2), copy(other, buffer))
     with Capture(graph, stream):
         side.wait_stream(stream)
         graph.add_child(child, stream=side)
@@ -80,7 +63,7 @@ def test_on_a_side_stream(backend, stream, graph, buffer):
 
 def test_a_child_that_is_not_joined(engine, stream, graph, buffer):
     side = engine.stream()
-    child = kept(engine, fill(buffer, 2))
+    child = captured(engine, fill(buffer, 2))
     with stream:
         graph.capture_begin()
         side.wait_stream(stream)
@@ -91,7 +74,7 @@ def test_a_child_that_is_not_joined(engine, stream, graph, buffer):
 
 
 def test_children_of_children(backend, stream, graph, buffer):
-    child = kept(backend, fill(buffer, 2))
+    child = captured(backend, fill(buffer, 2))
     middle = Graph(backend.type, True)
     with Capture(middle, backend.stream()):
         middle.add_child(child)
@@ -103,7 +86,7 @@ def test_children_of_children(backend, stream, graph, buffer):
 
 
 def test_it_may_be_reset(backend, stream, graph, buffer):
-    child = kept(backend, copy(buffer, backend.filled(2, SIZE)))
+    child = captured(backend, copy(buffer, backend.filled(2, SIZE)))
     with Capture(graph, stream):
         graph.add_child(child)
     child.reset()
@@ -117,7 +100,7 @@ def test_it_may_be_reset(backend, stream, graph, buffer):
 
 def test_events_that_it_records(backend, stream, graph, buffer):
     event = pystreams.Event(backend.name, enable_timing=False, external=True)
-    child = kept(backend, lambda s: backend.sleep(s, 50), event.record)
+    child = captured(backend, lambda s: backend.sleep(s, 50), event.record)
     with Capture(graph, stream):
         graph.add_child(child)
         buffer.fill_(2)
@@ -129,7 +112,7 @@ def test_events_that_it_records(backend, stream, graph, buffer):
 def test_update_with_children(backend, stream, buffer):
     graphs = []
     for byte in (2, 3):
-        child = kept(backend, fill(buffer, byte))
+        child = captured(backend, fill(buffer, byte))
         graphs.append(Graph(backend.type, True))
         with Capture(graphs[-1], stream):
             graphs[-1].add_child(child)
@@ -139,11 +122,11 @@ def test_update_with_children(backend, stream, buffer):
 
 
 def test_what_is_no_child(backend, stream, graph, buffer):
-    child = kept(backend, fill(buffer, 2))
+    child = captured(backend, fill(buffer, 2))
     unkept = Graph(backend.type)
     with Capture(unkept, stream):
         buffer.fill_(3)
-    callables = kept(backend, lambda stream: stream.submit(int))
+    callables = captured(backend, lambda stream: stream.submit(int))
     with pytest.raises(RuntimeError, match="needs a capture"):
         graph.add_child(child)
     with Capture(graph, stream):

@@ -3,30 +3,13 @@
 import gc
 
 import pytest
-from captures import SIZE, Capture, byte_of, replay
+from captures import SIZE, Capture, byte_of, captured, copy, fill, replay
 
 import pystreams
 from pystreams import AcceleratorError
 from pystreams.cuda._graphs import Graph
 
 OPTIONS = ["auto_free_on_launch", "use_node_priority"]
-
-
-def captured(backend, *works, keep=True):
-    """A graph of what each work queues, called with a stream of its own."""
-    graph, stream = Graph(backend.type, keep), backend.stream()
-    with Capture(graph, stream):
-        for work in works:
-            work(stream)
-    return graph
-
-
-def fill(buffer, byte):
-    return lambda stream: buffer.fill_(byte, stream)
-
-
-def copy(buffer, other):
-    return lambda stream: buffer.copy_(other, non_blocking=True, stream=stream)
 
 
 @pytest.mark.parametrize("option", OPTIONS)

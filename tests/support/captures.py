@@ -32,11 +32,25 @@ class Capture:
             self.stream.__exit__(*exc_info)
 
 
-def filling(backend, buffer, byte):
-    graph = Graph(backend.type)
-    with Capture(graph, backend.stream()):
-        buffer.fill_(byte)
+def captured(backend, *works, keep=True):
+    """A graph of what each work queues, called with a stream of its own."""
+    graph, stream = Graph(backend.type, keep), backend.stream()
+    with Capture(graph, stream):
+        for work in works:
+            work(stream)
     return graph
+
+
+def fill(buffer, byte):
+    return lambda stream: buffer.fill_(byte, stream)
+
+
+def copy(buffer, other):
+    return lambda stream: buffer.copy_(other, non_blocking=True, stream=stream)
+
+
+def filling(backend, buffer, byte):
+    return captured(backend, fill(buffer, byte), keep=False)
 
 
 def replay(graph, stream):
