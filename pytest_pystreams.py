@@ -9,6 +9,7 @@ every project, before a conftest can set PYSTREAMS_* variables.
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from inspect import iscoroutinefunction
 
 import pytest
@@ -17,6 +18,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(
+            f"expected a number of runs of 1 or more, but got {text!r}"
+        )
+    return int(text)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--pystreams-schedules",
         metavar="N",
-        type=int,
+        type=_runs,
         help="call each test function under N schedules, as if each were "
         "marked with pytest.mark.schedules(runs=N)",
     )
@@ -76,6 +85,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from pystreams.testing import plugin
 
         config.pluginmanager.register(plugin.Conformance(config))
+    replayed = config.getoption("pystreams_replay")
+    if replayed is not None:
+        from pystreams import schedules
+
+        try:
+            schedules._parse(replayed, "--pystreams-replay")
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 _WATCH = pytest.StashKey["Any"]()

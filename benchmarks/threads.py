@@ -2,10 +2,12 @@
 
     python benchmarks/threads.py [--device TYPE] [--peer] [--seconds S]
 
-Prints for record, wait and query on 1 to 64 threads the nanoseconds of a call
-as its thread sees them, and their ratio to those on one thread: the median of
-five runs.  Without the GIL, and with a core for each thread, a ratio of 1 says
-that the threads share nothing; with the GIL it is about their number.
+Prints for record, record of an event with timing, wait and query on 1 to 64
+threads the nanoseconds of a call as its thread sees them, and their ratio to
+those on one thread: the median of five runs.  Without the GIL, and with a
+core for each thread, a ratio of 1 says that the threads share nothing; with
+the GIL it is about their number.  The ratio of nothing, an empty lambda, is
+that of the processor, whose cores are slower when all of them work.
 
 --peer does the same with cuda.core, in turn with pystreams.
 """
@@ -22,17 +24,20 @@ import pystreams
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = 5
+CALLS = ("nothing", "record", "timed", "wait", "query")
 # Between two looks at the clock.
 BATCH = 200
 
 
 def prepare(name, device):
     """The call that one thread makes again and again."""
+    if name == "nothing":
+        return lambda: None
     stream = pystreams.Stream(device)
-    event = pystreams.Event(device.type, enable_timing=False)
+    event = pystreams.Event(device.type, enable_timing=name == "timed")
     event.record(stream)
     stream.synchronize()
-    if name == "record":
+    if name in ("record", "timed"):
         return lambda: event.record(stream)
     if name == "wait":
         return lambda: stream.wait_event(event)
@@ -40,14 +45,17 @@ def prepare(name, device):
 
 
 def prepare_peer(name, device):
-    from cuda.core import Device
+    from cuda.core import Device, EventOptions
 
+    if name == "nothing":
+        return lambda: None
     theirs = Device(device.index)
     theirs.set_current()
     stream = theirs.create_stream()
-    event = stream.record(theirs.create_event())
+    options = EventOptions(timing_enabled=name == "timed")
+    event = stream.record(theirs.create_event(options))
     stream.sync()
-    if name == "record":
+    if name in ("record", "timed"):
         return lambda: stream.record(event)
     if name == "wait":
         return lambda: stream.wait(event)
@@ -106,7 +114,7 @@ def main():
     print(f"{'call':8}{'threads':>8}", end="")
     for library in libraries:
         print(f"{library:>12}{'ratio':>8}", end="")
-    for name in ("record", "wait", "query"):
+    for name in CALLS:
         alone = {}
         for count in COUNTS:
             print(f"\n{name:8}{count:8}", end="")

@@ -103,10 +103,7 @@ def explore_a_schedule() -> None:
         return
     from . import schedules
 
-    try:
-        schedules._explore_program(name)
-    except ValueError as error:
-        raise ValueError(f"PYSTREAMS_SCHEDULE: {error}") from None
+    schedules._explore_program(name)
 
 
 def explain_on_signal() -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "set_device_idx",
     "set_device_index",
@@ -258,6 +259,13 @@ def max_memory_reserved(device: _Device = None, /) -> int:
 def reset_peak_memory_stats(device: _Device = None, /) -> None:
     """Reset the peaks of memory_stats() to the present values."""
     _C.reset_peak_memory_stats(*_place("reset_peak_memory_stats", device))
+
+
+def reset_accumulated_memory_stats(device: _Device = None, /) -> None:
+    """Have .allocated and .freed of memory_stats() count from now on."""
+    _C.reset_accumulated_memory_stats(
+        *_place("reset_accumulated_memory_stats", device)
+    )
 
 
 def empty_cache() -> None:

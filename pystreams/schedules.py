@@ -24,7 +24,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, groupby, repeat
+from itertools import count, groupby, pairwise
 from traceback import clear_frames
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
@@ -46,9 +46,11 @@ _PACKAGE = os.path.dirname(__file__) + os.sep
 _STRATEGIES = {"late": 0, "early": 1, "random": 2, "pct": 3, "all": 5}
 _HELD = 4
 _STEPS = 256  # of a pct schedule that does not say how many
+_CHOICES = 1 << 24  # of an all schedule, at most
 _EXPECTED = (
-    "'late', 'early', 'random:SEED', 'pct:DEPTH:SEED', "
-    "'pct:DEPTH:SEED:STEPS', 'late:NUMBERS' or 'all:NUMBERS'"
+    "the name of a schedule: 'late', 'early', 'late:NUMBERS' with ascending "
+    "numbers from 1, 'random:SEED', 'pct:DEPTH:SEED', 'pct:DEPTH:SEED:STEPS' "
+    "or 'all:NUMBERS', as a report has it"
 )
 
 
@@ -82,13 +84,26 @@ class _Schedule:
     numbers: tuple[int, ...] = ()
 
 
-def _choices(texts: str) -> Iterator[int]:
-    """Yield the numbers of "0*3,2", which are 0, 0, 0 and 2."""
-    for text in texts.split(","):
-        number, *times = text.split("*")
-        if len(times) > 1 or not 0 <= int(number) < 1 << 64:
-            raise ValueError
-        yield from repeat(int(number), int(times[0]) if times else 1)
+def _number(text: str, least: int = 0, most: int = (1 << 64) - 1) -> int:
+    number = int(text)
+    if str(number) != text or not least <= number <= most:
+        raise ValueError
+    return number
+
+
+def _choices(text: str) -> tuple[int, ...]:
+    """Return the numbers of "0*3,2", which are 0, 0, 0 and 2."""
+    groups = []
+    for group in text.split(","):
+        number, *times = group.split("*")
+        groups.append((_number(number), [_number(n, 2) for n in times] or [1]))
+    # They are counted first, as a short text may mean any number of them.
+    if sum(times[0] for _, times in groups) > _CHOICES:
+        raise ValueError
+    choices = tuple(n for n, (times,) in groups for _ in range(times))
+    if _name_of(choices) != f"all:{text}":
+        raise ValueError
+    return choices
 
 
 def _name_of(choices: Sequence[int]) -> str:
@@ -100,30 +115,46 @@ def _name_of(choices: Sequence[int]) -> str:
     return ":".join(["all", ",".join(texts)] if texts else ["all"])
 
 
-def _parse(name: str) -> _Schedule:
+def _late(text: str) -> tuple[int, ...]:
+    numbers = tuple(_number(number, 1) for number in text.split(","))
+    if any(one >= other for one, other in pairwise(numbers)):
+        raise ValueError
+    return numbers
+
+
+def _read(name: str) -> _Schedule:
     """Return what a schedule's name means; ValueError for another text."""
-    strategy, *texts = name.split(":") if isinstance(name, str) else [""]
-    try:
-        if strategy == "late" and len(texts) == 1:
-            held = tuple(sorted(int(text) for text in texts[0].split(",")))
-            return _Schedule(_HELD, numbers=held)
-        if strategy == "all" and len(texts) < 2:
-            choices = tuple(_choices(texts[0])) if texts else ()
-            return _Schedule(_STRATEGIES[strategy], numbers=choices)
-        numbers = [int(text) for text in texts]
-        if any(not 0 <= number < 1 << 64 for number in numbers):
-            raise ValueError
-        if strategy in ("late", "early") and not numbers:
+    match name.split(":"):
+        case ["late" | "early" | "all" as strategy]:
             return _Schedule(_STRATEGIES[strategy])
-        if strategy == "random" and len(numbers) == 1:
-            return _Schedule(_STRATEGIES[strategy], numbers[0])
-        if strategy == "pct" and len(numbers) in (2, 3):
-            depth, seed, *steps = numbers
-            if 1 <= depth <= 64:
-                return _Schedule(3, seed, depth - 1, (steps or [_STEPS])[0])
+        case ["late", numbers]:
+            return _Schedule(_HELD, numbers=_late(numbers))
+        case ["all", numbers]:
+            return _Schedule(_STRATEGIES["all"], numbers=_choices(numbers))
+        case ["random", seed]:
+            return _Schedule(_STRATEGIES["random"], _number(seed))
+        case ["pct", depth, seed, *rest] if len(rest) < 2:
+            changes = _number(depth, 1, 64) - 1
+            steps = _number(rest[0], 1) if rest else _STEPS
+            return _Schedule(_STRATEGIES["pct"], _number(seed), changes, steps)
+    raise ValueError
+
+
+def _parse(name: str, asks: str) -> _Schedule:
+    """Return what a schedule's name means.
+
+    For anything else, TypeError or ValueError, with who asks for it.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{asks} expects a str for name, but got {type(name).__name__}"
+        )
+    try:
+        return _read(name)
     except ValueError:
-        pass
-    raise ValueError(f"a schedule is {_EXPECTED}, but got {name!r}")
+        raise ValueError(
+            f"{asks} expects {_EXPECTED}, but got {name!r}"
+        ) from None
 
 
 # ---- One run
@@ -185,9 +216,11 @@ class _Places:
 class _Run:
     """A run under one schedule, and what came of it."""
 
-    def __init__(self, name: str, *, logged: bool = False) -> None:
+    def __init__(
+        self, name: str, *, logged: bool = False, asks: str = "explore()"
+    ) -> None:
         self.name = name
-        self._schedule = _parse(name)
+        self._schedule = _parse(name, asks)
         self.places = _Places()
         self._note = self.places.note if logged else None
         self.operations: list[_Operation] = []
@@ -203,6 +236,8 @@ class _Run:
 
     def __enter__(self) -> _Run:
         global _inner
+        if _unended is not None:
+            _unended._end(True)
         if _program is not None and not _inner and _C.schedule_is_on():
             # The program's own schedule pauses.
             _C.schedule_end(False)
@@ -223,13 +258,18 @@ class _Run:
     def __exit__(
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
-        global _inner
-        drop = self._failed or kind is not None
-        self.count, self.steps, self.order, log, self.notes = _C.schedule_end(
-            drop
-        )
-        _inner = False
+        self._end(self._failed or kind is not None)
+
+    def _end(self, drop: bool) -> None:
+        global _inner, _unended
+        try:
+            found = _C.schedule_end(drop)
+        except RuntimeError:
+            _unended = self
+            raise
+        _inner, _unended = False, None
         self._resume()
+        self.count, self.steps, self.order, log, self.notes = found
         self.operations = [_Operation(*entry) for entry in log]
 
     def failure_of(
@@ -249,7 +289,11 @@ class _Run:
                 if not keep:
                     clear_frames(error.__traceback__)
             _refuse_unstarted(result)
-        return failure
+        try:
+            return failure
+        finally:
+            # The exception's traceback has this frame.
+            del failure
 
     def refuse_stale(self) -> None:
         """Raise ValueError if operations are to be late that did not come."""
@@ -276,15 +320,17 @@ def _refuse_unstarted(result: object) -> None:
         )
 
 
-# The schedule of the whole program, or None; whether another one is on.
+# The schedule of the whole program, or None; whether another one is on; the
+# one that could not end, because a callable of it still ran, or None.
 _program: _Run | None = None
 _inner = False
+_unended: _Run | None = None
 
 
 def _explore_program(name: str) -> None:
     """Run the whole program under the schedule."""
     global _program
-    _program = _Run(name)
+    _program = _Run(name, asks="PYSTREAMS_SCHEDULE")
     _program.begin()
 
 
@@ -295,11 +341,11 @@ def run(name: str) -> Iterator[None]:
     Run the work of the block under the schedule with this name.
 
     When the block ends, what is left of its work is run; if it ends with an
-    exception, it is dropped.  Raises ValueError for another name, and
-    RuntimeError if a device is busy, if a device is used that is not the CPU
-    engine's, or within another schedule.
+    exception, it is dropped.  Raises ValueError for another name, TypeError if
+    it is no str, and RuntimeError if a device is busy, if a device is used
+    that is not the CPU engine's, or within another schedule.
     """
-    with _Run(name):
+    with _Run(name, asks="run()"):
         yield
 
 
@@ -373,14 +419,19 @@ def _near(place: str) -> str:
 
 
 def _describe(run: _Run, options: str) -> str:
-    ran = [o for o in run.operations if o.step]
-    left = [o for o in run.operations if not o.step and run.places[o.number]]
+    # A callable is two operations with one number: it begins, and it ends.
+    found: dict[int, _Operation] = {}
+    for o in run.operations:
+        found.setdefault(o.number, o)
+    ran = [o for o in found.values() if o.step]
+    left = [o for o in found.values() if not o.step and run.places[o.number]]
+    late = {o.number for o in run.operations if o.overtaken}
     rows = {
         o.number: (
             str(o.number),
             o.name,
             run.places.label(o),
-            "late" if o.overtaken else "",
+            "late" if o.number in late else "",
         )
         for o in [*ran, *left]
     }
@@ -425,7 +476,10 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
     # Once more, for the variables.
     error = _Run(shrunk.name).failure_of(fn) or error
     _add_note(error, note)
-    raise error
+    try:
+        raise error
+    finally:
+        del error
 
 
 def _checked(
@@ -467,7 +521,14 @@ def _names(
         if strategy == "random":
             yield f"random:{number}"
         else:
-            yield f"pct:{depth}:{number}:{done[0].steps}"
+            yield f"pct:{depth}:{number}:{max(done[0].steps, 1)}"
+
+
+def _check_callable(asks: str, fn: object) -> None:
+    if not callable(fn):
+        raise TypeError(
+            f"{asks} expects a callable for fn, but got {type(fn).__name__}"
+        )
 
 
 def _check(strategy: str, runs: int, depth: int, seed: int) -> None:
@@ -477,7 +538,7 @@ def _check(strategy: str, runs: int, depth: int, seed: int) -> None:
                 f"explore() expects an int for {name}, but got "
                 f"{type(value).__name__}"
             )
-    if strategy not in _STRATEGIES:
+    if strategy not in tuple(_STRATEGIES):
         raise ValueError(
             "explore() expects 'late', 'early', 'random', 'pct' or 'all' for "
             f"strategy, but got {strategy!r}"
@@ -487,9 +548,9 @@ def _check(strategy: str, runs: int, depth: int, seed: int) -> None:
             "explore() expects runs of 1 or more, and a depth from 1 to 64, "
             f"but got {runs} and {depth}"
         )
-    if seed < 0:
+    if not 0 <= seed < 1 << 63:
         raise ValueError(
-            f"explore() expects 0 or more for seed, but got {seed}"
+            f"explore() expects 0 to 2**63 - 1 for seed, but got {seed}"
         )
 
 
@@ -529,6 +590,7 @@ def explore(
     Raises ValueError or TypeError for other arguments, TypeError if fn is a
     coroutine function, and RuntimeError as run() does.
     """
+    _check_callable("explore()", fn)
     _check(strategy, runs, depth, seed or 0)
     called, options = _checked(fn, races)
     done: list[_Run] = []
@@ -542,16 +604,20 @@ def explore(
         if len(done) == runs:
             break
         done.append(_Run(name))
-        error = done[-1].failure_of(called)
+        # Its variables would still be there in the runs that follow.
+        error = done[-1].failure_of(called, keep=False)
         if error is not None:
-            _raise_shrunk(called, name, options)
-            _add_note(
-                error,
-                f'schedule "{name}"; a second run under it did not fail, so '
-                "fn depends on more than its schedule, such as time or the "
-                "threads of the program",
-            )
-            raise error
+            try:
+                _raise_shrunk(called, name, options)
+                _add_note(
+                    error,
+                    f'schedule "{name}"; a second run under it did not fail, '
+                    "so fn depends on more than its schedule, such as time or "
+                    "the threads of the program",
+                )
+                raise error
+            finally:
+                del error
     if strategy == "all":
         return Result(len(done), orders.distinct, orders.complete)
     return Result(len(done), len({run.order for run in done}), False)
@@ -565,10 +631,11 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
     An Exception of fn's is raised with a note: the operations in order, and
     what was late.  With races=True, fn is called within races.detect().
     Raises ValueError for another name, or if fn queues fewer operations than
-    the schedule names, TypeError if fn is a coroutine function, and
-    RuntimeError as run() does.
+    the schedule names, TypeError if name is no str or fn no callable or a
+    coroutine function, and RuntimeError as run() does.
     """
-    logged = _Run(name, logged=True)
+    logged = _Run(name, logged=True, asks="replay()")
+    _check_callable("replay()", fn)
     called, options = _checked(fn, races)
     results: list[_T] = []
 
@@ -579,6 +646,9 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
     error = logged.failure_of(kept)
     if error is not None:
         _add_note(error, _describe(logged, options))
-        raise error
+        try:
+            raise error
+        finally:
+            del error
     logged.refuse_stale()
     return results[0]

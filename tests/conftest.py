@@ -10,11 +10,13 @@ import gc
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,23 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("unscheduled") is not None:
                 item.add_marker(skip)
+
+
+def device_of(test):
+    """The device that the test's id names, or None."""
+    names = "|".join(sorted(IDS.values(), key=len, reverse=True))
+    found = re.search(rf"[\[-]({names})[\]-]", test)
+    return found and found[1]
+
+
+def pytest_terminal_summary(terminalreporter):
+    counts = Counter(
+        device_of(report.nodeid) or "no device"
+        for report in terminalreporter.stats.get("passed", ())
+    )
+    if counts:
+        shown = (f"{count} {name}" for name, count in sorted(counts.items()))
+        terminalreporter.write_line(f"passed on: {', '.join(shown)}")
 
 
 @pytest.fixture
@@ -315,6 +334,7 @@ def as_at_the_start():
 def nothing_left():
     """Collect what earlier tests left, not while this one listens."""
     gc.collect()
+    wait_for_earlier_tests()
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ is_clean(struct ps_device *device)
     pthread_mutex_lock(&device->mutex);
     bool clean = LIST_EMPTY(&device->streams) && device->deferred == NULL &&
                  device->side == NULL && device->notifications == NULL &&
+                 device->partitioned == 0 &&
                  device->memory.blocks.current == 0;
     pthread_mutex_unlock(&device->mutex);
     return clean;

@@ -540,21 +540,35 @@ queue_launch_locked(struct ps_graph *graph, struct ps_launch *launch,
     return status;
 }
 
+/* Returns captured if work of the stream is being captured, and
+ * PS_ERROR_CAPTURE_IMPLICIT if it is a default stream that orders itself with
+ * such a stream.  Checked before the device does, which would make the capture
+ * invalid. */
+static ps_status
+refuse_captured(struct ps_stream *stream, ps_status captured)
+{
+    int capturing = 0;
+    ps_status status =
+        PS_CALL(stream->device, stream_capturing, stream->handle, &capturing);
+    return capturing                             ? captured
+           : status == PS_ERROR_CAPTURE_IMPLICIT ? status
+                                                 : PS_SUCCESS;
+}
+
 static ps_status
 launch_locked(struct ps_graph *graph, struct ps_launch *launch,
               struct ps_stream *stream, struct ps_stream **before,
               struct ps_stream **full)
 {
-    ps_status status = PS_SUCCESS;
     /* An executable orders only its own launches. */
     bool waits =
         graph->fresh && graph->launched != NULL && graph->launched != stream;
-    /* A stream that waits for a captured stream joins the capture. */
-    if (ps_stream_in_capture(stream) ||
-        (waits && ps_stream_in_capture(graph->launched))) {
-        return PS_ERROR_GRAPH_INNER;
+    ps_status status = refuse_captured(stream, PS_ERROR_GRAPH_INNER);
+    if (status == PS_SUCCESS && waits) {
+        /* A stream that waits for a captured stream joins the capture. */
+        status = refuse_captured(graph->launched, PS_ERROR_GRAPH_BEHIND);
     }
-    if (graph->executable == 0) {
+    if (status == PS_SUCCESS && graph->executable == 0) {
         status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status == PS_SUCCESS && graph->launches == NULL) {
@@ -684,15 +698,13 @@ upload_locked(struct ps_graph *graph, struct ps_stream *stream)
     if (stream->device != graph->device) {
         return PS_ERROR_GRAPH_STREAM;
     }
-    if (ps_stream_in_capture(stream)) {
-        return PS_ERROR_GRAPH_INNER;
-    }
     if (graph->device->runtime->backend->graph_upload == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    ps_status status = graph->executable == 0
-                           ? instantiate_locked(graph, ALL_OPTIONS)
-                           : PS_SUCCESS;
+    ps_status status = refuse_captured(stream, PS_ERROR_GRAPH_INNER);
+    if (status == PS_SUCCESS && graph->executable == 0) {
+        status = instantiate_locked(graph, ALL_OPTIONS);
+    }
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
     return status != PS_SUCCESS ? status
                                 : PS_CALL(graph->device, graph_upload,

@@ -122,7 +122,8 @@ struct ps_launch {
 
 /* Queue the work on the current stream of the device where it was captured,
  * after instantiating the graph if necessary.  May block.
- * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER; PS_ERROR_GRAPH_CHANGED if the
+ * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER, PS_ERROR_GRAPH_BEHIND,
+ * PS_ERROR_CAPTURE_IMPLICIT; PS_ERROR_GRAPH_CHANGED if the
  * graph holds another capture than the launch is for; PS_ERROR_QUEUE_FULL if a
  * queue is full, with a reference to its stream in *full.  Otherwise *full is
  * NULL. */
@@ -145,7 +146,7 @@ uint64_t ps_graph_number(struct ps_graph *graph);
 /* Prepare the next launch, on the stream, after instantiating the graph if
  * necessary.  May block.  PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a
  * stream of another device; PS_ERROR_GRAPH_INNER for one that is being
- * captured. */
+ * captured, PS_ERROR_CAPTURE_IMPLICIT. */
 ps_status ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream);
 
 /* The nodes and edges of the native graph, in memory that the caller frees.

@@ -884,6 +884,12 @@ reset_peak(struct ps_memory_counter *counter)
     counter->peak = counter->current;
 }
 
+static void
+reset_totals(struct ps_memory_counter *counter)
+{
+    counter->allocated = counter->freed = 0;
+}
+
 void
 ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats)
 {
@@ -918,6 +924,15 @@ ps_memory_stats_reset_peak(struct ps_device *device)
 }
 
 void
+ps_memory_stats_reset_totals(struct ps_device *device)
+{
+    pthread_mutex_lock(&device->mutex);
+    reset_totals(&device->memory.bytes);
+    reset_totals(&device->memory.blocks);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+void
 ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved)
 {
@@ -936,5 +951,16 @@ ps_pinned_stats_reset_peak(struct ps_runtime *runtime)
     reset_peak(&pool->pinned.bytes);
     reset_peak(&pool->pinned.blocks);
     reset_peak(&pool->pinned_reserved);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void
+ps_pinned_stats_reset_totals(struct ps_runtime *runtime)
+{
+    struct ps_memory_pool *pool = &runtime->memory;
+    pthread_mutex_lock(&pool->mutex);
+    reset_totals(&pool->pinned.bytes);
+    reset_totals(&pool->pinned.blocks);
+    reset_totals(&pool->pinned_reserved);
     pthread_mutex_unlock(&pool->mutex);
 }

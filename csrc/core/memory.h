@@ -230,12 +230,15 @@ ps_status
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);
 ps_status ps_memory_stats_reset_peak(struct ps_device *device);
+/* Count what is allocated and freed from 0 again.  Never blocks. */
+void ps_memory_stats_reset_totals(struct ps_device *device);
 
 /* Likewise, pinned memory.  Never blocks. */
 void
 ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);
 void ps_pinned_stats_reset_peak(struct ps_runtime *runtime);
+void ps_pinned_stats_reset_totals(struct ps_runtime *runtime);
 
 /* Free the pinned memory that is kept for reuse, except on a thread that may
  * not wait.  A failure is stored for ps_memory_take_failure.  May block. */

@@ -21,6 +21,7 @@ enum {
     PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
     PS_ERROR_GRAPH_CHANGED = 1017, /* it holds another capture by now */
     PS_ERROR_GRAPH_SOURCE = 1018,  /* it has not kept what it captured */
+    PS_ERROR_GRAPH_BEHIND = 1019,  /* it follows a stream that is captured */
 };
 
 /* The status to report after two steps: the first failure. */

@@ -49,16 +49,16 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
     return found;
 }
 
-/* Take a native stream, each in turn, while there are more than are kept. */
+/* Take a native stream, each in turn, if there is no room for one more. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
-    if (pool_count(device) <= PS_POOLED_STREAMS) {
+    if (pool_count(device) < PS_POOLED_STREAMS) {
         return false;
     }
     pthread_mutex_lock(&device->mutex);
     unsigned count = (unsigned)device->pooled_stream_count;
-    bool found = count > PS_POOLED_STREAMS;
+    bool found = count >= PS_POOLED_STREAMS;
     if (found) {
         take_locked(device, (int)(device->pool_turn++ % count), taken);
     }
@@ -84,14 +84,22 @@ make_room_locked(struct ps_device *device)
     return pool != NULL;
 }
 
-/* Put it into the pool, or destroy it if there is no memory for that. */
+/* Put it into the pool, as the native stream of `owner` (NULL: of none), or
+ * destroy it if there is no memory for that.
+ *
+ * In one step, and the last that touches the device: once no stream is in the
+ * list and none in the pool, an emulation that was left may be used again. */
 static ps_status
-pool_give(struct ps_device *device, const struct ps_pooled_stream *given)
+pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
+          struct ps_stream *owner)
 {
     pthread_mutex_lock(&device->mutex);
     bool room = make_room_locked(device);
     if (room) {
         device->pooled_streams[device->pooled_stream_count++] = *given;
+    }
+    if (owner != NULL) {
+        LIST_REMOVE(owner, neighbours);
     }
     pthread_mutex_unlock(&device->mutex);
     return room ? PS_SUCCESS : PS_CALL(device, stream_destroy, given->handle);
@@ -111,7 +119,7 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
     }
     stream->handle = 0;
     return found == PS_ERROR_NOT_READY
-               ? pool_give(device, taken)
+               ? pool_give(device, taken, NULL)
                : PS_CALL(device, stream_destroy, taken->handle);
 }
 
@@ -135,7 +143,7 @@ recycle(struct ps_stream *stream)
     return status;
 }
 
-/* Called whenever a stream is created or dropped.  Two native streams are
+/* Called before a native stream is created or given to the pool.  Two are
  * checked each time, so idle ones do not accumulate. */
 static ps_status
 pool_trim(struct ps_device *device)
@@ -168,7 +176,7 @@ ps_device_forget_failed(struct ps_device *device)
         }
         if (stream.handle != 0) {
             status = i < PS_POOLED_STREAMS
-                         ? pool_give(device, &taken)
+                         ? pool_give(device, &taken, NULL)
                          : PS_CALL(device, stream_destroy, stream.handle);
         }
     }
@@ -223,15 +231,15 @@ give_up_native(struct ps_stream *stream)
         .blocking = stream->blocking,
         .unused = !atomic_load(&stream->used),
     };
-    pthread_mutex_lock(&device->mutex);
-    LIST_REMOVE(stream, neighbours);
-    pthread_mutex_unlock(&device->mutex);
     if (stream->partition != NULL) {
+        pthread_mutex_lock(&device->mutex);
+        LIST_REMOVE(stream, neighbours);
+        pthread_mutex_unlock(&device->mutex);
         ps_status status = PS_CALL(device, stream_destroy, stream->handle);
         return ps_first_failure(status, ps_partition_unref(stream->partition));
     }
-    ps_status status = pool_give(device, &given);
-    return ps_first_failure(status, pool_trim(device));
+    ps_status status = pool_trim(device);
+    return ps_first_failure(status, pool_give(device, &given, stream));
 }
 
 static ps_status
@@ -273,11 +281,12 @@ static ps_status
 take_native(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
-    ps_status status = pool_trim(device);
-    if (status == PS_SUCCESS) {
-        status = recycle(stream);
-    }
+    ps_status status = recycle(stream);
     if (status != PS_SUCCESS || stream->handle != 0) {
+        return status;
+    }
+    status = pool_trim(device);
+    if (status != PS_SUCCESS) {
         return status;
     }
     return stream->blocking ? PS_CALL(device, blocking_create,

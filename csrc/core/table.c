@@ -120,6 +120,7 @@ static const struct {
     MEMBER(ACTIVITIES, activities_flush),
     MEMBER(ACTIVITIES, activities_end),
     MEMBER(ACTIVITIES, stream_number),
+    MEMBER(OPTIONAL, peer_access),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

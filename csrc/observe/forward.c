@@ -84,6 +84,8 @@ FORWARD(ps_status, memory_info,
         WITH(int device, uint64_t *free, uint64_t *total), device, free, total)
 FORWARD(ps_status, peer_accessible,
         WITH(int device, int peer, int *accessible), device, peer, accessible)
+FORWARD(ps_status, peer_access, WITH(int device, int peer, int access), device,
+        peer, access)
 FORWARD(ps_status, memory_device,
         WITH(int device, const void *address, int *owner), device, address,
         owner)
@@ -317,7 +319,8 @@ activities_end(const struct ps_backend *backend)
     X(activities_begin)        \
     X(activities_flush)        \
     X(activities_end)          \
-    X(stream_number)
+    X(stream_number)           \
+    X(peer_access)
 
 #define COUNT(name) +1
 _Static_assert(offsetof(struct ps_backend, status_name) +

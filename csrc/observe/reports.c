@@ -4,9 +4,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "map.h"
+#include "names.h"
 
 enum { MOST_RUNTIMES = 8 };
 
@@ -17,69 +17,6 @@ static atomic_bool on[MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
 static struct ps_map calls; /* sources, by runtime and number */
 static struct ps_reports reports;
-/* Numbers of names by their hashes; names by their numbers less one. */
-static struct ps_map kernels;
-static char **names;
-static uint32_t name_count, name_room;
-
-/* ---- Names of kernels ---- */
-
-static uint64_t
-hash_of(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
-    }
-    return hash;
-}
-
-static uint32_t
-add_name_locked(const char *name, uint64_t hash, uint64_t attempt)
-{
-    if (name_count == name_room) {
-        uint32_t room = name_room != 0 ? 2 * name_room : 64;
-        char **grown = realloc(names, room * sizeof(*grown));
-        if (grown == NULL) {
-            return 0;
-        }
-        names = grown;
-        name_room = room;
-    }
-    char *copy = strdup(name);
-    uintptr_t number = name_count + 1;
-    if (copy == NULL || !ps_map_set(&kernels, hash, attempt, (void *)number)) {
-        free(copy);
-        return 0;
-    }
-    names[name_count++] = copy;
-    return (uint32_t)number;
-}
-
-/* 0 without memory. */
-static uint32_t
-name_number_locked(const char *name)
-{
-    uint64_t hash = hash_of(name);
-    for (uint64_t attempt = 0;; attempt++) {
-        uintptr_t known = (uintptr_t)ps_map_get(&kernels, hash, attempt);
-        if (known == 0) {
-            return add_name_locked(name, hash, attempt);
-        }
-        if (strcmp(names[known - 1], name) == 0) {
-            return (uint32_t)known;
-        }
-    }
-}
-
-const char *
-ps_reports_kernel(uint32_t number)
-{
-    pthread_mutex_lock(&mutex);
-    const char *name = number <= name_count ? names[number - 1] : NULL;
-    pthread_mutex_unlock(&mutex);
-    return name;
-}
 
 /* ---- What backends call ---- */
 
@@ -115,18 +52,15 @@ done(void *argument, const struct ps_activity *activity)
 {
     int runtime = (int)(uintptr_t)argument;
     pthread_mutex_lock(&mutex);
-    /* A launch of a graph has many. */
+    /* A call may have several: a launch of a graph, a copy in parts. */
     uintptr_t source =
-        activity->of_graph
-            ? (uintptr_t)ps_map_get(&calls, (uint64_t)runtime, activity->call)
-            : (uintptr_t)ps_map_take(&calls, (uint64_t)runtime,
-                                     activity->call);
+        (uintptr_t)ps_map_get(&calls, (uint64_t)runtime, activity->call);
     if (source != 0 && make_room_locked()) {
         struct ps_report *report = &reports.items[reports.count++];
         *report = (struct ps_report){*activity, runtime, 0, source};
-        report->activity.kernel = NULL;
-        if (activity->kernel != NULL) {
-            report->kernel = name_number_locked(activity->kernel);
+        report->activity.name = NULL;
+        if (activity->name != NULL) {
+            report->name = ps_name_number(activity->name);
         }
     }
     pthread_mutex_unlock(&mutex);

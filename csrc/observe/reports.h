@@ -10,9 +10,9 @@
 #include "forward.h"
 
 struct ps_report {
-    struct ps_activity activity; /* without the kernel's name */
+    struct ps_activity activity; /* without its name */
     int runtime;
-    uint32_t kernel; /* the number of its name, or 0 */
+    uint32_t name;   /* its number, or 0 */
     uint64_t source; /* of the call */
 };
 
@@ -32,7 +32,7 @@ bool ps_reports_are_on(int runtime);
 /* Note no further calls, of any runtime. */
 void ps_reports_end(void);
 
-/* Forget the calls whose work has not been reported. */
+/* No log is left: forget all calls. */
 void ps_reports_reset(void);
 
 /* What has been reported since the last time; items belong to the caller. */
@@ -40,9 +40,6 @@ struct ps_reports ps_reports_take(void);
 
 /* The number of the stream in reports; false if it has none. */
 bool ps_reports_stream(const struct ps_actor_name *stream, uint64_t *number);
-
-/* A kernel's name as compiled, by its number (> 0); it is never freed. */
-const char *ps_reports_kernel(uint32_t number);
 
 /* Around a fork, so that the child gets no half of a change. */
 void ps_reports_lock(void);

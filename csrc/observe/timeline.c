@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "map.h"
+#include "names.h"
 #include "reports.h"
 #include "stamps.h"
 
@@ -43,6 +44,7 @@ struct ps_timeline {
     struct ps_node *nodes;
     uint64_t node_count;
     int64_t error; /* of the events, once it is over */
+    bool is_virtual;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -141,7 +143,6 @@ is_pending(const struct ps_slice *slice)
     if (kind != PS_SLICE_NONE && time_of(&slice->queued) == 0) {
         return true;
     }
-    /* Reports find their slices by numbers. */
     if (slice->reported) {
         return false;
     }
@@ -151,6 +152,7 @@ is_pending(const struct ps_slice *slice)
     case PS_SLICE_RECORD:
     case PS_SLICE_WAIT:
     case PS_SLICE_MEMORY:
+    case PS_SLICE_MARK:
         return false;
     case PS_SLICE_SPAN:
         return (slice->stream == 0 || slice->timed) &&
@@ -197,6 +199,9 @@ ps_timeline_free(struct ps_timeline *timeline)
         unfinished = timeline->chunks[i];
     }
     free_finished_locked();
+    if (SLIST_EMPTY(&logs)) {
+        ps_reports_reset();
+    }
     pthread_mutex_unlock(&mutex);
     free(timeline->chunks);
     free(timeline->streams);
@@ -212,11 +217,13 @@ lock(void)
 {
     pthread_mutex_lock(&mutex);
     ps_reports_lock();
+    ps_names_lock();
 }
 
 static void
 fork_parent(void)
 {
+    ps_names_unlock();
     ps_reports_unlock();
     pthread_mutex_unlock(&mutex);
 }
@@ -228,6 +235,7 @@ fork_child(void)
     pthread_mutex_init(&mutex, NULL);
     ps_stamps_forget();
     ps_reports_forget();
+    ps_names_reset_in_child();
 }
 
 static void
@@ -237,22 +245,26 @@ prepare(void)
     has_key = pthread_key_create(&queued_slice, NULL) == 0;
 }
 
+void
+ps_timeline_prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare);
+}
+
 struct ps_timeline *
 ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct ps_timeline *made = calloc(1, sizeof(*made));
-    pthread_once(&once, prepare);
+    ps_timeline_prepare();
     if (made != NULL) {
         ps_stamps_collect();
         ps_stamps_reset();
         atomic_store(&greatest_error, 0);
         atomic_store(&all_by_events, by_events);
+        made->is_virtual = called->is_virtual();
         pthread_mutex_lock(&mutex);
         free_finished_locked();
-        if (SLIST_EMPTY(&logs)) {
-            ps_reports_reset();
-        }
         made->first = next_index;
         SLIST_INSERT_HEAD(&logs, made, neighbours);
         current = made;
@@ -518,6 +530,85 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
     return slice;
 }
 
+/* ---- What other libraries do ---- */
+
+/* The name of a slice by its number of names.h, 0 for none. */
+static uint32_t
+foreign_name(uint32_t number)
+{
+    return number != 0 ? number | PS_TIMELINE_NAME : 0;
+}
+
+/* A slice of the calling thread, which may hold locks of a driver, or any;
+ * returns its source, 0 without. */
+static uint64_t
+add_foreign(const struct ps_slice *like)
+{
+    uint64_t index, source = 0;
+    if (!is_wanted()) {
+        return 0;
+    }
+    uint32_t thread = atomic_load(&hooks)->known_thread();
+    int64_t now = ps_timeline_now();
+    pthread_mutex_lock(&mutex);
+    struct ps_slice *slice =
+        current != NULL ? append_locked(current, &index) : NULL;
+    if (slice != NULL) {
+        *slice = *like;
+        slice->reported = slice->foreign = true;
+        slice->thread = thread;
+        slice->source = thread == 0 ? (uint64_t)pthread_self() : 0;
+        slice->times.begin = like->kind != PS_SLICE_NONE ? now : 0;
+        slice->times.end = like->kind == PS_SLICE_MARK ? now : 0;
+        ps_slice_publish(slice, now);
+        source = index + 1;
+    }
+    pthread_mutex_unlock(&mutex);
+    return source;
+}
+
+uint64_t
+ps_timeline_range(enum ps_slice_kind kind, uint32_t name, uint32_t domain)
+{
+    return add_foreign(&(struct ps_slice){
+        .kind = kind, .nbytes = domain, .name = foreign_name(name)});
+}
+
+static struct ps_timeline *
+log_of_locked(uint64_t source)
+{
+    struct ps_timeline *timeline;
+    SLIST_FOREACH(timeline, &logs, neighbours)
+    {
+        if (source_at(timeline, source) != NULL) {
+            break;
+        }
+    }
+    return timeline;
+}
+
+void
+ps_timeline_range_end(uint64_t source)
+{
+    /* NULL if nothing was ever recorded: the source is another tool's. */
+    const struct ps_timeline_hooks *called = atomic_load(&hooks);
+    if (source == 0 || called == NULL) {
+        return;
+    }
+    bool is_virtual = called->is_virtual();
+    int64_t now = ps_timeline_now();
+    pthread_mutex_lock(&mutex);
+    struct ps_timeline *timeline = log_of_locked(source);
+    if (timeline != NULL && timeline->is_virtual == is_virtual) {
+        struct ps_slice *range = source_at(timeline, source);
+        if (kind_of(range) == PS_SLICE_SPAN &&
+            time_of(&range->times.end) == 0) {
+            set_time(&range->times.end, now);
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
 /* ---- What orders streams ---- */
 
 /* What is known of an event: the index of its record, plus one; or the number
@@ -687,6 +778,9 @@ set_queued_slice(uint64_t source)
         pthread_setspecific(queued_slice, (void *)(uintptr_t)source);
     }
 }
+
+/* Of a call that has none, though it may be reported. */
+#define NO_SLICE UINT64_MAX
 
 /* Whether the device reports one activity for an operation of this kind. */
 static bool
@@ -878,6 +972,42 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     return inner->stream_destroy(inner, device, stream);
 }
 
+/* A wait of ours has its own slice, if any: what a device reports of it is of
+ * none. */
+static ps_status
+waited(ps_status status)
+{
+    set_queued_slice(0);
+    return status;
+}
+
+static ps_status
+stream_synchronize(const struct ps_backend *backend, int device,
+                   ps_handle stream, const struct ps_limit *limit)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    set_queued_slice(NO_SLICE);
+    return waited(inner->stream_synchronize(inner, device, stream, limit));
+}
+
+static ps_status
+event_synchronize(const struct ps_backend *backend, int device,
+                  ps_handle event, const struct ps_limit *limit)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    set_queued_slice(NO_SLICE);
+    return waited(inner->event_synchronize(inner, device, event, limit));
+}
+
+static ps_status
+device_synchronize(const struct ps_backend *backend, int device,
+                   const struct ps_limit *limit)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    set_queued_slice(NO_SLICE);
+    return waited(inner->device_synchronize(inner, device, limit));
+}
+
 const struct ps_backend *
 ps_timeline_table(int runtime, const struct ps_backend *backend)
 {
@@ -894,6 +1024,9 @@ ps_timeline_table(int runtime, const struct ps_backend *backend)
         PS_REPLACE(made, capture_begin);
         PS_REPLACE(made, capture_end);
         PS_REPLACE(made, stream_destroy);
+        PS_REPLACE(made, stream_synchronize);
+        PS_REPLACE(made, event_synchronize);
+        PS_REPLACE(made, device_synchronize);
     }
     atomic_store(&made->inner, backend);
     return &made->table;
@@ -958,24 +1091,10 @@ ps_timeline_span_drop(const struct ps_open_span *span)
 static uint64_t
 source_of_call(void)
 {
-    uint64_t source = (uintptr_t)pthread_getspecific(queued_slice), index;
-    if (source != 0 || !is_wanted()) {
-        return source;
-    }
-    uint32_t thread = atomic_load(&hooks)->known_thread();
-    int64_t now = ps_timeline_now();
-    pthread_mutex_lock(&mutex);
-    struct ps_slice *slice =
-        current != NULL ? append_locked(current, &index) : NULL;
-    if (slice != NULL) {
-        slice->reported = slice->foreign = true;
-        slice->thread = thread;
-        slice->source = thread == 0 ? (uint64_t)pthread_self() : 0;
-        ps_slice_publish(slice, now);
-        source = index + 1;
-    }
-    pthread_mutex_unlock(&mutex);
-    return source;
+    uint64_t source = (uintptr_t)pthread_getspecific(queued_slice);
+    return source != 0
+               ? source
+               : add_foreign(&(struct ps_slice){.kind = PS_SLICE_NONE});
 }
 
 ps_status
@@ -1052,28 +1171,38 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     }
     slice->stream = (uint32_t)(stream - timeline->streams) + 1;
     slice->nbytes = activity->nbytes;
-    slice->name =
-        report->kernel != 0 ? report->kernel | PS_TIMELINE_KERNEL : 0;
+    slice->name = foreign_name(report->name);
     slice->kind = of_activities[activity->kind];
     return true;
+}
+
+/* Another library has waited.  What for is not known: that is taken to be what
+ * had ended last by then. */
+static void
+place_wait(struct ps_slice *slice, const struct ps_report *report)
+{
+    if (slice->foreign && kind_of(slice) == PS_SLICE_NONE) {
+        slice->times = report->activity.times;
+        slice->name = foreign_name(report->name);
+        __atomic_store_n(&slice->kind, PS_SLICE_SYNCHRONIZE, __ATOMIC_RELEASE);
+    }
 }
 
 /* name: its stream's, if reports first name that one. */
 static void
 place_locked(const struct ps_report *report, const struct ps_actor_name *name)
 {
-    struct ps_slice *slice = NULL, like;
-    struct ps_timeline *timeline;
-    SLIST_FOREACH(timeline, &logs, neighbours)
-    {
-        slice = source_at(timeline, report->source);
-        if (slice != NULL) {
-            break;
-        }
-    }
+    struct ps_timeline *timeline = log_of_locked(report->source);
+    struct ps_slice *slice =
+        timeline != NULL ? source_at(timeline, report->source) : NULL;
+    struct ps_slice like;
     /* Of ours, those whose calls failed are none. */
     if (slice == NULL ||
         (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
+        return;
+    }
+    if (report->activity.kind == PS_ACTIVITY_SYNCHRONIZE) {
+        place_wait(slice, report);
         return;
     }
     like = *slice;
@@ -1085,6 +1214,10 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
     }
     if (slice->reported) {
         extend(slice, &report->activity.times);
+    }
+    if (slice->foreign && kind_of(slice) == like.kind) {
+        uint64_t nbytes = slice->nbytes + like.nbytes;
+        __atomic_store_n(&slice->nbytes, nbytes, __ATOMIC_RELAXED);
     }
     if (slice->foreign && kind_of(slice) == PS_SLICE_NONE) {
         slice->stream = like.stream;
@@ -1108,7 +1241,9 @@ place_reports(void)
         const struct ps_report *report = &reports.items[i];
         struct ps_actor_name name = {report->runtime, report->activity.device,
                                      0};
-        if (place_of(&name) != place_of(&unmarked)) {
+        /* A wait has no device. */
+        if (report->activity.kind != PS_ACTIVITY_SYNCHRONIZE &&
+            place_of(&name) != place_of(&unmarked)) {
             unmarked = name;
             known = ps_reports_stream(&name, &number);
         }
@@ -1222,12 +1357,15 @@ resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
     if (end <= 0) {
         return;
     }
+    /* So is what came before, whose report may come later, or be lost. */
+    at->pending = false;
     if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
         set_time(&slice->times.begin, begin < end ? begin : end);
     }
     if (end >= at->time) {
-        *at = (struct reached){end, source, at->pending};
+        at->time = end;
+        at->source = source;
     }
 }
 
@@ -1246,7 +1384,8 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     set_time(&slice->times.begin, begin);
     set_time(&slice->times.end, end);
     if (end > at->time) {
-        *at = (struct reached){end, source, false};
+        at->time = end;
+        at->source = source;
     }
 }
 
@@ -1256,7 +1395,7 @@ latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)
 {
     const struct ps_actor_name *name = &timeline->streams[stream].name;
-    struct reached latest = {0, 0, false};
+    struct reached latest = {0};
     for (uint32_t i = 0; i < timeline->stream_count; i++) {
         if (place_of(&timeline->streams[i].name) == place_of(name) &&
             reached[i].time > latest.time) {

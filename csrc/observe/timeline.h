@@ -29,6 +29,7 @@ enum ps_slice_kind {
     PS_SLICE_SYNCHRONIZE, /* of a thread; source: the last one waited for */
     PS_SLICE_MEMORY,      /* a device's memory in use; nbytes */
     PS_SLICE_KERNEL,
+    PS_SLICE_MARK, /* a moment of a thread */
 };
 
 struct ps_slice {
@@ -36,6 +37,7 @@ struct ps_slice {
     struct ps_times times;
     /* Written last by whoever adds the slice: 0 until it may be read. */
     int64_t queued;
+    /* Of a range or mark of another library: the number of its domain. */
     uint64_t nbytes;
     /* An index, plus one; or 0.  Of a foreign one on a thread without an
      * index: its identifier, a pthread_t. */
@@ -48,10 +50,10 @@ struct ps_slice {
     uint32_t row; /* as of the last ps_timeline_resolve, or PS_NO_ROW */
     uint8_t kind; /* enum ps_slice_kind */
     bool timed;   /* a span of a stream that has times of its own */
-    /* Its device says its times, and if it is foreign all the rest, too; such
-     * a one is PS_SLICE_NONE until then. */
+    /* Found by its index: its device says its times, and if it is foreign all
+     * the rest, too, until when it is PS_SLICE_NONE; or it is a range. */
     bool reported;
-    bool foreign; /* queued by another library */
+    bool foreign; /* made by another library */
 };
 
 #define PS_NO_ROW UINT32_MAX
@@ -68,8 +70,8 @@ struct ps_node {
 /* In a handle: it is the number of a stream whose handle is not known. */
 #define PS_TIMELINE_NUMBER (~(UINTPTR_MAX >> 1))
 
-/* In the name of a slice: it is that of a kernel. */
-#define PS_TIMELINE_KERNEL (UINT32_C(1) << 31)
+/* In the name of a slice: it is a number of names.h. */
+#define PS_TIMELINE_NAME (UINT32_C(1) << 31)
 
 /* Called with no lock of the timeline's held. */
 struct ps_timeline_hooks {
@@ -79,8 +81,8 @@ struct ps_timeline_hooks {
     bool (*is_virtual)(void);
     /* The calling thread, and the place of the program's call. */
     void (*origin)(struct ps_slice *slice);
-    /* The calling thread's index if it has one, or 0; may be called with locks
-     * of a driver held, so it may not wait for the GIL. */
+    /* The calling thread's index if it has one or has the GIL, else 0; may be
+     * called with any lock held, so it may not wait for the GIL. */
     uint32_t (*known_thread)(void);
     /* A stream was first seen, and got the index. */
     void (*stream)(const struct ps_actor_name *stream, uint32_t index);
@@ -132,6 +134,17 @@ void ps_timeline_span_end(const struct ps_actor_name *stream,
 /* Nobody will end the span, which is a thread's or has stamps; it may be none.
  */
 void ps_timeline_span_drop(const struct ps_open_span *span);
+
+/* Another library says that the calling thread, which may hold any lock,
+ * begins a range or is at a mark, with numbers of names.h.  Returns the source
+ * of the slice, 0 if nothing records or there is no memory.  A range may end
+ * on any thread, and after the recording. */
+uint64_t
+ps_timeline_range(enum ps_slice_kind kind, uint32_t name, uint32_t domain);
+void ps_timeline_range_end(uint64_t source);
+
+/* Have forks leave no lock taken; ps_timeline_start does so, too. */
+void ps_timeline_prepare(void);
 
 /* The greatest known error of the times that are taken by events or reported
  * by devices, in nanoseconds. */

@@ -38,8 +38,9 @@ find_runtime(long type)
     struct ps_runtime *runtime =
         type >= 0 && type <= INT_MAX ? ps_runtime_find((int)type) : NULL;
     if (runtime == NULL && type == PS_DEVICE_CUDA) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "No CUDA GPUs are available: " NO_CUDA_BACKEND);
+        PyErr_SetString(
+            PyExc_RuntimeError,
+            "No CUDA GPUs are available: " NO_CUDA_BACKEND EMULATE_CUDA);
     }
     else if (runtime == NULL) {
         PyErr_Format(PyExc_RuntimeError,

@@ -59,18 +59,21 @@ claim_extent(const struct claim *claim, const char **begin, Py_ssize_t *nbytes)
                                           claim->strides[i], &step) ||
                    __builtin_add_overflow(*side, step, side);
     }
-    int64_t bytes = (int64_t)(claim->item_bits / 8) / claim->stride_unit;
+    int64_t bits = (int64_t)claim->item_bits / claim->stride_unit;
     int64_t size, first;
     if (overflow || __builtin_sub_overflow(high, low, &size) ||
         __builtin_add_overflow(size, claim->stride_unit, &size) ||
-        __builtin_mul_overflow(size, bytes, &size) ||
-        __builtin_mul_overflow(low, bytes, &first)) {
+        __builtin_mul_overflow(size, bits, &size) ||
+        __builtin_mul_overflow(low, bits, &first)) {
         return refuse(PyExc_ValueError,
                       "%s has strides whose size in bytes overflows",
                       claim->what);
     }
-    *begin += first;
-    *nbytes = (Py_ssize_t)size;
+    /* Bits of the first byte that come before the first item. */
+    int64_t before = first % 8 != 0 ? 8 + first % 8 : 0;
+    *begin += first / 8 - (first % 8 != 0);
+    *nbytes = (Py_ssize_t)(size / 8 + (size % 8 + before) / 8 +
+                           ((size + before) % 8 != 0));
     return 0;
 }
 

@@ -145,18 +145,31 @@ memory_settle(struct ps_runtime *runtime)
 }
 
 PyObject *
-buffer_wrap(struct span *span)
+buffer_new(void)
 {
     PyTypeObject *type = module_state.buffer_type;
-    BufferObject *self = (BufferObject *)type->tp_alloc(type, 0);
+    return type->tp_alloc(type, 0);
+}
+
+void
+buffer_open(PyObject *op, const struct span *span)
+{
+    BufferObject *self = as_buffer(op);
+    self->block = span->block;
+    self->data = span->data;
+    self->nbytes = span->nbytes;
+}
+
+PyObject *
+buffer_wrap(struct span *span)
+{
+    PyObject *self = buffer_new();
     if (self == NULL) {
         block_release(span->block);
         return NULL;
     }
-    self->block = span->block;
-    self->data = span->data;
-    self->nbytes = span->nbytes;
-    return (PyObject *)self;
+    buffer_open(self, span);
+    return self;
 }
 
 static void
@@ -674,13 +687,12 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
     if (buffer_hold(op, &self) < 0) {
         return NULL;
     }
-    struct ps_runtime *runtime = self.block->device->runtime;
     struct ps_stream *stream = stream_named("record_stream", argument);
     ps_status status = PS_SUCCESS;
     if (stream != NULL &&
         span_check_stream("record_stream", &self, stream) == 0) {
         WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
-        raise_status(runtime, "Buffer.record_stream", status);
+        zero_or_raise_on(stream, "Buffer.record_stream", status);
     }
     stream_release(stream);
     span_release(&self);

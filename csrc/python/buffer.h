@@ -49,6 +49,11 @@ span_release(struct span *span)
 /* A new Buffer for the span, which is released on failure. */
 PyObject *buffer_wrap(struct span *span);
 
+/* The same in two steps, of which the second cannot fail: a new Buffer that is
+ * closed, NULL with an exception; and what it is then for. */
+PyObject *buffer_new(void);
+void buffer_open(PyObject *buffer, const struct span *span);
+
 enum memory_kind {
     MEMORY_ORDERED, /* device memory, in the order of a stream */
     MEMORY_PINNED,

@@ -193,7 +193,7 @@ calls_of(struct ps_stream *stream)
                  status = backend->stream_capture(
                      backend, stream->device->index, stream->handle, &number));
     if (status != PS_SUCCESS) {
-        raise_status(stream->device->runtime, "Stream.submit", status);
+        raise_on_stream(stream, "Stream.submit", status);
         return NULL;
     }
     jobs_lock();
@@ -311,7 +311,7 @@ capture_job(struct job *job)
         stream_release(stream);
         return 0;
     }
-    raise_status(stream->device->runtime, "Stream.submit", status);
+    raise_on_stream(stream, "Stream.submit", status);
     discard(calls, captured);
 failed:
     PyMem_Free(captured);

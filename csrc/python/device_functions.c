@@ -195,27 +195,36 @@ device_properties(PyObject *Py_UNUSED(module), PyObject *args)
         "uuid", (const char *)p.uuid, (Py_ssize_t)sizeof(p.uuid));
 }
 
+/* The arguments device and peer_device of a function; -1 with an exception. */
+static int
+peer_arguments(const char *function, int type, PyObject *first,
+               PyObject *second, struct ps_device **device,
+               struct ps_device **peer)
+{
+    struct device_name name;
+    if (find_runtime(type) == NULL) {
+        return -1;
+    }
+    *device = device_argument(function, type, first);
+    if (*device == NULL || device_name_argument(function, "peer_device", type,
+                                                second, &name) < 0) {
+        return -1;
+    }
+    *peer = device_at(function, name);
+    return *peer != NULL ? 0 : -1;
+}
+
 static PyObject *
 can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int type, accessible;
     PyObject *first, *second;
+    struct ps_device *device, *peer;
     ps_status status;
     if (!PyArg_ParseTuple(args, "iOO:can_device_access_peer", &type, &first,
                           &second) ||
-        find_runtime(type) == NULL) {
-        return NULL;
-    }
-    struct ps_device *device =
-        device_argument("can_device_access_peer", type, first);
-    struct device_name name;
-    struct ps_device *peer =
-        device != NULL &&
-                device_name_argument("can_device_access_peer", "peer_device",
-                                     type, second, &name) == 0
-            ? device_at("can_device_access_peer", name)
-            : NULL;
-    if (peer == NULL) {
+        peer_arguments("can_device_access_peer", type, first, second, &device,
+                       &peer) < 0) {
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
@@ -228,6 +237,35 @@ can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
         return raise_status(device->runtime, "can_device_access_peer", status);
     }
     return PyBool_FromLong(accessible);
+}
+
+static PyObject *
+set_peer_access(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int type, access;
+    PyObject *first, *second;
+    struct ps_device *device, *peer;
+    ps_status status;
+    if (!PyArg_ParseTuple(args, "iOOp:set_peer_access", &type, &first, &second,
+                          &access) ||
+        peer_arguments("set_peer_access", type, first, second, &device,
+                       &peer) < 0) {
+        return NULL;
+    }
+    const struct ps_backend *backend = device->runtime->backend;
+    if (backend->peer_access == NULL) {
+        return raise_absent(device->runtime, "control of peer access");
+    }
+    if (device == peer) {
+        return PyErr_Format(PyExc_ValueError,
+                            "set_peer_access() expects two devices, but got "
+                            "%s:%d twice: a device always has access to its "
+                            "own memory",
+                            backend->name, device->index);
+    }
+    WITHOUT_GIL(status = backend->peer_access(backend, device->index,
+                                              peer->index, access));
+    return none_or_raise(device->runtime, "set_peer_access", status);
 }
 
 static PyObject *
@@ -351,6 +389,10 @@ PyMethodDef device_functions[] = {
              "type, device, peer, /",
              "Return whether the device reaches the peer's memory without "
              "staging."),
+    FUNCTION("set_peer_access", set_peer_access, METH_VARARGS,
+             "type, device, peer, enabled, /",
+             "Let the device's work reach the memory of the peer's pool, or "
+             "not.  May block."),
     FUNCTION("versions", versions, METH_VARARGS, "type, /",
              "Return the (runtime, driver) versions as 1000 * major + 10 * "
              "minor; 0 if there is\nnone."),

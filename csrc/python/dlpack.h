@@ -1,6 +1,6 @@
-/* DLPack: its ABI, as its specification lays it out (version 1.1), a tensor
- * and the two forms in which a capsule hands it over; and both ways between
- * tensors and Buffers. */
+/* DLPack: its ABI, as its specification lays it out (version 1.3), a tensor,
+ * the two forms in which a capsule hands it over and the table of functions
+ * that does without capsules; and both ways between tensors and Buffers. */
 #ifndef PYSTREAMS_PYTHON_DLPACK_H
 #define PYSTREAMS_PYTHON_DLPACK_H
 
@@ -8,7 +8,7 @@
 
 enum {
     DLPACK_MAJOR = 1,
-    DLPACK_MINOR = 1,
+    DLPACK_MINOR = 3,
 };
 
 enum dlpack_device {
@@ -58,6 +58,30 @@ struct dlpack_versioned {
     struct dlpack_tensor tensor;
 };
 
+/* DLPackExchangeAPI, in a capsule of this name that is an attribute of a type.
+ * What a function returns is 0, or -1 with an exception. */
+struct dlpack_exchange {
+    uint32_t major;
+    uint32_t minor;
+    /* One of an older version, or NULL.  Of another major version only this
+     * far is known. */
+    const struct dlpack_exchange *older;
+    /* Needs no GIL: reports an error by set_error alone. */
+    int (*allocate)(struct dlpack_tensor *prototype,
+                    struct dlpack_versioned **tensor, void *context,
+                    void (*set_error)(void *context, const char *kind,
+                                      const char *message));
+    int (*managed_from_object)(void *object, struct dlpack_versioned **tensor);
+    /* The object takes over the tensor. */
+    int (*managed_to_object)(struct dlpack_versioned *tensor, void **object);
+    /* For a tensor that is valid as long as the caller keeps the object; may
+     * be NULL. */
+    int (*tensor_from_object)(void *object, struct dlpack_tensor *tensor);
+    int (*current_work_stream)(int device_type, int32_t device_id,
+                               void **stream);
+};
+
+#define DLPACK_EXCHANGE_NAME       "dlpack_exchange_api"
 #define DLPACK_NAME                "dltensor"
 #define DLPACK_USED_NAME           "used_dltensor"
 #define DLPACK_VERSIONED_NAME      "dltensor_versioned"
@@ -71,6 +95,43 @@ int has_attribute(PyObject *object, PyObject *name);
  * own. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
+
+/* The bytes of a tensor by its type's table, gaps included, with no wait and
+ * no ownership: 1; 0 if there is no such table; -1 with an exception. */
+int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
+
+/* The device that a DLPack device means, for a call of the function; NULL for
+ * host memory.  -1 with an exception. */
+int dlpack_place(const char *function, long type, long id,
+                 struct ps_device **device);
+
+/* The size of a tensor with these dimensions; -1 with ValueError. */
+int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
+
+/* Hold a tensor, of the host for the memory's own device, and take it over;
+ * -1 with an exception, and the tensor is still the caller's. */
+int dlpack_versioned_hold(struct dlpack_versioned *tensor,
+                          struct ps_device *host_device, struct span *span);
+
+/* The fields of a tensor of bytes that say where the span's memory is and what
+ * its items are; -1 with BufferError. */
+int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
+
+/* Wait for the work that is known to use the span's host memory, which another
+ * library is to access; -1 with an exception. */
+int dlpack_settle_host(struct span *span);
+
+/* The library may queue work on the stream that uses the span; -1 with an
+ * exception. */
+int dlpack_use(struct span *span, struct ps_stream *stream);
+
+/* A tensor of the span, which it takes over, also on failure.  The form has
+ * its device, its items and its shape.  NULL with an exception. */
+struct dlpack_versioned *
+dlpack_export(struct span *span, const struct dlpack_tensor *form);
+
+/* Set the attribute of the type Buffer; -1 with an exception. */
+int dlpack_add_exchange(PyTypeObject *type);
 
 PyObject *Buffer_dlpack(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);

@@ -1,5 +1,6 @@
-/* `Buffer.__dlpack__`: a Buffer as a tensor of bytes.  The capsule holds the
- * memory, not the Buffer, until the consumer's deleter call or its own end. */
+/* `Buffer.__dlpack__`: a Buffer as a tensor of bytes.  A tensor holds the
+ * memory, not the Buffer, until the consumer's deleter call or, in a capsule,
+ * the end of that. */
 #include "dlpack.h"
 
 #include "../core/memory_use.h"
@@ -15,7 +16,7 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* The content of a capsule of ours.  The managed tensor comes first, so that a
+/* What another library gets.  The managed tensor comes first, so that a
  * pointer to it is a pointer to the whole. */
 struct export
 {
@@ -23,9 +24,9 @@ struct export
         struct dlpack_managed managed;
         struct dlpack_versioned versioned;
     };
-    int64_t shape;
-    int64_t stride;
     struct span span;
+    /* The shape, then the strides. */
+    int64_t extents[];
 };
 
 /* Runs on any thread of the consumer, with or without the GIL. */
@@ -63,25 +64,31 @@ destroy_capsule(PyObject *capsule)
     }
 }
 
-/* The DLPack device of a span's memory; -1 with BufferError. */
-static int
-place_of(struct span *span, int32_t *type, int32_t *id)
+int
+dlpack_describe(struct span *span, struct dlpack_tensor *tensor)
 {
     struct ps_device *device = span->block->device;
     const struct ps_backend *backend = device->runtime->backend;
-    *id = device->index;
+    *tensor = (struct dlpack_tensor){
+        .data = span->data,
+        .device_id = device->index,
+        .ndim = 1,
+        .type_code = DLPACK_UINT,
+        .type_bits = 8,
+        .type_lanes = 1,
+    };
     if (span->block->pinned && backend->device_type == PS_DEVICE_CUDA) {
-        *type = DLPACK_CUDA_HOST;
-        *id = 0;
+        tensor->device_type = DLPACK_CUDA_HOST;
+        tensor->device_id = 0;
     }
     else if (span->block->host) {
-        *type = DLPACK_CPU;
+        tensor->device_type = DLPACK_CPU;
     }
     else if (backend->device_type == PS_DEVICE_CUDA) {
-        *type = DLPACK_CUDA;
+        tensor->device_type = DLPACK_CUDA;
     }
     else if (backend->device_type == PS_DEVICE_PRIVATEUSEONE) {
-        *type = DLPACK_EXTENSION;
+        tensor->device_type = DLPACK_EXTENSION;
     }
     else {
         return refuse(PyExc_BufferError,
@@ -94,41 +101,41 @@ place_of(struct span *span, int32_t *type, int32_t *id)
 /* The arguments of __dlpack__. */
 struct request {
     PyObject *stream;
-    /* The DLPack device of the tensor that is exported. */
-    int32_t type;
-    int32_t id;
+    /* The tensor that is exported. */
+    struct dlpack_tensor form;
     bool versioned;
     bool copy;
     bool to_host;
 };
 
-/* A capsule for the span, which it takes over, also on failure. */
-static PyObject *
-export_span(struct span *span, const struct request *request)
+/* For the span, which it takes over, also on failure; NULL with an exception.
+ */
+static struct export *
+export_create(struct span *span, const struct dlpack_tensor *form,
+              bool versioned, uint64_t flags)
 {
-    struct export *export = PyMem_Calloc(1, sizeof(*export));
+    size_t ndim = (size_t)form->ndim;
+    struct export *export =
+        PyMem_Malloc(sizeof(*export) + 2 * ndim * sizeof(int64_t));
     if (export == NULL) {
         PyErr_NoMemory();
         span_release(span);
         return NULL;
     }
-    struct dlpack_tensor tensor = {
-        .data = span->data,
-        .device_type = request->type,
-        .device_id = request->id,
-        .ndim = 1,
-        .type_code = DLPACK_UINT,
-        .type_bits = 8,
-        .type_lanes = 1,
-        .shape = &export->shape,
-        .strides = &export->stride,
-    };
-    uint64_t flags = (span->block->read_only ? DLPACK_READ_ONLY : 0) |
-                     (request->copy ? DLPACK_IS_COPIED : 0);
+    struct dlpack_tensor tensor = *form;
+    tensor.data = span->data;
+    tensor.shape = export->extents;
+    tensor.strides = export->extents + ndim;
+    int64_t stride = 1;
+    for (size_t i = ndim; i-- > 0;) {
+        tensor.shape[i] = form->shape[i];
+        tensor.strides[i] = stride;
+        /* Overflows only if another extent is 0. */
+        (void)__builtin_mul_overflow(stride, form->shape[i], &stride);
+    }
     export->span = *span;
-    export->shape = span->nbytes;
-    export->stride = 1;
-    if (request->versioned) {
+    if (versioned) {
+        flags |= span->block->read_only ? DLPACK_READ_ONLY : 0;
         export->versioned = (struct dlpack_versioned){
             DLPACK_MAJOR, DLPACK_MINOR, NULL, delete_versioned, flags, tensor,
         };
@@ -137,6 +144,28 @@ export_span(struct span *span, const struct request *request)
         export->managed =
             (struct dlpack_managed){tensor, NULL, delete_managed};
     }
+    return export;
+}
+
+struct dlpack_versioned *
+dlpack_export(struct span *span, const struct dlpack_tensor *form)
+{
+    struct export *export = export_create(span, form, true, 0);
+    return export != NULL ? &export->versioned : NULL;
+}
+
+/* A capsule for the span, which it takes over, also on failure. */
+static PyObject *
+export_span(struct span *span, const struct request *request)
+{
+    int64_t extent = span->nbytes;
+    struct dlpack_tensor form = request->form;
+    form.shape = &extent;
+    struct export *export = export_create(
+        span, &form, request->versioned, request->copy ? DLPACK_IS_COPIED : 0);
+    if (export == NULL) {
+        return NULL;
+    }
     PyObject *capsule = PyCapsule_New(
         export, request->versioned ? DLPACK_VERSIONED_NAME : DLPACK_NAME,
         destroy_capsule);
@@ -144,6 +173,33 @@ export_span(struct span *span, const struct request *request)
         delete_export(export);
     }
     return capsule;
+}
+
+int
+dlpack_settle_host(struct span *span)
+{
+    bool writes = !span->block->read_only;
+    if (span_settle(span, NULL) < 0 ||
+        host_access("a DLPack export", span->data, span->nbytes, writes) < 0) {
+        return -1;
+    }
+    note_memory(writes ? PS_NOTE_VIEW_WRITES : PS_NOTE_VIEW, span->data,
+                (size_t)span->nbytes);
+    return 0;
+}
+
+int
+dlpack_use(struct span *span, struct ps_stream *stream)
+{
+    ps_status status;
+    /* An external stream may be destroyed before the block forgets that it was
+     * used there. */
+    if (stream->kind == PS_STREAM_EXTERNAL) {
+        return 0;
+    }
+    WITHOUT_GIL(status = ps_block_use(span->block, stream, true));
+    return zero_or_raise(span->block->device->runtime, "a DLPack export",
+                         status);
 }
 
 /* Make the memory ready for the consumer's stream, which has a number by the
@@ -161,15 +217,7 @@ make_ready(struct span *span, PyObject *number)
                           "memory, but got %R",
                           number);
         }
-        bool writes = !span->block->read_only;
-        if (span_settle(span, NULL) < 0 ||
-            host_access("a DLPack export", span->data, span->nbytes, writes) <
-                0) {
-            return -1;
-        }
-        note_memory(writes ? PS_NOTE_VIEW_WRITES : PS_NOTE_VIEW, span->data,
-                    (size_t)span->nbytes);
-        return 0;
+        return dlpack_settle_host(span);
     }
     if (PyLong_Check(number) &&
         PyLong_AsLongAndOverflow(number, &overflow) == -1 && overflow == 0) {
@@ -181,15 +229,7 @@ make_ready(struct span *span, PyObject *number)
     if (stream == NULL) {
         return -1;
     }
-    int result = span_settle(span, stream);
-    /* An external stream may be destroyed before the block forgets that it was
-     * used there. */
-    if (result == 0 && stream->kind != PS_STREAM_EXTERNAL) {
-        ps_status status;
-        WITHOUT_GIL(status = ps_block_use(span->block, stream, true));
-        raise_status(device->runtime, "Buffer.__dlpack__", status);
-        result = status == PS_SUCCESS ? 0 : -1;
-    }
+    int result = span_settle(span, stream) < 0 ? -1 : dlpack_use(span, stream);
     stream_release(stream);
     return result;
 }
@@ -249,8 +289,9 @@ parse_version(PyObject *version, bool *versioned)
 static int
 parse_place(struct span *span, PyObject *place, struct request *request)
 {
+    struct dlpack_tensor *form = &request->form;
     int type, id;
-    if (place_of(span, &request->type, &request->id) < 0) {
+    if (dlpack_describe(span, form) < 0) {
         return -1;
     }
     request->to_host = false;
@@ -263,18 +304,18 @@ parse_place(struct span *span, PyObject *place, struct request *request)
                       "device id) for dl_device, but got %R",
                       place);
     }
-    if (type == request->type && id == request->id) {
+    if (type == form->device_type && id == form->device_id) {
         return 0;
     }
     if (type != DLPACK_CPU) {
         return refuse(PyExc_BufferError,
                       "memory of DLPack device (%d, %d) cannot be given as "
                       "that of (%d, %d); copy it to a Buffer there",
-                      request->type, request->id, type, id);
+                      form->device_type, form->device_id, type, id);
     }
     request->to_host = !span->block->host;
-    request->type = type;
-    request->id = id;
+    form->device_type = type;
+    form->device_id = id;
     return 0;
 }
 
@@ -334,12 +375,14 @@ Buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 PyObject *
 Buffer_dlpack_device(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
+    struct dlpack_tensor tensor;
     struct span span;
-    int32_t type, id;
     if (buffer_hold(self, &span) < 0) {
         return NULL;
     }
-    int result = place_of(&span, &type, &id);
+    int result = dlpack_describe(&span, &tensor);
     span_release(&span);
-    return result == 0 ? Py_BuildValue("(ii)", (int)type, (int)id) : NULL;
+    return result == 0 ? Py_BuildValue("(ii)", (int)tensor.device_type,
+                                       (int)tensor.device_id)
+                       : NULL;
 }

@@ -1,7 +1,11 @@
 /* DLPack tensors of other libraries, as sources and destinations of copies and
  * as Buffers.  A capsule is consumed once: it is renamed in the step that
  * reads it, and gets its old name back if the tensor is refused, so that its
- * destructor still frees the tensor. */
+ * destructor still frees the tensor.
+ *
+ * A type's table of functions is used only if there is no __dlpack__, which
+ * refuses what should not be shared: torch's table exports tensors that need
+ * gradients, and conjugated ones as if they were not. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -9,6 +13,8 @@
 #include "borrow.h"
 #include "buffer.h"
 #include "device.h"
+#include "enqueue.h"
+#include "external_stream.h"
 #include "stream.h"
 
 /* A capsule's content, in either form. */
@@ -40,13 +46,11 @@ release_versioned(void *owner)
 }
 
 static int
-read_versioned(PyObject *capsule, struct tensor *tensor)
+read_versioned(struct dlpack_versioned *versioned, struct tensor *tensor)
 {
-    struct dlpack_versioned *versioned =
-        PyCapsule_GetPointer(capsule, DLPACK_VERSIONED_NAME);
     if (versioned->major != DLPACK_MAJOR) {
         return refuse(PyExc_BufferError,
-                      "the DLPack capsule has version %u.%u, but only "
+                      "the DLPack tensor has version %u.%u, but only "
                       "versions %d.x are understood",
                       versioned->major, versioned->minor, DLPACK_MAJOR);
     }
@@ -65,7 +69,8 @@ static int
 read_capsule(PyObject *capsule, struct tensor *tensor)
 {
     if (PyCapsule_IsValid(capsule, DLPACK_VERSIONED_NAME)) {
-        return read_versioned(capsule, tensor);
+        return read_versioned(
+            PyCapsule_GetPointer(capsule, DLPACK_VERSIONED_NAME), tensor);
     }
     if (PyCapsule_IsValid(capsule, DLPACK_NAME)) {
         struct dlpack_managed *managed =
@@ -105,9 +110,8 @@ is_host(long type)
 
 /* The checks of a tensor that need no device. */
 static int
-check_tensor(const struct tensor *tensor)
+check_tensor(const struct dlpack_tensor *dl)
 {
-    const struct dlpack_tensor *dl = tensor->dl;
     if (dl->ndim < 0 || dl->ndim > MOST_DIMENSIONS ||
         (dl->ndim > 0 && dl->shape == NULL)) {
         return refuse(PyExc_ValueError,
@@ -130,10 +134,9 @@ check_tensor(const struct tensor *tensor)
     return 0;
 }
 
-/* The device that a DLPack device means, NULL for host memory; -1 with an
- * exception. */
-static int
-find_place(long type, long id, struct ps_device **device)
+int
+dlpack_place(const char *function, long type, long id,
+             struct ps_device **device)
 {
     struct device_name name = {.index = (int)id};
     *device = NULL;
@@ -158,7 +161,7 @@ find_place(long type, long id, struct ps_device **device)
                       "memory of DLPack device type %ld is not supported",
                       type);
     }
-    *device = device_at("from_dlpack", name);
+    *device = device_at(function, name);
     return *device != NULL ? 0 : -1;
 }
 
@@ -196,15 +199,48 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
     return 0;
 }
 
-/* Hold the tensor of a capsule that was renamed. */
+/* A claim of the tensor's extents; -1 with ValueError. */
+static int
+make_claim(const struct dlpack_tensor *dl, uint64_t flags, struct claim *claim)
+{
+    if (check_tensor(dl) < 0) {
+        return -1;
+    }
+    *claim = (struct claim){
+        .what = "the DLPack tensor",
+        .read_only = (flags & DLPACK_READ_ONLY) != 0,
+        .data = dl->data != NULL ? (char *)dl->data + dl->byte_offset : NULL,
+        .item_bits = (uint64_t)dl->type_bits * dl->type_lanes,
+        .ndim = dl->ndim,
+        .shape = dl->shape,
+        .strides = dl->strides,
+        .stride_unit = 1,
+    };
+    if (flags & DLPACK_PADDED) {
+        claim->item_bits = (claim->item_bits + 7) / 8 * 8;
+    }
+    return 0;
+}
+
+int
+dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes)
+{
+    struct claim claim;
+    const char *begin;
+    return make_claim(tensor, 0, &claim) < 0
+               ? -1
+               : claim_extent(&claim, &begin, nbytes);
+}
+
 static int
 tensor_hold(const struct tensor *tensor, struct ps_device *host_device,
             struct span *span)
 {
-    struct claim claim = {.what = "the DLPack tensor"};
     const struct dlpack_tensor *dl = tensor->dl;
-    if (check_tensor(tensor) < 0 ||
-        find_place(dl->device_type, dl->device_id, &claim.device) < 0) {
+    struct claim claim;
+    if (make_claim(dl, tensor->flags, &claim) < 0 ||
+        dlpack_place("from_dlpack", dl->device_type, dl->device_id,
+                     &claim.device) < 0) {
         return -1;
     }
     if (claim.device == NULL && host_device == NULL) {
@@ -216,18 +252,18 @@ tensor_hold(const struct tensor *tensor, struct ps_device *host_device,
     claim.pinned =
         dl->device_type == DLPACK_CUDA_HOST &&
         host_device->runtime->backend->device_type == PS_DEVICE_CUDA;
-    claim.read_only = (tensor->flags & DLPACK_READ_ONLY) != 0;
-    claim.data = dl->data != NULL ? (char *)dl->data + dl->byte_offset : NULL;
-    claim.item_bits = (uint64_t)dl->type_bits * dl->type_lanes;
-    if (tensor->flags & DLPACK_PADDED) {
-        claim.item_bits = (claim.item_bits + 7) / 8 * 8;
-    }
-    claim.ndim = dl->ndim;
-    claim.shape = dl->shape;
-    claim.strides = dl->strides;
-    claim.stride_unit = 1;
     return claim_hold(&claim, host_device, tensor->owner, tensor->release,
                       span);
+}
+
+int
+dlpack_versioned_hold(struct dlpack_versioned *versioned,
+                      struct ps_device *host_device, struct span *span)
+{
+    struct tensor tensor;
+    return read_versioned(versioned, &tensor) < 0
+               ? -1
+               : tensor_hold(&tensor, host_device, span);
 }
 
 /* Consume a capsule.  promise: the device that its producer named, or NULL. */
@@ -308,7 +344,7 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     struct ps_stream *ours = NULL;
     PyObject *number = NULL;
     if (ask_device(object, &place) < 0 ||
-        find_place(place.type, place.id, &device) < 0) {
+        dlpack_place("from_dlpack", place.type, place.id, &device) < 0) {
         return -1;
     }
     if (device != NULL) {
@@ -332,6 +368,91 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
+/* A type's table of a version that is understood, NULL if it has none; -1 with
+ * an exception. */
+static int
+find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
+{
+    PyObject *capsule;
+    int found = optional_attribute((PyObject *)type,
+                                   module_state.str_dlpack_exchange, &capsule);
+    *table = NULL;
+    if (found != 1) {
+        return found;
+    }
+    if (PyCapsule_IsValid(capsule, DLPACK_EXCHANGE_NAME)) {
+        *table = PyCapsule_GetPointer(capsule, DLPACK_EXCHANGE_NAME);
+    }
+    Py_DECREF(capsule);
+    while (*table != NULL && (*table)->major != DLPACK_MAJOR) {
+        *table = (*table)->older;
+    }
+    return 0;
+}
+
+/* A function of the object's table has failed, perhaps without an exception;
+ * always returns -1. */
+static int
+exchange_failed(PyObject *object, const char *function)
+{
+    return PyErr_Occurred()
+               ? -1
+               : refuse(PyExc_BufferError,
+                        "%s of the __dlpack_c_exchange_api__ of %s failed and "
+                        "raised nothing",
+                        function, Py_TYPE(object)->tp_name);
+}
+
+/* Make the stream that is to work on the memory wait for the producer's
+ * current one: nothing else orders the two. */
+static int
+follow_producer(const struct dlpack_exchange *table, PyObject *object,
+                const struct dlpack_tensor *tensor, struct ps_device *device,
+                struct ps_stream *stream)
+{
+    void *handle = NULL;
+    if (table->current_work_stream(tensor->device_type, tensor->device_id,
+                                   &handle) != 0) {
+        return exchange_failed(object, "current_work_stream");
+    }
+    struct ps_stream *theirs = stream_from_handle("from_dlpack", device, false,
+                                                  (ps_handle)handle, NULL);
+    if (theirs == NULL) {
+        return -1;
+    }
+    struct ps_stream *ours = handshake_stream(device, stream);
+    int result = ours != theirs ? stream_imply_wait(ours, theirs) : 0;
+    stream_release(ours);
+    stream_release(theirs);
+    return result;
+}
+
+static int
+exchange_hold(const struct dlpack_exchange *table, PyObject *object,
+              struct ps_device *host_device, struct ps_stream *stream,
+              struct span *span)
+{
+    struct dlpack_versioned *versioned = NULL;
+    if (table->managed_from_object(object, &versioned) != 0 ||
+        versioned == NULL) {
+        return exchange_failed(object,
+                               "managed_tensor_from_py_object_no_sync");
+    }
+    if (dlpack_versioned_hold(versioned, host_device, span) < 0) {
+        struct saved_exception saved = exception_save();
+        release_versioned(versioned);
+        exception_restore(saved);
+        return -1;
+    }
+    if (!span->block->host &&
+        follow_producer(table, object, &versioned->tensor, span->block->device,
+                        stream) < 0) {
+        span_release(span);
+        return -1;
+    }
+    return 0;
+}
+
 int
 has_attribute(PyObject *object, PyObject *name)
 {
@@ -352,10 +473,41 @@ dlpack_hold(PyObject *object, struct ps_device *host_device,
     if (found == 1) {
         found = has_attribute(object, module_state.str_dlpack_device);
     }
-    if (found != 1) {
-        return found;
+    if (found == 1) {
+        found = producer_hold(object, host_device, stream, span);
+        return found < 0 ? -1 : 1;
     }
-    return producer_hold(object, host_device, stream, span) < 0 ? -1 : 1;
+    const struct dlpack_exchange *table;
+    if (found < 0 || find_exchange(Py_TYPE(object), &table) < 0) {
+        return -1;
+    }
+    if (table == NULL || table->managed_from_object == NULL ||
+        table->current_work_stream == NULL) {
+        return 0;
+    }
+    found = exchange_hold(table, object, host_device, stream, span);
+    return found < 0 ? -1 : 1;
+}
+
+int
+dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes)
+{
+    const struct dlpack_exchange *table;
+    struct dlpack_tensor tensor;
+    struct claim claim;
+    if (find_exchange(Py_TYPE(object), &table) < 0) {
+        return -1;
+    }
+    if (table == NULL || table->tensor_from_object == NULL) {
+        return 0;
+    }
+    if (table->tensor_from_object(object, &tensor) != 0) {
+        return exchange_failed(object, "dltensor_from_py_object_no_sync");
+    }
+    return make_claim(&tensor, 0, &claim) < 0 ||
+                   claim_extent(&claim, begin, nbytes) < 0
+               ? -1
+               : 1;
 }
 
 static PyObject *
@@ -386,7 +538,9 @@ PyMethodDef dlpack_functions[] = {
              "CuPy and torch do,\nor is a DLPack capsule, which is consumed.  "
              "The producer makes the memory ready\nfor the current stream of "
              "its device, and is kept alive until nothing uses the\nBuffer's "
-             "memory.  Does not block.\n\n"
+             "memory.  If it has __dlpack_c_exchange_api__ alone, the "
+             "current stream waits\nfor the producer's current one.  Does "
+             "not block.\n\n"
              "Raises TypeError for another object, ValueError for memory that "
              "is not contiguous or\nthat the producer describes wrongly, or "
              "for a capsule that was consumed, BufferError\nfor a device or a "

@@ -70,10 +70,11 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         snprintf(names[1], sizeof(names[1]), "%s:%d", backend->name,
                  device->index);
         PyObject *none = import_call(
-            "pystreams.cuda._captures", "waited", "((iK)(sK)(sK)s)",
+            "pystreams.cuda._captures", "waited", "((iK)(sKz)(sKN)s)",
             backend->device_type, (unsigned long long)number, names[0],
-            (unsigned long long)stream->handle, names[1],
-            (unsigned long long)source,
+            (unsigned long long)stream->handle, ps_stream_name(stream),
+            names[1], (unsigned long long)source,
+            stream_name_at(device, source),
             status != PS_SUCCESS ? backend->status_text(backend, status) : "");
         /* As at the beginning of the capture. */
         PyErr_Clear();
@@ -88,9 +89,11 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     struct ps_runtime *runtime = stream->device->runtime;
     ps_status status;
     if (other->device->runtime != runtime) {
-        return refuse(
-            PyExc_RuntimeError, "a %s stream cannot wait for a %s stream",
-            runtime->backend->name, other->device->runtime->backend->name);
+        return refuse(PyExc_RuntimeError,
+                      "a %s stream cannot wait for a %s stream; synchronize() "
+                      "that one first",
+                      runtime->backend->name,
+                      other->device->runtime->backend->name);
     }
     /* The call queues an operation on both streams: wait for the one that is
      * full. */
@@ -100,7 +103,7 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
     note_wait(stream, other->device, other->handle, status);
-    return zero_or_raise(runtime, "Stream.wait_stream", status);
+    return zero_or_raise_on(stream, "Stream.wait_stream", status);
 }
 
 int

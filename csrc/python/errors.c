@@ -60,9 +60,11 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
         PyErr_NoMemory();
         return;
     }
-    PyErr_Format(PyExc_RuntimeError, "No %s %s are available: %s", name.chars,
-                 backend->device_type == PS_DEVICE_CUDA ? "GPUs" : "devices",
-                 backend->status_text(backend, status));
+    bool gpus = backend->device_type == PS_DEVICE_CUDA;
+    PyErr_Format(
+        PyExc_RuntimeError, "No %s %s are available: %s%s", name.chars,
+        gpus ? "GPUs" : "devices", backend->status_text(backend, status),
+        gpus && !(backend->flags & PS_BACKEND_EMULATED) ? EMULATE_CUDA : "");
 }
 
 /* The last fault of a GPU that an exception reported. */
@@ -148,23 +150,46 @@ may_invalidate(ps_status status)
 }
 
 /* A call that a device refuses during a capture may have made it invalid: keep
- * the call in mind for the capture's end. */
-static void
+ * the call in mind for the capture's end.  What the call's own error says of
+ * the captures in progress; NULL without an exception if there are none. */
+static PyObject *
 note_refused(struct ps_runtime *runtime, const char *operation,
              ps_status status)
 {
     const struct ps_backend *backend = runtime->backend;
     if (!may_invalidate(status) ||
         atomic_load_explicit(&ps_captures, memory_order_relaxed) == 0) {
-        return;
+        return NULL;
     }
     struct saved_exception saved = exception_save();
-    PyObject *none = import_call("pystreams.cuda._captures", "refused",
-                                 "(iss)", backend->device_type, operation,
-                                 backend->status_text(backend, status));
+    PyObject *text = import_call(
+        "pystreams.cuda._captures", "refused", "(issi)", backend->device_type,
+        operation, backend->status_text(backend, status), status);
     /* Without memory a failure says less. */
     PyErr_Clear();
-    Py_XDECREF(none);
+    exception_restore(saved);
+    return text;
+}
+
+void
+exception_add(PyObject *text)
+{
+    struct saved_exception saved = exception_save();
+    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
+    PyObject *message =
+        text != NULL && saved.value != NULL && PyUnicode_GET_LENGTH(text) > 0
+            ? PyObject_Str(saved.value)
+            : NULL;
+    PyObject *args =
+        message != NULL ? Py_BuildValue("(N)", PyUnicode_Concat(message, text))
+                        : NULL;
+    if (args != NULL) {
+        PyObject_SetAttrString(saved.value, "args", args);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(message);
+    Py_XDECREF(text);
+    PyErr_Clear();
     exception_restore(saved);
 }
 
@@ -197,12 +222,42 @@ raise_status(struct ps_runtime *runtime, const char *operation,
         raise_device_error(module_state.out_of_memory_error, runtime,
                            operation, status);
         break;
-    default:
-        note_refused(runtime, operation, status);
+    default: {
+        PyObject *text = note_refused(runtime, operation, status);
         raise_device_error(module_state.accelerator_error, runtime, operation,
                            status);
+        exception_add(text);
+    }
     }
     return NULL;
+}
+
+const char *
+operation_on_stream(struct ps_stream *stream, const char *operation,
+                    struct named_operation *named)
+{
+    const char *name = ps_stream_name(stream);
+    if (name == NULL) {
+        return operation;
+    }
+    size_t length = strnlen(name, 80);
+    /* No part of a character: some readers refuse that. */
+    while (length > 0 && (name[length] & 0xc0) == 0x80) {
+        length--;
+    }
+    snprintf(named->chars, sizeof(named->chars), "%s on '%.*s'", operation,
+             (int)length, name);
+    return named->chars;
+}
+
+__attribute__((cold)) PyObject *
+raise_on_stream(struct ps_stream *stream, const char *operation,
+                ps_status status)
+{
+    struct named_operation named;
+    return raise_status(stream->device->runtime,
+                        operation_on_stream(stream, operation, &named),
+                        status);
 }
 
 PyObject *

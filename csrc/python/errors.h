@@ -2,7 +2,12 @@
 #ifndef PYSTREAMS_PYTHON_ERRORS_H
 #define PYSTREAMS_PYTHON_ERRORS_H
 
+#include "../core/stream.h"
+
 #include "module.h"
+
+/* What to do if there is no GPU; ends an error's text. */
+#define EMULATE_CUDA "; set PYSTREAMS_EMULATE_CUDA=1 to emulate one"
 
 /* An additional status: a Python exception is already set. */
 enum { PS_RAISED = -1 };
@@ -18,6 +23,19 @@ struct shouted_name shout(struct ps_runtime *runtime);
 PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
                        ps_status status);
 
+/* What a message calls an operation on a stream: with the stream's name, if
+ * it has one. */
+struct named_operation {
+    char chars[320];
+};
+const char *
+operation_on_stream(struct ps_stream *stream, const char *operation,
+                    struct named_operation *named);
+
+/* Likewise, for an operation on a stream. */
+PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
+                          ps_status status);
+
 /* The result of a query.  Before False, other threads may take the GIL: a
  * caller that polls may be waiting for them. */
 PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
@@ -26,6 +44,18 @@ PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
 /* None for PS_SUCCESS, otherwise as raise_status. */
 PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
+
+/* 0 for PS_SUCCESS, otherwise -1 as raise_on_stream. */
+static inline int
+zero_or_raise_on(struct ps_stream *stream, const char *operation,
+                 ps_status status)
+{
+    if (status == PS_SUCCESS) {
+        return 0;
+    }
+    raise_on_stream(stream, operation, status);
+    return -1;
+}
 
 /* 0 for PS_SUCCESS, otherwise -1 as raise_status. */
 static inline int
@@ -86,5 +116,9 @@ exception_restore(struct saved_exception saved)
 {
     PyErr_Restore(saved.type, saved.value, saved.traceback);
 }
+
+/* Add the text, a str, to the message of the pending exception, unless one of
+ * them is missing; takes over the reference. */
+void exception_add(PyObject *text);
 
 #endif

@@ -229,8 +229,8 @@ raise_record(struct ps_event *event, struct ps_stream *stream,
                      device->index, stream->device->index);
     }
     else {
-        raise_status(
-            event->runtime,
+        raise_on_stream(
+            stream,
             operation_on(event, event->flags & PS_EVENT_INTERPROCESS
                                     ? "recording an interprocess event"
                                     : "Event.record"),
@@ -277,8 +277,8 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
                   atomic_load(&event->source), status);
     }
     if (status != PS_SUCCESS) {
-        return zero_or_raise(event->runtime, operation_on(event, "Event.wait"),
-                             status);
+        return zero_or_raise_on(stream, operation_on(event, "Event.wait"),
+                                status);
     }
     return 0;
 }

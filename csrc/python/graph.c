@@ -99,38 +99,14 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     }
     snprintf(name, sizeof(name), "%s:%d", backend->name,
              stream->device->index);
-    PyObject *none =
-        import_call("pystreams.cuda._captures", "begun", "((iK)(sK))",
-                    backend->device_type, (unsigned long long)number, name,
-                    (unsigned long long)stream->handle);
+    PyObject *none = import_call(
+        "pystreams.cuda._captures", "begun", "((iK)(sKz))",
+        backend->device_type, (unsigned long long)number, name,
+        (unsigned long long)stream->handle, ps_stream_name(stream));
     /* Without memory a failure says less; reading a frame may leave an
      * exception behind that the function does not see. */
     PyErr_Clear();
     Py_XDECREF(none);
-}
-
-/* Add the text to the message of the pending exception, unless one of them is
- * missing; takes over the reference. */
-static void
-exception_add(PyObject *text)
-{
-    struct saved_exception saved = exception_save();
-    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
-    PyObject *message =
-        text != NULL && saved.value != NULL && PyUnicode_GET_LENGTH(text) > 0
-            ? PyObject_Str(saved.value)
-            : NULL;
-    PyObject *args =
-        message != NULL ? Py_BuildValue("(N)", PyUnicode_Concat(message, text))
-                        : NULL;
-    if (args != NULL) {
-        PyObject_SetAttrString(saved.value, "args", args);
-    }
-    Py_XDECREF(args);
-    Py_XDECREF(message);
-    Py_XDECREF(text);
-    PyErr_Clear();
-    exception_restore(saved);
 }
 
 /* Forget that, and add to the pending exception what explains the status. */
@@ -146,6 +122,25 @@ note_end(PyObject *self, uint64_t number, ps_status status)
                     runtime_of(self)->backend->device_type,
                     (unsigned long long)number, status);
     PyErr_Clear();
+    exception_restore(saved);
+    exception_add(text);
+}
+
+/* Add to the pending exception where the capture of that number, which is in
+ * progress, began; the format has a place for it. */
+static void
+explain_capture(PyObject *self, uint64_t number, const char *format)
+{
+    struct saved_exception saved = exception_save();
+    PyObject *begin = import_call(
+        "pystreams.cuda._captures", "where", "((iK))",
+        runtime_of(self)->backend->device_type, (unsigned long long)number);
+    PyObject *text = begin != NULL && PyUnicode_GET_LENGTH(begin) > 0
+                         ? PyUnicode_FromFormat(format, begin)
+                         : NULL;
+    /* Without memory a failure says less. */
+    PyErr_Clear();
+    Py_XDECREF(begin);
     exception_restore(saved);
     exception_add(text);
 }
@@ -343,6 +338,9 @@ finish(PyObject *self, const char *operation, const char *empty,
         {PS_ERROR_GRAPH_INNER,
          "a replay cannot be captured into a graph; replay after the capture "
          "ends, or capture the same work again"},
+        {PS_ERROR_GRAPH_BEHIND,
+         "a replay comes after the latest one, whose stream is being captured "
+         "and cannot be waited for; replay after the capture ends"},
         {PS_ERROR_GRAPH_EMPTY, empty},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(faults); i++) {
@@ -352,6 +350,27 @@ finish(PyObject *self, const char *operation, const char *empty,
         }
     }
     return none_or_raise(runtime_of(self), operation, status);
+}
+
+/* Raise for a capture that could not begin on the stream; NULL. */
+static PyObject *
+raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
+{
+    const struct ps_backend *backend = runtime_of(self)->backend;
+    uint64_t number = 0;
+    finish(self, "CUDAGraph.capture_begin", NULL, status);
+    if (status == PS_ERROR_GRAPH_TAKEN) {
+        WITHOUT_GIL(number = ps_graph_number(graph_of(self)));
+        explain_capture(self, number, "\nIts capture, %U, has not ended.");
+    }
+    else if (stream->handle != 0 && backend->stream_capture != NULL) {
+        WITHOUT_GIL(backend->stream_capture(backend, stream->device->index,
+                                            stream->handle, &number));
+        explain_capture(self, number,
+                        "\nThe stream is in a capture already, %U: end that "
+                        "first, or begin this one on another stream.");
+    }
+    return NULL;
 }
 
 static PyObject *
@@ -378,26 +397,26 @@ Graph_begin(PyObject *self, PyObject *args)
                                                 (enum ps_capture_mode)mode,
                                                 &number));
     if (status != PS_SUCCESS) {
+        raise_begin(self, stream, status);
         stream_release(stream);
         calls_unref(calls);
+        return NULL;
     }
-    else {
-        note_begin(self, stream, number);
-        calls_begin(calls, number);
-        calls_set(self, calls);
-        stream_release(stream);
-        reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
-        if (run_hooks(self, "capture_start") < 0) {
-            /* As if it had not begun. */
-            struct saved_exception saved = exception_save();
-            report_cleanup(runtime_of(self), graph_of(self)->device,
-                           "dropping a capture", reset(self));
-            calls_settle(self);
-            exception_restore(saved);
-            return NULL;
-        }
+    note_begin(self, stream, number);
+    calls_begin(calls, number);
+    calls_set(self, calls);
+    stream_release(stream);
+    reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
+    if (run_hooks(self, "capture_start") < 0) {
+        /* As if it had not begun. */
+        struct saved_exception saved = exception_save();
+        report_cleanup(runtime_of(self), graph_of(self)->device,
+                       "dropping a capture", reset(self));
+        calls_settle(self);
+        exception_restore(saved);
+        return NULL;
     }
-    return finish(self, "CUDAGraph.capture_begin", NULL, status);
+    Py_RETURN_NONE;
 }
 
 /* The part of capture_end after the capture has ended. */
@@ -406,13 +425,19 @@ complete(PyObject *self)
 {
     ps_status status;
     bool keeps = graph_of(self)->keeps;
+    bool debug = atomic_load(&debugging), watched = atomic_load(&hooked);
     int raised = run_hooks(self, "capture_end");
     struct saved_exception saved = exception_save();
-    WITHOUT_GIL(status =
-                    ps_graph_finish(graph_of(self), atomic_load(&debugging)));
+    /* The hooks after the instantiation may inspect the graph, too. */
+    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || watched));
     exception_restore(saved);
     if (raised == 0 && status == PS_SUCCESS && !keeps) {
         raised = run_hooks(self, "post_instantiate");
+    }
+    if (status == PS_SUCCESS && watched && !debug) {
+        saved = exception_save();
+        WITHOUT_GIL(status = ps_graph_finish(graph_of(self), false));
+        exception_restore(saved);
     }
     return raised < 0 ? PS_RAISED : status;
 }
@@ -448,6 +473,11 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
         status = PS_RAISED;
     }
     PyObject *result = finish(self, "CUDAGraph.capture_end", NULL, status);
+    if (status == PS_ERROR_GRAPH_STREAM) {
+        explain_capture(
+            self, number,
+            "\nThe capture, %U, goes on: make that stream current.");
+    }
     if (!is_capturing_now(self)) {
         note_end(self, number, ended);
     }
@@ -455,22 +485,25 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Graph_instantiate(PyObject *self, PyObject *args, PyObject *kwargs)
+Graph_instantiate(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
 {
-    static char *keywords[] = {"auto_free_on_launch", "use_node_priority",
-                               NULL};
+    static const struct signature signature = {
+        "instantiate", 0, 0, {"auto_free_on_launch", "use_node_priority"}};
     static const unsigned flags[] = {PS_INSTANTIATE_AUTO_FREE,
                                      PS_INSTANTIATE_NODE_PRIORITY};
-    PyObject *given[] = {Py_True, Py_True};
+    PyObject *given[Py_ARRAY_LENGTH(flags)];
     unsigned options = 0;
     ps_status status;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!O!:instantiate",
-                                     keywords, &PyBool_Type, &given[0],
-                                     &PyBool_Type, &given[1])) {
+    if (parse_arguments(&signature, args, nargs, kwnames, given) < 0) {
         return NULL;
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(flags); i++) {
-        options |= given[i] == Py_True ? flags[i] : 0;
+        if (given[i] != NULL && !PyBool_Check(given[i])) {
+            return raise_expected("instantiate", "a bool", signature.names[i],
+                                  given[i]);
+        }
+        options |= given[i] != Py_False ? flags[i] : 0;
     }
     WITHOUT_GIL(status = ps_graph_instantiate(graph_of(self), options));
     if (status == PS_SUCCESS && run_hooks(self, "post_instantiate") < 0) {
@@ -636,6 +669,13 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         PyErr_SetString(PyExc_ValueError,
                         "upload() expects a stream of the device that the "
                         "graph was captured on, but got one of another");
+        return NULL;
+    }
+    if (status == PS_ERROR_GRAPH_INNER) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "upload() cannot be captured into a graph, but the "
+                        "stream is being captured; upload on another stream, "
+                        "or after the capture ends");
         return NULL;
     }
     return finish(self, "CUDAGraph.upload",
@@ -995,7 +1035,7 @@ static PyMethodDef graph_methods[] = {
            "joined it was not joined back; its streams are usable again "
            "then.\nWarns if nothing was captured.  May block."),
     METHOD(
-        "instantiate", Graph_instantiate, METH_VARARGS | METH_KEYWORDS,
+        "instantiate", Graph_instantiate, METH_FASTCALL | METH_KEYWORDS,
         ", /, *, auto_free_on_launch=True, use_node_priority=True",
         "Make the captured graph ready to replay (cudaGraphInstantiate).\n\n"
         "For graphs with keep_graph=True; otherwise their first replay() "

@@ -73,6 +73,18 @@ reset_peak_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
     return none_or_raise(device->runtime, "reset_peak_memory_stats", status);
 }
 
+static PyObject *
+reset_accumulated_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    struct ps_device *device =
+        parse_device(args, "i|O:reset_accumulated_memory_stats");
+    if (device == NULL) {
+        return NULL;
+    }
+    ps_memory_stats_reset_totals(device);
+    Py_RETURN_NONE;
+}
+
 /* The runtime of a function's one argument, a device type; NULL with an
  * exception. */
 static struct ps_runtime *
@@ -116,6 +128,19 @@ reset_peak_host_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     ps_pinned_stats_reset_peak(runtime);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+reset_accumulated_host_memory_stats(PyObject *Py_UNUSED(module),
+                                    PyObject *args)
+{
+    struct ps_runtime *runtime =
+        parse_type(args, "i:reset_accumulated_host_memory_stats");
+    if (runtime == NULL) {
+        return NULL;
+    }
+    ps_pinned_stats_reset_totals(runtime);
     Py_RETURN_NONE;
 }
 
@@ -228,6 +253,9 @@ PyMethodDef memory_functions[] = {
     FUNCTION("reset_peak_memory_stats", reset_peak_memory_stats, METH_VARARGS,
              "type, device=None, /",
              "Set the peaks of memory_stats to the current values."),
+    FUNCTION("reset_accumulated_memory_stats", reset_accumulated_memory_stats,
+             METH_VARARGS, "type, device=None, /",
+             "Have the totals of memory_stats count from now on."),
     FUNCTION(
         "host_memory_stats", host_memory_stats, METH_VARARGS, "type, /",
         "Return counters of the pinned memory that live Buffers hold, and "
@@ -235,6 +263,9 @@ PyMethodDef memory_functions[] = {
     FUNCTION("reset_peak_host_memory_stats", reset_peak_host_memory_stats,
              METH_VARARGS, "type, /",
              "Set the peaks of host_memory_stats to the current values."),
+    FUNCTION("reset_accumulated_host_memory_stats",
+             reset_accumulated_host_memory_stats, METH_VARARGS, "type, /",
+             "Have the totals of host_memory_stats count from now on."),
     FUNCTION("empty_cache", empty_cache, METH_VARARGS, "type, /",
              "Return the memory that the pools of all devices keep to the "
              "devices.  May block."),

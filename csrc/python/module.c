@@ -2,6 +2,7 @@
  * Importing it starts no thread and touches no driver. */
 #include "module.h"
 
+#include "dlpack.h"
 #include "errors.h"
 #include "trace.h"
 
@@ -167,6 +168,7 @@ make_constants(void)
         {&state->str_index, "index"},
         {&state->str_dlpack, "__dlpack__"},
         {&state->str_dlpack_device, "__dlpack_device__"},
+        {&state->str_dlpack_exchange, "__dlpack_c_exchange_api__"},
         {&state->str_array_interface, "__cuda_array_interface__"},
         {&state->str_host_array_interface, "__array_interface__"},
     };
@@ -221,7 +223,9 @@ static int
 module_exec(PyObject *module)
 {
     if (check_interpreter() < 0 || make_constants() < 0 ||
-        add_types(module) < 0 || add_exceptions(module) < 0 ||
+        add_types(module) < 0 ||
+        dlpack_add_exchange(module_state.buffer_type) < 0 ||
+        add_exceptions(module) < 0 ||
         PyModule_AddFunctions(module, backend_functions) < 0 ||
         PyModule_AddFunctions(module, current_functions) < 0 ||
         add_cuda_function(module, &cuda_current_stream_function,

@@ -52,6 +52,7 @@ extern struct module_state {
     PyObject *str_index;
     PyObject *str_dlpack;
     PyObject *str_dlpack_device;
+    PyObject *str_dlpack_exchange;
     PyObject *str_array_interface;
     PyObject *str_host_array_interface;
     /* The device type chosen when none is given; -1 until first asked. */

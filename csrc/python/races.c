@@ -687,7 +687,10 @@ extent_of(PyObject *memory, struct ps_access *access)
         found = buffer_hold(memory, &span) < 0 ? -1 : 2;
     }
     else {
-        found = array_interface_extent("declare", memory, &begin, &nbytes);
+        found = dlpack_extent(memory, &begin, &nbytes);
+        if (found == 0) {
+            found = array_interface_extent("declare", memory, &begin, &nbytes);
+        }
         if (found == 0) {
             found = dlpack_hold(memory, NULL, NULL, &span);
             found = found == 1 ? 2 : found;

@@ -197,8 +197,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
     WITHOUT_GIL(status = ps_cpu_schedules.begin(schedule, pending));
     if (status == PS_ERROR_NOT_READY) {
         return refuse(PyExc_RuntimeError,
-                      "a schedule begins when all devices are idle, but %s; "
-                      "synchronize before",
+                      "a schedule begins when all devices are idle, but %s",
                       pending);
     }
     if (status != PS_SUCCESS) {
@@ -278,7 +277,8 @@ end(bool drop, struct ps_schedule_result *result)
     if (status != PS_SUCCESS) {
         return refuse(PyExc_RuntimeError,
                       "the schedule cannot end: a callable still ran after "
-                      "%d s; have it return",
+                      "%d s; have it return, which the next schedule waits "
+                      "for",
                       PATIENCE_S);
     }
     install_tables();

@@ -283,7 +283,9 @@ stream_create(PyTypeObject *type, struct ps_device *device, int priority,
     struct ps_stream *stream;
     ps_status status;
     if (blocking && device->runtime->backend->blocking_create == NULL) {
-        return raise_absent(device->runtime, "blocking streams");
+        return raise_absent(device->runtime,
+                            "Stream(blocking=True): order the stream and the "
+                            "default one by wait_stream()");
     }
     WITHOUT_GIL(
         status = ps_stream_create(device, priority, blocking, name, &stream));
@@ -328,12 +330,20 @@ stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                    ? stream_create(type, device, priority, blocking, name)
                    : NULL;
     }
-    if (values[DEVICE] != NULL || values[PRIORITY] != NULL || name != NULL ||
-        blocking) {
+    const char *other = values[DEVICE] != NULL     ? "device"
+                        : values[PRIORITY] != NULL ? "priority"
+                        : name != NULL             ? "name"
+                        : blocking                 ? "blocking"
+                                                   : NULL;
+    if (other != NULL) {
+        const char *id = values[STREAM_ID] != NULL      ? "stream_id"
+                         : values[DEVICE_INDEX] != NULL ? "device_index"
+                                                        : "device_type";
         return PyErr_Format(PyExc_TypeError,
                             "Stream() expects either device, priority, name "
                             "and blocking, or stream_id, device_index and "
-                            "device_type");
+                            "device_type, but got %s and %s",
+                            other, id);
     }
     return stream_from_ids(type, values);
 }
@@ -454,6 +464,10 @@ Stream_query(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     ps_status status = stream_query(use.stream);
+    if (status != PS_SUCCESS && status != PS_ERROR_NOT_READY) {
+        raise_on_stream(use.stream, "Stream.query", status);
+        status = PS_RAISED;
+    }
     stream_use_end(&use);
     return bool_or_raise(as_stream(self)->device->runtime, "Stream.query",
                          status);
@@ -587,11 +601,9 @@ Stream_is_capturing(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     CALL_BACKEND(runtime,
                  status = ps_stream_capturing(use.stream, &capturing));
+    int result = zero_or_raise_on(use.stream, "Stream.is_capturing", status);
     stream_use_end(&use);
-    if (status != PS_SUCCESS) {
-        return raise_status(runtime, "Stream.is_capturing", status);
-    }
-    return PyBool_FromLong(capturing);
+    return result < 0 ? NULL : PyBool_FromLong(capturing);
 }
 
 static PyObject *
@@ -700,11 +712,10 @@ Stream_get_is_non_blocking(PyObject *self, void *Py_UNUSED(closure))
         return NULL;
     }
     CALL_BACKEND(runtime, status = ps_stream_blocking(use.stream, &blocking));
+    int result =
+        zero_or_raise_on(use.stream, "Stream.is_non_blocking", status);
     stream_use_end(&use);
-    if (status != PS_SUCCESS) {
-        return raise_status(runtime, "Stream.is_non_blocking", status);
-    }
-    return PyBool_FromLong(!blocking);
+    return result < 0 ? NULL : PyBool_FromLong(!blocking);
 }
 
 static PyObject *

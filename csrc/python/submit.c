@@ -259,8 +259,8 @@ call(struct job *job)
         Py_RETURN_NONE;
     }
     if (job->status != PS_SUCCESS) {
-        return raise_status(job->stream->device->runtime,
-                            "the work before a callable", job->status);
+        return raise_on_stream(job->stream, "the work before a callable",
+                               job->status);
     }
     if (PyContext_Enter(job->context) < 0) {
         return NULL;
@@ -752,7 +752,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         }
     }
     else if (status != PS_SUCCESS) {
-        raise_status(stream->device->runtime, "Stream.submit", status);
+        raise_on_stream(stream, "Stream.submit", status);
         job_destroy(job);
         Py_CLEAR(future);
     }

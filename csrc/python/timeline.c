@@ -10,6 +10,7 @@
 #include "../core/memory.h"
 #include "../core/runtime.h"
 #include "../core/thread.h"
+#include "../observe/names.h"
 #include "../observe/reports.h"
 #include "../observe/stamps.h"
 
@@ -29,9 +30,9 @@ struct log {
     PyObject *streams; /* (device, label) */
     PyObject *names;
     PyObject *name_indices;
-    PyObject *kernels;     /* names by their numbers */
-    PyObject *thread_name; /* called with a thread's identifier */
-    char refusal[160];     /* why devices do not report, or empty */
+    PyObject *foreign; /* those of other libraries, by their numbers */
+    PyObject *active;  /* threads of Python by their identifiers */
+    char refusal[160]; /* why devices do not report, or empty */
 };
 
 /* What records now: it is read, and logs are added to, within a critical
@@ -56,6 +57,7 @@ static const char *const kinds[] = {
     [PS_SLICE_SYNCHRONIZE] = "synchronize",
     [PS_SLICE_MEMORY] = "memory",
     [PS_SLICE_KERNEL] = "kernel",
+    [PS_SLICE_MARK] = "mark",
 };
 static PyObject *kind_names[Py_ARRAY_LENGTH(kinds)];
 static PyObject *node_name;
@@ -71,13 +73,28 @@ is_internal(void)
 /* A thread keeps its index, plus one, in a word with the number of the log. */
 enum { BITS = 24 };
 
-static uint32_t
-known_thread(void)
+/* The name of a thread, as of threading.Thread.  Runs no code in Python, where
+ * another thread could get its turn, and then wait with the GIL for a lock
+ * that this thread's caller holds.  New reference; NULL with an exception. */
+static PyObject *
+thread_name(PyObject *active, unsigned long identifier)
 {
-    uintptr_t word = (uintptr_t)ps_thread_word(PS_THREAD_TIMELINE);
-    return word != 0 && word >> BITS == atomic_load(&current_number)
-               ? word & ((1 << BITS) - 1)
-               : 0;
+    PyObject *key = PyLong_FromUnsignedLong(identifier);
+    PyObject *attribute = PyUnicode_InternFromString("_name");
+    PyObject *thread = NULL, *name = NULL;
+    if (key != NULL && attribute != NULL) {
+        Py_BEGIN_CRITICAL_SECTION(active);
+        thread = Py_XNewRef(PyDict_GetItemWithError(active, key));
+        Py_END_CRITICAL_SECTION();
+        name = thread != NULL ? PyObject_GenericGetAttr(thread, attribute)
+               : !PyErr_Occurred()
+                   ? PyUnicode_FromFormat("thread %lu", identifier)
+                   : NULL;
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(attribute);
+    Py_XDECREF(thread);
+    return name;
 }
 
 /* The calling thread's index, plus one; 0 without memory. */
@@ -90,29 +107,46 @@ thread_index(void)
         return word & ((1 << BITS) - 1);
     }
     struct saved_exception saved = exception_save();
-    /* The log may go meanwhile. */
-    PyObject *function = NULL, *name = NULL;
-    Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    function = current != NULL ? Py_NewRef(current->thread_name) : NULL;
-    Py_END_CRITICAL_SECTION();
-    if (function != NULL) {
-        name =
-            PyObject_CallFunction(function, "k", PyThread_get_thread_ident());
-    }
-    Py_XDECREF(function);
     uint32_t index = 0;
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    PyObject *name =
+        current != NULL && current->number == number
+            ? thread_name(current->active, PyThread_get_thread_ident())
+            : NULL;
+    /* The section may have been left for a while. */
     if (name != NULL && current != NULL && current->number == number &&
         PyList_Append(current->threads, name) == 0) {
         index = (uint32_t)PyList_GET_SIZE(current->threads);
         word = number << BITS | index;
         ps_thread_set_word(PS_THREAD_TIMELINE, (void *)word);
     }
-    Py_END_CRITICAL_SECTION();
     Py_XDECREF(name);
+    Py_END_CRITICAL_SECTION();
     PyErr_Clear();
     exception_restore(saved);
     return index;
+}
+
+/* PyGILState_Check() is always true once there has been a subinterpreter. */
+static bool
+has_gil(void)
+{
+    PyThreadState *own = PyGILState_GetThisThreadState();
+#if PY_VERSION_HEX >= 0x030D0000
+    return own != NULL && own == PyThreadState_GetUnchecked();
+#else
+    return own != NULL && own == _PyThreadState_UncheckedGet();
+#endif
+}
+
+static uint32_t
+known_thread(void)
+{
+    uintptr_t word = (uintptr_t)ps_thread_word(PS_THREAD_TIMELINE);
+    return word >> BITS == atomic_load(&current_number)
+               ? word & ((1 << BITS) - 1)
+           : has_gil() ? thread_index()
+                       : 0;
 }
 
 static void
@@ -134,8 +168,11 @@ stream_label(const struct ps_actor_name *stream)
                                                         : "memory");
     }
     if (stream->stream & PS_TIMELINE_NUMBER) {
-        return PyUnicode_FromFormat("stream #%zu",
-                                    stream->stream & ~PS_TIMELINE_NUMBER);
+        uint64_t number = stream->stream & ~PS_TIMELINE_NUMBER;
+        unsigned context = (unsigned)(number >> 32), index = (unsigned)number;
+        return context != 0 ? PyUnicode_FromFormat("stream #%u of context %u",
+                                                   index, context)
+                            : PyUnicode_FromFormat("stream #%u", index);
     }
     struct handle_text text = handle_text(stream->stream);
     PyObject *name = name_of_actor(stream);
@@ -350,8 +387,8 @@ log_free(struct log *log)
     Py_XDECREF(log->streams);
     Py_XDECREF(log->names);
     Py_XDECREF(log->name_indices);
-    Py_XDECREF(log->kernels);
-    Py_XDECREF(log->thread_name);
+    Py_XDECREF(log->foreign);
+    Py_XDECREF(log->active);
     PyMem_Free(log);
 }
 
@@ -363,11 +400,15 @@ know_streams(struct ps_device *device)
     ps_handle *handles = PyMem_Calloc(room, sizeof(*handles));
     size_t count =
         handles != NULL ? ps_device_handles(device, handles, room) : 0;
-    /* The first one is the default stream's. */
+    /* The first one is the default stream's.  Others may have been destroyed
+     * meanwhile. */
     for (size_t i = 1; i < count && i < room; i++) {
-        struct ps_actor_name name = {device->runtime->index, device->index,
-                                     handles[i]};
-        ps_timeline_know(&name);
+        struct ps_stream *stream = ps_stream_find(device, handles[i]);
+        if (stream != NULL) {
+            struct ps_actor_name name = actor_name(stream);
+            ps_timeline_know(&name);
+            stream_release(stream);
+        }
     }
     PyMem_Free(handles);
 }
@@ -428,7 +469,7 @@ make_kind_names(void)
 }
 
 static struct log *
-log_create(PyObject *thread_name, bool by_events)
+log_create(PyObject *active, bool by_events)
 {
     struct log *log = PyMem_Calloc(1, sizeof(*log));
     if (log == NULL) {
@@ -436,15 +477,15 @@ log_create(PyObject *thread_name, bool by_events)
         return NULL;
     }
     log->number = ++logs;
-    log->thread_name = Py_NewRef(thread_name);
+    log->active = Py_NewRef(active);
     log->threads = PyList_New(0);
     log->streams = PyList_New(0);
     log->names = PyList_New(0);
     log->name_indices = PyDict_New();
-    log->kernels = PyDict_New();
+    log->foreign = PyDict_New();
     if (make_kind_names() < 0 || log->threads == NULL ||
         log->streams == NULL || log->names == NULL ||
-        log->name_indices == NULL || log->kernels == NULL ||
+        log->name_indices == NULL || log->foreign == NULL ||
         places_hold() < 0) {
         log_free(log);
         return NULL;
@@ -481,10 +522,10 @@ begin_activities(struct log *log)
 static PyObject *
 timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *thread_name, *package;
+    PyObject *active, *package;
     int by_events;
-    if (!PyArg_ParseTuple(args, "OUp:timeline_start", &thread_name, &package,
-                          &by_events)) {
+    if (!PyArg_ParseTuple(args, "O!Up:timeline_start", &PyDict_Type, &active,
+                          &package, &by_events)) {
         return NULL;
     }
     if (current != NULL) {
@@ -492,7 +533,7 @@ timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
                             "a timeline is being recorded already");
     }
     places_exclude(package);
-    struct log *log = log_create(thread_name, by_events);
+    struct log *log = log_create(active, by_events);
     if (log == NULL) {
         return NULL;
     }
@@ -597,15 +638,15 @@ demangled(const char *name)
 
 /* New reference. */
 static PyObject *
-kernel_name(const struct log *log, uint32_t number)
+foreign_name(const struct log *log, uint32_t number)
 {
     PyObject *key = PyLong_FromUnsignedLong(number), *name = NULL;
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    name = key != NULL ? PyDict_GetItemWithError(log->kernels, key) : NULL;
+    name = key != NULL ? PyDict_GetItemWithError(log->foreign, key) : NULL;
     Py_XINCREF(name);
     if (key != NULL && name == NULL && !PyErr_Occurred()) {
-        name = demangled(ps_reports_kernel(number));
-        if (name != NULL && PyDict_SetItem(log->kernels, key, name) < 0) {
+        name = demangled(ps_name_text(number));
+        if (name != NULL && PyDict_SetItem(log->foreign, key, name) < 0) {
             Py_CLEAR(name);
         }
     }
@@ -618,8 +659,8 @@ kernel_name(const struct log *log, uint32_t number)
 static PyObject *
 slice_name(const struct log *log, const struct ps_slice *slice)
 {
-    if (slice->name & PS_TIMELINE_KERNEL) {
-        return kernel_name(log, slice->name & ~PS_TIMELINE_KERNEL);
+    if (slice->name & PS_TIMELINE_NAME) {
+        return foreign_name(log, slice->name & ~PS_TIMELINE_NAME);
     }
     PyObject *name = item(log->names, slice->name);
     if (name == Py_None) {
@@ -634,8 +675,7 @@ static PyObject *
 slice_thread(const struct log *log, const struct ps_slice *slice)
 {
     if (slice->foreign && slice->thread == 0) {
-        return PyObject_CallFunction(log->thread_name, "K",
-                                     (unsigned long long)slice->source);
+        return thread_name(log->active, (unsigned long)slice->source);
     }
     return item(log->threads, slice->thread);
 }
@@ -654,6 +694,22 @@ slice_stream(const struct log *log, const struct ps_slice *slice)
     return known;
 }
 
+/* Whether it is a range or mark of NVTX. */
+static bool
+has_domain(const struct ps_slice *slice)
+{
+    return slice->foreign &&
+           (slice->kind == PS_SLICE_SPAN || slice->kind == PS_SLICE_MARK);
+}
+
+/* New reference. */
+static PyObject *
+slice_domain(const struct log *log, const struct ps_slice *slice)
+{
+    return has_domain(slice) ? foreign_name(log, (uint32_t)slice->nbytes)
+                             : Py_NewRef(Py_None);
+}
+
 static PyObject *
 time_object(int64_t time, int64_t origin)
 {
@@ -668,14 +724,16 @@ row_of(const struct log *log, const struct ps_slice *slice, PyObject *kind,
     PyObject *stream = slice_stream(log, slice);
     PyObject *name = slice_name(log, slice);
     PyObject *thread = slice_thread(log, slice);
+    PyObject *domain = slice_domain(log, slice);
     PyObject *place = place_at((Py_ssize_t)slice->place - 1);
     PyObject *device = Py_None, *label = Py_None;
     PyObject *file = Py_None, *line = Py_None, *function = Py_None;
     bool is_hosts = slice->kind == PS_SLICE_SYNCHRONIZE;
-    if (stream == NULL || name == NULL || thread == NULL) {
+    if (stream == NULL || name == NULL || thread == NULL || domain == NULL) {
         Py_XDECREF(stream);
         Py_XDECREF(name);
         Py_XDECREF(thread);
+        Py_XDECREF(domain);
         Py_XDECREF(place);
         return NULL;
     }
@@ -690,6 +748,7 @@ row_of(const struct log *log, const struct ps_slice *slice, PyObject *kind,
         function = PyTuple_GET_ITEM(place, 2);
     }
     const struct ps_slice *source = ps_timeline_source(log->timeline, slice);
+    uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
     /* The thread may have read the clock after the work began. */
@@ -697,13 +756,15 @@ row_of(const struct log *log, const struct ps_slice *slice, PyObject *kind,
                          ? slice->queued
                          : begin;
     PyObject *row = Py_BuildValue(
-        "(OOOOONNNKOOON)", kind != NULL ? kind : kind_names[slice->kind], name,
-        device, label, thread, time_object(queued, origin),
+        "(OOOOONNNKOOONN)", kind != NULL ? kind : kind_names[slice->kind],
+        name, device, label, thread, time_object(queued, origin),
         time_object(begin, origin), time_object(end, origin),
-        (unsigned long long)slice->nbytes, file, line, function,
+        has_domain(slice) ? 0 : (unsigned long long)nbytes, file, line,
+        function,
         source != NULL && source->row >= first
             ? PyLong_FromUnsignedLong(source->row - first)
-            : Py_NewRef(Py_None));
+            : Py_NewRef(Py_None),
+        domain);
     Py_DECREF(stream);
     Py_DECREF(name);
     Py_DECREF(thread);
@@ -866,10 +927,10 @@ timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 
 PyMethodDef timeline_functions[] = {
     FUNCTION("timeline_start", timeline_start, METH_VARARGS,
-             "thread_name, package, by_events, /",
-             "Begin to record, and return the log; thread_name(identifier) "
-             "returns the name of a thread,\nand files whose names begin "
-             "with package are no program's.\n\nby_events: time all "
+             "threads, package, by_events, /",
+             "Begin to record, and return the log; threads has each thread "
+             "by its identifier, and files\nwhose names begin with package "
+             "are no program's.\n\nby_events: time all "
              "operations by events, even if their backend says their "
              "times."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",

@@ -108,8 +108,8 @@ check_may_wait_for_copy(const struct work *work, bool pinned)
         return -1;
     }
     CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
-    return zero_or_raise(
-        runtime,
+    return zero_or_raise_on(
+        work->stream,
         pinned ? "a copy that is waited for (non_blocking=True needs no wait)"
                : "a copy of host memory that is not pinned, which is waited "
                  "for (a Buffer of pystreams.pin() or pin_memory=True, with "
@@ -161,7 +161,7 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
             }
         }
     }
-    return zero_or_raise(transfer->stream->device->runtime, "a copy", status);
+    return zero_or_raise_on(transfer->stream, "a copy", status);
 }
 
 int
@@ -317,8 +317,9 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
     ENQUEUE_WITHOUT_GIL(
         status, stream,
         fill(&transfer, span->data, pattern, (size_t)span->nbytes));
+    int result = zero_or_raise_on(stream, "a fill", status);
     stream_release(stream);
-    return zero_or_raise(device_of(span)->runtime, "a fill", status);
+    return result;
 }
 
 static int
@@ -341,7 +342,7 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
         .stream = user,
     };
     status = imply_wait_for(&work);
-    return zero_or_raise(user->device->runtime, work.operation, status);
+    return zero_or_raise_on(user, work.operation, status);
 }
 
 int

@@ -393,14 +393,11 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
     if (status == PS_SUCCESS) {
         Py_RETURN_NONE;
     }
-    const char *name =
-        work->stream != NULL ? ps_stream_name(work->stream) : NULL;
-    char named[128];
-    const char *operation = work->operation;
-    if (name != NULL) {
-        snprintf(named, sizeof(named), "%s of '%.80s'", operation, name);
-        operation = named;
-    }
+    struct named_operation named;
+    const char *operation =
+        work->stream != NULL
+            ? operation_on_stream(work->stream, work->operation, &named)
+            : work->operation;
     if (status == PS_ERROR_TIMED_OUT) {
         PyObject *text = explanation_of(work, NULL);
         if (text != NULL) {

@@ -159,8 +159,12 @@ Waiter_watch(PyObject *self, PyObject *args)
         as_waiter(self)->shared = true;
     }
     ps_status status = watch_work(as_waiter(self)->mailbox, &work, token);
+    const char *operation = "await, wait() or as_completed()";
+    int result = work.stream != NULL
+                     ? zero_or_raise_on(work.stream, operation, status)
+                     : zero_or_raise(runtime, operation, status);
     stream_release(work.stream);
-    return none_or_raise(runtime, "await, wait() or as_completed()", status);
+    return none_unless_raised(result);
 }
 
 static int
@@ -310,17 +314,22 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return status != PS_RAISED ? Waiter_take(self, NULL) : NULL;
 }
 
-/* -1 with the exception of a captured callable that the stream ran. */
+/* -1 with the exception for the status of an await, or with that of a captured
+ * callable that the stream ran. */
 static int
-check_stream(PyObject *object)
+check_stream(PyObject *object, ps_status status)
 {
     struct stream_use use;
     if (!stream_try_use(object, &use)) {
-        return 0;
+        return zero_or_raise(((StreamObject *)object)->device->runtime,
+                             "await", status);
     }
     const struct work work = {.device = use.stream->device,
                               .stream = use.stream};
-    int result = check_captured(&work);
+    int result = zero_or_raise_on(use.stream, "await", status);
+    if (result == 0) {
+        result = check_captured(&work);
+    }
     stream_use_end(&use);
     return result;
 }
@@ -333,20 +342,14 @@ Waiter_check(PyObject *Py_UNUSED(self), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi:check", &object, &status)) {
         return NULL;
     }
-    struct ps_runtime *runtime;
-    if (is_event(object)) {
-        runtime = ((EventObject *)object)->event->runtime;
+    if (is_stream(object)) {
+        return none_unless_raised(check_stream(object, status));
     }
-    else if (is_stream(object)) {
-        runtime = ((StreamObject *)object)->device->runtime;
-        if (status == PS_SUCCESS && check_stream(object) < 0) {
-            return NULL;
-        }
-    }
-    else {
+    if (!is_event(object)) {
         return raise_expected("check", "a Stream or an Event", "obj", object);
     }
-    return none_or_raise(runtime, "await", status);
+    return none_or_raise(((EventObject *)object)->event->runtime, "await",
+                         status);
 }
 
 static PyObject *
@@ -442,7 +445,7 @@ Stream_await(PyObject *self)
     }
     ps_status status = stream_query(use.stream);
     stream_use_end(&use);
-    if (status == PS_SUCCESS && check_stream(self) < 0) {
+    if (status != PS_ERROR_NOT_READY && check_stream(self, status) < 0) {
         return NULL;
     }
     return await(self, ((StreamObject *)self)->device->runtime, status);

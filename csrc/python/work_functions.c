@@ -15,9 +15,9 @@
 static PyObject *
 queued(struct stream_use *use, const char *operation, ps_status status)
 {
-    struct ps_runtime *runtime = use->stream->device->runtime;
+    int result = zero_or_raise_on(use->stream, operation, status);
     stream_use_end(use);
-    return none_or_raise(runtime, operation, status);
+    return none_unless_raised(result);
 }
 
 static PyObject *

@@ -22,7 +22,16 @@ from .._C import cuda_current_stream as current_stream
 from .._C import cuda_default_stream as default_stream
 from .._C import cuda_stream as stream
 from .._C import set_stream as _set_stream
-from ._graphs import CUDAGraph, export_dot, graph, graph_pool_handle
+from . import graphs as graphs
+from . import green_contexts as green_contexts
+from ._graphs import (
+    CUDAGraph,
+    export_dot,
+    export_graph_data,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+)
 from .green_contexts import GreenContext
 
 TYPE_CHECKING = False
@@ -54,6 +63,7 @@ __all__ = [
     "device_of",
     "empty_cache",
     "export_dot",
+    "export_graph_data",
     "get_device_attributes",
     "get_device_capability",
     "get_device_name",
@@ -75,9 +85,12 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "reset_accumulated_host_memory_stats",
+    "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_device",
+    "set_peer_access",
     "set_pool_threshold",
     "set_stream",
     "stream",
@@ -184,14 +197,6 @@ def set_stream(stream: _StreamLike | None) -> None:
     """
     if stream is not None:
         _set_stream(_C.as_stream("set_stream", stream, _CUDA))
-
-
-def is_current_stream_capturing() -> bool:
-    """Return whether work on the current stream is captured, not executed.
-
-    Initializes nothing.
-    """
-    return is_initialized() and current_stream().is_capturing()
 
 
 class _CudaDeviceProperties:
@@ -360,6 +365,24 @@ def can_device_access_peer(device: _Device, peer_device: _Device) -> bool:
     return _C.can_device_access_peer(_CUDA, device, peer_device)
 
 
+def set_peer_access(
+    device: _Device, peer_device: _Device, enabled: bool
+) -> None:
+    """Let a device's work use the memory of another one's Buffers, or not.
+
+    Without a call the first copy between the two gives access where
+    can_device_access_peer() is true (cudaMemPoolSetAccess).  A kernel of a
+    library that reads Buffers of another device needs it before.  With access
+    taken away, copies go through the host; synchronize first, as work that
+    still uses the memory faults.  interprocess=True Buffers keep theirs.  On
+    emulated devices it changes nothing.  May block.
+
+    Raises ValueError if the devices are the same, AcceleratorError if they
+    have no access to each other.
+    """
+    _C.set_peer_access(_CUDA, device, peer_device, enabled)
+
+
 def mem_get_info(device: _Device = None) -> tuple[int, int]:
     """Return a device's memory, (free, total) in bytes.
 
@@ -433,6 +456,11 @@ def reset_peak_memory_stats(device: _Device = None) -> None:
     _C.reset_peak_memory_stats(_CUDA, device)
 
 
+def reset_accumulated_memory_stats(device: _Device = None) -> None:
+    """Have .allocated and .freed of memory_stats() count from now on."""
+    _C.reset_accumulated_memory_stats(_CUDA, device)
+
+
 def empty_cache() -> None:
     """Give the freed memory that the pools of all devices keep to the driver.
 
@@ -478,6 +506,11 @@ def host_memory_stats() -> dict[str, int]:
 def reset_peak_host_memory_stats() -> None:
     """Reset the peaks of host_memory_stats() to the present values."""
     _C.reset_peak_host_memory_stats(_CUDA)
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Have .allocated and .freed of host_memory_stats() count from now on."""
+    _C.reset_accumulated_host_memory_stats(_CUDA)
 
 
 def ipc_collect() -> None:

@@ -11,13 +11,20 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # A device's name with its index, and a handle.
-    _Stream = tuple[str, int]
+    # A device's name with its index, a handle, and the stream's own name.
+    _Stream = tuple[str, int, str | None]
     # The program's innermost line, "file:line".
     _Place = str
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _UNJOINED, _INVALIDATED = 904, 901
+# What to do after a call was refused, by its status.
+_ADVICE = {
+    900: "Make such a call before a capture or after it.",
+    906: "Work on the default stream waits for the blocking streams of its "
+    "device, and a capture has one of these. Use another stream than the "
+    "default one, or capture a stream that is not blocking.",
+}
 # As many failed calls are kept in mind, the earliest ones.
 _MOST = 4
 
@@ -40,8 +47,9 @@ def _place() -> _Place:
 
 
 def _name(stream: _Stream) -> str:
-    device, handle = stream
-    return f"{device} 0x{handle:x}"
+    device, handle, name = stream
+    place = f"{device} 0x{handle:x}"
+    return place if name is None else f"'{name}' ({place})"
 
 
 def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
@@ -77,13 +85,34 @@ def waited(
     waits[source] = place
 
 
-def refused(device_type: int, operation: str, failure: str) -> None:
+def where(capture: tuple[int, int]) -> str:
+    """Return where a capture in progress began, or ""."""
+    joined, *_ = _captures.get(capture, ({},))
+    for origin, place in joined.items():
+        return f"begun on the stream {_name(origin)} at {place}"
+    return ""
+
+
+def refused(
+    device_type: int, operation: str, failure: str, status: int
+) -> str:
     """A call has failed, which may have made any capture of the device type
-    invalid: a driver does not say which."""
+    invalid: a driver does not say which.
+
+    Return which are in progress, and what to do, or "".
+    """
     place = _place()
     _failed(
         (device_type, 0), place, f"{operation}, at {place}, failed: {failure}"
     )
+    found = [capture for capture in _captures if capture[0] == device_type]
+    lines = [
+        f"A capture is in progress, {where(capture)}."
+        for capture in found[:_MOST]
+    ]
+    if lines and status in _ADVICE:
+        lines.append(_ADVICE[status])
+    return "".join(f"\n{line}" for line in lines)
 
 
 def ended(capture: tuple[int, int], status: int) -> str:

@@ -37,10 +37,18 @@ def graph_pool_handle() -> _Pool:
     return 0, next(_pools)
 
 
-def _mode(name: str) -> int:
+def is_current_stream_capturing() -> bool:
+    """Return whether work on the current stream is captured, not executed.
+
+    Initializes nothing.
+    """
+    return _C.is_initialized(_CUDA) and _C.cuda_current_stream().is_capturing()
+
+
+def _mode(name: str, function: str = "capture_begin") -> int:
     if not isinstance(name, str):
         raise TypeError(
-            "capture_begin() expects a str for capture_error_mode, but got "
+            f"{function}() expects a str for capture_error_mode, but got "
             f"{type(name).__name__}"
         )
     if name not in _MODES:
@@ -51,14 +59,29 @@ def _mode(name: str) -> int:
     return _MODES.index(name)
 
 
-def _pool(pool: _Pool | None) -> _Pool:
+def _global(mode: str) -> str:
+    """Return what accelerator.Graph's "default" stands for, or the mode."""
+    return "global" if mode == "default" else mode
+
+
+def _keeps(keep_graph: object, function: str) -> bool:
+    # torch accepts None and any int, too.
+    if keep_graph is not None and not isinstance(keep_graph, int):
+        raise TypeError(
+            f"{function}() expects a bool for keep_graph, but got "
+            f"{type(keep_graph).__name__}"
+        )
+    return bool(keep_graph)
+
+
+def _pool(pool: _Pool | None, function: str = "capture_begin") -> _Pool:
     """Return the token; a new one for None and (0, 0), which mean no pool."""
     if pool is None or pool == (0, 0):
         return next(_pools), 0
     if isinstance(pool, tuple) and [type(n) for n in pool] == [int, int]:
         return pool
     raise TypeError(
-        "capture_begin() expects None or a token of graph_pool_handle() or "
+        f"{function}() expects None or a token of graph_pool_handle() or "
         f"CUDAGraph.pool() for pool, but got {pool!r}"
     )
 
@@ -76,6 +99,7 @@ class Handle:
     the end of a with block."""
 
     __slots__ = ("__weakref__", "_remove", "id")
+    id: int
 
     def __init__(self, number: int, remove: Callable[[], object]) -> None:
         self.id = number
@@ -222,6 +246,22 @@ def export_dot(
     return dump
 
 
+def export_graph_data(
+    path: str | os.PathLike[str],
+) -> Callable[[Graph], None]:
+    """Return a hook for register_post_instantiate_hook() that pickles what
+    get_graph_data() returns into a file."""
+
+    def dump(graph: Graph) -> None:
+        from pickle import dumps
+
+        data = dumps(graph.get_graph_data())
+        with open(path, "wb") as file:
+            file.write(data)
+
+    return dump
+
+
 _LABELS = ("kernel_name", "host_fn_name")
 
 
@@ -268,6 +308,7 @@ class Graph(_C.Graph):
     def register_post_instantiate_hook(self, hook: _GraphHook) -> Handle:
         """Have hook(graph) called after each instantiation.
 
+        The graph can be inspected there, as in a capture-end hook.
         If it raises, so does the call that instantiated: capture_end(),
         instantiate() or replay(), which then queues nothing.  See
         register_capture_start_hook().
@@ -331,9 +372,9 @@ class Graph(_C.Graph):
         (cudaGraphDebugDotPrint).
 
         verbose: with sizes and addresses.  Warns, and does nothing, unless
-        debug mode was enabled, keep_graph is True or this is a capture-end
-        hook.  May block.  Raises OSError if the file cannot be written,
-        NotImplementedError if the backend cannot do it.
+        debug mode was enabled, keep_graph is True or this is a capture-end or
+        post-instantiate hook.  May block.  Raises OSError if the file cannot
+        be written, NotImplementedError if the backend cannot do it.
         """
         if verbose or self._state()[1] == 0:
             super().debug_dump(debug_path)
@@ -354,8 +395,8 @@ class Graph(_C.Graph):
         "nbytes", and "dependencies" and "dependents", lists of indices.
 
         Raises RuntimeError unless keep_graph is True, debug mode was enabled
-        or this is a capture-end hook, NotImplementedError if the backend
-        cannot describe a graph.  May block.
+        or this is a capture-end or post-instantiate hook, NotImplementedError
+        if the backend cannot describe a graph.  May block.
         """
         nodes, edges = self._nodes()
         executable = self._state()[2]
@@ -389,7 +430,10 @@ class Graph(_C.Graph):
         return {"exec_graph_id": executable, "nodes": found}
 
     def capture_begin(
-        self, pool: _Pool | None = None, capture_error_mode: str = "global"
+        self,
+        pool: _Pool | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
     ) -> None:
         """Begin to capture the current stream (cudaStreamBeginCapture).
 
@@ -399,7 +443,8 @@ class Graph(_C.Graph):
         unsafe during a capture: 'global' (all), 'thread_local' (this one) or
         'relaxed' (none).  pool is a token of graph_pool_handle() or pool();
         it has no effect, as there is no caching allocator and each graph
-        keeps the Buffers that its work uses.
+        keeps the Buffers that its work uses.  So nothing is left for
+        check_input_liveness to find.
 
         Raises RuntimeError on a default stream, if there is a captured graph
         already, and for another mode.
@@ -423,7 +468,7 @@ class Graph(_C.Graph):
         """Return the cudaGraph_t as an int.
 
         Raises RuntimeError unless keep_graph is True and capture_end() was
-        called, or this is a capture-end hook.
+        called, or this is a capture-end or post-instantiate hook.
         """
         keeps, handle, *_ = self._state()
         if handle == 0 and not keeps:
@@ -482,7 +527,10 @@ class AcceleratorGraph(Graph):
         pool: _Pool | None = None,
         capture_error_mode: str = "default",
     ) -> Self:
-        return super().__new__(cls, _C.default_type(), bool(keep_graph))
+        keeps = _keeps(keep_graph, "Graph")
+        _pool(pool, "Graph")
+        _mode(_global(capture_error_mode), "Graph")
+        return super().__new__(cls, _C.default_type(), keeps)
 
     def __init__(
         self,
@@ -496,10 +544,8 @@ class AcceleratorGraph(Graph):
 
     def capture_begin(self) -> None:  # type: ignore[override]
         """Begin to capture the current stream."""
-        mode = self.capture_error_mode
         self._begin(
-            _mode("global" if mode == "default" else mode),
-            _pool(self.graph_pool),
+            _mode(_global(self.capture_error_mode)), _pool(self.graph_pool)
         )
 
     def debug_dump(
@@ -512,8 +558,15 @@ class AcceleratorGraph(Graph):
         _C.synchronize(_C.default_type(), None, None)
         self.capture_begin()
 
-    __enter__ = _C.Graph._enter
-    __exit__ = _C.Graph._exit
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *args: object) -> None: ...
+
+    else:
+        __enter__ = _C.Graph._enter
+        __exit__ = _C.Graph._exit
 
 
 class CUDAGraph(Graph):
@@ -530,24 +583,18 @@ class CUDAGraph(Graph):
     __module__ = "pystreams.cuda"
 
     def __new__(cls, keep_graph: bool = False) -> Self:
-        # torch accepts None and any int, too.
-        if keep_graph is not None and not isinstance(keep_graph, int):
-            raise TypeError(
-                "CUDAGraph() expects a bool for keep_graph, but got "
-                f"{type(keep_graph).__name__}"
-            )
-        return super().__new__(cls, _CUDA, bool(keep_graph))
+        return super().__new__(cls, _CUDA, _keeps(keep_graph, "CUDAGraph"))
 
 
 class graph(_C.GraphContext):
     """Capture the current stream's work within a with block.
 
     The block runs with a stream current, one of its own if none is given,
-    after all work on the current device is done.  pool and capture_error_mode
-    go to CUDAGraph.capture_begin.  However the block ends, the capture ends,
-    the streams that joined it are usable again, and the stream that was
-    current before is current again.  An exception of the block comes before
-    one of the capture's end.
+    after all work on the current device is done.  pool, capture_error_mode
+    and check_input_liveness are those of CUDAGraph.capture_begin.  However the
+    block ends, the capture ends, the streams that joined it are usable again,
+    and the stream that was current before is current again.  An exception of
+    the block comes before one of the capture's end.
     """
 
     __module__ = "pystreams.cuda"
@@ -558,6 +605,8 @@ class graph(_C.GraphContext):
         pool: _Pool | None = None,
         stream: _StreamLike | None = None,
         capture_error_mode: str = "global",
+        *,
+        check_input_liveness: bool = False,
     ) -> None:
         for method in ("capture_begin", "capture_end", "reset"):
             if not callable(getattr(cuda_graph, method, None)):
@@ -568,6 +617,11 @@ class graph(_C.GraphContext):
         self.capture_stream: _C.Stream = (
             Stream() if stream is None else _C.as_stream("graph", stream)
         )
+        if self.capture_stream.device_type != _CUDA:
+            raise ValueError(
+                "graph() expects a stream of a CUDA device for stream, but "
+                f"got one of {self.capture_stream.device}"
+            )
         super().__init__(self.capture_stream)
         self.cuda_graph = cuda_graph
         self.pool = pool

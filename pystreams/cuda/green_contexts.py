@@ -9,6 +9,8 @@ from .._C import cuda_stream as _stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Self
 
     from .._C import CudaStream, StreamContext, _Device
@@ -38,6 +40,25 @@ class GreenContext(Partition):
     def create(num_sms: int, device_id: _Device = None) -> GreenContext:
         """Return GreenContext(num_sms, device_id)."""
         return GreenContext(num_sms, device_id)
+
+    @staticmethod
+    def split(
+        *, num_sms: int | Sequence[int], device_id: _Device = None
+    ) -> tuple[GreenContext, ...]:
+        """Return a context for each number, all of one device.
+
+        If one cannot be made, none is.
+        """
+        numbers = [num_sms] if isinstance(num_sms, int) else num_sms
+        contexts: list[GreenContext] = []
+        try:
+            for number in numbers:
+                contexts.append(GreenContext(number, device_id))
+        except BaseException:
+            # The exception's traceback would keep them.
+            contexts.clear()
+            raise
+        return tuple(contexts)
 
     @property
     def device_id(self) -> int:

@@ -36,6 +36,11 @@ class emulated_cuda(ContextDecorator):
 
     def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
         name = "memory of emulated_cuda()"
+        if not isinstance(devices, int):
+            raise TypeError(
+                "emulated_cuda() expects an int for devices, but got "
+                f"{type(devices).__name__}"
+            )
         self._devices = devices
         self._memory = _settings.parse_memory(name, str(memory))
         self._entered: list[tuple[int, int, int]] = []
@@ -126,6 +131,9 @@ def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:
             f"{type(error).__name__}"
         )
     status = error if isinstance(error, int) else error.error_code
-    if status is None:
-        raise ValueError(f"fail() expects an error with a status, got {error}")
+    if status is None or not 0 < status < 1000:
+        raise ValueError(
+            "fail() expects a status from 1 to 999, or an error with one, for "
+            f"error, but got {error!r}"
+        )
     _C.fail(stream, status)

@@ -439,6 +439,11 @@ def test_a_graph_in_a_capture(device: Device) -> None:
 class Held:
     """A graph whose launches wait at a gate, and then fill a buffer."""
 
+    reached: threading.Semaphore
+    go: threading.Semaphore
+    buffer: Buffer
+    graph: Graph
+
     def __init__(self, device: Device, stream: Stream) -> None:
         self.reached = threading.Semaphore(0)
         self.go = threading.Semaphore(0)

@@ -211,6 +211,26 @@ def test_peers(two_devices: Device) -> None:
 
 
 @contract(
+    "peer_access", "Copies work either way, but are staged without access."
+)
+def test_peer_access(two_devices: Device) -> None:
+    if not _C.can_device_access_peer(two_devices.type, 0, 1):
+        pytest.skip("the devices do not reach each other's memory")
+    stream = two_devices.stream(0)
+    here = two_devices.empty(len(PATTERN), stream)
+    there = two_devices.empty(len(PATTERN), two_devices.stream(1))
+    for enabled in (True, False, True):
+        _C.set_peer_access(two_devices.type, 0, 1, enabled)
+        there.zero_()
+        here.copy_(PATTERN)
+        there.copy_(here)
+        assert there.tobytes() == PATTERN
+        here.zero_()
+        here.copy_(there)
+        assert here.tobytes() == PATTERN
+
+
+@contract(
     "host_register",
     "Pin nbytes (> 0) of host memory that the program has allocated: until "
     "host_unregister, every device of the backend reaches it and copies it "

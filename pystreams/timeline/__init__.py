@@ -8,8 +8,11 @@ t.save("program.json")
 Recorded are the operations of every stream (copies, fills, callables, graph
 launches, sleeps, and what span() names), waits of streams for events, waits of
 threads for work, and the memory in use.  On CUDA, if CUPTI is installed, so
-are the kernels, copies and fills that other libraries queue; otherwise span()
-can be put around them.
+are the kernels, copies and fills that other libraries queue, and their waits;
+otherwise span() can be put around them.
+
+Ranges and marks of NVTX are recorded if its first use, for each library that
+has it, comes after this module is imported.
 """
 
 from __future__ import annotations
@@ -22,8 +25,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .. import _C
-from .._names import thread_name
-from . import _chart, _cupti
+from . import _chart, _cupti, _nvtx
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +45,11 @@ _CHUNK = 4096
 #: began, and None if they are not known yet.
 COLUMNS = (
     # "copy", "fill", "callable", "function", "graph", "sleep", "kernel" or
-    # "span"; or "record" and "wait", of streams; "synchronize", of threads;
-    # "memory"; and last, "node" for what launches of graphs did.
+    # "span"; or "record" and "wait", of streams; "synchronize" and "mark", of
+    # threads; "memory"; and last, "node" for what launches of graphs did.
     "kind",
-    # Of the callable, the kernel, the span, or the call that waits; else the
-    # kind.
+    # Of the callable, the kernel, the span, the mark, or the call that waits;
+    # else the kind.
     "name",
     # "cuda:0", and the stream's label; None for what a thread does.
     "device",
@@ -67,6 +69,8 @@ COLUMNS = (
     # The row that it waits for: of a wait the record, of a synchronize what
     # came last; or None.
     "source",
+    # Of a range of NVTX, which is a span, or mark; of others None.
+    "domain",
 )
 
 _OPERATIONS = frozenset(
@@ -94,6 +98,8 @@ _lock = threading.Lock()
 _log: Any = None
 _blocks = 0
 _warned: set[str] = set()
+
+_nvtx.attach()
 
 
 class Timeline:
@@ -251,9 +257,11 @@ def record() -> Iterator[Timeline]:
     global _log, _blocks
     with _lock:
         if _blocks == 0:
+            _nvtx.attach()
             if not _by_events:
                 _cupti.load()
-            _log = _C.timeline_start(thread_name, _PACKAGE, _by_events)
+            threads = threading._active  # type: ignore[attr-defined]
+            _log = _C.timeline_start(threads, _PACKAGE, _by_events)
         _blocks += 1
         log = _log
     try:
@@ -278,13 +286,18 @@ class span:
     does in it if stream is None.
 
     Does little while nothing records.  Raises TypeError for a name that is no
-    str.
+    str and a stream that is none.
     """
 
     def __init__(self, name: str, stream: Stream | None = None) -> None:
         if not isinstance(name, str):
             raise TypeError(
                 f"span() expects a str for name, but got {type(name).__name__}"
+            )
+        if stream is not None and not hasattr(stream, "__cuda_stream__"):
+            raise TypeError(
+                "span() expects a Stream or an object with __cuda_stream__ "
+                f"for stream, but got {type(stream).__name__}"
             )
         self._name = name
         self._stream = stream

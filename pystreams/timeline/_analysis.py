@@ -214,14 +214,16 @@ class Program:
         """Add the step of a thread up to a time, after its last wait; return
         the operation that the wait was for.  floor: when what comes next could
         have begun at the earliest, whatever the thread did."""
-        cause = self.waited_for(wait) if wait is not None else None
-        if wait is None or cause is None:
+        while wait is not None and self.waited_for(wait) is None:
+            # It found the work done.
+            wait = self.last_wait.get(wait)
+        if wait is None:
             steps.append(Step(None, 0, end, "", None, 0))
             return None
         begin, done = self.rows[wait][6:8]
         gain = min(done - begin, end - floor)
         steps.append(Step(None, done, end, "synchronize", wait, gain))
-        return cause
+        return self.waited_for(wait)
 
 
 def place(row: Row) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
             """Begin a counter, and return its number."""
 
         def slice(self, track: int, row: Row) -> None: ...
+        def mark(self, track: int, row: Row) -> None: ...
         def point(
             self, track: int, name: str, time: int, flow: int, ends: bool
         ) -> None:
@@ -149,10 +150,32 @@ class Tracks:
         return number
 
 
+class Nesting:
+    """The slices of threads, spread over tracks so that those of each are
+    nested, as files have them: ranges of NVTX need not be."""
+
+    def __init__(self) -> None:
+        #: For each track of a thread: the ends of its open slices.
+        self._ends: dict[str, list[list[int]]] = {}
+
+    def track(self, thread: str, begin: int, end: int) -> str:
+        """Return the track of the next slice of the thread."""
+        tracks = self._ends.setdefault(thread, [])
+        for number, ends in enumerate(tracks, 1):
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            if not ends or end <= ends[-1]:
+                ends.append(end)
+                return thread if number == 1 else f"{thread} ({number})"
+        tracks.append([end])
+        return thread if len(tracks) == 1 else f"{thread} ({len(tracks)})"
+
+
 def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
     """Write the timeline; yield the file in pieces.  What has not ended is
     left out."""
-    tracks, depths, index = Tracks(writer), Depths(), -1
+    tracks, depths, nesting = Tracks(writer), Depths(), Nesting()
+    index = -1
     tracks.process("host")
     # Rows of records, until their last wait is known: where they are.
     recorded: dict[int, tuple[int, int]] = {}
@@ -169,8 +192,12 @@ def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
             if kind == "node":
                 # Branches of a graph overlap each other and other work.
                 stream = f"{stream}, in graphs"
+            if device is None and kind != "mark":
+                thread = nesting.track(thread, begin, end)
             track = tracks.track(device, stream or thread)
-            if kind == "record":
+            if kind == "mark":
+                writer.mark(track, row)
+            elif kind == "record":
                 recorded[index] = track, end
             elif kind == "wait":
                 if end > begin:
@@ -242,11 +269,20 @@ class Json:
             more += f',"queued us before":{(begin - queued) / 1000:.3f}'
         if row[9] is not None:
             more += f',"place":{quoted(place_of(*row[9:12]))}'
+        category = quoted(row[13] or kind)
         self._parts.append(
-            f'{{"name":{quoted(name)},"cat":"{kind}","ph":"X",'
+            f'{{"name":{quoted(name)},"cat":{category},"ph":"X",'
             f'"pid":{self._of[track][0]},"tid":{track},'
             f'"ts":{begin / 1000:.3f},"dur":{(end - begin) / 1000:.3f},'
             f'"args":{{{more}}}}},\n'
+        )
+
+    def mark(self, track: int, row: Row) -> None:
+        quoted = self._quoted
+        self._parts.append(
+            f'{{"name":{quoted(row[1])},"cat":{quoted(row[13])},"ph":"i",'
+            f'"s":"t","pid":{self._of[track][0]},"tid":{track},'
+            f'"ts":{row[6] / 1000:.3f}}},\n'
         )
 
     def point(
@@ -338,7 +374,7 @@ def note(name: str, value: bytes) -> bytes:
 def begin_of(
     track: int,
     name: str,
-    kind: str,
+    category: str,
     thread: str,
     nbytes: int,
     filename: str | None,
@@ -346,7 +382,8 @@ def begin_of(
     function: str,
 ) -> bytes:
     """Return the beginning of a slice, without what depends on its times."""
-    body = event(BEGIN, track, name, kind) + note("thread", text(6, thread))
+    body = event(BEGIN, track, name, category)
+    body += note("thread", text(6, thread))
     if nbytes:
         body += note("bytes", number(3, nbytes))
     if filename is not None:
@@ -416,7 +453,8 @@ class Perfetto:
 
     def slice(self, track: int, row: Row) -> None:
         kind, name, _, _, thread, queued, begin, end, nbytes = row[:9]
-        body = begin_of(track, name, kind, thread, nbytes, *row[9:12])
+        category = row[13] or kind
+        body = begin_of(track, name, category, thread, nbytes, *row[9:12])
         if nbytes and end > begin:
             body += RATE + pack("<d", nbytes / (end - begin))
         if kind in _OPERATIONS:
@@ -425,6 +463,9 @@ class Perfetto:
             body += QUEUED + waited
         self._event(begin, body)
         self._event(end, event(END, track))
+
+    def mark(self, track: int, row: Row) -> None:
+        self._event(row[6], event(INSTANT, track, row[1], row[13]))
 
     def point(
         self, track: int, name: str, time: int, flow: int, ends: bool

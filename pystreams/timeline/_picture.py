@@ -22,6 +22,7 @@ COLORS = {
     "graph": "#b279a2",
     "sleep": "#9d9da1",
     "span": "#eeca3b",
+    "mark": "#333333",
     "synchronize": "#d9d9d9",
 }
 # More lanes and more arrows than that cannot be told apart.
@@ -123,24 +124,56 @@ def draw(timeline: Timeline) -> Any:
     return figure
 
 
+class Heights:
+    """Where slices stand in their lanes: those of a thread below the spans
+    that they are in."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        #: By thread: the ends of open slices, and how many were open at once.
+        open_now: dict[str, list[int]] = {}
+        self._deepest: dict[str, int] = {}
+        self._depths: dict[int, int] = {}
+        for row in rows:
+            if row[2] is not None or row[0] not in ("span", "synchronize"):
+                continue
+            ends = [end for end in open_now.get(row[4], ()) if end > row[6]]
+            self._depths[id(row)] = len(ends)
+            open_now[row[4]] = [*ends, row[7]]
+            deepest = self._deepest.get(row[4], 0)
+            self._deepest[row[4]] = max(deepest, len(ends) + 1)
+
+    def of(self, row: Row) -> tuple[float, float]:
+        """Return top, from the middle of the lane, and height."""
+        depth = self._depths.get(id(row))
+        if depth is not None:
+            height = 0.84 / self._deepest[row[4]]
+            return depth * height - 0.42, height
+        return (-0.42, 0.84) if row[0] == "span" else (-0.34, 0.68)
+
+
 def draw_slices(
     axes: Any, rows: list[Row], lanes: Lanes, scale: float, end: int
 ) -> None:
-    bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    Place = tuple[int, str, tuple[float, float]]
+    bars: dict[Place, list[tuple[float, float]]] = {}
     named = []
+    heights = Heights(rows)
     for row in rows:
         lane = lanes.of(row)
         if lane is None or row[0] not in COLORS:
             continue
+        top, height = heights.of(row)
         width = max(row[7] - row[6], end // 5000) / scale
-        bars.setdefault((lane, row[0]), []).append((row[6] / scale, width))
+        place = lane, row[0], (lane + top, height)
+        bars.setdefault(place, []).append((row[6] / scale, width))
         if row[1] != row[0] and row[7] - row[6] > end / 40:
-            named.append((row[7] - row[6], lane, row))
-    for (lane, kind), spans in bars.items():
+            middle = lane + top + height / 2
+            named.append((row[7] - row[6], middle, row))
+    for (_, kind, vertical), spans in bars.items():
         thin = kind in ("span", "synchronize")
         axes.broken_barh(
             spans,
-            (lane - 0.42, 0.84) if thin else (lane - 0.34, 0.68),
+            vertical,
             facecolors=COLORS[kind],
             alpha=0.45 if kind == "span" else 1,
             edgecolor="white",
@@ -151,12 +184,12 @@ def draw_slices(
             zorder=1 if thin else 2,
         )
     named.sort(key=lambda item: -item[0])
-    for took, lane, row in named[:NAMES]:
+    for took, middle, row in named[:NAMES]:
         # About so many characters of this size fit into the width.
         fit = int(160 * took / end)
         axes.text(
             (row[6] + took / 2) / scale,
-            lane,
+            middle,
             _chart.shorten(row[1].rpartition(".")[2], max(2, fit)),
             ha="center",
             va="center",

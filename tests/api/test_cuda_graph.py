@@ -64,6 +64,21 @@ def test_a_relaxed_capture_that_another_thread_ends(stream, graph, buffer):
     assert byte_of(buffer, stream) == 2
 
 
+def test_a_check_of_liveness_has_nothing_to_find(cuda):
+    """The graph keeps what its work uses."""
+    stream, graph = cuda.stream(), api.CUDAGraph()
+    block = cuda.empty(64, stream=stream)
+    with api.graph(graph, stream=stream, check_input_liveness=True):
+        block.fill_(7, stream=stream)
+    del block
+    with stream:
+        graph.replay()
+        graph.reset()
+        graph.capture_begin(check_input_liveness=True)
+        graph.reset()
+    stream.synchronize()
+
+
 RULES = {
     "an end before the begin": (
         lambda graph, stream: graph.capture_end(),
@@ -102,6 +117,15 @@ RULES = {
         "after capture, it's ok to replay them on the default stream.)",
     ),
 }
+
+
+def test_a_block_captures_no_stream_of_another_device_type():
+    stream = pystreams.Stream("cpu")
+    with pytest.raises(
+        ValueError, match=r"a CUDA device for stream, but .*cpu"
+    ):
+        api.graph(Graph(1), stream=stream)
+    assert not stream.is_capturing()
 
 
 @pytest.mark.parametrize("rule", RULES)

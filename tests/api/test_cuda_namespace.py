@@ -359,6 +359,33 @@ def test_peers(two_cuda):
         api.can_device_access_peer(0, 1000)
 
 
+def test_peer_access_is_given_and_taken(two_cuda):
+    """Copies are right either way."""
+    if not api.can_device_access_peer(0, 1):
+        pytest.skip("the devices do not reach each other's memory")
+    source, target = (two_cuda.filled(0, 64, index) for index in (0, 1))
+    for byte, enabled in enumerate((True, False, False, True)):
+        api.set_peer_access(1, "cuda:0", enabled)
+        source.fill_(byte)
+        target.copy_(source)
+        assert target.tobytes() == bytes([byte]) * 64
+        source.zero_()
+        source.copy_(target)
+        assert source.tobytes() == bytes([byte]) * 64
+
+
+def test_peer_access_is_refused(cuda):
+    with pytest.raises(
+        ValueError,
+        match=r"^set_peer_access\(\) expects two devices, but got cuda:0 tw",
+    ):
+        api.set_peer_access(0, "cuda:0", True)
+    with pytest.raises(pystreams.AcceleratorError, match="ordinal"):
+        api.set_peer_access(0, 1000, True)
+    with pytest.raises(TypeError, match="for peer_device, but got float"):
+        api.set_peer_access(0, 1.5, True)
+
+
 def test_mem_get_info():
     free, total = api.mem_get_info()
     assert 0 < free <= total

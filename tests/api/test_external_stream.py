@@ -98,8 +98,8 @@ def test_device_as_a_context_object(cuda):
 def test_default_stream_by_handle(backend):
     external = wrap(backend, 0)
     assert external == backend.default_stream()
-    assert external.query()
     external.synchronize()
+    assert external.query()
 
 
 @pytest.mark.parametrize("form", [Foreign, Attribute])

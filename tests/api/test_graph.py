@@ -439,7 +439,7 @@ def test_a_replay_cannot_follow_one_whose_stream_is_captured(
     kept.instantiate()
     with Capture(graph, stream):
         buffer.fill_(2)
-        with pytest.raises(RuntimeError, match="replay after the capture"):
+        with pytest.raises(RuntimeError, match="the latest one, whose stream"):
             replay(kept, other)
         assert not other.is_capturing()
     replay(kept, other)
@@ -667,7 +667,7 @@ def two_captures():
     from pystreams.cuda import _captures
 
     for number in (1, 2):
-        _captures.begun((9, number), ("toy:0", number))
+        _captures.begun((9, number), ("toy:0", number, None))
     yield [(9, 1), (9, 2)]
     for number in (1, 2):
         _captures.ended((9, number), 0)
@@ -678,9 +678,11 @@ def test_it_says_which_call_of_any_stream_may_have(two_captures):
     from pystreams.cuda import _captures
 
     def work():
-        _captures.refused(9, "Event.query", "not permitted")  # first
-        _captures.waited((9, 0), ("toy:0", 1), ("toy:0", 3), "isolated")
-        _captures.refused(8, "Stream.query", "elsewhere")
+        _captures.refused(9, "Event.query", "not permitted", 1)  # first
+        _captures.waited(
+            (9, 0), ("toy:0", 1, None), ("toy:0", 3, None), "isolated"
+        )
+        _captures.refused(8, "Stream.query", "elsewhere", 1)
 
     work()
     for capture in two_captures:
@@ -695,11 +697,101 @@ def test_it_says_which_call_of_any_stream_may_have(two_captures):
 def test_it_says_that_no_call_of_ours_failed(two_captures):
     from pystreams.cuda import _captures
 
-    _captures.refused(8, "Stream.query", "elsewhere")
+    _captures.refused(8, "Stream.query", "elsewhere", 1)
     text = _captures.ended(two_captures[0], 901)
     assert "No call of this package failed" in text
     assert _captures.ended(two_captures[0], 901) == ""
     assert _captures.ended(two_captures[1], 0) == ""
+
+
+def begin(graph):
+    graph.capture_begin()  # here
+
+
+BEGUN = "begun on the stream {}:0 {:#x} at {}"
+
+
+def begun(stream):
+    """What is said of a capture that begin() has begun on the stream."""
+    place = line_of(begin, "# " + "here")
+    return BEGUN.format(stream.device.type, stream.native_handle, place)
+
+
+def test_a_refused_call_says_which_captures_there_are(
+    engine, stream, graph, buffer
+):
+    """And what to do instead."""
+    with Capturing(graph, stream):
+        text = message(stream.synchronize)
+    assert text.endswith(
+        f"\nA capture is in progress, {begun(stream)}."
+        "\nMake such a call before a capture or after it."
+    )
+
+
+def test_a_call_on_a_stream_with_a_long_name_says_so_too(engine, graph):
+    """Of the name it says 80 bytes at most, and no part of a character."""
+    stream = pystreams.Stream(engine.device(), name="x" * 79 + "ö" * 9)
+    with Capturing(graph, stream):
+        text = message(stream.synchronize)
+    assert f"Stream.synchronize on '{'x' * 79}' failed" in text
+    assert "\nA capture is in progress, begun on the stream " in text
+
+
+def test_of_another_device_type_nothing_is_said(two_captures):
+    from pystreams.cuda import _captures
+
+    assert _captures.refused(8, "Stream.query", "elsewhere", 900) == ""
+
+
+def test_the_default_stream_during_a_capture_of_a_blocking_one(engine):
+    stream = engine.stream(blocking=True)
+    graph = Graph(engine.type)
+    with pytest.raises(AcceleratorError), Capturing(graph, stream):
+        text = message(engine.default_stream().record_event)
+    assert f"\nA capture is in progress, {begun(stream)}." in text
+    assert text.endswith("or capture a stream that is not blocking.")
+
+
+def test_a_capture_in_a_capture_says_where_that_began(engine, stream, graph):
+    other = Graph(engine.type)
+    with Capturing(graph, stream):
+        text = message(other.capture_begin)
+        assert text.endswith(
+            f"\nThe stream is in a capture already, {begun(stream)}: end "
+            "that first, or begin this one on another stream."
+        )
+        with pytest.raises(RuntimeError) as caught:
+            graph.capture_begin()
+        assert str(caught.value).endswith(
+            f"\nIts capture, {begun(stream)}, has not ended."
+        )
+        with (
+            engine.stream(),
+            pytest.raises(RuntimeError) as caught,
+        ):
+            graph.capture_end()
+        assert str(caught.value).endswith(
+            f"\nThe capture, {begun(stream)}, goes on: make that stream "
+            "current."
+        )
+
+
+class Capturing:
+    """A capture that begin() begins, and that is dropped."""
+
+    def __init__(self, graph, stream):
+        self.graph, self.stream = graph, stream
+
+    def __enter__(self):
+        self.stream.__enter__()
+        begin(self.graph)
+
+    def __exit__(self, *exc_info):
+        try:
+            self.graph.reset()
+        finally:
+            self.stream.__exit__(*exc_info)
 
 
 def test_it_leaves_nothing_behind(engine, stream, graph, buffer):

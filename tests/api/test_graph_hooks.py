@@ -4,6 +4,7 @@ accelerator.Graph."""
 import gc
 import logging
 import os
+import pickle
 import threading
 import weakref
 
@@ -43,6 +44,18 @@ def everywhere():
     yield lambda kind, hook: handles.append(GLOBAL[kind](hook))
     for handle in handles:
         handle.remove()
+
+
+def test_the_module_is_there_without_an_import(run_python):
+    """As torch.cuda.graphs is."""
+    code = """
+import pystreams as torch
+torch.cuda.graphs.register_graph_capture_end_hook(print).remove()
+assert torch.cuda.graphs.graph is torch.cuda.graph
+assert not torch.cuda.graphs.is_current_stream_capturing()
+assert torch.cuda.green_contexts.GreenContext is torch.cuda.GreenContext
+"""
+    assert run_python(code).returncode == 0
 
 
 def test_each_point_once_and_in_order(stream, graph, buffer, everywhere):
@@ -96,7 +109,7 @@ def test_what_hooks_find(stream, graph, buffer):
     assert seen == {
         "capture_start": (True, False, False),
         "capture_end": (False, True, False),
-        "post_instantiate": (False, False, True),
+        "post_instantiate": (False, True, True),
         "replay_start": (False, False, True),
         "replay_end": (False, False, True),
     }
@@ -428,6 +441,48 @@ def test_export_dot(engine, stream, graph, buffer, tmp_path, verbose):
     assert (f"{SIZE} bytes" in text) == verbose
 
 
+@pytest.mark.parametrize("keep_graph", [False, True])
+def test_export_graph_data(backend, stream, buffer, tmp_path, keep_graph):
+    """When the graph was instantiated, also if it is not kept."""
+    path = tmp_path / "graph.pickle"
+    graph = Graph(backend.type, keep_graph)
+    handle = graph.register_post_instantiate_hook(
+        graphs.export_graph_data(path)
+    )
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    if keep_graph:
+        assert not path.exists()
+        graph.instantiate()
+    handle.remove()
+    data = pickle.loads(path.read_bytes())
+    assert data["exec_graph_id"] == graph.raw_cuda_graph_exec()
+    assert [node["node_type"] for node in data["nodes"]] == ["memset"]
+    if keep_graph:
+        assert graph.get_graph_data() == data
+        return
+    with pytest.raises(RuntimeError, match="cudaGraph_t instance unless"):
+        graph.raw_cuda_graph()
+    with pytest.raises(RuntimeError):
+        graph.get_graph_data()
+
+
+def test_a_hook_that_raises_leaves_no_graph_behind(stream, graph, buffer):
+    def fail(graph):
+        raise KeyError
+
+    handle = graph.register_post_instantiate_hook(fail)
+    with stream:
+        graph.capture_begin()
+        buffer.fill_(2)
+        with pytest.raises(KeyError):
+            graph.capture_end()
+    handle.remove()
+    assert graph._state()[1] == 0
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
 def test_pools(stream, graph, buffer):
     with Capture(graph, stream):
         buffer.fill_(2)
@@ -459,6 +514,40 @@ def test_upload_to_another_device(two_cuda, stream, buffer):
         block.fill_(2)
     with pytest.raises(ValueError, match="stream of the device"):
         graph.upload(other)
+
+
+def test_an_upload_cannot_be_captured(backend, stream, graph, buffer):
+    """It says so of itself; the capture goes on."""
+    other = Graph(backend.type)
+    with Capture(other, backend.stream()):
+        buffer.fill_(3)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        with pytest.raises(RuntimeError, match=r"^upload\(\) cannot be capt"):
+            other.upload(stream)
+        other.upload(backend.stream())
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+@pytest.mark.parametrize("call", ["replay", "upload"])
+def test_the_default_stream_while_a_blocking_one_is_captured(
+    engine, graph, buffer, call
+):
+    """What is refused is the order with the default stream."""
+    other, stream = Graph(engine.type), engine.stream(blocking=True)
+    with Capture(other, engine.stream()):
+        buffer.fill_(3)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+        refused = rf"legacy stream depend[^\n]*\nCUDAGraph.{call} failed"
+        with (
+            engine.default_stream(),
+            pytest.raises(pystreams.AcceleratorError, match=refused),
+        ):
+            getattr(other, call)()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
 
 
 # ---- accelerator.Graph ----
@@ -509,7 +598,8 @@ def test_a_block_that_raises_ends_the_capture(side, block):
 
 
 def test_a_capture_that_does_not_begin(side):
-    graph = accelerator.Graph(capture_error_mode="strict")
+    graph = accelerator.Graph()
+    graph.capture_error_mode = "strict"
     with (
         pytest.raises(RuntimeError, match="Unknown capture error mode"),
         side,
@@ -524,6 +614,40 @@ def test_a_capture_that_does_not_begin(side):
         pass
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (
+            {"keep_graph": "x"},
+            TypeError,
+            "Graph() expects a bool for keep_graph, but got str",
+        ),
+        (
+            {"pool": "x"},
+            TypeError,
+            "Graph() expects None or a token of graph_pool_handle() or "
+            "CUDAGraph.pool() for pool, but got 'x'",
+        ),
+        (
+            {"capture_error_mode": 1},
+            TypeError,
+            "Graph() expects a str for capture_error_mode, but got int",
+        ),
+        (
+            {"capture_error_mode": "strict"},
+            RuntimeError,
+            "Unknown capture error mode. Expected `global`, `thread_local`, "
+            "or `relaxed`, got strict",
+        ),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_graph_of_the_accelerator(arguments, error, text):
+    with pytest.raises(error) as caught:
+        accelerator.Graph(**arguments)
+    assert str(caught.value) == text
+
+
 def test_the_graph_of_the_accelerator():
     graph = accelerator.Graph(True)
     assert isinstance(graph, Graph)
@@ -535,3 +659,4 @@ def test_the_graph_of_the_accelerator():
 def test_names_of_torch(cuda):
     assert graphs.CUDAGraph is namespace.CUDAGraph
     assert namespace.export_dot is graphs.export_dot
+    assert namespace.export_graph_data is graphs.export_graph_data

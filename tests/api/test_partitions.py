@@ -212,6 +212,7 @@ def test_a_graph_keeps_it(backend, graph, joins):
     assert Partition(count, backend.device()).count == count
 
 
+@pytest.mark.unscheduled
 def test_work_has_the_workers_of_its_partition(backend):
     """On the engine: no others, and no other partition has them."""
     if not backend.on_engine:
@@ -238,6 +239,7 @@ def test_records_and_callables_need_no_worker(backend):
         second.record_event().synchronize()
 
 
+@pytest.mark.unscheduled
 def test_a_priority_holds_within_a_partition(backend):
     if not backend.on_engine:
         pytest.skip("host functions run on no multiprocessor")
@@ -301,6 +303,20 @@ part.Stream().submit(int).result()
 """
     done = run_python(code)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_split(cuda):
+    whole = api.get_device_properties(0).multi_processor_count
+    try:
+        with pytest.raises(RuntimeError, match="were asked for"):
+            GreenContext.split(num_sms=(1, whole))
+    except NotImplementedError as error:
+        pytest.skip(str(error))
+    if whole < 2:
+        pytest.skip("a partition takes all multiprocessors")
+    first, second = GreenContext.split(num_sms=[1, 1], device_id=0)
+    assert first.sm_count + second.sm_count <= whole
+    assert first.device_id == second.device_id == 0
 
 
 def test_green_contexts(cuda):

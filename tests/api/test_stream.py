@@ -132,12 +132,25 @@ def test_two_do_not_serialize(backend):
     streams[0].synchronize()
 
 
+def test_the_latest_one_dropped_is_used_again(backend):
+    """However many others are idle."""
+    for _ in range(10):
+        stream = backend.stream()
+        handle = stream.native_handle
+        others = [backend.stream() for _ in range(40)]
+        del others
+        del stream
+        assert backend.stream().native_handle == handle
+
+
 def test_dropped_while_they_are_busy(engine):
     """None is lost, nor destroyed with work; idle, few are kept."""
 
     def handles(streams):
         return {s.native_handle for s in streams}
 
+    # What earlier tests dropped would join those that are kept.
+    engine.synchronize()
     gate = engine.stream()
     with engine.hold(gate):
         streams = [engine.stream() for _ in range(200)]

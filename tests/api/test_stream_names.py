@@ -1,11 +1,13 @@
 """Names of streams: who has one, and where it is shown."""
 
+import asyncio
 import gc
 
 import pytest
 
 import pystreams
 from pystreams import Stream, races
+from pystreams.cuda._graphs import Graph
 
 
 @pytest.fixture
@@ -129,15 +131,61 @@ def test_reserve_of_another_type_is_refused(backend):
         Stream(backend.device(), reserve="yes")
 
 
-def test_in_the_error_of_a_wait(engine):
-    stream = Stream(engine.device(), name="copy")
+def polled(stream, block):
+    while not stream.query():
+        pass
+
+
+async def awaited(stream, block):
+    await stream
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda stream, block: stream.synchronize(),
+        polled,
+        lambda stream, block: stream.submit(int).result(),
+        lambda stream, block: block.copy_(bytes(64), stream=stream),
+        lambda stream, block: asyncio.run(awaited(stream, block)),
+    ],
+    ids=["synchronize", "query", "submit", "copy", "await"],
+)
+def test_in_the_error_of_failed_work(faulty, call):
+    stream = Stream(faulty.device(), name="copy")
+    block = pystreams.empty(64, device=faulty.device(), stream=stream)
     pystreams._C.fail(stream, 700)
-    with pytest.raises(pystreams.AcceleratorError, match="of 'copy' failed"):
-        stream.synchronize()
+    with pytest.raises(pystreams.AcceleratorError, match="on 'copy' failed"):
+        call(stream, block)
+
+
+@pytest.mark.parametrize("refused", ["query", "synchronize"])
+def test_in_the_error_of_a_refused_call(engine, refused):
+    stream = Stream(engine.device(), name="copy")
+    graph = Graph(engine.type)
+    with stream:
+        graph.capture_begin()
+        with pytest.raises(pystreams.AcceleratorError, match="on 'copy' f"):
+            getattr(stream, refused)()
+        graph.reset()
+
+
+def test_in_the_error_of_a_capture(engine):
+    copy, side = (Stream(engine.device(), name=n) for n in ("copy", "side"))
+    graph = Graph(engine.type)
+    with copy:
+        graph.capture_begin()
+        side.wait_stream(copy)
+        with pytest.raises(pystreams.AcceleratorError) as caught:
+            graph.capture_end()
+    text = str(caught.value)
+    handle = f"{engine.device()} {side.native_handle:#x}"
+    assert f"The stream 'side' ({handle}) joined the capture at" in text
+    assert "have 'copy' (" in text
 
 
 def test_in_timeouts(backend, named):
-    late = pytest.raises(TimeoutError, match=r"^Stream\.synchronize of 'copy'")
+    late = pytest.raises(TimeoutError, match=r"^Stream\.synchronize on 'copy'")
     with backend.hold(named), late:
         named.synchronize(timeout=0.01)
 

@@ -71,7 +71,7 @@ def test_sizes():
     ],
     ids=str,
 )
-def test_what_is_refused(arguments, match):
+def test_what_is_refused(nothing_left, arguments, match):
     before = facts()
     with pytest.raises(ValueError, match=match), emulated_cuda(*arguments):
         pass
@@ -132,6 +132,20 @@ def test_an_emulation_is_used_again():
         with emulated_cuda(devices):
             index = _C.backends()
         assert index
+
+
+@pytest.mark.unscheduled
+def test_used_again_while_threads_give_streams_back(switch_often):
+    """ThreadSanitizer watches: a thread that releases the last stream of an
+    emulation touches none of its devices afterwards."""
+    for _ in range(1000):
+        go = threading.Event()
+        with emulated_cuda(1):
+            streams = [cuda.Stream() for _ in range(16)]
+            results = [stream.submit(go.wait) for stream in streams]
+            del streams
+        go.set()
+        assert all(result.result() for result in results)
 
 
 @pytest.mark.unscheduled
@@ -452,6 +466,7 @@ def test_fail(faulty):
         with pytest.raises(pystreams.AcceleratorError) as caught:
             one.synchronize()
         assert caught.value.error_code == 719
+        assert "unspecified launch failure" in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [700, 2])
@@ -481,7 +496,8 @@ def test_fail_comes_in_its_turn(faulty):
 def test_fail_refuses(faulty):
     stream = faulty.stream()
     for error, kind in (
-        (0, pystreams.AcceleratorError),
+        (0, ValueError),
+        (1000, ValueError),
         (pystreams.AcceleratorError("no status"), ValueError),
         ("719", TypeError),
     ):

@@ -124,6 +124,8 @@ raises(NotImplementedError, absent + "pinned memory", pystreams.empty, 8,
 raises(NotImplementedError, absent + "memory", _C.mem_get_info, MTIA)
 raises(NotImplementedError, absent + "peer access",
        _C.can_device_access_peer, MTIA, 0, 1)
+raises(NotImplementedError, absent + "control of peer access",
+       _C.set_peer_access, MTIA, 0, 1, True)
 assert set(_C.memory_stats(MTIA).values()) == {0}
 host = pystreams.empty(8, device="cpu")
 raises(ValueError, "expects a stream of cpu", host.fill_, 1, Stream("mtia"))

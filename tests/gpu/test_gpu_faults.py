@@ -47,6 +47,7 @@ UNSHARED = ("event", "timed", "fresh", "block", "pinned")
 REFUSALS = {
     "fresh.elapsed_time": "ValueError",
     "block.memoryview": "BufferError",
+    "pystreams.cuda.set_peer_access": "ValueError",
     **dict.fromkeys(
         (f"{name}.ipc_handle" for name in UNSHARED), "RuntimeError"
     ),

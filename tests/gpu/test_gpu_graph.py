@@ -310,7 +310,7 @@ def test_traffic_on_eight_threads(gpu, buffer, mode):
                         event.query()
                         other.synchronize()
                     del memory, target, event, other
-                gc.collect()
+                gc.collect(0)
         except BaseException as error:
             failures.append(error)
 

@@ -6,13 +6,15 @@ A sleeping kernel and no gate holds it back: a library may load code or ask
 for memory meanwhile, which waits for all work.
 """
 
+import ctypes
 import gc
 import importlib
 
 import pytest
+from producers import CUDA, TENSOR, table_of
 
 import pystreams
-from pystreams import from_dlpack
+from pystreams import from_dlpack, races
 
 SIZE = 1 << 20
 DELAY = 50
@@ -303,6 +305,106 @@ def test_torch_pinned_memory(gpu, torch):
     again = torch.from_dlpack(pinned.__dlpack__(dl_device=(1, 0)))
     assert again.data_ptr() == pinned.data_ptr()
     assert again.numpy().tobytes() == bytes_of(5)
+
+
+def exchanged(source, target, value):
+    """What the one's table makes of a tensor from the other's."""
+    tensor, made = TENSOR(), ctypes.c_void_p()
+    assert source.managed_from_object(value, ctypes.byref(tensor)) == 0
+    assert target.managed_to_object(tensor, ctypes.byref(made)) == 0
+    taken = ctypes.cast(made, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(made)
+    return taken
+
+
+@pytest.fixture
+def tables(torch):
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("needs a torch with DLPack's C exchange API, as 2.11")
+    return table_of(pystreams.Buffer), table_of(torch.Tensor)
+
+
+def test_tables_of_functions(gpu, torch, tables, ours):
+    """Both ways on one stream: nothing waits, and none needs to."""
+    before = in_use(gpu)
+    here, there = tables
+    block = gpu.filled(1, SIZE)
+    handle = ours.native_handle
+    theirs = (
+        torch.cuda.ExternalStream(handle)
+        if handle
+        else torch.cuda.default_stream()
+    )
+    with torch.cuda.stream(theirs):
+        gpu.sleep(ours, DELAY)
+        block.fill_(2)
+        tensor = exchanged(here, there, block)
+        assert not ours.query()
+        assert tensor.data_ptr() == block.data_ptr()
+        assert tensor.dtype == torch.uint8
+        tensor.add_(1)
+        again = exchanged(there, here, tensor)
+        assert again.data_ptr() == block.data_ptr()
+        assert again.tobytes() == bytes_of(3)
+    block.close()
+    del tensor
+    gc.collect()
+    assert in_use(gpu) == before + SIZE
+    again.close()
+    assert in_use(gpu) == before
+
+
+def test_current_work_streams(gpu, torch, tables):
+    here, there = tables
+    handle = ctypes.c_void_p()
+    stream, theirs = gpu.stream(), torch.cuda.Stream()
+    with stream, torch.cuda.stream(theirs):
+        for table, native in (
+            (here, stream.native_handle),
+            (there, theirs.cuda_stream),
+        ):
+            assert table.current_work_stream(CUDA, 0, handle) == 0
+            assert handle.value == native
+
+
+def test_torch_tensors_that_need_gradients_are_declared(gpu, torch, tables):
+    """They need not be shared for that."""
+    found = []
+    tensor = torch.zeros(SIZE, device="cuda:0", requires_grad=True)
+    a, b = gpu.stream(), gpu.stream()
+    with races.detect(found.append):
+        races.declare(a, writes=[tensor])
+        races.declare(b, reads=[tensor])
+    assert [race.nbytes for race in found] == [tensor.nbytes]
+
+
+def test_torch_tensors_that_are_not_what_their_memory_is(gpu, torch):
+    tensor = torch.ones(4, dtype=torch.complex64, device="cuda:0").conj()
+    with pytest.raises(BufferError, match="conjugate"):
+        gpu.empty(32).copy_(tensor)
+
+
+def test_managed_memory_of_cupy(gpu, cupy):
+    """It counts as memory of its device."""
+    memory = cupy.cuda.malloc_managed(SIZE)
+    array = cupy.ndarray(SIZE, cupy.uint8, memory)
+    array.fill(1)
+    cupy.cuda.Device(0).synchronize()
+    address = array.data.ptr
+    for block in (
+        from_dlpack(array),
+        pystreams.Buffer.from_address(
+            address, SIZE, device=gpu.device(0), owner=array
+        ),
+    ):
+        assert block.data_ptr() == address
+        assert block.device == gpu.device(0)
+        block.fill_(2)
+        gpu.synchronize()
+        assert ctypes.string_at(address, 4) == b"\2" * 4
+        ctypes.memset(address, 3, SIZE)
+        assert block.tobytes() == bytes_of(3)
+    assert gpu.empty(SIZE).copy_(array).tobytes() == bytes_of(3)
 
 
 def test_torch_on_a_second_gpu(gpu, torch):

@@ -241,6 +241,93 @@ def test_what_ends_later_is_seen_later(gpu, cupti, cupy):
     assert fill["end"] > t.duration
 
 
+def test_waits_of_other_libraries(gpu, cupti, torch, cupy):
+    """Each once, around the end of what it waits for; and ours."""
+    mine = gpu.stream()
+    theirs = torch.cuda.ExternalStream(mine.native_handle)
+    event = torch.cuda.Event()
+    torch.cuda._sleep(1000)
+    gpu.synchronize()
+    waits = [
+        ("cuCtxSynchronize", torch.cuda.synchronize),
+        ("cuStreamSynchronize", theirs.synchronize),
+        ("cuStreamSynchronize", of_cupy(cupy, mine).synchronize),
+        ("cuEventSynchronize", event.synchronize),
+        ("Stream.synchronize", mine.synchronize),
+    ]
+    with timeline.record() as t:
+        for _, wait in waits:
+            with torch.cuda.stream(theirs):
+                torch.cuda._sleep(10_000_000)
+            event.record(theirs)
+            wait()
+    kernels, found = of_kind(t, "kernel"), of_kind(t, "synchronize")
+    assert [row["name"] for row in found] == [name for name, _ in waits]
+    slack = t.clock_error + 1000
+    for kernel, wait in zip(kernels, found, strict=True):
+        assert wait["begin"] <= kernel["end"] <= wait["end"] + slack
+        assert wait["end"] - wait["begin"] > 1_000_000
+        assert wait["thread"] == threading.current_thread().name
+    rows = t.rows
+    steps = [s for s in t.critical_path().steps if s.row is not None]
+    assert [rows[s.row][0] for s in steps] == ["kernel"] * 5
+    assert t.overlap()["work",] > 0.8 * sum(
+        row["end"] - row["begin"] for row in kernels
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_ranges_around_kernels(gpu, cupti, torch, cupy):
+    """Those of torch and of CuPy, each with an NVTX of its own."""
+    nvtx = pytest.importorskip("cupy.cuda.nvtx", reason="CuPy has no NVTX")
+    a = torch.ones(1 << 20, device="cuda")
+    b = cupy.ones(1 << 20)
+    torch.add(a, a, out=a), cupy.add(b, b, out=b)
+    gpu.synchronize()
+    with timeline.record() as t:
+        with torch.cuda.nvtx.range("of torch"):
+            torch.add(a, a, out=a)
+        nvtx.RangePush("of CuPy")
+        cupy.add(b, b, out=b)
+        nvtx.RangePop()
+        torch.cuda.synchronize()
+    spans = of_kind(t, "span")
+    assert [row["name"] for row in spans] == ["of torch", "of CuPy"]
+    for span, kernel in zip(spans, of_kind(t, "kernel"), strict=True):
+        assert span["begin"] <= kernel["queued"] <= span["end"]
+        assert span["domain"] == "NVTX"
+        assert span["thread"] == threading.current_thread().name
+
+
+def test_streams_of_partitions(gpu, cupti):
+    """Their numbers are those of a green context."""
+    from pystreams.cuda.green_contexts import GreenContext
+
+    try:
+        partition = GreenContext.create(16)
+    except NotImplementedError as error:
+        pytest.skip(str(error))
+    stream, plain = partition.Stream(), gpu.stream(name="plain")
+    blocks = [gpu.empty(1 << 12, stream=s) for s in (stream, plain)]
+    gpu.synchronize()
+    kernels = ctypes.CDLL("libcuda.so.1")
+    with timeline.record() as t:
+        for block, of in zip(blocks, (stream, plain), strict=True):
+            # As another library does.
+            kernels.cuMemsetD8Async(
+                ctypes.c_void_p(block.data_ptr()),
+                1,
+                ctypes.c_size_t(1 << 12),
+                ctypes.c_void_p(of.native_handle),
+            )
+            block.fill_(1, stream=of)
+        gpu.synchronize()
+    fills = of_kind(t, "fill")
+    labels = [row["stream"] for row in fills]
+    assert labels[0] == labels[1] == f"stream {stream.native_handle:#x}"
+    assert labels[2] == labels[3] and labels[2].startswith("plain (")
+
+
 def test_another_profiler(gpu, cupti, torch, run_python):
     """It keeps CUPTI after its first use; that is said once."""
     done = run_python("""

@@ -737,7 +737,7 @@ with timeline.record() as t:
         launch(stream.native_handle)
     stream.synchronize()
 for row in t.rows[-4:]:
-    print(row[0], row[1][:4], row[2], row[3].split(" (")[0], *row[9:])
+    print(row[0], row[1][:4], row[2], row[3].split(" (")[0], *row[9:13])
 graph, second = rows(t, "graph")
 (fill,) = rows(t, "fill")
 nodes = rows(t, "node")
@@ -767,6 +767,125 @@ t.save("t.svg")
     assert (count, work, drawn) == ("2 1", "True", "4")
     assert path in ("graph", "graph fill graph")
     assert tracks.startswith("mine") and tracks.endswith("in graphs")
+
+
+def test_waits_of_other_libraries(run):
+    """Once, on the threads that wait; ours are not among them."""
+    printed = run(
+        RECORDED
+        + """
+cycles.value = 1900 * 5_000
+events = [backend.event() for _ in range(2)]
+handle = ctypes.c_void_p(stream.native_handle)
+def wait_for_event():
+    launch(stream.native_handle)
+    events[0].record(stream)
+    late.cuEventSynchronize(ctypes.c_void_p(events[0].event_id))
+with timeline.record() as t:
+    launch(stream.native_handle)
+    late.cuStreamSynchronize(handle)
+    thread = threading.Thread(target=wait_for_event, name="other")
+    thread.start()
+    thread.join()
+    launch(stream.native_handle)
+    late.cudaDeviceSynchronize()
+    # Each has to wait; the last one would be done at once.
+    for wait in (stream.synchronize, events[1].synchronize):
+        launch(stream.native_handle)
+        events[1].record(stream)
+        wait()
+waits, kernels = rows(t, "synchronize"), rows(t, "kernel")
+for wait, kernel in zip(waits, kernels, strict=True):
+    print(wait["name"], wait["thread"], wait["stream"], wait["domain"])
+    assert kernel["queued"] <= wait["begin"] <= kernel["end"] <= wait["end"]
+steps = t.critical_path().steps
+print(*(t.rows[s.row][0] for s in steps if s.row is not None))
+print(sum(s.after == "synchronize" for s in steps))
+host = sum(time for key, time in t.overlap().items() if "host" in key)
+assert host < t.duration - 15_000_000
+"""
+    )
+    assert printed == (
+        "cuStreamSynchronize MainThread None None\n"
+        "cuEventSynchronize other None None\n"
+        "cuCtxSynchronize MainThread None None\n"
+        "Stream.synchronize MainThread None None\n"
+        "Event.synchronize MainThread None None\n"
+        "kernel kernel kernel kernel\n4\n"
+    )
+
+
+def test_numbers_of_streams_are_those_of_their_contexts(run):
+    printed = run(
+        RECORDED
+        + """
+import os
+os.environ["LATE_CUPTI"] = "contexts"
+unknown = [ctypes.c_void_p() for _ in range(2)]
+for handle in unknown:
+    late.cudaStreamCreateWithPriority(ctypes.byref(handle), 0, 0)
+with timeline.record() as t:
+    for handle in (0, stream.native_handle, *(h.value for h in unknown)):
+        launch(handle)
+    late.cudaDeviceSynchronize()
+    while len(rows(t, "kernel")) < 4:
+        pass
+print(*(row["stream"].split(" (")[0] for row in rows(t, "kernel")), sep=", ")
+"""
+    )
+    assert printed in (
+        "default stream, mine, stream #8, stream #8 of context 2\n",
+        "default stream, mine, stream #8 of context 1, stream #8\n",
+    )
+
+
+def test_a_call_with_two_activities(run):
+    """It lasts from the first to the last, and has the bytes of all."""
+    printed = run(
+        RECORDED
+        + """
+import os
+os.environ["LATE_CUPTI"] = "parts"
+other = backend.empty(100, stream=stream)
+with timeline.record() as t:
+    other.copy_(block, non_blocking=True, stream=stream)
+    late.cudaMemcpyAsync(
+        ctypes.c_void_p(other.data_ptr()), ctypes.c_void_p(block.data_ptr()),
+        100, 3, ctypes.c_void_p(stream.native_handle)
+    )
+    stream.synchronize()
+for row in rows(t, "copy"):
+    print(row["nbytes"], row["end"] - row["begin"] >= 10_000_000)
+"""
+    )
+    assert printed == "100 True\n200 True\n"
+
+
+def test_a_report_that_is_lost(run):
+    """Work behind it that is known to be done says that it is done, too."""
+    printed = run(
+        RECORDED
+        + """
+import os
+os.environ["LATE_CUPTI"] = "lost"
+second = backend.stream()
+with timeline.record() as t:
+    block.fill_(1, stream=stream)
+    second.wait_stream(stream)
+    block.fill_(2, stream=stream)
+    second.wait_stream(stream)
+    block.fill_(3, stream=second)
+    second.synchronize()
+for row in t.rows:
+    print(row[0], row[7] is not None)
+"""
+    )
+    lines = [line for line in printed.splitlines() if "memory" not in line]
+    before = ["fill False", "record False", "wait False"]
+    # The other stream has work that is known to be done only at its end.
+    behind = ["fill True", "record True", "wait False", "fill True"]
+    assert lines[:7] == before + behind
+    assert lines[7:] in ([], ["synchronize True"])
 
 
 def test_a_recording_that_is_gone_before_its_work_is_done(run):

@@ -10,6 +10,7 @@ from producers import (
     CUDA,
     CUDA_HOST,
     IS_COPIED,
+    VERSION,
     Taken,
     name_of,
 )
@@ -36,7 +37,7 @@ def test_what_it_says(backend):
         assert (tensor.code, tensor.bits, tensor.lanes) == (1, 8, 1)
         assert tensor.byte_offset == 0
         if taken.versioned:
-            assert (taken.struct.major, taken.struct.minor) == (1, 1)
+            assert (taken.struct.major, taken.struct.minor) == VERSION
             assert taken.struct.flags == 0
         taken.delete()
 

@@ -13,6 +13,7 @@ from producers import (
     CUDA_HOST,
     PADDED,
     READ_ONLY,
+    VERSION,
     Loan,
     Producer,
     Taken,
@@ -85,7 +86,7 @@ def test_by_its_producer():
     producer = Producer(loan)
     block = from_dlpack(producer)
     assert block.tobytes() == loan.bytes
-    assert producer.asked == {"max_version": (1, 1)}
+    assert producer.asked == {"max_version": VERSION}
 
 
 @pytest.mark.parametrize(
@@ -420,7 +421,7 @@ def test_type_error_of_a_producer():
 
     with pytest.raises(TypeError, match="of its own"):
         from_dlpack(Wrong(Loan()))
-    assert calls == [{"max_version": (1, 1)}, {}]
+    assert calls == [{"max_version": VERSION}, {}]
 
 
 def test_from_dlpack_takes_one_argument():

@@ -191,8 +191,8 @@ print("allocated")
 timer.join()
 """
     ) == (
-        "unraisable: FAILING error: unknown error\n"
-        "freeing memory failed with PS_ERROR_UNKNOWN (700).\n"
+        "unraisable: FAILING error: an illegal memory access was encountered\n"
+        "freeing memory failed with cudaErrorIllegalAddress (700).\n"
         "allocated\n"
     )
 
@@ -217,7 +217,7 @@ try:
 except RuntimeError as error:
     print(error)
 """).splitlines()[1:] == [
-        "CUDAGraph.capture_end failed with PS_ERROR_UNKNOWN (700).",
+        "CUDAGraph.capture_end failed with cudaErrorIllegalAddress (700).",
         "Called CUDAGraph::replay without a preceding successful capture.",
     ]
 

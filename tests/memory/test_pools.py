@@ -171,6 +171,36 @@ def test_pinned_memory_is_kept_until_its_cache_is_emptied(cuda):
     assert stats["reserved_bytes.peak"] == stats["reserved_bytes.current"]
 
 
+@pytest.mark.parametrize("module", [cuda, accelerator])
+def test_totals_begin_anew(pool, module):
+    if module is accelerator and _C.default_type() != pool.type:
+        pytest.skip("another device is the accelerator")
+    block = pool.empty(64)
+    module.reset_accumulated_memory_stats()
+    totals = ("allocated", "freed")
+    stats = module.memory_stats()
+    assert {stats[f"allocated_bytes.all.{kind}"] for kind in totals} == {0}
+    assert {stats[f"allocation.all.{kind}"] for kind in totals} == {0}
+    current = stats["allocated_bytes.all.current"]
+    assert current >= 64
+    del block
+    stats = module.memory_stats()
+    assert stats["allocated_bytes.all.freed"] == 64
+    assert stats["allocation.all.freed"] == 1
+    assert stats["allocated_bytes.all.current"] == current - 64
+
+
+def test_totals_of_pinned_memory_begin_anew(cuda):
+    block = cuda.empty(64, pin_memory=True)
+    pystreams.cuda.reset_accumulated_host_memory_stats()
+    stats = pystreams.cuda.host_memory_stats()
+    for name in ("allocations", "allocated_bytes", "reserved_bytes"):
+        assert stats[f"{name}.allocated"] == stats[f"{name}.freed"] == 0
+        assert stats[f"{name}.current"] > 0
+    del block
+    assert pystreams.cuda.host_memory_stats()["allocations.freed"] == 1
+
+
 def test_pinned_memory_in_use_outlives_an_emptied_cache(cuda):
     stream = cuda.stream()
     block = cuda.empty(64, pin_memory=True)

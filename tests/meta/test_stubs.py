@@ -17,6 +17,7 @@ DUNDERS = {
     "__cuda_array_interface__",
     "__cuda_stream__",
     "__dlpack__",
+    "__dlpack_c_exchange_api__",
     "__dlpack_device__",
     "__enter__",
     "__exit__",

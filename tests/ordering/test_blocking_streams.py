@@ -141,7 +141,11 @@ def test_another_type_is_refused(backend, value):
 
 def test_it_is_no_option_of_a_stream_that_exists(backend):
     stream = backend.stream()
-    with pytest.raises(TypeError, match="expects either device, priority"):
+    with pytest.raises(
+        TypeError,
+        match=r"expects either device, priority.*but got blocking and "
+        "stream_id$",
+    ):
         Stream(
             stream_id=stream.stream_id,
             device_index=0,

@@ -5,7 +5,17 @@ array interface count as order."""
 import ctypes
 
 import pytest
-from producers import CUDA, Loan, Producer, place
+from producers import (
+    CUDA,
+    TENSOR,
+    Loan,
+    Producer,
+    Table,
+    Taken,
+    Tensor,
+    place,
+    table_of,
+)
 
 import pystreams
 from pystreams import races
@@ -153,6 +163,44 @@ def test_a_tensor_that_comes_by_dlpack(cuda_two, found, fixed):
 
 
 @FIXED
+def test_a_tensor_that_comes_by_a_table(cuda_two, found, fixed):
+    """The copy waits for its producer's current stream."""
+    two = cuda_two
+    races.declare(two.a, writes=[two.x])
+    loan = Loan(**place(two.x))
+    theirs = two.a if fixed else pystreams.cuda.Stream()
+    tensor = Table(loan, theirs.native_handle).producer()
+    two.host.copy_(tensor, True, two.b)
+    assert len(found) == (0 if fixed else 1)
+
+
+@FIXED
+def test_a_buffer_that_goes_by_a_table(cuda_two, found, fixed):
+    """Nothing waits: the consumer works on the current stream."""
+    two = cuda_two
+    two.x.fill_(1, stream=two.a)
+    pointer, table = TENSOR(), table_of(pystreams.Buffer)
+    with two.a if fixed else two.b as current:
+        table.managed_from_object(two.x, ctypes.byref(pointer))
+        races.declare(current, reads=[two.x])
+    Taken(pointer=pointer).delete()
+    assert len(found) == (0 if fixed else 1)
+
+
+@FIXED
+def test_what_is_lent_by_a_table(two, found, fixed):
+    """As by __dlpack__, for memory of the CPU."""
+    host = pystreams.empty(SIZE, device="cpu")
+    races.declare(two.b, writes=[host])
+    if fixed:
+        two.b.synchronize()
+    table_of(pystreams.Buffer).tensor_from_object(host, ctypes.byref(Tensor()))
+    assert [race.second.name for race in found] == (
+        [] if fixed else ["a DLPack export"]
+    )
+
+
+@FIXED
 def test_a_buffer_that_goes_by_dlpack(cuda_two, found, fixed):
     """The consumer's stream waits, unless it asks for no wait."""
     two = cuda_two
@@ -179,6 +227,18 @@ def test_a_buffer_that_goes_by_the_array_interface(cuda_two, found, fixed):
     assert len(found) == (0 if fixed else 1)
 
 
+def check_extents(two, found, array, parts):
+    """parts: by what they are, what to declare, and the bytes of the array
+    that races are to be found in: the first, and how many."""
+    base = array.ctypes.data
+    races.declare(two.a, writes=[(base, 32)])
+    for part, offset, nbytes in parts.values():
+        races.declare(two.b, reads=[part])
+        said = [(race.address - base, race.nbytes) for race in found]
+        assert said == ([(offset, nbytes)] if nbytes else [])
+        found.clear()
+
+
 def test_extents_of_arrays(two, found, numpy):
     """From the first item to the last, gaps included."""
     array = numpy.zeros((4, 8), "u1")
@@ -192,13 +252,56 @@ def test_extents_of_arrays(two, found, numpy):
         "of no dimension": (array[2, 5, ...], 21, 1),
         "empty": (array[:0], 0, 0),
     }
-    base = array.ctypes.data
-    races.declare(two.a, writes=[(base, 32)])
-    for part, offset, nbytes in parts.values():
-        races.declare(two.b, reads=[part])
-        said = [(race.address - base, race.nbytes) for race in found]
-        assert said == ([(offset, nbytes)] if nbytes else [])
-        found.clear()
+    check_extents(two, found, array, parts)
+
+
+def described(array, code=1, bits=8):
+    """An object whose table describes an array of NumPy."""
+
+    def tensor_from_object(_, tensor):
+        count = array.ndim
+        extents = (ctypes.c_int64 * (2 * count))(
+            *array.shape, *(s // array.itemsize for s in array.strides)
+        )
+        kept.append(extents)
+        tensor[0] = Tensor(
+            array.ctypes.data, 1, 0, count, code, bits, 1, extents
+        )
+        steps = ctypes.addressof(extents) + 8 * count
+        tensor[0].strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
+        return 0
+
+    kept = []
+    table = Table(None, tensor_from_object=tensor_from_object)
+    producer = table.producer()
+    kept.append(table)
+    producer.kept = kept
+    return producer
+
+
+def test_extents_by_a_table(two, found, numpy):
+    """With no wait, and whether or not the array can be shared."""
+    array = numpy.zeros((4, 8), "u1")
+    parts = {
+        "all": (described(array), 0, 32),
+        "rows": (described(array[1:3]), 8, 16),
+        "backwards": (described(array[::-1]), 0, 32),
+        "a column": (described(array[:, 3]), 3, 25),
+        "empty": (described(array[:0]), 0, 0),
+        "of half bytes": (described(array[0], bits=4), 0, 4),
+        "of half bytes, odd": (described(array[0, :3], bits=4), 0, 2),
+        "of half bytes, backwards": (described(array[0, 2::-1], 1, 4), 1, 2),
+        "of two half bytes": (described(array[0, 1::-1], bits=4), 0, 2),
+    }
+    check_extents(two, found, array, parts)
+
+
+def test_a_table_that_describes_nothing(two, found):
+    table = Table(None, tensor_from_object=lambda array, tensor: -1)
+    with pytest.raises(
+        BufferError, match="dltensor_from_py_object_no_sync of the"
+    ):
+        races.declare(two.a, reads=[table.producer()])
 
 
 def test_wrong_extents(two, found):

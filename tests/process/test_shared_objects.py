@@ -3,12 +3,14 @@ call works, or is refused as it would be alone."""
 
 import collections
 import concurrent.futures
+import ctypes
 import gc
 import sys
 import weakref
 
 import pytest
 from deadlines import wait_until
+from producers import TENSOR, Tensor, table_of
 from together import together
 
 import pystreams
@@ -16,6 +18,7 @@ from pystreams import _C, cuda
 from pystreams._expressions import expressions
 from pystreams.cuda._graphs import Graph
 
+TABLE = table_of(pystreams.Buffer)
 # Without the GIL they really run at once.
 FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = 64 if FREE else 8
@@ -58,6 +61,15 @@ class World:
 def enter(context):
     with context:
         pass
+
+
+def exchange(block):
+    """By the table of functions, both ways and without ownership."""
+    tensor, made = TENSOR(), ctypes.c_void_p()
+    TABLE.tensor_from_object(block, ctypes.byref(Tensor()))
+    TABLE.managed_from_object(block, ctypes.byref(tensor))
+    TABLE.managed_to_object(tensor, ctypes.byref(made))
+    ctypes.pythonapi.Py_DecRef(made)
 
 
 def hold(condition):
@@ -105,6 +117,7 @@ EVENT = {
 BUFFER = {
     "__reduce__": lambda b, w: b.__reduce__(),
     "__dlpack__": lambda b, w: b.__dlpack__(),
+    "__dlpack_c_exchange_api__": lambda b, w: exchange(b),
     "__dlpack_device__": lambda b, w: b.__dlpack_device__(),
     "__buffer__ __release_buffer__": lambda b, w: memoryview(b).release(),
     "__getitem__": lambda b, w: b[3:9].data_ptr(),
@@ -285,7 +298,8 @@ def test_all_at_once(backend, kind, thread_sanitized):
         if alive is not None:
             # The thread of a cancelled callable lets go of it in its turn.
             wait_until(lambda alive=alive: alive() is None)
-    backend.synchronize()
+        # A Partition is kept by its streams until their work is done.
+        backend.synchronize()
 
 
 def test_a_callback_added_as_its_future_ends_is_called(backend):

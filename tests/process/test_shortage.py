@@ -23,8 +23,8 @@ CANNOT_BE_SHORT = re.compile(
     # Of a library that is loaded already, or none.
     r"|dl(open|sym|close)"
     r"|epoll_wait|eventfd_(write|read)"
-    r"|fclose|ferror|fgets|free|getenv|gete?[ug]id|getpid|getppid|ioctl|kill"
-    r"|madvise"
+    r"|fclose|ferror|fgets|fread|free|getenv|gete?[ug]id|getpid|getppid|ioctl"
+    r"|kill|madvise"
     r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
     r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
     r"|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
@@ -33,7 +33,7 @@ CANNOT_BE_SHORT = re.compile(
     r"|_?exit|pthread_attr_\w+"
     r"|read|readdir(64)?|readlink|sched_yield|sem_\w+|sig\w+"
     r"|s?n?printf|f?stat(x|fs)?"
-    r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf"
+    r"|lstat|str\w+|syscall|sysconf|sysinfo|unlink|usleep|v?snprintf|wcslen"
     r"|tdelete|tfind"
     r"|sched_getaffinity|secure_getenv|process_vm_\w+|pread|pwrite|write"
 )

@@ -452,11 +452,5 @@ def test_a_program_that_depends_on_more_than_its_schedule(engine):
     ],
 )
 def test_names(name, numbers):
-    assert schedules._parse(name).numbers == numbers
+    assert schedules._read(name).numbers == numbers
     assert schedules._name_of(numbers) == name
-
-
-@pytest.mark.parametrize("name", ["all:", "all:x", "all:-1", "all:1*2*3"])
-def test_names_that_are_refused(name):
-    with pytest.raises(ValueError, match="all:NUMBERS"):
-        schedules.replay(int, name)

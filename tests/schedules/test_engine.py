@@ -174,6 +174,7 @@ _C.fail(stream, 700)
 def check():
     try:
         stream.synchronize()
+        assert stream.query()
     except pystreams.AcceleratorError:
         return "failed"
     return "works"
@@ -517,6 +518,21 @@ def test_a_callable_on_a_busy_machine(engine, run_python):
     assert (done.stderr, done.stdout) == ("", "[True]\n")
 
 
+def test_a_callable_that_computes(engine):
+    """It waits for nothing that the host does next, however long it takes."""
+    ended = []
+
+    def work():
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            pass
+        ended.append(True)
+
+    with schedules.run("early"):
+        engine.stream().submit(work)
+        assert ended == [True]
+
+
 @each_strategy
 def test_host_functions_that_wait_for_the_host(engine, name):
     with schedules.run(name):
@@ -702,10 +718,25 @@ def test_a_schedule_begins_without_captures(engine):
     with Capture(Graph(engine.type), stream):
         engine.sleep(stream, 1)
         with (
-            pytest.raises(RuntimeError, match="being captured"),
+            pytest.raises(RuntimeError, match="captured; end the capture"),
             schedules.run("late"),
         ):
             pass
+
+
+def test_a_schedule_that_could_not_end():
+    """The next one ends it, when its callable has returned."""
+    go = threading.Event()
+
+    def fn():
+        pystreams.Stream("cpu").submit(go.wait, 4 * LONG)
+
+    is_on = _C.schedule_is_on()
+    with pytest.raises(RuntimeError, match="callable still ran after 10 s"):
+        schedules.replay(fn, "late")
+    go.set()
+    assert schedules.replay(lambda: 7, "late") == 7
+    assert _C.schedule_is_on() == is_on
 
 
 def test_schedules_do_not_nest(engine):

@@ -1,9 +1,11 @@
 """pystreams.schedules: what is explored, what is raised, and the same order
 again."""
 
+import gc
 import os
 import random
 import re
+import weakref
 
 import pytest
 import replays
@@ -205,6 +207,53 @@ def test_a_failure_under_every_schedule(engine):
     assert name_in(caught.value) == "early"
 
 
+def replayed_late(fn):
+    schedules.replay(fn, "late")
+
+
+def test_a_callable_is_one_operation(engine):
+    """It has a line where it began, though the engine ran two operations."""
+
+    def fn():
+        engine.stream(name="work").submit(divmod, 1, 0).result(LONG)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        schedules.explore(fn)
+    text = notes(caught.value)
+    assert (
+        len(re.findall(rf"^  1  .* work \({engine.name}:0 1\)", text, re.M))
+        == 1
+    )
+    assert "  1  callable  work" in text
+
+
+@pytest.mark.parametrize("call", [schedules.explore, replayed_late])
+def test_variables_of_a_failure_go_with_the_exception(engine, call):
+    """The runs that follow find what they held released."""
+    found = []
+
+    class Variable:
+        pass
+
+    def fn():
+        assert not any(ref() is not None for ref in found)
+        variable = Variable()
+        found.append(weakref.ref(variable))
+        engine.stream().record_event()
+        raise LookupError
+
+    gc.disable()
+    try:
+        for _ in range(2):
+            with pytest.raises(LookupError) as caught:
+                call(fn)
+            assert found[-1]() is not None
+            del caught
+            assert found[-1]() is None
+    finally:
+        gc.enable()
+
+
 def test_an_error_that_does_not_come_again(engine):
     calls = []
 
@@ -371,7 +420,7 @@ def test_streams_from_the_pool(engine, name):
 def test_random_programs_on_any_python():
     """The digest is what each other Python and machine finds."""
     assert replays.digest(0, 300) == (
-        "e886b65a0b6f19258b8f3a70dca421e24b7180ec76cd854b0f63f7ca021a5f66"
+        "4c28cc8dc43812c73d34238c6db6a17940f6dfaa6e644f7eee00f80ffd4c2c5c"
     )
 
 
@@ -411,33 +460,91 @@ def test_a_depth_of_one_is_hit_as_often_as_it_must(engine):
 # ---- What is refused
 
 
+def replayed(name):
+    schedules.replay(int, name)
+
+
+def entered(name):
+    with schedules.run(name):
+        pass
+
+
+@pytest.mark.parametrize("use", [replayed, entered])
 @pytest.mark.parametrize(
     "name",
     [
         "",
         "latest",
+        "late\n",
         "late:",
         "late:x",
+        "late:-1",
+        "late:0",
+        "late:3,1",
+        "late:1,1",
+        "late:01",
+        "late:+1",
+        "late: 1",
+        "late:1_0",
+        "late:\u0663",
+        "late:18446744073709551616",
+        "early:",
         "early:1",
         "random",
         "random:-1",
+        "random:01",
         "random:1:2",
+        "random:18446744073709551616",
         "pct:2",
         "pct:0:1",
         "pct:65:1",
+        "pct:2:17:0",
         "pct:1:2:3:4",
-        "random:18446744073709551616",
-        7,
+        "all:",
+        "all:x",
+        "all:-1",
+        "all:1*1",
+        "all:1*0",
+        "all:1,1",
+        "all:1*2*3",
+        "all:0*18446744073709551615",
     ],
 )
-def test_unknown_names(name):
-    with pytest.raises(ValueError, match="a schedule is 'late'"):
-        schedules.replay(int, name)
+def test_unknown_names(use, name):
+    """One that is written in another way than a report has it is none, too."""
+    with pytest.raises(
+        ValueError, match=r"\(\) expects the name of a sched"
+    ) as e:
+        use(name)
+    assert str(e.value).endswith(f", but got {name!r}")
+
+
+@pytest.mark.parametrize("name", ["late:1,18446744073709551615", "pct:64:0:1"])
+def test_the_least_and_the_most(engine, name):
+    with schedules.run(name):
+        engine.stream().record_event()
+
+
+def test_names_and_functions_of_a_wrong_type():
+    for call, parameter in (
+        (lambda: schedules.replay(int, 7), "a str for name, but got int"),
+        (lambda: schedules.replay("ok", int), "a str for name, but got type"),
+        (lambda: schedules.replay("ok", "late"), "a callable for fn, but got"),
+        (lambda: schedules.explore("ok"), "a callable for fn, but got str"),
+    ):
+        with pytest.raises(TypeError, match=f"expects {parameter}") as raised:
+            call()
+        assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_program_without_work():
+    assert schedules.explore(int, runs=3).runs == 3
 
 
 def test_arguments_of_explore():
     for options in (
         {"strategy": "all?"},
+        {"strategy": ["pct"]},
         {"runs": 0},
         {"depth": 0},
         {"depth": 65},
@@ -503,6 +610,7 @@ def test_a_stale_name(engine, numbers):
         ("depth", "2", TypeError),
         ("seed", "a", TypeError),
         ("seed", -1, ValueError),
+        ("seed", 1 << 63, ValueError),
     ],
 )
 def test_a_wrong_number_is_refused(name, value, error):

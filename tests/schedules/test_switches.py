@@ -46,10 +46,15 @@ def test_a_schedule_in_a_program_that_has_one(run_python):
     assert done.stdout.split() == ["False", "True", "False"]
 
 
-def test_an_unknown_name(run_python):
-    done = run_python("import pystreams", env={"PYSTREAMS_SCHEDULE": "x"})
+@pytest.mark.parametrize("name", ["x", "late:-1", "late:0", "pct:2:17:0"])
+def test_an_unknown_name(run_python, name):
+    done = run_python("import pystreams", env={"PYSTREAMS_SCHEDULE": name})
     assert done.returncode == 1
-    assert "PYSTREAMS_SCHEDULE: a schedule is 'late'" in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith(
+        "ValueError: PYSTREAMS_SCHEDULE expects the name of a schedule: 'late'"
+    )
+    assert error.endswith(f", but got {name!r}")
 
 
 TESTS = """
@@ -116,7 +121,7 @@ def suite(tmp_path, run_python):
             str(tmp_path / "test_it.py"),
             *options,
         )
-        return done.stdout
+        return done.stdout + done.stderr
 
     return run
 
@@ -167,12 +172,33 @@ def test_a_stale_name_under_pytest(suite):
     assert "explore it again" in text
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--pystreams-replay", "late:-1", "expects the name of a schedule"),
+        ("--pystreams-replay", "", "expects the name of a schedule"),
+        ("--pystreams-schedules", "0", "expected a number of runs of 1 or"),
+        ("--pystreams-schedules", "-1", "expected a number of runs of 1 or"),
+    ],
+)
+def test_options_that_are_refused(suite, option, value, expected):
+    """Once, before any test runs."""
+    text = suite(f"{option}={value}")
+    assert text.count(expected) == 1
+    assert f"{option}" in text
+    assert f"but got {value!r}" in text
+    assert "passed" not in text
+    assert "failed" not in text
+
+
 @pytest.mark.parametrize("options", [[], ["--pystreams-schedules", "7"]])
 def test_together_with_xdist(suite, options):
     pytest.importorskip("xdist", reason="needs pytest-xdist")
-    text = suite("-n", "2", *options, "-k", "holds or fails")
+    # pytest-benchmark warns of xdist, and warnings are errors in there.
+    workers = ("-n", "2", "-p", "no:benchmark")
+    text = suite(*workers, *options, "-k", "holds or fails")
     assert "2 failed, 1 passed" in text
     found = re.findall(r"pytest --pystreams-replay (\S+) '(.*)'", text)
     assert [name for name, _ in found] == ["late:1", "late:1"]
-    text = suite("-n", "2", "--pystreams-replay", "early", "-k", "fails")
+    text = suite(*workers, "--pystreams-replay", "early", "-k", "fails")
     assert "2 passed" in text

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from producers import DELETER, SET_ERROR, TENSOR, Tensor, table_of
+
 import pystreams
 from pystreams import (
     _C,
@@ -495,6 +497,55 @@ def to_dlpack(world):
         world.host.__dlpack__(max_version=(1, 0)),
         world.host.__dlpack__(),
     )
+
+
+def exchange(world):
+    """Each function of the table, the tensors going there and back."""
+    table = table_of(pystreams.Buffer)
+    device = world.buffer.__dlpack_device__()
+    described, tensor, handle, made = (
+        Tensor(),
+        TENSOR(),
+        ctypes.c_void_p(),
+        ctypes.c_void_p(),
+    )
+    extent = ctypes.c_int64(64)
+    prototype = Tensor(None, *device, 1, 1, 8, 1, ctypes.pointer(extent))
+    # Nothing need be told: what cannot be allocated is for lack of memory.
+    ignore = SET_ERROR(address_of("getpid"))
+    release = ctypes.pythonapi.Py_DecRef
+
+    def insist(function, argument):
+        try:
+            function(argument)
+        except ctypes.ArgumentError:
+            insist(function, argument)
+
+    def take():
+        try:
+            table.managed_to_object(tensor, ctypes.byref(made))
+        except BaseException:
+            insist(DELETER(tensor.contents.deleter), tensor)
+            raise
+        insist(release, made)
+
+    def there_and_back():
+        table.current_work_stream(*device, ctypes.byref(handle))
+        table.tensor_from_object(world.buffer, ctypes.byref(described))
+        table.managed_from_object(world.buffer, ctypes.byref(tensor))
+        take()
+        if table.allocate(prototype, tensor, None, ignore) != 0:
+            raise MemoryError
+        take()
+
+    def call():
+        try:
+            there_and_back()
+        except ctypes.ArgumentError as error:
+            # What ctypes says if it has no memory for an argument.
+            raise MemoryError from error
+
+    return call
 
 
 class Interface:
@@ -1009,6 +1060,7 @@ CASES = {
         buffer_views
     ),
     "Buffer.__dlpack__": to_dlpack,
+    "Buffer (by its table of functions)": exchange,
     "Buffer.__dlpack_device__": lambda w: w.buffer.__dlpack_device__,
     "Buffer.ipc_handle Buffer.__reduce__ Buffer.interprocess": shared_buffer,
     "Buffer.from_ipc_handle": open_buffer,
@@ -1050,19 +1102,22 @@ CASES = {
     "device_properties device_attributes": lambda w: (
         lambda: (_C.device_properties(w.type), _C.device_attributes(w.type))
     ),
-    "can_device_access_peer mem_get_info memory_stats "
-    "reset_peak_memory_stats": lambda w: (
+    "can_device_access_peer set_peer_access mem_get_info memory_stats "
+    "reset_accumulated_memory_stats reset_peak_memory_stats": lambda w: (
         lambda: (
             _C.can_device_access_peer(w.type, 0, 1),
+            w.type == 0 or _C.set_peer_access(w.type, 0, 1, True),
+            _C.reset_accumulated_memory_stats(w.type),
             _C.mem_get_info(w.type),
             _C.memory_stats(w.type),
             _C.reset_peak_memory_stats(w.type),
         )
     ),
     "empty_cache empty_host_cache host_memory_stats "
-    "reset_peak_host_memory_stats accelerator.empty_cache "
-    "accelerator.empty_host_cache": lambda w: (
+    "reset_peak_host_memory_stats reset_accumulated_host_memory_stats "
+    "accelerator.empty_cache accelerator.empty_host_cache": lambda w: (
         lambda: (
+            _C.reset_accumulated_host_memory_stats(w.type),
             _C.empty_cache(w.type),
             _C.empty_host_cache(w.type),
             _C.host_memory_stats(w.type),
@@ -1127,8 +1182,10 @@ CASES = {
     "accelerator.get_memory_info accelerator.memory_stats "
     "accelerator.max_memory_allocated accelerator.max_memory_reserved "
     "accelerator.memory_allocated accelerator.memory_reserved "
+    "accelerator.reset_accumulated_memory_stats "
     "accelerator.reset_peak_memory_stats": lambda w: (
         lambda: (
+            accelerator.reset_accumulated_memory_stats(),
             accelerator.get_memory_info(),
             accelerator.memory_stats(),
             accelerator.max_memory_allocated(),
@@ -1172,11 +1229,13 @@ CUDA_CASES = {
     "Buffer.__cuda_array_interface__": array_interface,
     "GraphContext GraphContext.__enter__ GraphContext.__exit__ cuda.graph "
     "cuda.is_current_stream_capturing": cuda_graph,
-    "cuda.can_device_access_peer cuda.current_device cuda.device_count "
+    "cuda.can_device_access_peer cuda.set_peer_access "
+    "cuda.current_device cuda.device_count "
     "cuda.is_available cuda.is_emulated cuda.is_initialized cuda.init": (
         lambda w: (
             lambda: (
                 cuda.can_device_access_peer(0, 1),
+                cuda.set_peer_access(0, 1, True),
                 cuda.current_device(),
                 cuda.device_count(),
                 cuda.is_available(),
@@ -1203,8 +1262,10 @@ CUDA_CASES = {
     ),
     "cuda.max_memory_allocated cuda.max_memory_reserved cuda.mem_get_info "
     "cuda.memory_allocated cuda.memory_reserved cuda.memory_stats "
-    "cuda.reset_peak_memory_stats cuda.ipc_collect": lambda w: (
+    "cuda.reset_accumulated_memory_stats cuda.reset_peak_memory_stats "
+    "cuda.ipc_collect": lambda w: (
         lambda: (
+            cuda.reset_accumulated_memory_stats(),
             cuda.max_memory_allocated(),
             cuda.mem_get_info(),
             cuda.memory_allocated(),
@@ -1215,8 +1276,10 @@ CUDA_CASES = {
     ),
     "trim_pool set_pool_threshold cuda.trim_pool cuda.set_pool_threshold "
     "cuda.empty_cache cuda.host_memory_stats "
+    "cuda.reset_accumulated_host_memory_stats "
     "cuda.reset_peak_host_memory_stats": lambda w: (
         lambda: (
+            cuda.reset_accumulated_host_memory_stats(),
             cuda.empty_cache(),
             cuda.trim_pool(0),
             cuda.set_pool_threshold(None),
@@ -1236,6 +1299,7 @@ OTHERS = {
     "AcceleratorError": "what calls raise",
     "OutOfMemoryError": "what calls raise",
     "races.RaceError": "what calls raise",
+    "cuda.export_graph_data": "open() itself raises RuntimeError",
     "FutureBase": "what submit() returns is of a type derived of it",
     "Graph._use_hooks": "hooks stay; test_graph_hooks.py",
     "register_backend": "a backend stays; test_register.py",

@@ -1,12 +1,15 @@
 """The other side of the interchange protocols, made by hand: DLPack capsules
-lent and taken through ctypes, and objects that produce them.
+and tables of functions lent and taken through ctypes, and objects that have
+them.
 
 Nothing here is checked, so that a producer can lie.
 """
 
 import ctypes
+import inspect
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
+VERSION = 1, 3
 READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
 NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
 USED = {False: b"used_dltensor", True: b"used_dltensor_versioned"}
@@ -46,6 +49,61 @@ class Versioned(ctypes.Structure):
     )
 
 
+TENSOR = ctypes.POINTER(Versioned)
+SET_ERROR = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p
+)
+
+
+class Exchange(ctypes.Structure):
+    """DLPackExchangeAPI."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("older", ctypes.c_void_p),
+        # Called with the GIL released, which the others need.
+        (
+            "allocate",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.POINTER(Tensor),
+                ctypes.POINTER(TENSOR),
+                ctypes.c_void_p,
+                SET_ERROR,
+            ),
+        ),
+        (
+            "managed_from_object",
+            ctypes.PYFUNCTYPE(
+                ctypes.c_int, ctypes.py_object, ctypes.POINTER(TENSOR)
+            ),
+        ),
+        (
+            "managed_to_object",
+            ctypes.PYFUNCTYPE(
+                ctypes.c_int, TENSOR, ctypes.POINTER(ctypes.c_void_p)
+            ),
+        ),
+        (
+            "tensor_from_object",
+            ctypes.PYFUNCTYPE(
+                ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor)
+            ),
+        ),
+        (
+            "current_work_stream",
+            ctypes.PYFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_void_p),
+            ),
+        ),
+    )
+
+
+EXCHANGE = b"dlpack_exchange_api"
 FORMS = {False: Managed, True: Versioned}
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -122,7 +180,7 @@ class Loan:
         self.versioned = versioned
         self.struct = FORMS[versioned]()
         if versioned:
-            self.struct.major, self.struct.minor = major, 1
+            self.struct.major, self.struct.minor = major, VERSION[1]
             self.struct.flags = flags
         self.struct.deleter = ctypes.cast(deleter, ctypes.c_void_p)
         self.describe(**fields)
@@ -152,12 +210,23 @@ class Loan:
     def bytes(self):
         return self.memory.raw
 
-    def capsule(self):
+    def lend(self):
+        """The address of the tensor, whose deleter is to be called."""
         address = ctypes.addressof(self.struct)
         if self.struct.deleter:
             lent.setdefault(address, []).append(self)
+        return address
+
+    def take_back(self):
+        """What was lent last was refused."""
+        address = ctypes.addressof(self.struct)
+        lent[address].pop()
+        if not lent[address]:
+            del lent[address]
+
+    def capsule(self):
         return new(
-            address,
+            self.lend(),
             NAMES[self.versioned],
             ctypes.cast(destroy, ctypes.c_void_p),
         )
@@ -193,15 +262,66 @@ class Producer:
         return self.device
 
 
-class Taken:
-    """What another library takes from a capsule of ours."""
+class Table:
+    """A table of functions that lends a tensor, whose producer works on the
+    stream with this handle; other fields of the table may be given.  `asked`
+    is what its functions were called with."""
 
-    def __init__(self, capsule):
-        self.versioned = name_of(capsule) == NAMES[True]
-        address = pointer_of(capsule, NAMES[self.versioned])
-        self.struct = FORMS[self.versioned].from_address(address)
+    def __init__(self, loan, stream=None, **fields):
+        def managed_from_object(array, tensor):
+            self.asked.append(array)
+            ctypes.cast(tensor, ctypes.POINTER(ctypes.c_void_p))[0] = (
+                loan.lend()
+            )
+            return 0
+
+        def current_work_stream(device_type, device_id, handle):
+            self.asked.append((device_type, device_id))
+            handle[0] = stream
+            return 0
+
+        self.asked = []
+        self.struct = Exchange(*VERSION)
+        fields = {
+            "managed_from_object": managed_from_object,
+            "current_work_stream": current_work_stream,
+            **fields,
+        }
+        for name, value in fields.items():
+            if inspect.isfunction(value):
+                value = dict(Exchange._fields_)[name](value)
+            setattr(self.struct, name, value)
+
+    def type(self, *bases):
+        """A type with this table."""
+        capsule = new(ctypes.addressof(self.struct), EXCHANGE, None)
+        return type("Array", bases, {"__dlpack_c_exchange_api__": capsule})
+
+    def producer(self):
+        """An object that has nothing else."""
+        return self.type()()
+
+
+def table_of(kind):
+    """The table of functions of a type."""
+    capsule = kind.__dlpack_c_exchange_api__
+    return Exchange.from_address(pointer_of(capsule, EXCHANGE))
+
+
+class Taken:
+    """What another library takes from a capsule of ours, or from a table."""
+
+    def __init__(self, capsule=None, pointer=None):
+        self.versioned = pointer is not None or (
+            name_of(capsule) == NAMES[True]
+        )
+        if pointer is not None:
+            self.struct = pointer.contents
+        else:
+            address = pointer_of(capsule, NAMES[self.versioned])
+            self.struct = FORMS[self.versioned].from_address(address)
+            rename(capsule, USED[self.versioned])
         self.tensor = self.struct.tensor
-        rename(capsule, USED[self.versioned])
 
     @property
     def device(self):

@@ -18,6 +18,7 @@ OPTIONAL = {
     "stream_device",
     "event_elapsed",
     "peer_accessible",
+    "peer_access",
     "memory_device",
     "host_function",
     "sleep",

@@ -11,6 +11,8 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_program(run_python, tmp_path, monkeypatch, number):
+    if "import nvtx" in PROGRAMS[number]:
+        pytest.importorskip("nvtx", reason="needs the nvtx package")
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "program.py"
     program.write_text(PROGRAMS[number])

@@ -273,6 +273,29 @@ def test_narrow_slices_have_no_edges():
     assert list(bars.get_linewidth()) == [0.3, 0, 0.3]
 
 
+def test_nested_spans_stand_below_each_other():
+    """Those of one thread, with its waits; those of streams fill a lane."""
+    span, wait = ("span", "s", None, None), ("synchronize", "w", None, None)
+    rows = [
+        (*span, "a", 0, 0, 90),
+        (*span, "b", 0, 5, 95),
+        (*span, "a", 0, 10, 50),
+        (*wait, "a", 0, 20, 30),
+        (*span, "a", 0, 60, 70),
+        ("span", "s", "cpu:0", "t", "a", 0, 0, 90),
+    ]
+    heights = _picture.Heights(rows)
+    third = pytest.approx(0.28)
+    assert [heights.of(row) for row in rows] == [
+        (-0.42, third),
+        (-0.42, 0.84),
+        (pytest.approx(-0.14), third),
+        (pytest.approx(0.14), third),
+        (pytest.approx(-0.14), third),
+        (-0.42, 0.84),
+    ]
+
+
 def test_no_matplotlib(recorded, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

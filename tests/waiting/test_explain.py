@@ -112,6 +112,7 @@ def test_a_stream_that_runs_a_callable(engine, pair):
     assert words(explain(pair[0])) == load_of(engine)
 
 
+@pytest.mark.unscheduled
 def test_a_method_that_runs(engine, blocker):
     """Its function finds the object where the method was among the
     arguments."""

@@ -34,6 +34,8 @@ def test_it_is_a_future(stream, block):
     assert not future.done() and not future.running()
     block.release()
     assert future.result(LONG) == 0
+    # Without the GIL, what repr() reads may follow the result.
+    concurrent.futures.wait([future], LONG)
     assert "state=finished returned int" in repr(future)
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         _ = future.other

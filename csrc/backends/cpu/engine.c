@@ -70,6 +70,11 @@ static const struct {
            "the graph update was not performed because it included changes "
            "which violated constraints specific to instantiated graph update"),
     STATUS(ERROR_INVALID_RESOURCE, "invalid resource configuration"),
+    /* What a test makes work fail with reads as on a GPU. */
+    {700, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+    {710, "cudaErrorAssert", "device-side assert triggered"},
+    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
     STATUS(ERROR_UNKNOWN, "unknown error"),
 };
 
@@ -229,8 +234,7 @@ static void
 engine_begin_locked(struct cpu_engine *engine)
 {
     engine->phase = CPU_OPEN;
-    engine->handles.used = 0;
-    engine->handles.first_free = 0;
+    cpu_slots_forget(engine);
     memset(engine->ready, 0, sizeof(engine->ready));
     engine->ready_count = 0;
     engine->due = NULL;
@@ -260,6 +264,7 @@ engine_begin_locked(struct cpu_engine *engine)
         struct cpu_device *device = &engine->devices[i];
         *device = (struct cpu_device){.threshold = UINT64_MAX};
         cpu_stream_init_locked(&device->default_stream, engine, i, 0);
+        device->default_stream.known = &device->known;
     }
 }
 
@@ -397,9 +402,7 @@ is_unused_locked(const struct cpu_engine *engine)
                   !engine->notifying && engine->ready_count == 0 &&
                   engine->sleepers == NULL && LIST_EMPTY(&engine->captures) &&
                   engine->ranges == NULL && engine->pinned == NULL;
-    for (uint32_t i = 1; i <= engine->handles.used; i++) {
-        unused = unused && engine->handles.slots[i].handle == 0;
-    }
+    unused = unused && !cpu_slots_any_locked(engine);
     for (int i = 0; i < engine->device_count; i++) {
         const struct cpu_stream *stream = &engine->devices[i].default_stream;
         unused = unused && LIST_FIRST(&engine->devices[i].streams) == stream &&
@@ -426,6 +429,7 @@ ps_cpu_renew(const struct ps_backend *backend, uint64_t memory)
             struct cpu_device *device = &engine->devices[i];
             *device = (struct cpu_device){.threshold = UINT64_MAX};
             cpu_stream_init_locked(&device->default_stream, engine, i, 0);
+            device->default_stream.known = &device->known;
         }
     }
     cpu_unlock(engine);

@@ -5,6 +5,10 @@
  * the freeing of a block, nor while a thread waits.  No other lock is ever
  * taken under it.
  *
+ * Calls that change no queue do without it: a record, a wait or a query, if
+ * the stream is known to be idle and the event to be done.  What is known of
+ * an object is in its slot; see cpu_slot_known.
+ *
  * A file calls those above it in this list alone: storage.c, times.c,
  * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c
  * over files.c,
@@ -44,24 +48,51 @@ struct cpu_engine;
 
 enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH, CPU_PARTITION };
 
-enum { CPU_ANY_DEVICE = -1 };
+enum { CPU_TAGS = 8, CPU_ANY_DEVICE = -1 };
 
-/* The object of a handle. */
-struct cpu_slot {
-    ps_handle handle; /* 0 in a free slot */
-    /* A stream, an event's latest record, a gate's, a graph, a partition. */
-    void *object;
-    int device;
-    uint32_t next_free;
-    struct cpu_shared *shared; /* of an interprocess event, else NULL */
+/* What is known of a slot's object without the lock. */
+enum {
+    CPU_UNKNOWN,
+    /* A stream: idle, without a failure, not captured, and ordered with no
+     * other stream by itself.  An event of this process: its latest record is
+     * done, without a failure, and not captured. */
+    CPU_DONE,
+    /* Such an event with timing, which adds the time of the record. */
+    CPU_TIMED,
 };
 
+/* The object of a handle.  A slot stays where it is, and is never freed, so
+ * that its atomic fields can be read at any time.  It fills a line of the
+ * processor's cache: threads that use different slots do not slow each other
+ * down. */
+struct cpu_slot {
+    _Atomic ps_handle handle; /* 0 in a free slot */
+    /* CPU_UNKNOWN whenever the object is in any other state.  Becomes known
+     * with the lock held; an event's time may also be replaced by a later one
+     * without it. */
+    _Atomic int64_t known;
+    /* A stream, an event's latest record, a gate's, a graph, a partition. */
+    void *object;
+    atomic_int device;
+    uint32_t next_free;
+    struct cpu_shared *shared; /* of an interprocess event, else NULL */
+    char apart[24];
+};
+
+enum {
+    CPU_SLOT_BYTES = 64,
+    CPU_CHUNK_BYTES = 1 << 18,
+    CPU_CHUNK_SLOTS = CPU_CHUNK_BYTES / CPU_SLOT_BYTES,
+    CPU_CHUNKS = 1 << 12,
+};
+
+_Static_assert(sizeof(struct cpu_slot) == CPU_SLOT_BYTES,
+               "a handle has the place of its slot in the chunk");
+
 struct cpu_handles {
-    struct cpu_slot *slots; /* slot 0 is never used */
-    uint32_t capacity;      /* slots allocated */
-    uint32_t used;          /* the last slot ever used */
-    uint32_t first_free;    /* 0 if none */
-    uint64_t serial;        /* of the latest handle */
+    uint32_t used;       /* the last slot ever used; slot 0 never is */
+    uint32_t first_free; /* 0 if none */
+    uint64_t serial;     /* of the latest handle */
 };
 
 /* A slot with a new handle and no object; NULL when out of memory. */
@@ -72,10 +103,22 @@ void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count);
 /* NULL unless exactly this handle is live, with this tag and on this device.
- * The pointer is valid until another slot is taken. */
+ */
 struct cpu_slot *
 cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
                      ps_handle handle);
+/* Whether any handle is live. */
+bool cpu_slots_any_locked(const struct cpu_engine *engine);
+/* All handles are stale.  No other thread may be in the engine. */
+void cpu_slots_forget(struct cpu_engine *engine);
+
+/* Relaxed: who makes the object change has its own order with those who rely
+ * on the change. */
+static inline void
+cpu_forget(_Atomic int64_t *known)
+{
+    atomic_store_explicit(known, CPU_UNKNOWN, memory_order_relaxed);
+}
 
 /* ---- Streams ---- */
 
@@ -99,10 +142,11 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
  * pointer.  That is a worker, the timer, or a caller whose small copy or
  * opened gate is next.  Other threads only append. */
 struct cpu_stream {
-    struct cpu_engine *engine;       /* constant */
-    int device;                      /* constant */
-    int priority;                    /* constant */
-    ps_handle handle;                /* constant; 0: a default stream */
+    struct cpu_engine *engine; /* constant */
+    int device;                /* constant */
+    int priority;              /* constant */
+    ps_handle handle;          /* constant; 0: a default stream */
+    _Atomic int64_t *known;    /* see cpu_slot; NULL if it has no handle */
     struct cpu_partition *partition; /* constant; NULL if in none */
     ps_status status; /* the first failure; changed by its server */
     bool reported;    /* a synchronize returned status */
@@ -238,6 +282,19 @@ struct cpu_record {
     uint64_t position;
     struct cpu_operation *mark;
 };
+
+/* The event is about to have a new record.  Seen by all threads from here on:
+ * none may replace the time by one that is later than that of the new record.
+ */
+static inline void
+cpu_event_forget_locked(struct cpu_slot *event)
+{
+    if (event->known != CPU_UNKNOWN) {
+        struct cpu_record *latest = event->object;
+        int64_t known = atomic_exchange(&event->known, CPU_UNKNOWN);
+        latest->time = known >= CPU_TIMED ? known - CPU_TIMED : latest->time;
+    }
+}
 
 /* ---- Storage: items ---- */
 
@@ -456,6 +513,16 @@ bool cpu_stream_serve_locked(struct cpu_stream *stream);
 const char *cpu_operation_name(enum cpu_kind kind);
 /* Give up a stream that the caller took; it may be gone then. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
+/* Have it known of the stream that it is CPU_DONE, if it is. */
+void cpu_stream_know_locked(struct cpu_stream *stream);
+/* It may not be any more. */
+static inline void
+cpu_stream_forget_locked(struct cpu_stream *stream)
+{
+    if (stream->known != NULL) {
+        cpu_forget(stream->known);
+    }
+}
 /* Serve a stream that the caller took for as long as that is cheap, and give
  * it up, so that the work waits for no worker.  Within an operation of the
  * calling thread it only gives it up, so that notifications never nest.
@@ -471,13 +538,11 @@ bool cpu_engine_help_locked(struct cpu_engine *engine);
 void cpu_stream_block_locked(struct cpu_stream *stream);
 /* As cpu_stream_order_locked, for a stream that may have to wait. */
 ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
-/* Whether the stream is the default stream of a device with blocking ones. */
-bool cpu_stream_is_legacy_locked(const struct cpu_stream *stream);
 /* Whether a blocking stream has work that the default stream does not wait for
  * yet. */
 bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
-/* PS_ERROR_CAPTURE_IMPLICIT if the stream is such a one, and one of the others
- * is being captured. */
+/* PS_ERROR_CAPTURE_IMPLICIT if cpu_stream_is_legacy_locked and a blocking
+ * stream is being captured. */
 ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 
 /* Have the stream wait for what it serializes with: called before work is
@@ -546,6 +611,7 @@ enum cpu_phase {
 
 struct cpu_device {
     struct cpu_stream default_stream;
+    _Atomic int64_t known;           /* of the default stream; see cpu_slot */
     LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
     LIST_HEAD(, cpu_stream) blocking;
     ps_status unreported; /* failure of a stream that is gone */
@@ -649,8 +715,13 @@ struct cpu_lazy {
 struct cpu_engine {
     struct cpu_table table;      /* constant */
     struct cpu_table lazy_table; /* constant; with PS_BACKEND_SHARED */
-    unsigned number;             /* constant; below CPU_ENGINES */
-    pthread_key_t current_key;   /* of a thread's device; changed unused */
+    /* Two that are read without the lock, too, and changed with it: far from
+     * the lock, whose line of the cache goes from thread to thread. */
+    _Atomic(enum cpu_phase) phase;
+    /* Of slots; NULL from the first one that is not allocated. */
+    _Atomic(struct cpu_slot *) chunks[CPU_CHUNKS];
+    unsigned number;           /* constant; below CPU_ENGINES */
+    pthread_key_t current_key; /* of a thread's device; changed unused */
     const struct cpu_clock *clock;
     struct cpu_stream *(*scheduler)(struct cpu_engine *engine); /* constant */
     void *(*worker_main)(void *engine);                         /* constant */
@@ -660,7 +731,6 @@ struct cpu_engine {
 
     pthread_mutex_t lock;
     pthread_condattr_t monotonic; /* constant; for every condition */
-    enum cpu_phase phase;
     struct cpu_handles handles;
     union cpu_item *items; /* unused ones */
     uint64_t tickets;      /* operations ever queued */
@@ -739,7 +809,64 @@ void cpu_explore_add(struct cpu_engine *engine);
 static inline bool
 cpu_is_lazy(const struct cpu_engine *engine)
 {
-    return engine->phase == CPU_LAZY;
+    return atomic_load_explicit(&engine->phase, memory_order_relaxed) ==
+           CPU_LAZY;
+}
+
+/* The slot that any handle would have; NULL if it is not allocated. */
+static inline struct cpu_slot *
+cpu_slot_at(const struct cpu_engine *engine, ps_handle handle)
+{
+    struct cpu_slot *slots = atomic_load_explicit(
+        &engine->chunks[handle / CPU_CHUNK_BYTES % CPU_CHUNKS],
+        memory_order_acquire);
+    return slots != NULL ? &slots[handle / CPU_SLOT_BYTES % CPU_CHUNK_SLOTS]
+                         : NULL;
+}
+
+/* As cpu_slot_find_locked, but without the lock, and what is known of the
+ * object: it was so at some time during the call.  Nothing is known while the
+ * engine is CPU_LAZY, as a schedule sees each call. */
+static inline int64_t
+cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
+               ps_handle handle)
+{
+    const struct cpu_slot *slot = cpu_slot_at(engine, handle);
+    int64_t known =
+        slot != NULL ? atomic_load_explicit(&slot->known, memory_order_acquire)
+                     : CPU_UNKNOWN;
+    if (known == CPU_UNKNOWN || cpu_is_lazy(engine)) {
+        return CPU_UNKNOWN;
+    }
+    int home = atomic_load_explicit(&slot->device, memory_order_acquire);
+    /* Whoever has the handle has it from the call that made it, and it is
+     * never used again: both were of its object. */
+    return atomic_load_explicit(&slot->handle, memory_order_relaxed) ==
+                       handle &&
+                   handle % CPU_TAGS == tag &&
+                   (device == home || device == CPU_ANY_DEVICE)
+               ? known
+               : CPU_UNKNOWN;
+}
+
+/* Likewise: whether the stream is known to be CPU_DONE. */
+static inline bool
+cpu_stream_is_done(const struct cpu_engine *engine, int device,
+                   ps_handle handle)
+{
+    return handle != 0
+               ? cpu_slot_known(engine, CPU_STREAM, device, handle) == CPU_DONE
+               : atomic_load_explicit(&engine->devices[device].known,
+                                      memory_order_acquire) == CPU_DONE &&
+                     !cpu_is_lazy(engine);
+}
+
+/* Whether the stream is the default stream of a device with blocking ones. */
+static inline bool
+cpu_stream_is_legacy_locked(const struct cpu_stream *stream)
+{
+    const struct cpu_device *device = &stream->engine->devices[stream->device];
+    return stream == &device->default_stream && !LIST_EMPTY(&device->blocking);
 }
 
 /* Whether the stream has had no work of the schedule that is explored. */

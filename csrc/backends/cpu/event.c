@@ -9,6 +9,20 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
+/* Have it known of the event, whose latest record is done, that it is CPU_DONE
+ * or CPU_TIMED, if it is. */
+static void
+event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
+{
+    const struct cpu_record *record = event->object;
+    if (event->known == CPU_UNKNOWN && record->status == PS_SUCCESS &&
+        record->time >= 0 && event->shared == NULL && !cpu_is_lazy(engine)) {
+        atomic_store_explicit(
+            &event->known, record->timed ? CPU_TIMED + record->time : CPU_DONE,
+            memory_order_release);
+    }
+}
+
 /* Create an event that was never recorded.  Takes over `shared`, even on
  * failure. */
 static ps_status
@@ -116,6 +130,7 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     if (status != PS_SUCCESS) {
         return status;
     }
+    cpu_event_forget_locked(event);
     struct cpu_record *record = cpu_item_take_locked(engine);
     if (record == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -146,15 +161,47 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
             cpu_shared_publish_locked(event->shared, record);
         }
         event->object = record;
+        if (record->done) {
+            event_know_locked(engine, event);
+            cpu_stream_know_locked(stream);
+        }
         record = latest;
     }
     cpu_record_unref_locked(engine, record);
     return status;
 }
 
-static ps_status
-cpu_event_record(const struct ps_backend *backend, int device,
-                 ps_handle event_handle, ps_handle stream_handle)
+/* Replace the time of an event that is known to be done; false if it is not
+ * what it was any more. */
+static bool
+event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
+{
+    return atomic_compare_exchange_strong_explicit(
+        &cpu_slot_at(engine, event)->known, &known,
+        CPU_TIMED + cpu_monotonic_clock.now(engine), memory_order_acq_rel,
+        memory_order_relaxed);
+}
+
+/* Record a done event on an idle stream; false if either may be otherwise.
+ * That changes nothing but the time.  The event is looked at first: if it is
+ * pending again by the time that the stream is idle, another thread has
+ * recorded it after this one. */
+static bool
+record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
+            ps_handle stream_handle)
+{
+    int64_t known = cpu_slot_known(engine, CPU_EVENT, device, event_handle);
+    if (known == CPU_UNKNOWN ||
+        !cpu_stream_is_done(engine, device, stream_handle)) {
+        return false;
+    }
+    return known == CPU_DONE || event_stamp(engine, event_handle, known);
+}
+
+/* Apart, so that the usual case saves no registers for it. */
+__attribute__((noinline)) static ps_status
+event_record(const struct ps_backend *backend, int device,
+             ps_handle event_handle, ps_handle stream_handle)
 {
     CPU_ENTER(engine, backend);
     struct cpu_slot *event = event_find_locked(engine, device, event_handle);
@@ -163,6 +210,15 @@ cpu_event_record(const struct ps_backend *backend, int device,
     return event != NULL && stream != NULL
                ? event_record_locked(engine, event, stream)
                : PS_ERROR_INVALID_HANDLE;
+}
+
+static ps_status
+cpu_event_record(const struct ps_backend *backend, int device, ps_handle event,
+                 ps_handle stream)
+{
+    return record_done(cpu_engine_of(backend), device, event, stream)
+               ? PS_SUCCESS
+               : event_record(backend, device, event, stream);
 }
 
 /* The event's record in effect, which another process may have made. */
@@ -175,6 +231,9 @@ event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                            ? PS_ERROR_SCHEDULED
                            : cpu_shared_refresh_locked(engine, event);
     *record = event->object;
+    if ((*record)->done) {
+        event_know_locked(engine, event);
+    }
     return status;
 }
 
@@ -189,6 +248,14 @@ cpu_event_record_locked(struct cpu_engine *engine, int device,
     return status == PS_SUCCESS && (*record)->capture != 0
                ? PS_ERROR_CAPTURED_EVENT
                : status;
+}
+
+/* Whether the event is known to be done. */
+static bool
+event_is_done(const struct ps_backend *backend, int device, ps_handle handle)
+{
+    return cpu_slot_known(cpu_engine_of(backend), CPU_EVENT, device, handle) !=
+           CPU_UNKNOWN;
 }
 
 static ps_status
@@ -208,6 +275,7 @@ wait_locked(struct cpu_stream *stream, struct cpu_slot *event)
     }
     if (record->done && record->status == PS_SUCCESS &&
         !cpu_is_lazy(stream->engine)) {
+        cpu_stream_know_locked(stream);
         return PS_SUCCESS;
     }
     return cpu_stream_enqueue_locked(
@@ -218,6 +286,10 @@ static ps_status
 cpu_stream_wait_event(const struct ps_backend *backend, int device,
                       ps_handle stream_handle, ps_handle event_handle)
 {
+    if (event_is_done(backend, CPU_ANY_DEVICE, event_handle) &&
+        cpu_stream_is_done(cpu_engine_of(backend), device, stream_handle)) {
+        return PS_SUCCESS;
+    }
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream =
         cpu_stream_find_locked(engine, device, stream_handle);
@@ -230,6 +302,9 @@ cpu_stream_wait_event(const struct ps_backend *backend, int device,
 static ps_status
 cpu_event_query(const struct ps_backend *backend, int device, ps_handle handle)
 {
+    if (event_is_done(backend, device, handle)) {
+        return PS_SUCCESS;
+    }
     CPU_ENTER(engine, backend);
     struct cpu_record *record;
     bool noted = cpu_is_noted(engine);
@@ -254,6 +329,9 @@ static ps_status
 cpu_event_synchronize(const struct ps_backend *backend, int device,
                       ps_handle handle, const struct ps_limit *asked)
 {
+    if (event_is_done(backend, device, handle)) {
+        return PS_SUCCESS;
+    }
     CPU_ENTER(engine, backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
     struct cpu_record *record;
@@ -278,10 +356,21 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
     return status;
 }
 
-static ps_status
-elapsed(const struct cpu_record *start, const struct cpu_record *end,
-        float *milliseconds)
+/* The time of the latest record; read once, as it may be replaced. */
+static int64_t
+event_time_locked(struct cpu_slot *event)
 {
+    const struct cpu_record *record = event->object;
+    int64_t known = event->known;
+    return known != CPU_UNKNOWN ? known - CPU_TIMED : record->time;
+}
+
+static ps_status
+elapsed_locked(struct cpu_slot *start_event, struct cpu_slot *end_event,
+               float *milliseconds)
+{
+    const struct cpu_record *start = start_event->object;
+    const struct cpu_record *end = end_event->object;
     if (!start->timed || !end->timed || start->time < 0 || end->time < 0) {
         return PS_ERROR_INVALID_HANDLE;
     }
@@ -291,7 +380,9 @@ elapsed(const struct cpu_record *start, const struct cpu_record *end,
     if (start->status != PS_SUCCESS || end->status != PS_SUCCESS) {
         return start->status != PS_SUCCESS ? start->status : end->status;
     }
-    *milliseconds = (float)((double)(end->time - start->time) / 1e6);
+    *milliseconds = (float)((double)(event_time_locked(end_event) -
+                                     event_time_locked(start_event)) /
+                            1e6);
     return PS_SUCCESS;
 }
 
@@ -304,7 +395,7 @@ cpu_event_elapsed(const struct ps_backend *backend, int device,
     struct cpu_slot *start = event_find_locked(engine, device, start_handle);
     struct cpu_slot *end = event_find_locked(engine, device, end_handle);
     return start != NULL && end != NULL
-               ? elapsed(start->object, end->object, milliseconds)
+               ? elapsed_locked(start, end, milliseconds)
                : PS_ERROR_INVALID_HANDLE;
 }
 

@@ -185,6 +185,7 @@ show_failures_locked(struct cpu_device *device, bool drop)
         device->unreported = device->earlier.unreported;
     }
     if (drop || stream->status == PS_SUCCESS) {
+        cpu_stream_forget_locked(stream);
         stream->status = device->earlier.of_default_stream;
         stream->reported = device->earlier.reported;
     }

@@ -125,6 +125,7 @@ join_locked(struct cpu_stream *stream, struct cpu_capture *capture)
     branches[plan->branch_count] =
         (struct cpu_branch){stream->device, stream->priority};
     stream->branch = (uint16_t)plan->branch_count++;
+    cpu_stream_forget_locked(stream);
     stream->capture = capture;
     stream->last = stream->covered = 0;
     stream->peer = capture->streams;
@@ -547,6 +548,7 @@ push_external_locked(struct cpu_stream *stream,
         stream->engine, CPU_EVENT, CPU_ANY_DEVICE, operation->event);
     if (event != NULL && operation->kind == CPU_RECORD_LATER) {
         struct cpu_record *latest = event->object;
+        cpu_event_forget_locked(event);
         push_next_record_locked(stream, &latest);
         event->object = latest;
     }

@@ -13,19 +13,23 @@
  * the one that picks. */
 #include "engine.h"
 
+#include <dirent.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum {
     /* One of so many queries in vain runs an operation. */
     POLLS = 16,
     /* How long a host that does not wait is kept by a callable, which may wait
-     * for what the host does next: 0.1 s, and longer if the machine is so busy
-     * that threads do not get to run, this one included. */
+     * for what the host does next: 0.1 s, and up to BUSY times as long if the
+     * machine is so busy that threads of the process do not get to run. */
     NAPS = 20,
+    BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
     QUESTION_NS = 50 * 1000 * 1000,
 };
@@ -569,6 +573,43 @@ cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
     pthread_cond_broadcast(&lazy->changed);
 }
 
+static bool
+is_runnable(const char *thread)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof(path), "/proc/self/task/%.20s/stat", thread);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false;
+    }
+    size_t length = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    text[length] = '\0';
+    /* The name before the state may have any characters. */
+    const char *name_end = strrchr(text, ')');
+    return name_end != NULL && strncmp(name_end, ") R", 3) == 0;
+}
+
+/* Whether another thread of the process would run if it had a processor, or
+ * does; a callable's that has not come to run yet is such a one. */
+static bool
+others_are_runnable(void)
+{
+    bool found = false;
+    const struct dirent *entry;
+    DIR *folder = opendir("/proc/self/task");
+    if (folder == NULL) {
+        return false;
+    }
+    while (!found && (entry = readdir(folder)) != NULL) {
+        found = entry->d_name[0] != '.' &&
+                strtol(entry->d_name, NULL, 10) != syscall(SYS_gettid) &&
+                is_runnable(entry->d_name);
+    }
+    closedir(folder);
+    return found;
+}
+
 /* Wait until the callables that run have ended or wait for work, as long as
  * the caller is patient. */
 static void
@@ -577,8 +618,13 @@ await_callables_locked(struct cpu_engine *engine)
     struct cpu_lazy *lazy = &engine->lazy;
     int naps = 0;
     while (callables_run(lazy) && !lazy->impatient && cpu_is_lazy(engine)) {
-        naps += !nap_locked(engine, NAP_NS);
-        lazy->impatient = naps == NAPS;
+        if (!nap_locked(engine, NAP_NS)) {
+            pthread_mutex_unlock(&engine->lock);
+            bool others = others_are_runnable();
+            pthread_mutex_lock(&engine->lock);
+            naps += others ? 1 : BUSY;
+        }
+        lazy->impatient = naps >= NAPS * BUSY;
     }
     if (callables_run(lazy)) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
@@ -1035,7 +1081,9 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
 {
     const char *name = engine->table.base.name;
     if (!LIST_EMPTY(&engine->captures)) {
-        snprintf(text, 256, "a stream of %s is being captured", name);
+        snprintf(text, 256,
+                 "a stream of %s is being captured; end the capture first",
+                 name);
         return true;
     }
     for (int i = 0; i < engine->device_count; i++) {
@@ -1044,7 +1092,7 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
             if (stream->first != NULL) {
                 snprintf(text, 256,
                          "%s:%d has a stream with %u pending operations, the "
-                         "first a %s",
+                         "first a %s; synchronize first",
                          name, i, stream->pending,
                          cpu_operation_name(stream->first->kind));
                 return true;

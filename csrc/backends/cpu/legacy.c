@@ -3,13 +3,6 @@
  * made to wait for what the other side has been given since it last did so. */
 #include "engine.h"
 
-bool
-cpu_stream_is_legacy_locked(const struct cpu_stream *stream)
-{
-    const struct cpu_device *device = &stream->engine->devices[stream->device];
-    return stream == &device->default_stream && !LIST_EMPTY(&device->blocking);
-}
-
 /* While a schedule is explored, whether a stream is idle must not show, but
  * nor must work of before the schedule. */
 static bool
@@ -42,6 +35,7 @@ cpu_stream_block_locked(struct cpu_stream *stream)
     }
     stream->follows = worked ? 0 : legacy->given;
     stream->blocking = true;
+    cpu_stream_forget_locked(legacy);
     LIST_INSERT_HEAD(&device->blocking, stream, siblings);
 }
 

@@ -354,6 +354,18 @@ cpu_peer_accessible(const struct ps_backend *backend, int device, int peer,
     return PS_SUCCESS;
 }
 
+/* Every device reaches all of the host's memory. */
+static ps_status
+cpu_peer_access(const struct ps_backend *backend, int device, int peer,
+                int access)
+{
+    (void)backend;
+    (void)device;
+    (void)peer;
+    (void)access;
+    return PS_SUCCESS;
+}
+
 static ps_status
 cpu_pool_usage(const struct ps_backend *backend, int device,
                uint64_t *reserved, uint64_t *peak)
@@ -404,6 +416,7 @@ cpu_memory_members(struct ps_backend *table)
     table->memory_fill_items = cpu_memory_fill_items;
     table->memory_info = cpu_memory_info;
     table->peer_accessible = cpu_peer_accessible;
+    table->peer_access = cpu_peer_access;
     if (table->flags & PS_BACKEND_EMULATED) {
         table->memory_device = cpu_memory_device;
         table->pool_usage = cpu_pool_usage;

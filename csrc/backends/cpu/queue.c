@@ -54,6 +54,16 @@ cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return slot != NULL ? slot->object : NULL;
 }
 
+void
+cpu_stream_know_locked(struct cpu_stream *stream)
+{
+    if (stream->known != NULL && stream->first == NULL &&
+        stream->status == PS_SUCCESS && stream->capture == NULL &&
+        !stream->blocking && !cpu_stream_is_legacy_locked(stream)) {
+        atomic_store_explicit(stream->known, CPU_DONE, memory_order_release);
+    }
+}
+
 /* A wait is kept on a failed stream too: a free behind it must not run before
  * other streams are done with the block. */
 void
@@ -96,6 +106,7 @@ cpu_stream_push_locked(struct cpu_stream *stream,
     if (cpu_is_earlier(stream)) {
         stream->engine->driver->used_locked(stream);
     }
+    cpu_stream_forget_locked(stream);
     operation->next = NULL;
     operation->ticket = ++stream->engine->tickets;
     *stream->tail = operation;

@@ -62,93 +62,133 @@ cpu_item_give_locked(struct cpu_engine *engine, void *memory)
 
 enum { ENGINE_SHIFT = 3, SLOT_SHIFT = 6, SERIAL_SHIFT = 30 };
 
-#define TAG_MASK   (((ps_handle)1 << ENGINE_SHIFT) - 1)
 #define SLOT_LIMIT ((uint32_t)1 << (SERIAL_SHIFT - SLOT_SHIFT))
 
 _Static_assert(sizeof(ps_handle) == 8, "a handle has 64 bits");
+_Static_assert(1 << ENGINE_SHIFT == CPU_TAGS, "a tag has 3 bits");
 _Static_assert(CPU_ENGINES <= 8, "an engine's number has 3 bits");
+_Static_assert(1 << SLOT_SHIFT == CPU_SLOT_BYTES &&
+                   SLOT_LIMIT == CPU_CHUNKS * CPU_CHUNK_SLOTS,
+               "the chunks have a slot for every index");
+
+static struct cpu_slot *
+slot_of(const struct cpu_engine *engine, uint32_t index)
+{
+    return cpu_slot_at(engine, (ps_handle)index << SLOT_SHIFT);
+}
+
+/* NULL when out of memory.  Never freed, so only the slots need an address. */
+static struct cpu_slot *
+chunk_create(void)
+{
+    char *memory = calloc(1, CPU_CHUNK_BYTES + CPU_SLOT_BYTES);
+    return memory != NULL
+               ? (struct cpu_slot *)(memory + CPU_SLOT_BYTES -
+                                     (uintptr_t)memory % CPU_SLOT_BYTES)
+               : NULL;
+}
 
 /* Have room for so many slots that were never used. */
 static bool
-handles_grow(struct cpu_handles *handles, size_t count)
+handles_grow(struct cpu_engine *engine, size_t count)
 {
-    size_t capacity = handles->capacity > 0 ? handles->capacity : 64;
-    while (handles->used + count >= capacity && capacity <= SLOT_LIMIT) {
-        capacity *= 2;
-    }
-    if (capacity == handles->capacity) {
-        return true;
-    }
-    struct cpu_slot *slots = NULL;
-    if (capacity <= SLOT_LIMIT) {
-        slots = realloc(handles->slots, capacity * sizeof(*slots));
-    }
-    if (slots == NULL) {
+    uint32_t used = engine->handles.used;
+    if (count >= SLOT_LIMIT - used) {
         return false;
     }
-    handles->slots = slots;
-    handles->capacity = (uint32_t)capacity;
+    for (size_t i = (used + 1) / CPU_CHUNK_SLOTS;
+         i <= (used + count) / CPU_CHUNK_SLOTS; i++) {
+        struct cpu_slot *slots = engine->chunks[i];
+        if (slots == NULL && (slots = chunk_create()) == NULL) {
+            return false;
+        }
+        engine->chunks[i] = slots;
+    }
     return true;
 }
 
 /* The index of a free slot; 0 when out of memory. */
 static uint32_t
-handles_next(struct cpu_handles *handles)
+handles_next(struct cpu_engine *engine)
 {
+    struct cpu_handles *handles = &engine->handles;
     uint32_t index = handles->first_free;
     if (index != 0) {
-        handles->first_free = handles->slots[index].next_free;
+        handles->first_free = slot_of(engine, index)->next_free;
         return index;
     }
-    return handles_grow(handles, 1) ? ++handles->used : 0;
+    return handles_grow(engine, 1) ? ++handles->used : 0;
 }
 
 ps_status
 cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count)
 {
-    return count == 0 || handles_grow(&engine->handles, count)
-               ? PS_SUCCESS
-               : PS_ERROR_OUT_OF_MEMORY;
+    return count == 0 || handles_grow(engine, count) ? PS_SUCCESS
+                                                     : PS_ERROR_OUT_OF_MEMORY;
 }
 
 struct cpu_slot *
 cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
 {
-    struct cpu_handles *handles = &engine->handles;
-    uint32_t index = handles_next(handles);
+    uint32_t index = handles_next(engine);
     if (index == 0) {
         return NULL;
     }
-    handles->slots[index] = (struct cpu_slot){
-        .handle = ++handles->serial << SERIAL_SHIFT |
-                  (ps_handle)index << SLOT_SHIFT |
-                  (ps_handle)engine->number << ENGINE_SHIFT | tag,
-        .device = device,
-    };
-    return &handles->slots[index];
+    struct cpu_slot *slot = slot_of(engine, index);
+    ps_handle handle = ++engine->handles.serial << SERIAL_SHIFT |
+                       (ps_handle)index << SLOT_SHIFT |
+                       (ps_handle)engine->number << ENGINE_SHIFT | tag;
+    slot->object = NULL;
+    slot->shared = NULL;
+    /* Released, as `known` is: who sees the new object's does not find the
+     * handle of the one before it any more. */
+    atomic_store_explicit(&slot->device, device, memory_order_release);
+    atomic_store_explicit(&slot->handle, handle, memory_order_release);
+    return slot;
 }
 
 void
 cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot)
 {
-    slot->handle = 0;
     slot->next_free = engine->handles.first_free;
-    engine->handles.first_free = (uint32_t)(slot - engine->handles.slots);
+    engine->handles.first_free =
+        (slot->handle >> SLOT_SHIFT) & (SLOT_LIMIT - 1);
+    atomic_store_explicit(&slot->handle, 0, memory_order_relaxed);
+    cpu_forget(&slot->known);
 }
 
 struct cpu_slot *
 cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
                      ps_handle handle)
 {
-    uint32_t index = (handle >> SLOT_SHIFT) & (SLOT_LIMIT - 1);
-    if (index == 0 || index > engine->handles.used ||
-        (handle & TAG_MASK) != tag) {
-        return NULL;
-    }
-    struct cpu_slot *slot = &engine->handles.slots[index];
-    if (slot->handle != handle ||
+    struct cpu_slot *slot = cpu_slot_at(engine, handle);
+    if (slot == NULL || handle == 0 || slot->handle != handle ||
+        handle % CPU_TAGS != tag ||
         (device != slot->device && device != CPU_ANY_DEVICE)) {
         return NULL;
     }
     return slot;
+}
+
+bool
+cpu_slots_any_locked(const struct cpu_engine *engine)
+{
+    uint32_t i = engine->handles.used;
+    while (i > 0 && slot_of(engine, i)->handle == 0) {
+        i--;
+    }
+    return i > 0;
+}
+
+void
+cpu_slots_forget(struct cpu_engine *engine)
+{
+    for (uint32_t i = 1; i <= engine->handles.used; i++) {
+        struct cpu_slot *slot = slot_of(engine, i);
+        if (slot->handle != 0) {
+            slot->handle = 0;
+            cpu_forget(&slot->known);
+        }
+    }
+    engine->handles.used = engine->handles.first_free = 0;
 }

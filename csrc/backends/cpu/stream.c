@@ -99,7 +99,9 @@ stream_create(const struct ps_backend *backend, int device, ps_handle within,
         cpu_stream_block_locked(stream);
     }
     slot->object = stream;
+    stream->known = &slot->known;
     *handle = stream->handle = slot->handle;
+    cpu_stream_know_locked(stream);
     return PS_SUCCESS;
 }
 
@@ -154,6 +156,7 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     }
     struct cpu_stream *stream = slot->object;
     cpu_slot_give_locked(engine, slot);
+    stream->known = NULL;
     stream->destroyed = true;
     if (stream->capture != NULL) {
         cpu_capture_lose_locked(stream);
@@ -174,6 +177,7 @@ query_locked(struct cpu_stream *stream, bool asks)
     }
     if (stream->first == NULL &&
         (!cpu_is_noted(engine) || asks || stream->number == 0)) {
+        cpu_stream_know_locked(stream);
         return stream->status;
     }
     engine->lazy.polled = stream;
@@ -184,6 +188,9 @@ static ps_status
 cpu_stream_query(const struct ps_backend *backend, int device,
                  ps_handle handle)
 {
+    if (cpu_stream_is_done(cpu_engine_of(backend), device, handle)) {
+        return PS_SUCCESS;
+    }
     CPU_ENTER(engine, backend);
     bool asks =
         cpu_is_noted(engine) && engine->driver->ask_locked(engine, backend);
@@ -212,6 +219,9 @@ static ps_status
 cpu_stream_synchronize(const struct ps_backend *backend, int device,
                        ps_handle handle, const struct ps_limit *asked)
 {
+    if (cpu_stream_is_done(cpu_engine_of(backend), device, handle)) {
+        return PS_SUCCESS;
+    }
     CPU_ENTER(engine, backend);
     struct cpu_limit limit = cpu_limit(engine, asked);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);

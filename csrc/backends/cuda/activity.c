@@ -1,5 +1,5 @@
 /* Activities of GPUs, from CUPTI: the begin and end of each kernel, copy and
- * fill of the process, whoever queued it.
+ * fill of the process, whoever queued it, and of each wait of the host.
  *
  * One rule: CUPTI calls back with locks held, its own or the driver's, so
  * nothing here calls CUDA from a callback. */
@@ -24,7 +24,7 @@ static struct cupti {
 enum { BUFFER_SIZE = 1 << 20, MOST_CALLBACKS = 4096 };
 
 static const int kinds[] = {CUPTI_KERNEL, CUPTI_MEMCPY, CUPTI_MEMCPY_PEER,
-                            CUPTI_MEMSET};
+                            CUPTI_MEMSET, CUPTI_SYNCHRONIZATION};
 enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 
 /* Guards beginning and ending. */
@@ -33,6 +33,8 @@ static void *subscriber; /* NULL: nobody observes */
 /* The process that CUPTI has begun in, or 0: a forked child inherits its state
  * without its threads. */
 static pid_t owner;
+/* By device: one more than the number of the context that was seen first. */
+static _Atomic uint32_t first_contexts[CUDA_DEVICES];
 static const struct ps_activity_functions *_Atomic functions;
 static void *_Atomic functions_argument;
 
@@ -66,6 +68,37 @@ buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
+/* CUPTI numbers the streams of each context.  The first context of a device,
+ * which mostly is its only one, counts as 0. */
+static uint64_t
+number_of(uint32_t device, uint32_t context, uint32_t stream)
+{
+    uint32_t first = 0;
+
+    if (device < CUDA_DEVICES &&
+        (atomic_compare_exchange_strong(&first_contexts[device], &first,
+                                        context + 1) ||
+         first == context + 1)) {
+        return stream;
+    }
+    return (uint64_t)context << 32 | stream;
+}
+
+static const char *
+waiting_function(uint32_t type)
+{
+    switch (type) {
+    case CUPTI_EVENT_SYNCHRONIZE:
+        return "cuEventSynchronize";
+    case CUPTI_STREAM_SYNCHRONIZE:
+        return "cuStreamSynchronize";
+    case CUPTI_CONTEXT_SYNCHRONIZE:
+        return "cuCtxSynchronize";
+    default:
+        return NULL;
+    }
+}
+
 static struct ps_times
 times_of(uint64_t start, uint64_t end)
 {
@@ -79,16 +112,18 @@ read_record(const void *record, struct ps_activity *activity)
     const struct cupti_kernel *kernel = record;
     const struct cupti_transfer *transfer = record;
     const struct cupti_peer_transfer *peer = record;
+    const struct cupti_synchronization *wait = record;
 
     switch (kernel->kind) {
     case CUPTI_KERNEL:
         *activity = (struct ps_activity){
             .kind = PS_ACTIVITY_KERNEL,
             .device = (int)kernel->device,
-            .stream = kernel->stream,
+            .stream =
+                number_of(kernel->device, kernel->context, kernel->stream),
             .call = kernel->correlation,
             .of_graph = kernel->graph_node != 0,
-            .kernel = kernel->name,
+            .name = kernel->name,
             .times = times_of(kernel->start, kernel->end),
         };
         return true;
@@ -96,7 +131,7 @@ read_record(const void *record, struct ps_activity *activity)
         *activity = (struct ps_activity){
             .kind = PS_ACTIVITY_COPY,
             .device = (int)peer->device,
-            .stream = peer->stream,
+            .stream = number_of(peer->device, peer->context, peer->stream),
             .call = peer->correlation,
             .of_graph = peer->graph_node != 0,
             .nbytes = peer->bytes,
@@ -109,13 +144,22 @@ read_record(const void *record, struct ps_activity *activity)
             .kind = kernel->kind == CUPTI_MEMSET ? PS_ACTIVITY_FILL
                                                  : PS_ACTIVITY_COPY,
             .device = (int)transfer->device,
-            .stream = transfer->stream,
+            .stream = number_of(transfer->device, transfer->context,
+                                transfer->stream),
             .call = transfer->correlation,
             .of_graph = transfer->graph_node != 0,
             .nbytes = transfer->bytes,
             .times = times_of(transfer->start, transfer->end),
         };
         return true;
+    case CUPTI_SYNCHRONIZATION:
+        *activity = (struct ps_activity){
+            .kind = PS_ACTIVITY_SYNCHRONIZE,
+            .call = wait->correlation,
+            .name = waiting_function(wait->type),
+            .times = times_of(wait->start, wait->end),
+        };
+        return activity->name != NULL;
     default:
         return false;
     }
@@ -186,15 +230,18 @@ look_up_locked(void)
 
 /* ---- Members ---- */
 
-/* Whether a function of the driver queues what has a record.  Those of cudart
- * call one, too. */
+/* Whether a function makes what has a record.  Those of cudart that queue work
+ * call one of the driver, too; those that wait need not. */
 static bool
 is_wanted(const char *name)
 {
-    static const char *const beginnings[] = {"cuLaunch", "cuMemcpy",
-                                             "cuMemset", "cuGraphLaunch"};
+    static const char *const beginnings[] = {
+        "cuLaunch",      "cuMemcpy",       "cuMemset",  "cuGraphLaunch",
+        "cuStreamSync",  "cuEventSync",    "cuCtxSync", "cudaStreamSync",
+        "cudaEventSync", "cudaDeviceSync",
+    };
 
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof(beginnings) / sizeof(*beginnings); i++) {
         if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0) {
             return strstr(name, "HostFunc") == NULL;
         }
@@ -203,18 +250,17 @@ is_wanted(const char *name)
 }
 
 static int
-enable_callbacks_locked(void)
+enable_callbacks_locked(int domain)
 {
     int result = 0;
 
     for (uint32_t id = 1; id < MOST_CALLBACKS && result == 0; id++) {
         const char *name = NULL;
-        if (cupti.callback_name(CUPTI_DRIVER, id, &name) != 0 ||
-            name == NULL) {
+        if (cupti.callback_name(domain, id, &name) != 0 || name == NULL) {
             break;
         }
         if (is_wanted(name)) {
-            result = cupti.callback_enable(1, subscriber, CUPTI_DRIVER, id);
+            result = cupti.callback_enable(1, subscriber, domain, id);
         }
     }
     return result;
@@ -241,7 +287,10 @@ begin_locked(void)
     for (int i = 0; i < KINDS && result == 0; i++) {
         result = cupti.enable(kinds[i]);
     }
-    return result == 0 ? enable_callbacks_locked() : result;
+    if (result == 0) {
+        result = enable_callbacks_locked(CUPTI_DRIVER);
+    }
+    return result == 0 ? enable_callbacks_locked(CUPTI_RUNTIME) : result;
 }
 
 static ps_status
@@ -320,22 +369,26 @@ cuda_stream_number(const struct ps_backend *backend, int device,
                    ps_handle stream, uint64_t *number)
 {
     uint8_t of_thread = stream == (ps_handle)CU_STREAM_PER_THREAD;
+    bool is_default = stream <= (ps_handle)CU_STREAM_PER_THREAD;
     CUcontext context;
-    uint32_t id;
+    uint32_t id, context_id;
     ps_status status = cuda_stream_check_uncaptured(stream);
 
     (void)backend;
+    /* The default streams are those of the primary context. */
     if (status == PS_SUCCESS) {
-        status = cuda_context_retain(device, &context);
+        status = is_default ? cuda_context_retain(device, &context)
+                            : (ps_status)cuda_driver.stream_context(
+                                  (CUstream)stream, &context);
     }
     if (status != PS_SUCCESS) {
         return status;
     }
-    /* A stream need not be one of the primary context. */
-    if (cupti.stream_id(context, (CUstream)stream, of_thread, &id) != 0 &&
-        cupti.stream_id(NULL, (CUstream)stream, of_thread, &id) != 0) {
+    if (cupti.stream_id(is_default ? context : NULL, (CUstream)stream,
+                        of_thread, &id) != 0 ||
+        cupti.context_id(context, &context_id) != 0) {
         return PS_ERROR_UNKNOWN;
     }
-    *number = id;
+    *number = number_of((uint32_t)device, context_id, id);
     return PS_SUCCESS;
 }

@@ -16,10 +16,18 @@ enum {
     CUPTI_MEMSET = 2,
     CUPTI_KERNEL = 10, /* one that may run at the same time as others */
     CUPTI_MEMCPY_PEER = 22,
+    CUPTI_SYNCHRONIZATION = 38,
+};
+
+/* CUpti_ActivitySynchronizationType */
+enum {
+    CUPTI_EVENT_SYNCHRONIZE = 1,
+    CUPTI_STREAM_SYNCHRONIZE = 3,
+    CUPTI_CONTEXT_SYNCHRONIZE = 4,
 };
 
 /* enum CUpti_CallbackDomain */
-enum { CUPTI_DRIVER = 1 };
+enum { CUPTI_DRIVER = 1, CUPTI_RUNTIME = 2 };
 
 /* enum CUptiResult */
 enum { CUPTI_TAKEN = 39 /* there is a subscriber already */ };
@@ -53,6 +61,13 @@ struct cupti_peer_transfer {
     uint32_t device, context, stream, sides[4], correlation;
     void *reserved;
     uint64_t graph_node;
+};
+
+/* CUpti_ActivitySynchronization and later */
+struct cupti_synchronization {
+    uint32_t kind, type;
+    uint64_t start, end;
+    uint32_t correlation;
 };
 
 /* CUpti_CallbackData */
@@ -100,6 +115,7 @@ typedef void (*cupti_completed)(CUcontext context, uint32_t stream,
     X(flush, "cuptiActivityFlushAll", (uint32_t))                            \
     X(next, "cuptiActivityGetNextRecord", (uint8_t *, size_t, void **))      \
     X(stream_id, "cuptiGetStreamIdEx",                                       \
-      (CUcontext, CUstream, uint8_t, uint32_t *))
+      (CUcontext, CUstream, uint8_t, uint32_t *))                            \
+    X(context_id, "cuptiGetContextId", (CUcontext, uint32_t *))
 
 #endif

@@ -73,20 +73,20 @@ pool_idle(int device, uint64_t *nbytes)
     return error;
 }
 
-/* Give peer access to the memory of device's pool.  Otherwise copies between
- * the two are staged, at a tenth of the rate.  Creates no context on either.
- * Returns cudaErrorPeerAccessUnsupported if the devices don't support it. */
+/* By device, the peers that have access to its pool, and those that the
+ * program has denied it. */
+static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
+
 static cudaError_t
-pool_open(int device, int peer)
+pool_set_access(int device, int peer, enum cudaMemAccessFlags flags)
 {
-    static _Atomic uint64_t opened[CUDA_DEVICES];
-    uint64_t bit = UINT64_C(1) << peer;
+    struct cudaMemAccessDesc access = {
+        .location = {.type = cudaMemLocationTypeDevice, .id = peer},
+        .flags = flags,
+    };
     cudaMemPool_t pool;
     int reachable;
 
-    if (atomic_load(&opened[device]) & bit) {
-        return cudaSuccess;
-    }
     cudaError_t error = cudaDeviceCanAccessPeer(&reachable, peer, device);
     if (error == cudaSuccess && !reachable) {
         error = cudaErrorPeerAccessUnsupported;
@@ -94,15 +94,47 @@ pool_open(int device, int peer)
     if (error == cudaSuccess) {
         error = pool_find(device, &pool);
     }
-    if (error == cudaSuccess) {
-        struct cudaMemAccessDesc access = {
-            .location = {.type = cudaMemLocationTypeDevice, .id = peer},
-            .flags = cudaMemAccessFlagsProtReadWrite,
-        };
-        error = cudaMemPoolSetAccess(pool, &access, 1);
+    return error == cudaSuccess ? cudaMemPoolSetAccess(pool, &access, 1)
+                                : error;
+}
+
+/* Give peer access to the memory of device's pool.  Otherwise copies between
+ * the two are staged, at a tenth of the rate.  Creates no context on either.
+ * Returns cudaErrorPeerAccessUnsupported if the devices don't support it, or
+ * if the program has denied it. */
+static cudaError_t
+pool_open(int device, int peer)
+{
+    uint64_t bit = UINT64_C(1) << peer;
+
+    if (atomic_load(&denied[device]) & bit) {
+        return cudaErrorPeerAccessUnsupported;
     }
+    if (atomic_load(&opened[device]) & bit) {
+        return cudaSuccess;
+    }
+    cudaError_t error =
+        pool_set_access(device, peer, cudaMemAccessFlagsProtReadWrite);
     if (error == cudaSuccess) {
         atomic_fetch_or(&opened[device], bit);
+    }
+    return error;
+}
+
+static cudaError_t
+pool_close(int device, int peer)
+{
+    uint64_t bit = UINT64_C(1) << peer;
+    /* First, so that copies of other threads are staged from here on. */
+    uint64_t before = atomic_fetch_or(&denied[device], bit);
+    cudaError_t error =
+        pool_set_access(device, peer, cudaMemAccessFlagsProtNone);
+
+    if (error == cudaSuccess) {
+        atomic_fetch_and(&opened[device], ~bit);
+    }
+    else if (!(before & bit)) {
+        atomic_fetch_and(&denied[device], ~bit);
     }
     return error;
 }
@@ -364,6 +396,23 @@ cuda_peer_accessible(const struct ps_backend *backend, int device, int peer,
                      int *accessible)
 {
     return cudaDeviceCanAccessPeer(accessible, device, peer);
+}
+
+static cudaError_t
+peer_access(int device, int peer, bool access)
+{
+    if (!access) {
+        return pool_close(peer, device);
+    }
+    atomic_fetch_and(&denied[peer], ~(UINT64_C(1) << device));
+    return pool_open(peer, device);
+}
+
+ps_status
+cuda_peer_access(const struct ps_backend *backend, int device, int peer,
+                 int access)
+{
+    return ON_DEVICE(device, peer_access(device, peer, access != 0));
 }
 
 ps_status

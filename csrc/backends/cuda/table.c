@@ -489,4 +489,5 @@ const struct ps_backend ps_cuda_backend = {
     .activities_flush = cuda_activities_flush,
     .activities_end = cuda_activities_end,
     .stream_number = cuda_stream_number,
+    .peer_access = cuda_peer_access,
 };

@@ -84,6 +84,7 @@ CUDA_MEMBER(memory_copy);
 CUDA_MEMBER(memory_fill);
 CUDA_MEMBER(memory_info);
 CUDA_MEMBER(peer_accessible);
+CUDA_MEMBER(peer_access);
 CUDA_MEMBER(memory_device);
 CUDA_MEMBER(pool_usage);
 CUDA_MEMBER(pool_reset_peak);

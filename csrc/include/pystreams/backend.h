@@ -183,29 +183,32 @@ struct ps_times {
     int64_t end;
 };
 
-/* What a device has done, whoever queued it. */
+/* What a device has done, whoever queued it; or that the host has waited. */
 enum ps_activity_kind {
     PS_ACTIVITY_KERNEL,
     PS_ACTIVITY_COPY,
     PS_ACTIVITY_FILL,
+    PS_ACTIVITY_SYNCHRONIZE,
 };
 
 struct ps_activity {
     enum ps_activity_kind kind;
-    int device;
+    int device;            /* not of a wait, as its stream */
     uint64_t stream;       /* its number, see stream_number */
-    uint64_t call;         /* the number of the call that queued it */
+    uint64_t call;         /* the number of the call that made it */
     int of_graph;          /* whether the call launched a graph */
     uint64_t nbytes;       /* of a copy or fill */
-    const char *kernel;    /* its name as compiled, during the call; or NULL */
+    const char *name;      /* of a kernel, as compiled, or of the function that
+                              waited, valid during the call; or NULL */
     struct ps_times times; /* CLOCK_MONOTONIC */
 };
 
 /* Functions that a backend calls while it observes.  It may hold locks of its
  * driver, so they neither call the backend nor wait for anybody who may. */
 struct ps_activity_functions {
-    /* The calling thread is about to queue work; numbers are those of calls of
-     * any library in the process, and a call may have several. */
+    /* The calling thread is about to queue work, or to wait for some; numbers
+     * are those of calls of any library in the process, and a call may have
+     * several. */
     void (*call)(void *argument, uint64_t number);
     /* On any thread. */
     void (*done)(void *argument, const struct ps_activity *activity);
@@ -953,10 +956,22 @@ struct ps_backend {
     ps_status (*activities_end)(const struct ps_backend *backend);
 
     /* The number by which activities name the stream; the numbers of a
-     * device's streams differ.  Only after an activities_begin that succeeded.
-     * Answers. */
+     * device's streams differ.  A number is less than 2^63; the upper 32 bits
+     * may say which context of the device the stream is of.  Only after an
+     * activities_begin that succeeded.  Answers. */
     ps_status (*stream_number)(const struct ps_backend *backend, int device,
                                ps_handle stream, uint64_t *number);
+
+    /* ---- Optional ------------------------------------------------------- */
+
+    /* Let the work of a device reach the memory of peer, another device, that
+     * memory_allocate has returned and will return (1), or not (0).  Before
+     * the first call a copy between the two decides.  Copies work either way,
+     * but are staged without access.  May block.  Not called while work uses
+     * the access. Statuses: any if the two devices do not support it, and then
+     * nothing has changed. */
+    ps_status (*peer_access)(const struct ps_backend *backend, int device,
+                             int peer, int access);
 };
 
 #endif

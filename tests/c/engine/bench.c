@@ -166,6 +166,59 @@ bench_gates(void)
     free(gates);
 }
 
+/* Of each of as many threads, with a stream of its own. */
+struct bencher {
+    pthread_t thread;
+    pthread_barrier_t *ready;
+    unsigned flags;
+    double each; /* nanoseconds */
+};
+
+static void *
+bench_record(void *argument)
+{
+    enum { TIMES = 1000000 };
+    struct bencher *bencher = argument;
+    ps_handle stream = stream_new(0), event = 0;
+    OK(cpu->event_create(cpu, 0, bencher->flags, &event));
+    pthread_barrier_wait(bencher->ready);
+    int64_t began = now();
+    for (int i = 0; i < TIMES; i++) {
+        cpu->event_record(cpu, 0, event, stream);
+        cpu->stream_wait_event(cpu, 0, stream, event);
+        cpu->event_query(cpu, 0, event);
+    }
+    bencher->each = (double)(now() - began) / TIMES;
+    stream_end(stream);
+    OK(cpu->event_destroy(cpu, 0, event));
+    return NULL;
+}
+
+static void
+bench_threads(unsigned flags)
+{
+    enum { MOST = 16 };
+    for (unsigned count = 1; count <= MOST; count *= 2) {
+        struct bencher benchers[MOST];
+        pthread_barrier_t ready;
+        double sum = 0;
+        pthread_barrier_init(&ready, NULL, count);
+        for (unsigned i = 0; i < count; i++) {
+            benchers[i] = (struct bencher){.ready = &ready, .flags = flags};
+            pthread_create(&benchers[i].thread, NULL, bench_record,
+                           &benchers[i]);
+        }
+        for (unsigned i = 0; i < count; i++) {
+            pthread_join(benchers[i].thread, NULL);
+            sum += benchers[i].each;
+        }
+        pthread_barrier_destroy(&ready);
+        printf("record%s, wait and query, %2u threads %*.1f ns\n",
+               flags ? " with timing" : "", count, flags ? 9 : 21,
+               sum / count);
+    }
+}
+
 void
 bench(void)
 {
@@ -197,6 +250,8 @@ bench(void)
         OK(cpu->host_function(cpu, 0, stream, stamp, &began));
         OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
     }
+    bench_threads(0);
+    bench_threads(PS_EVENT_TIMING);
     bench_stream("host functions, one stream", false, true);
     bench_stream("host functions, 65536 at a time", true, true);
     bench_stream("records, 65536 at a time", true, false);

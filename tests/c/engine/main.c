@@ -60,6 +60,9 @@ main(int argc, char **argv)
         test_node_priority,
         test_timers,
         test_handles,
+        test_without_lock,
+        test_known,
+        test_known_raced,
         test_full_queue,
         test_failures,
         test_failed_waits,
@@ -91,6 +94,7 @@ main(int argc, char **argv)
         test_stress,
         test_shutdown,
     };
+    probe_forks();
     cpu = ps_cpu_backend("cpu", PS_DEVICE_CPU, 2, 0);
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
         bench();

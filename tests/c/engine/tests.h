@@ -46,6 +46,12 @@ void test_captures_lost(void);
 /* handles.c */
 void test_handles(void);
 
+/* known.c */
+void probe_forks(void); /* call before the engine is made */
+void test_without_lock(void);
+void test_known(void);
+void test_known_raced(void);
+
 /* memory.c */
 void test_memory(void);
 void test_transfers(void);

@@ -56,7 +56,9 @@ cudaError_t
 cudaDeviceSynchronize(void)
 {
     begin();
+    struct waiting waiting = begin_waiting("cudaDeviceSynchronize_v3020");
     drain_all();
+    end_waiting(&waiting);
     end();
     return cudaSuccess;
 }

@@ -77,6 +77,13 @@ late_cuda_stream(const void *handle)
 }
 
 int
+late_cuda_context_of(int stream)
+{
+    const char *set = getenv("LATE_CUPTI");
+    return set != NULL && strcmp(set, "contexts") == 0 ? stream % 2 : 0;
+}
+
+int
 late_cuda_faults(void)
 {
     return faults;
@@ -445,6 +452,22 @@ between(const struct event *start, const struct event *stop)
 {
     return operations[stop->operation].done_ns -
            operations[start->operation].done_ns;
+}
+
+struct waiting
+begin_waiting(const char *function)
+{
+    uint32_t number = profiler != NULL ? profiler->called(function) : 0;
+    return (struct waiting){profiler, function, number, now_ns()};
+}
+
+void
+end_waiting(const struct waiting *waiting)
+{
+    if (waiting->number != 0) {
+        waiting->profiler->done(waiting->number, waiting->function, 0,
+                                waiting->begun_ns, now_ns(), 0);
+    }
 }
 
 void

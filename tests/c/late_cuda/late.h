@@ -37,8 +37,8 @@ int late_cuda_faults(void);
 void late_cuda_seed(unsigned seed);
 
 /* What a profiler is told, with a lock held, as by a driver: that the calling
- * thread queues a copy, a fill or a sleep, for which it chooses a number; and
- * that one is done. */
+ * thread queues a copy, a fill or a sleep, or waits, for which it chooses a
+ * number; and that one is done. */
 struct late_cuda_profiler {
     uint32_t (*called)(const char *function);
     void (*done)(uint32_t number, const char *function, int stream,
@@ -46,6 +46,10 @@ struct late_cuda_profiler {
 };
 void late_cuda_profile(const struct late_cuda_profiler *profiler);
 int late_cuda_stream(const void *handle);
+
+/* With LATE_CUPTI=contexts, every other stream is one of a second context. */
+int late_cuda_context_of(int stream);
+int late_cuda_context(const void *handle);
 
 /* The library is preloaded, so these names are hidden from the program. */
 #pragma GCC visibility push(hidden)
@@ -86,6 +90,16 @@ void record_all(struct event *event);
 /* Whether the work is done.  If so, the host has seen that from here on. */
 int is_idle(int stream);
 int is_over(struct event *event);
+
+/* A wait that a profiler is told of. */
+struct waiting {
+    const struct late_cuda_profiler *profiler;
+    const char *function;
+    uint32_t number;
+    int64_t begun_ns;
+};
+struct waiting begin_waiting(const char *function);
+void end_waiting(const struct waiting *waiting);
 
 /* Nanoseconds between two records that are done. */
 int64_t between(const struct event *start, const struct event *stop);

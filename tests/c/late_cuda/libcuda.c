@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 static _Thread_local CUcontext current;
-static char context;
+static char contexts[2]; /* of the device, and another */
 
 CUresult
 cuDriverGetVersion(int *version)
@@ -31,7 +31,7 @@ CUresult
 cuDevicePrimaryCtxRetain(CUcontext *result, CUdevice device)
 {
     (void)device;
-    *result = (CUcontext)&context;
+    *result = (CUcontext)&contexts[0];
     return CUDA_SUCCESS;
 }
 
@@ -68,9 +68,14 @@ cuCtxGetDevice(CUdevice *device)
 CUresult
 cuStreamGetCtx(CUstream stream, CUcontext *result)
 {
-    (void)stream;
-    *result = (CUcontext)&context;
+    *result = (CUcontext)&contexts[late_cuda_context_of(index_of(stream))];
     return CUDA_SUCCESS;
+}
+
+int
+late_cuda_context(const void *handle)
+{
+    return handle == &contexts[1];
 }
 
 CUresult
@@ -101,7 +106,9 @@ CUresult
 cuStreamSynchronize(CUstream stream)
 {
     begin();
+    struct waiting waiting = begin_waiting("cuStreamSynchronize");
     drain(index_of(stream));
+    end_waiting(&waiting);
     end();
     return CUDA_SUCCESS;
 }
@@ -175,11 +182,13 @@ CUresult
 cuEventSynchronize(CUevent event)
 {
     begin();
+    struct waiting waiting = begin_waiting("cuEventSynchronize");
     struct event latest = *(struct event *)event;
     while (!is_over(&latest)) {
         end();
         begin();
     }
+    end_waiting(&waiting);
     end();
     return CUDA_SUCCESS;
 }
@@ -327,7 +336,7 @@ cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
 {
     (void)code, (void)options, (void)values, (void)count;
     (void)library_options, (void)library_values, (void)library_count;
-    *library = (CUlibrary)&context;
+    *library = (CUlibrary)&contexts[0];
     return CUDA_SUCCESS;
 }
 
@@ -335,7 +344,7 @@ CUresult
 cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
     (void)library, (void)name;
-    *kernel = (CUkernel)&context;
+    *kernel = (CUkernel)&contexts[0];
     return CUDA_SUCCESS;
 }
 

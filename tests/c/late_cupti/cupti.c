@@ -3,7 +3,8 @@
  *
  * LATE_CUPTI=taken: another profiler has it; =broken: it reports an error;
  * =graph: each kernel is two nodes of a graph, one on a stream of the graph's
- * own. */
+ * own; =parts: each copy is two, the second 10 ms long; =lost: the first fill
+ * is not reported; =contexts: two streams have each number. */
 #include "../../../csrc/backends/cuda/activity.h"
 #include "../late_cuda/late.h"
 
@@ -15,7 +16,9 @@ enum {
     FIRST_STREAM = 7,
     GRAPHS_STREAM = 99,
     MOST_RECORDS = 1 << 16,
-    MOST_CALLBACKS = 8
+    MOST_CALLBACKS = 10,
+    DOMAINS = 2,
+    PART = 10000000
 };
 
 struct record {
@@ -28,24 +31,37 @@ struct record {
 };
 
 union activity {
+    struct cupti_synchronization wait;
     struct cupti_kernel kernel;
     struct cupti_transfer transfer;
 };
 
-static const char *const functions[MOST_CALLBACKS] = {
-    "INVALID",         "cuInit",           "cuMemcpyAsync", "cuLaunchKernel",
-    "cuMemsetD8Async", "cuLaunchHostFunc", "cuEventQuery",  "cuGraphLaunch",
+static const char *const functions[DOMAINS][MOST_CALLBACKS] = {
+    {
+        "INVALID",
+        "cuInit",
+        "cuMemcpyAsync",
+        "cuLaunchKernel",
+        "cuMemsetD8Async",
+        "cuLaunchHostFunc",
+        "cuEventQuery",
+        "cuGraphLaunch",
+        "cuStreamSynchronize",
+        "cuEventSynchronize",
+    },
+    {"INVALID", "cudaEventQuery_v3020", "cudaDeviceSynchronize_v3020"},
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static cupti_callback callback;
-static int enabled[MOST_CALLBACKS];
+static int enabled[DOMAINS][MOST_CALLBACKS];
 static int kinds[64];
 static uint32_t calls;
 static cupti_requested request;
 static cupti_completed complete;
 static struct record records[MOST_RECORDS];
 static int record_count;
+static int has_lost;
 
 static int
 is_set(const char *value)
@@ -57,16 +73,16 @@ is_set(const char *value)
 static uint32_t
 called(const char *function)
 {
-    int id = 0;
-    while (strcmp(functions[id], function) != 0) {
+    int domain = strncmp(function, "cuda", 4) == 0, id = 0;
+    while (strcmp(functions[domain][id], function) != 0) {
         id++;
     }
     struct cupti_call call = {.function = function};
     call.correlation = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-    if (callback != NULL && enabled[id]) {
-        callback(NULL, CUPTI_DRIVER, (uint32_t)id, &call);
+    if (callback != NULL && enabled[domain][id]) {
+        callback(NULL, domain + CUPTI_DRIVER, (uint32_t)id, &call);
         call.is_exit = 1;
-        callback(NULL, CUPTI_DRIVER, (uint32_t)id, &call);
+        callback(NULL, domain + CUPTI_DRIVER, (uint32_t)id, &call);
     }
     return call.correlation;
 }
@@ -78,7 +94,19 @@ done(uint32_t number, const char *function, int stream, int64_t begin,
     int in_graph = is_set("graph") && strcmp(function, "cuLaunchKernel") == 0;
     struct record record = {number,        function, stream, (uint64_t)begin,
                             (uint64_t)end, nbytes,   0};
+    int in_parts = is_set("parts") && strcmp(function, "cuMemcpyAsync") == 0;
+    int is_fill = strcmp(function, "cuMemsetD8Async") == 0;
     pthread_mutex_lock(&mutex);
+    if (is_fill && !has_lost && is_set("lost")) {
+        has_lost = 1;
+        pthread_mutex_unlock(&mutex);
+        return;
+    }
+    if (in_parts && record_count < MOST_RECORDS) {
+        records[record_count++] = record;
+        record.begin = record.end;
+        record.end += PART;
+    }
     for (int i = 0; i <= in_graph && record_count < MOST_RECORDS; i++) {
         record.stream = i == 0 ? stream : GRAPHS_STREAM - FIRST_STREAM;
         record.graph_node = in_graph ? (uint64_t)i + 1 : 0;
@@ -120,18 +148,18 @@ cuptiUnsubscribe(void *subscriber)
 int
 cuptiGetCallbackName(int domain, uint32_t id, const char **name)
 {
-    if (domain != CUPTI_DRIVER || id >= MOST_CALLBACKS) {
+    if (id >= MOST_CALLBACKS) {
         return 1;
     }
-    *name = functions[id];
+    *name = functions[domain - CUPTI_DRIVER][id];
     return 0;
 }
 
 int
 cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t id)
 {
-    (void)subscriber, (void)domain;
-    enabled[id] = enable;
+    (void)subscriber;
+    enabled[domain - CUPTI_DRIVER][id] = enable;
     return 0;
 }
 
@@ -172,15 +200,37 @@ cuptiActivityDisable(int kind)
     return 0;
 }
 
+static uint32_t
+number_of(int stream)
+{
+    return FIRST_STREAM + (uint32_t)(is_set("contexts") ? stream / 2 : stream);
+}
+
 static void
 write_activity(union activity *activity, const struct record *record)
 {
-    uint32_t stream = (uint32_t)record->stream + FIRST_STREAM;
+    uint32_t stream = number_of(record->stream);
+    uint32_t context = 1 + (uint32_t)late_cuda_context_of(record->stream);
+    if (strstr(record->function, "Synchronize") != NULL) {
+        activity->wait = (struct cupti_synchronization){
+            .kind = CUPTI_SYNCHRONIZATION,
+            .type = strstr(record->function, "Stream") != NULL
+                        ? CUPTI_STREAM_SYNCHRONIZE
+                    : strstr(record->function, "Event") != NULL
+                        ? CUPTI_EVENT_SYNCHRONIZE
+                        : CUPTI_CONTEXT_SYNCHRONIZE,
+            .start = record->begin,
+            .end = record->end,
+            .correlation = record->call,
+        };
+        return;
+    }
     if (strcmp(record->function, "cuLaunchKernel") == 0) {
         activity->kernel = (struct cupti_kernel){
             .kind = CUPTI_KERNEL,
             .start = record->begin,
             .end = record->end,
+            .context = context,
             .stream = stream,
             .correlation = record->call,
             .name = "_Z4spinPKfi",
@@ -194,6 +244,7 @@ write_activity(union activity *activity, const struct record *record)
         .bytes = record->nbytes,
         .start = record->begin,
         .end = record->end,
+        .context = context,
         .stream = stream,
         .correlation = record->call,
     };
@@ -243,6 +294,13 @@ cuptiGetStreamIdEx(CUcontext context, CUstream stream, uint8_t of_thread,
                    uint32_t *id)
 {
     (void)context, (void)of_thread;
-    *id = (uint32_t)late_cuda_stream(stream) + FIRST_STREAM;
+    *id = number_of(late_cuda_stream(stream));
+    return 0;
+}
+
+int
+cuptiGetContextId(CUcontext context, uint32_t *id)
+{
+    *id = 1 + (uint32_t)late_cuda_context(context);
     return 0;
 }

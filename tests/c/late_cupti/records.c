@@ -15,6 +15,7 @@
     SAME(type, start, ours, start)               \
     SAME(type, end, ours, end)                   \
     SAME(type, deviceId, ours, device)           \
+    SAME(type, contextId, ours, context)         \
     SAME(type, streamId, ours, stream)           \
     SAME(type, correlationId, ours, correlation) \
     SAME(type, graphNodeId, ours, graph_node)
@@ -34,6 +35,12 @@ SAME_ACTIVITY(CUpti_ActivityMemset4, cupti_transfer)
 SAME(CUpti_ActivityMemset4, bytes, cupti_transfer, bytes)
 SAME_ACTIVITY(CUpti_ActivityMemcpyPtoP4, cupti_peer_transfer)
 SAME(CUpti_ActivityMemcpyPtoP4, bytes, cupti_peer_transfer, bytes)
+SAME(CUpti_ActivitySynchronization, kind, cupti_synchronization, kind)
+SAME(CUpti_ActivitySynchronization, type, cupti_synchronization, type)
+SAME(CUpti_ActivitySynchronization, start, cupti_synchronization, start)
+SAME(CUpti_ActivitySynchronization, end, cupti_synchronization, end)
+SAME(CUpti_ActivitySynchronization, correlationId, cupti_synchronization,
+     correlation)
 SAME(CUpti_CallbackData, callbackSite, cupti_call, is_exit)
 SAME(CUpti_CallbackData, functionName, cupti_call, function)
 SAME(CUpti_CallbackData, correlationId, cupti_call, correlation)
@@ -52,7 +59,20 @@ _Static_assert((int)CUPTI_KERNEL == (int)CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                "kind");
 _Static_assert((int)CUPTI_MEMCPY_PEER == (int)CUPTI_ACTIVITY_KIND_MEMCPY2,
                "kind");
+_Static_assert((int)CUPTI_SYNCHRONIZATION ==
+                   (int)CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+               "kind");
+_Static_assert(
+    (int)CUPTI_EVENT_SYNCHRONIZE ==
+            (int)CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE &&
+        (int)CUPTI_STREAM_SYNCHRONIZE ==
+            (int)CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE &&
+        (int)CUPTI_CONTEXT_SYNCHRONIZE ==
+            (int)CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE,
+    "type");
 _Static_assert((int)CUPTI_DRIVER == (int)CUPTI_CB_DOMAIN_DRIVER_API, "domain");
+_Static_assert((int)CUPTI_RUNTIME == (int)CUPTI_CB_DOMAIN_RUNTIME_API,
+               "domain");
 _Static_assert((int)CUPTI_TAKEN ==
                    (int)CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
                "result");

@@ -37,10 +37,9 @@ LEFT_OUT = {
         torch.cuda.max_memory_cached
         torch.cuda.host_memory_stats_as_nested_dict torch.cuda.memory_cached
         torch.cuda.memory_snapshot torch.cuda.memory_stats_as_nested_dict
-        torch.cuda.memory_summary torch.cuda.reset_accumulated_*
+        torch.cuda.memory_summary
         torch.cuda.reset_max_memory_*
         torch.cuda.set_per_process_memory_fraction torch.cuda.use_mem_pool
-        torch.accelerator.reset_accumulated_memory_stats
     """,
     "Readings of NVML; torch gets them from nvidia-ml-py, which any "
     "program can use.": """
@@ -54,8 +53,7 @@ LEFT_OUT = {
         torch.cuda._cudart.cudaProfiler* torch.cuda._cudart.cudaHost*
     """,
     "Modules in which torch happens to define its classes.": """
-        torch.cuda.graphs torch.cuda.memory
-        torch.cuda.streams torch.accelerator.memory
+        torch.cuda.memory torch.cuda.streams torch.accelerator.memory
     """,
     "Types of TorchScript.": "torch.DeviceObjType torch.StreamObjType",
     "A module for each device type; the module accelerator serves all "
@@ -108,7 +106,7 @@ ADDED = {
     """,
     "Graphs as newer versions of torch have them than the compared one.": """
         torch.accelerator.Graph torch.accelerator.generate_graph_pool_handle
-        torch.cuda.export_dot torch.cuda.CUDAGraph.get_graph_data
+        torch.cuda.export_* torch.cuda.CUDAGraph.get_graph_data
         torch.cuda.CUDAGraph.pools torch.cuda.CUDAGraph.register_*_hook
         torch.cuda.CUDAGraph.register_destroy_callback
         torch.cuda.CUDAGraph.retain_object
@@ -131,7 +129,8 @@ ADDED = {
     """,
     "Whether the CPU engine emulates CUDA.": "torch.cuda.is_emulated",
     "What the driver's pools can do.": """
-        torch.cuda.set_pool_threshold torch.cuda.trim_pool
+        torch.cuda.set_peer_access torch.cuda.set_pool_threshold
+        torch.cuda.trim_pool
     """,
     "A function; torch has it as a method of tensors.": "torch.pin",
     "What the driver knows of a device.": """
@@ -199,6 +198,12 @@ CHANGED = {
             "(debug_path)",
             "(debug_path, *, verbose=True)",
         ),
+        (
+            "torch.cuda.CUDAGraph.capture_begin",
+            "(pool=None, capture_error_mode='global')",
+            "(pool=*, capture_error_mode=*, check_input_liveness=False)",
+        ),
+        ("torch.cuda.graph", "(*)", "(*, *, check_input_liveness=False)"),
     ),
     "A graph can be instantiated with fewer options.": (
         (

@@ -1,0 +1,20 @@
+/* Names that other libraries give: each distinct text has a number, so that
+ * what is recorded takes no memory for its name.  They are never freed, as
+ * other libraries keep numbers. */
+#ifndef PYSTREAMS_OBSERVE_NAMES_H
+#define PYSTREAMS_OBSERVE_NAMES_H
+
+#include <stdint.h>
+
+/* The number (> 0) of a text in UTF-8; 0 without memory. */
+uint32_t ps_name_number(const char *text);
+
+/* NULL if no name has the number. */
+const char *ps_name_text(uint32_t number);
+
+/* Around a fork, so that the child gets no half of a change. */
+void ps_names_lock(void);
+void ps_names_unlock(void);
+void ps_names_reset_in_child(void);
+
+#endif

@@ -1,0 +1,22 @@
+"""Has NVTX, wherever a library of this process contains it, call the extension
+module, which exports what NVTX looks for."""
+
+from __future__ import annotations
+
+import os
+
+from .. import _C
+
+# NVTX reads it once for each library, at the first call of NVTX there.
+_VARIABLE = "NVTX_INJECTION64_PATH"
+# There is such a path in one process alone, so that its children, which
+# inherit the variable, load nothing.
+_HERE = "/proc/self/task/"
+
+
+def attach() -> None:
+    """Name the extension module to NVTX, unless another tool is named."""
+    named = os.environ.get(_VARIABLE)
+    if not named or named.startswith(_HERE):
+        path = os.path.abspath(_C.__file__)
+        os.environ[_VARIABLE] = f"{_HERE}{os.getpid()}/../../../..{path}"
