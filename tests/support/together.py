@@ -3,8 +3,11 @@
 import threading
 
 
-def together(work, threads=64):
-    """Run work(number) on each thread, all starting at once; re-raise."""
+def together(work, threads=64, meanwhile=None):
+    """Run work(number) on each thread, all starting at once; re-raise.
+
+    Until they have ended, this thread calls meanwhile().
+    """
     barrier = threading.Barrier(threads)
     errors = []
 
@@ -18,6 +21,8 @@ def together(work, threads=64):
     running = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
     for thread in running:
         thread.start()
+    while meanwhile and any(thread.is_alive() for thread in running):
+        meanwhile()
     for thread in running:
         thread.join()
     if errors:

@@ -11,6 +11,7 @@ import pytest
 from deadlines import LONG
 from places import TESTS
 from test_timeline_files import Chrome, Perfetto
+from together import together
 
 import pystreams
 from pystreams import schedules, timeline
@@ -389,17 +390,13 @@ def test_many_threads(library):
     count, each = 4, 500
     released = ctypes.CDLL(library._name)
 
-    def run():
+    def run(number):
         for _ in range(each):
             released.nvtxRangePushA(b"range")
             released.nvtxRangePop()
 
     with timeline.record() as t:
-        threads = [threading.Thread(target=run) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            assert isinstance(t.rows, list)
+        together(run, count, meanwhile=lambda: t.rows)
     found = t.rows
     assert len(found) == count * each
     assert all(row[END] is not None for row in found)

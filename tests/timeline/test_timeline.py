@@ -10,6 +10,7 @@ import time
 import pytest
 from captures import Capture, replay
 from deadlines import LONG
+from together import together
 
 import pystreams
 from pystreams import _C, races, schedules, timeline
@@ -405,7 +406,7 @@ def test_many_threads_at_once(two):
     """Nothing is lost, while others read."""
     count, each = 4, 300
 
-    def run():
+    def run(number):
         stream, block = two.backend.stream(), two.backend.empty(64)
         for _ in range(each):
             block.fill_(1, stream=stream)
@@ -413,11 +414,7 @@ def test_many_threads_at_once(two):
         stream.synchronize()
 
     with timeline.record() as t:
-        threads = [threading.Thread(target=run) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            assert isinstance(t.rows, list)
+        together(run, count, meanwhile=lambda: t.rows)
         two.a.synchronize()
     assert len(of_kind(t, "fill")) == count * each
     waits = of_kind(t, "wait")
