@@ -236,12 +236,6 @@ domain_range_start_ex(const void *domain, const struct nvtx_event *event)
 }
 
 static void
-range_end(uint64_t source)
-{
-    ps_timeline_range_end(source);
-}
-
-static void
 domain_range_end(const void *domain, uint64_t source)
 {
     (void)domain;
@@ -317,7 +311,7 @@ static const struct handler core[] = {
     HANDLER(NVTX_RANGE_START_EX, range_start_ex),
     HANDLER(NVTX_RANGE_START_A, range_start_a),
     HANDLER(NVTX_RANGE_START_W, range_start_w),
-    HANDLER(NVTX_RANGE_END, range_end),
+    HANDLER(NVTX_RANGE_END, ps_timeline_range_end),
     HANDLER(NVTX_RANGE_PUSH_EX, range_push_ex),
     HANDLER(NVTX_RANGE_PUSH_A, range_push_a),
     HANDLER(NVTX_RANGE_PUSH_W, range_push_w),
