@@ -77,9 +77,16 @@ def main():
         target=consume, args=(slots, options.chunks, theirs)
     )
     consumer.start()
+    theirs.close()  # the consumer's alone now, so that its end is noticed
     start = time.perf_counter()
-    produce(slots, options.chunks, ours)
-    got = ours.recv()
+    try:
+        produce(slots, options.chunks, ours)
+        got = ours.recv()
+    except (EOFError, OSError):
+        consumer.join()
+        raise SystemExit(
+            f"the consumer ended early, with exit code {consumer.exitcode}"
+        ) from None
     seconds = time.perf_counter() - start
     consumer.join()
 

@@ -68,3 +68,17 @@ def test_shared_ring(run_example, backend, chunks, slots):
         f"{chunks} chunks of 12,345 bytes through {slots} slots of "
         f"{backend.device()}: right, "
     )
+
+
+def test_shared_ring_without_its_consumer(run_python):
+    """The producer does not wait for a process that is gone."""
+    done = run_python(
+        "import sys, shared_ring\n"
+        "shared_ring.consume = int\n"
+        "if __name__ == '__main__':\n"
+        "    sys.argv[1:] = ['--size', '1000']\n"
+        "    shared_ring.main()",
+        env={"PYSTREAMS_ACCELERATOR": "cpu", "PYTHONPATH": str(EXAMPLES)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("the consumer ended early, with exit code 1\n")
