@@ -43,9 +43,10 @@ SHORT = (MemoryError, OSError)
 # What CPython says if it had an exception and no memory for the frame of the
 # caller, to which it was on its way: it loses it (take_ownership in frame.c).
 # 3.10 raises none for a lack of memory for the cache that a function gets at
-# its 1024th call (_PyCode_InitOpcache).
+# its 1024th call (_PyCode_InitOpcache), and says nothing if there is no memory
+# for the sentence either (_PyErr_FormatV).
 LOST = (
-    re.compile("_PyEval_EvalFrameDefault returned NULL without")
+    re.compile("^$|_PyEval_EvalFrameDefault returned NULL without")
     if sys.version_info < (3, 11)
     else re.compile(
         "error return without exception|<function .* returned NULL"
