@@ -82,7 +82,7 @@ def main():
     try:
         produce(slots, options.chunks, ours)
         got = ours.recv()
-    except (EOFError, OSError):
+    except (EOFError, ConnectionError):
         consumer.join()
         raise SystemExit(
             f"the consumer ended early, with exit code {consumer.exitcode}"
