@@ -52,6 +52,11 @@ def pytest_configure(config):
         "a schedule, or another process's events or memory; skipped under "
         "PYSTREAMS_SCHEDULE",
     )
+    config.addinivalue_line(
+        "markers",
+        "whole_gpu: counts the memory of a whole GPU, or takes all of it; in "
+        "parallel runs on GPUs, run the others first and these alone",
+    )
 
 
 def pytest_collection_modifyitems(items):

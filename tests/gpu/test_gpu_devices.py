@@ -117,6 +117,7 @@ assert active(0) and used(0) - before > 1 << 20
 """
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.parametrize("use", USES)
 def test_an_untouched_gpu(two_gpus, run_python, use):
     """Everything is of device 1; device 0, which is current, is not used.  A

@@ -93,6 +93,7 @@ def test_every_method_after_a_fault(gpu, run_python, cause):
     assert lines == []
 
 
+@pytest.mark.whole_gpu
 def test_every_method_without_memory(gpu, run_python):
     """They work, or raise OutOfMemoryError; and work again afterwards."""
     outcomes, said = call_all(run_python, "memory")

@@ -557,6 +557,7 @@ def test_a_replay_cannot_be_captured_by_torch(gpu, torch, buffer):
     assert value(gpu, buffer) == 2
 
 
+@pytest.mark.whole_gpu
 def test_no_memory_is_left(gpu, buffer):
     free, _ = api.mem_get_info()
     before = _C.memory_stats(gpu.type, 0)["allocated_bytes.all.current"]

@@ -319,6 +319,7 @@ def test_killed_at_any_step(sharing, peers, milliseconds):
     assert {buffer.tobytes() for buffer in opened} <= {bytes([7]) * 64}
 
 
+@pytest.mark.whole_gpu
 def test_no_memory_is_lost(sharing, peer):
     """The driver's, of both processes, and with failures between."""
 

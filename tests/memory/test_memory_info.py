@@ -16,6 +16,7 @@ def falls(cuda, more, less):
     )
 
 
+@pytest.mark.whole_gpu
 def test_free_memory_is_what_can_still_be_had(cuda):
     """Also while the library keeps what was freed for the next ones."""
     for _ in range(3):
@@ -31,6 +32,7 @@ def test_free_memory_is_what_can_still_be_had(cuda):
         assert during[1] == after[1] == total
 
 
+@pytest.mark.whole_gpu
 def test_free_memory_is_each_devices_own(two_cuda):
     def free():
         return [pystreams.cuda.mem_get_info(i)[0] for i in range(2)]
@@ -45,6 +47,7 @@ def test_free_memory_is_each_devices_own(two_cuda):
     assert falls(two_cuda, free()[1], during[1])
 
 
+@pytest.mark.whole_gpu
 def test_dropped_memory_is_free_once_its_uses_are_over(cuda):
     stream = cuda.stream()
     before = pystreams.cuda.mem_get_info()[0]

@@ -39,6 +39,7 @@ def test_freed_memory_is_kept_until_the_cache_is_emptied(pool):
     assert cuda.max_memory_reserved() >= held
 
 
+@pytest.mark.whole_gpu
 def test_what_is_kept_is_free_all_the_same(pool):
     block = pool.empty(NBYTES)
     pool.synchronize()

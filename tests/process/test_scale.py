@@ -142,6 +142,7 @@ print(before - during, before - after, after - free())
 """
 
 
+@pytest.mark.whole_gpu
 def test_device_memory_of_streams(gpu, run_python):
     """What 5,000 took comes back, or serves the next 5,000."""
     done = run_python(DEVICE_MEMORY, timeout=300)
@@ -157,6 +158,7 @@ def free_memory(gpu):
     return _C.mem_get_info(gpu.type, 0)[0]
 
 
+@pytest.mark.whole_gpu
 def test_device_memory_of_events(gpu):
     """100,000 that are alive take none that shows."""
     stream = gpu.stream()

@@ -193,6 +193,9 @@ def test_buffers(backend):
             assert bytes(memoryview(pinned)) == data
             device.close()
 
+    # Nothing that earlier tests left is freed meanwhile.
+    gc.collect()
+    backend.synchronize()
     before = _C.memory_stats(backend.type, 0)["allocated_bytes.all.current"]
     together(work, 16)
     gc.collect()

@@ -217,23 +217,24 @@ class Path:
         return max(((self.end(c), c) for c in calls), default=(0, None))
 
     def host(self, end, index, floor):
-        """The thread, back to its last synchronize above a row."""
-        syncs = [
-            i for i in range(index) if self.rows[i][KIND] == "synchronize"
-        ]
-        if not syncs:
-            self.steps.append((None, 0, end, "", 0))
-            return None
-        row = self.rows[syncs[-1]]
-        calls = [c for c, i in enumerate(self.calls) if i < syncs[-1]]
-        target = self.calls.index(row[SOURCE])
-        assert target in calls
-        before = self.program.work_before(target)
-        if self.is_work(target):
-            before.add(target)
-        gain = min(row[END] - row[BEGIN], end - floor)
-        self.steps.append((None, row[END], end, "synchronize", gain))
-        return self.latest(before)[1]
+        """The thread, back to its last synchronize above a row that was for
+        any work: the record of an idle stream can keep a GPU's host waiting,
+        too."""
+        for at in reversed(range(index)):
+            row = self.rows[at]
+            if row[KIND] != "synchronize":
+                continue
+            target = self.calls.index(row[SOURCE])
+            assert row[SOURCE] < at
+            before = self.program.work_before(target)
+            if self.is_work(target):
+                before.add(target)
+            if before:
+                gain = min(row[END] - row[BEGIN], end - floor)
+                self.steps.append((None, row[END], end, "synchronize", gain))
+                return self.latest(before)[1]
+        self.steps.append((None, 0, end, "", 0))
+        return None
 
     def operation(self, call):
         row = self.rows[self.calls[call]]
