@@ -45,7 +45,14 @@ static struct PyModuleDef bare = {
 PyMODINIT_FUNC
 PyInit_bare(void)
 {
-    return prepare() == 0 ? PyModule_Create(&bare)
-                          : PyErr_Format(PyExc_RuntimeError,
-                                         "there is nothing to measure");
+    if (prepare() != 0) {
+        return PyErr_Format(PyExc_RuntimeError, "there is nothing to measure");
+    }
+    PyObject *module = PyModule_Create(&bare);
+#ifdef Py_GIL_DISABLED
+    if (module != NULL) {
+        PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+    }
+#endif
+    return module;
 }
