@@ -71,12 +71,11 @@ def _place(
 ) -> tuple[int, int]:
     """Return the accelerator's type and the index that the argument names."""
     type = _default_type()
-    if isinstance(device, str):
+    # Any other object is refused below, under the function's name.
+    if device is not None and (
+        isinstance(device, str) or hasattr(device, "type")
+    ):
         device = _C.device(device)
-    elif device is not None and not isinstance(device, int):
-        # Any other object is refused below, under the function's name.
-        device = _C.device(device) if hasattr(device, "type") else device
-    if isinstance(device, _C.device):
         _check(device.type, type)
     return type, _C.device_index(type, device, require_index, function)
 

@@ -199,6 +199,25 @@ def set_stream(stream: _StreamLike | None) -> None:
         _set_stream(_C.as_stream("set_stream", stream, _CUDA))
 
 
+# torch's names for properties, and those of the attributes that they are.
+_ATTRIBUTES = {
+    "is_integrated": "Integrated",
+    "is_multi_gpu_board": "IsMultiGpuBoard",
+    "max_threads_per_block": "MaxThreadsPerBlock",
+    "max_threads_per_multi_processor": "MaxThreadsPerMultiProcessor",
+    "regs_per_multiprocessor": "MaxRegistersPerMultiprocessor",
+    "shared_memory_per_block": "MaxSharedMemoryPerBlock",
+    "shared_memory_per_block_optin": "MaxSharedMemoryPerBlockOptin",
+    "shared_memory_per_multiprocessor": "MaxSharedMemoryPerMultiprocessor",
+    "clock_rate": "ClockRate",
+    "memory_clock_rate": "MemoryClockRate",
+    "memory_bus_width": "GlobalMemoryBusWidth",
+    "pci_bus_id": "PciBusId",
+    "pci_device_id": "PciDeviceId",
+    "pci_domain_id": "PciDomainId",
+}
+
+
 class _CudaDeviceProperties:
     """The properties of a device; sizes are in bytes, rates in kHz.
 
@@ -207,28 +226,15 @@ class _CudaDeviceProperties:
 
     __slots__ = (
         "L2_cache_size",
-        "clock_rate",
         "gcnArchName",
-        "is_integrated",
-        "is_multi_gpu_board",
         "major",
-        "max_threads_per_block",
-        "max_threads_per_multi_processor",
-        "memory_bus_width",
-        "memory_clock_rate",
         "minor",
         "multi_processor_count",
         "name",
-        "pci_bus_id",
-        "pci_device_id",
-        "pci_domain_id",
-        "regs_per_multiprocessor",
-        "shared_memory_per_block",
-        "shared_memory_per_block_optin",
-        "shared_memory_per_multiprocessor",
         "total_memory",
         "uuid",
         "warp_size",
+        *_ATTRIBUTES,
     )
     name: str
     major: int
@@ -260,9 +266,6 @@ class _CudaDeviceProperties:
     ) -> None:
         from uuid import UUID
 
-        def attribute(name: str) -> int:
-            return attributes.get(name, 0)
-
         self.name = self.gcnArchName = properties["name"]
         self.major = properties["major"]
         self.minor = properties["minor"]
@@ -271,28 +274,8 @@ class _CudaDeviceProperties:
         self.warp_size = properties["warp_size"]
         self.L2_cache_size = properties["l2_cache_size"]
         self.uuid = UUID(bytes=properties["uuid"])
-        self.is_integrated = attribute("Integrated")
-        self.is_multi_gpu_board = attribute("IsMultiGpuBoard")
-        self.max_threads_per_block = attribute("MaxThreadsPerBlock")
-        self.max_threads_per_multi_processor = attribute(
-            "MaxThreadsPerMultiProcessor"
-        )
-        self.regs_per_multiprocessor = attribute(
-            "MaxRegistersPerMultiprocessor"
-        )
-        self.shared_memory_per_block = attribute("MaxSharedMemoryPerBlock")
-        self.shared_memory_per_block_optin = attribute(
-            "MaxSharedMemoryPerBlockOptin"
-        )
-        self.shared_memory_per_multiprocessor = attribute(
-            "MaxSharedMemoryPerMultiprocessor"
-        )
-        self.clock_rate = attribute("ClockRate")
-        self.memory_clock_rate = attribute("MemoryClockRate")
-        self.memory_bus_width = attribute("GlobalMemoryBusWidth")
-        self.pci_bus_id = attribute("PciBusId")
-        self.pci_device_id = attribute("PciDeviceId")
-        self.pci_domain_id = attribute("PciDomainId")
+        for name, attribute in _ATTRIBUTES.items():
+            setattr(self, name, attributes.get(attribute, 0))
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
