@@ -22,7 +22,7 @@ import shutil
 import threading
 import warnings
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _C
 from . import _chart, _cupti, _nvtx
@@ -76,20 +76,6 @@ COLUMNS = (
 _OPERATIONS = frozenset(
     ("copy", "fill", "callable", "function", "graph", "sleep", "kernel")
 )
-
-
-class _Columns(NamedTuple):
-    kind: int = 0
-    name: int = 1
-    device: int = 2
-    stream: int = 3
-    thread: int = 4
-    queued: int = 5
-    begin: int = 6
-    end: int = 7
-    nbytes: int = 8
-    source: int = 12
-
 
 # Whether even engines that say the times of operations are timed by events.
 _by_events = False

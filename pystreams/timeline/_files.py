@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count
 from struct import pack
 
@@ -17,36 +17,9 @@ from . import _OPERATIONS, _picture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Protocol
+    from collections.abc import Iterator
 
     from . import Row, Timeline
-
-    class Writer(Protocol):
-        """Makes the parts of a file of one format."""
-
-        def process(self, name: str) -> int:
-            """Begin a group of tracks, and return its number."""
-
-        def track(self, process: int, name: str) -> int:
-            """Begin a track, and return its number."""
-
-        def counter(self, process: int, name: str, unit: str) -> int:
-            """Begin a counter, and return its number."""
-
-        def slice(self, track: int, row: Row) -> None: ...
-        def mark(self, track: int, row: Row) -> None: ...
-        def point(
-            self, track: int, name: str, time: int, flow: int, ends: bool
-        ) -> None:
-            """Write a moment at which the arrow begins or ends."""
-
-        def count(self, counter: int, time: int, value: int) -> None: ...
-        def take(self) -> bytes:
-            """Return what has been written since the last call."""
-
-        def end(self) -> bytes: ...
-
 
 PICTURES = (".png", ".svg")
 FORMATS = (".json", ".pftrace", *PICTURES)
@@ -74,7 +47,7 @@ def save(timeline: Timeline, path: str) -> None:
     if suffix in PICTURES:
         _picture.save(timeline, path, suffix[1:])
         return
-    writer: Writer = Json() if suffix == ".json" else Perfetto()
+    writer = Json() if suffix == ".json" else Perfetto()
     with open(path, "wb") as file:
         file.writelines(walk(timeline, writer))
 
@@ -112,44 +85,6 @@ class Depths:
             yield end, len(ends)
 
 
-class Tracks:
-    """The numbers of a writer's processes, tracks and counters, which begin
-    when they are first needed."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._known: dict[tuple[str, str, str], int] = {}
-
-    def process(self, name: str) -> int:
-        return self._get(name, "", "", lambda: self._writer.process(name))
-
-    def track(self, device: str | None, name: str) -> int:
-        process = device or "host"
-        return self._get(
-            process,
-            name,
-            "",
-            lambda: self._writer.track(self.process(process), name),
-        )
-
-    def counter(self, device: str, name: str, unit: str) -> int:
-        return self._get(
-            device,
-            name,
-            unit,
-            lambda: self._writer.counter(self.process(device), name, unit),
-        )
-
-    def _get(
-        self, process: str, name: str, unit: str, make: Callable[[], int]
-    ) -> int:
-        key = process, name, unit
-        number = self._known.get(key)
-        if number is None:
-            number = self._known[key] = make()
-        return number
-
-
 class Nesting:
     """The slices of threads, spread over tracks so that those of each are
     nested, as files have them: ranges of NVTX need not be."""
@@ -171,12 +106,15 @@ class Nesting:
         return thread if len(tracks) == 1 else f"{thread} ({len(tracks)})"
 
 
-def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
+def walk(timeline: Timeline, writer: Json | Perfetto) -> Iterator[bytes]:
     """Write the timeline; yield the file in pieces.  What has not ended is
     left out."""
-    tracks, depths, nesting = Tracks(writer), Depths(), Nesting()
+    # What is begun when it is first needed.
+    process, track_of = cache(writer.process), cache(writer.track)
+    counter_of = cache(writer.counter)
+    depths, nesting = Depths(), Nesting()
     index = -1
-    tracks.process("host")
+    process("host")
     # Rows of records, until their last wait is known: where they are.
     recorded: dict[int, tuple[int, int]] = {}
     for chunk in timeline._chunks():
@@ -186,7 +124,7 @@ def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
             if begin is None or end is None:
                 continue
             if kind == "memory":
-                counter = tracks.counter(device, "memory", "bytes")
+                counter = counter_of(process(device), "memory", "bytes")
                 writer.count(counter, begin, row[8])
                 continue
             if kind == "node":
@@ -194,7 +132,7 @@ def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
                 stream = f"{stream}, in graphs"
             if device is None and kind != "mark":
                 thread = nesting.track(thread, begin, end)
-            track = tracks.track(device, stream or thread)
+            track = track_of(process(device or "host"), stream or thread)
             if kind == "mark":
                 writer.mark(track, row)
             elif kind == "record":
@@ -210,12 +148,14 @@ def walk(timeline: Timeline, writer: Writer) -> Iterator[bytes]:
             else:
                 writer.slice(track, row)
             if kind in _OPERATIONS:
-                counter = tracks.counter(device, "queue depth", "operations")
+                counter = counter_of(
+                    process(device), "queue depth", "operations"
+                )
                 for time, depth in depths.add(device, queued, end):
                     writer.count(counter, time, depth)
         yield writer.take()
     for device, time, depth in depths.rest():
-        counter = tracks.counter(device, "queue depth", "operations")
+        counter = counter_of(process(device), "queue depth", "operations")
         writer.count(counter, time, depth)
     yield writer.end()
 
@@ -236,17 +176,20 @@ class Json:
         self._quoted = lru_cache(maxsize=4096)(json.dumps)
 
     def process(self, name: str) -> int:
+        """Begin a group of tracks, and return its number."""
         number = next(self._numbers)
         self._name("process_name", number, 0, name)
         return number
 
     def track(self, process: int, name: str) -> int:
+        """Begin a track, and return its number."""
         number = next(self._numbers)
         self._of[number] = process, name, ""
         self._name("thread_name", process, number, name)
         return number
 
     def counter(self, process: int, name: str, unit: str) -> int:
+        """Begin a counter, and return its number."""
         number = next(self._numbers)
         self._of[number] = process, name, unit
         return number
@@ -288,6 +231,7 @@ class Json:
     def point(
         self, track: int, name: str, time: int, flow: int, ends: bool
     ) -> None:
+        """Write a moment at which the arrow begins or ends."""
         where = (
             f'"cat":"wait","pid":{self._of[track][0]},"tid":{track},'
             f'"ts":{time / 1000:.3f}'
@@ -306,6 +250,7 @@ class Json:
         )
 
     def take(self) -> bytes:
+        """Return what has been written since the last call."""
         parts = "".join(self._parts)
         self._parts.clear()
         return parts.encode()
@@ -318,20 +263,14 @@ class Json:
 # ---- Protobuf: the few messages of Perfetto's that are needed ----
 
 
-def make_varint(value: int) -> bytes:
+@lru_cache(maxsize=4096)
+def varint(value: int) -> bytes:
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)
         value >>= 7
     parts.append(value)
     return bytes(parts)
-
-
-VARINTS = [make_varint(value) for value in range(2048)]
-
-
-def varint(value: int) -> bytes:
-    return VARINTS[value] if value < 2048 else make_varint(value)
 
 
 def number(field: int, value: int) -> bytes:
