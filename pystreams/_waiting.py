@@ -251,41 +251,40 @@ class as_completed(Generic[_W]):
         self._objects = _check("as_completed", objects)
         self._deadline = _deadline("as_completed", timeout)
 
-    def _late(self, watched: Watched[_W]) -> TimeoutError:
-        from ._explain import explain_timeout
+    def _completed(
+        self, watched: Watched[_W], messages: list[tuple[int, int]]
+    ) -> Iterator[_W]:
+        """Yield the objects that the messages report as done."""
+        ended = watched.take(messages)
+        if not ended:
+            from ._explain import explain_timeout
 
-        return TimeoutError(
-            f"{len(watched._objects)} (of {len(self._objects)}) objects "
-            f"unfinished\n{explain_timeout(('object', watched))}"
-        )
+            raise TimeoutError(
+                f"{len(watched._objects)} (of {len(self._objects)}) objects "
+                f"unfinished\n{explain_timeout(('object', watched))}"
+            )
+        for obj in ended:
+            watched.know(obj)
+            yield obj
 
     def __iter__(self) -> Iterator[_W]:
-        waiter, left = _C.Waiter(), len(self._objects)
+        waiter = _C.Waiter()
         watched: Watched[_W] = Watched(waiter, count(), [])
         waiter._objects = watched._objects
         with watched:
             watched.watch_unaware(count(), self._objects)
-            while left:
-                ended = watched.take(waiter.wait(_left(self._deadline)))
-                if not ended:
-                    raise self._late(watched)
-                left -= len(ended)
-                for obj in ended:
-                    watched.know(obj)
-                    yield obj
+            while watched._objects:
+                messages = waiter.wait(_left(self._deadline))
+                yield from self._completed(watched, messages)
 
     async def __aiter__(self) -> AsyncIterator[_W]:
         from ._asyncio import Inbox
 
-        inbox, left = Inbox(), len(self._objects)
+        inbox = Inbox()
         watched: Watched[_W] = Watched(inbox.waiter, inbox, [])
         with inbox, watched:
             watched.watch_unaware(inbox, self._objects)
-            while left:
-                ended = watched.take(await inbox.wait(_left(self._deadline)))
-                if not ended:
-                    raise self._late(watched)
-                left -= len(ended)
-                for obj in ended:
-                    watched.know(obj)
+            while watched._objects:
+                messages = await inbox.wait(_left(self._deadline))
+                for obj in self._completed(watched, messages):
                     yield obj

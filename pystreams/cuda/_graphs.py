@@ -137,16 +137,9 @@ def _hooks_of(graph: Graph, kind: str) -> list[Callable[..., object]]:
     """Return the hooks for the graph, in the order of registration."""
     own = graph.__dict__.get("_hooks", {}).get(kind, {})
     pid = os.getpid()
-    both = [*_everywhere.get(kind, {}).items(), *own.items()]
-    return [
-        hook
-        for _, (process, hook) in sorted(both, key=_number)
-        if process == pid
-    ]
-
-
-def _number(item: tuple[int, object]) -> int:
-    return item[0]
+    both = {**_everywhere.get(kind, {}), **own}
+    found = [both[number] for number in sorted(both)]
+    return [hook for process, hook in found if process == pid]
 
 
 def _run(graph: Graph, kind: str) -> None:
@@ -400,13 +393,14 @@ class Graph(_C.Graph):
         """
         nodes, edges = self._nodes()
         executable = self._state()[2]
-        found: list[dict[str, Any]] = [
-            {
-                "index": index,
+        found: list[dict[str, Any]] = []
+        for kind, kernel, function, name, event, nbytes in nodes:
+            node = {
+                "index": len(found),
                 "node_type": kind,
-                "tools_id": index,
+                "tools_id": len(found),
                 "graph_id": executable,
-                "node_id": index,
+                "node_id": len(found),
                 "kernel_name": kernel,
                 "event_ptr": event,
                 "host_fn_addr": function,
@@ -415,15 +409,7 @@ class Graph(_C.Graph):
                 "dependencies": [],
                 "dependents": [],
             }
-            for index, (
-                kind,
-                kernel,
-                function,
-                name,
-                event,
-                nbytes,
-            ) in enumerate(nodes)
-        ]
+            found.append(node)
         for start, end in edges:
             found[start]["dependents"].append(end)
             found[end]["dependencies"].append(start)
