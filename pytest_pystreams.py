@@ -125,48 +125,38 @@ def pytest_runtest_protocol(
             del item.stash[_WATCH]
 
 
-def _with_races(
-    item: pytest.Item, phase: str
-) -> Generator[None, object, object]:
-    """Have a phase of a test fail by the races that it caught, too."""
-    error: BaseException | None = None
-    try:
-        result = yield
-    except BaseException as raised:
-        error = raised
-    found = item.stash[_WATCH].take(error) if _WATCH in item.stash else []
-    if found and (error is None or isinstance(error, _UNFAILED)):
-        text = f"the test caught a RaceError, or lost it:\n{found[0]}"
-        found, error = found[1:], pytest.fail.Exception(text, pytrace=False)
-    for race in found:
-        item.add_report_section(phase, "one more race", f"{race}\n")
-    if error is not None:
-        raise error
-    return result
-
-
 _UNFAILED = (pytest.skip.Exception, pytest.xfail.Exception)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(
-    item: pytest.Item,
-) -> Generator[None, object, object]:
-    return (yield from _with_races(item, "setup"))
+def _with_races(
+    phase: str,
+) -> Callable[[pytest.Item], Generator[None, object, object]]:
+    """Have a phase of a test fail by the races that it caught, too."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def hook(item: pytest.Item) -> Generator[None, object, object]:
+        error: BaseException | None = None
+        try:
+            result = yield
+        except BaseException as raised:
+            error = raised
+        found = item.stash[_WATCH].take(error) if _WATCH in item.stash else []
+        if found and (error is None or isinstance(error, _UNFAILED)):
+            text = f"the test caught a RaceError, or lost it:\n{found[0]}"
+            error = pytest.fail.Exception(text, pytrace=False)
+            del found[0]
+        for race in found:
+            item.add_report_section(phase, "one more race", f"{race}\n")
+        if error is not None:
+            raise error
+        return result
+
+    return hook
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(
-    item: pytest.Item,
-) -> Generator[None, object, object]:
-    return (yield from _with_races(item, "call"))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(
-    item: pytest.Item,
-) -> Generator[None, object, object]:
-    return (yield from _with_races(item, "teardown"))
+pytest_runtest_setup = _with_races("setup")
+pytest_runtest_call = _with_races("call")
+pytest_runtest_teardown = _with_races("teardown")
 
 
 def _options_of(item: pytest.Function) -> dict[str, Any] | None:

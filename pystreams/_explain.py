@@ -302,6 +302,11 @@ class _Explanation:
             return f"deadlock: {ring[0]} waits for itself"
         return f"deadlock: {', '.join(ring)} wait for each other in a ring"
 
+    def sentence(self, text: str) -> str:
+        """Return the text with the deadlock before it, if there is one."""
+        ring = self.deadlock()
+        return f"{ring}; {text}" if ring else text
+
     def _brief(self, target: tuple[Any, ...]) -> str:
         """Return what a thread waits for."""
         kind, *rest = target
@@ -353,41 +358,25 @@ class _Explanation:
         return lines
 
 
-def _sentence(explanation: _Explanation, text: str) -> str:
-    ring = explanation.deadlock()
-    return f"{ring}; {text}" if ring else text
-
-
-def _about_target(explanation: _Explanation, target: Any) -> str:
-    """Of a wait of the calling thread that has just ended."""
-    explanation.add_wait(target)
-    return _sentence(explanation, explanation.subject(target))
-
-
-def _about_object(explanation: _Explanation, x: Any) -> str:
-    return _sentence(explanation, explanation.any(x))
-
-
-def _about_all(explanation: _Explanation, _: None) -> str:
-    return "\n".join(explanation.all())
-
-
-def _surely(
-    limit: int, say: Callable[[_Explanation, Any], str], about: object
-) -> str:
+def _surely(limit: int, say: Callable[[_Explanation], str]) -> str:
     """Return what `say` returns; a deadlock only if it is there to stay."""
     for pause in (0.02, 0.05):
         explanation = _Explanation(limit)
-        text = say(explanation, about)
+        text = say(explanation)
         if not explanation.ring:
             return text
         sleep(pause)
-    return say(_Explanation(limit), about)
+    return say(_Explanation(limit))
 
 
 def explain_timeout(target: tuple[Any, ...]) -> str:
     """Return the end of a TimeoutError's message."""
-    return _surely(_FEW, _about_target, target)
+
+    def say(explanation: _Explanation) -> str:
+        explanation.add_wait(target)
+        return explanation.sentence(explanation.subject(target))
+
+    return _surely(_FEW, say)
 
 
 def answer() -> None:
@@ -401,11 +390,11 @@ def answer() -> None:
 def explain(x: _C.Stream | _C.Event | Future[Any] | None = None) -> str:
     """See pystreams.explain."""
     if x is None:
-        lines = _surely(_MANY, _about_all, None)
-        return lines or "no work is known to be pending"
+        text = _surely(_MANY, lambda found: "\n".join(found.all()))
+        return text or "no work is known to be pending"
     if not isinstance(x, (_C.Stream, _C.Event, _C.FutureBase)):
         raise TypeError(
             "explain() expects a Stream, an Event, a Future of Stream.submit "
             f"or None for x, but got {type(x).__name__}"
         )
-    return _surely(_MANY, _about_object, x)
+    return _surely(_MANY, lambda found: found.sentence(found.any(x)))

@@ -270,15 +270,8 @@ def _handle(stream: tuple[str, int, int]) -> str:
     return f'pystreams.ExternalStream({hex(handle)}, "{kind}:{index}")'
 
 
-def _operation(
-    name: str,
-    stream: tuple[str, int, int] | None,
-    thread: int,
-    writes: int,
-    in_callable: int,
-    place: tuple[str, int, str] | None,
-    stream_name: str | None,
-) -> Operation:
+def _operation(view: tuple[Any, ...]) -> Operation:
+    name, stream, thread, writes, in_callable, place, stream_name = view
     filename, line, function = place or (None, None, None)
     return Operation(
         name,
@@ -302,7 +295,7 @@ def _report(
     point: tuple[int, int] | None,
 ) -> None:
     __tracebackhide__ = True
-    one, two = _operation(*first), _operation(*second)
+    one, two = _operation(first), _operation(second)
     missing = _missing(one, two, point)
     race = Race(one, two, address, nbytes, missing, bool(freed))
     with _lock:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby, pairwise
 from traceback import clear_frames
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _C
 from ._names import stream_label
@@ -73,8 +73,7 @@ class Result:
         return f"{self.runs} runs passed, in {self.distinct} different orders"
 
 
-@dataclass(frozen=True)
-class _Schedule:
+class _Schedule(NamedTuple):
     """A schedule's name, read."""
 
     strategy: int
@@ -229,10 +228,7 @@ class _Run:
         self._failed = self._paused = False
 
     def begin(self) -> None:
-        s = self._schedule
-        _C.schedule_begin(
-            s.strategy, s.seed, s.changes, s.steps, s.numbers, self._note
-        )
+        _C.schedule_begin(*self._schedule, self._note)
 
     def __enter__(self) -> _Run:
         global _inner
@@ -368,14 +364,6 @@ def _deadlock(
     return f"the caller waits for {chain}"
 
 
-def _same(one: Exception | None, other: Exception) -> bool:
-    return type(one) is type(other)
-
-
-def _held(numbers: Sequence[int]) -> str:
-    return "late:" + ",".join(map(str, numbers)) if numbers else "early"
-
-
 def _shrink(
     fn: Callable[[], object], failed: _Run, error: Exception
 ) -> tuple[_Run, Exception]:
@@ -386,15 +374,16 @@ def _shrink(
     """
 
     def attempt(numbers: Sequence[int]) -> tuple[_Run, Exception] | None:
-        trial = _Run(_held(numbers), logged=True)
+        name = "late:" + ",".join(map(str, numbers)) if numbers else "early"
+        trial = _Run(name, logged=True)
         found = trial.failure_of(fn, keep=False)
-        return (trial, found) if found and _same(found, error) else None
+        return (trial, found) if found and type(found) is kind else None
 
+    kind = type(error)
     late = sorted({o.number for o in failed.operations if o.overtaken})
-    known = attempt(late)
-    if known is None:
+    best = attempt(late)
+    if best is None:
         return failed, error
-    best = known
     size = len(late)
     while size:
         for start in range(0, len(late), size):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-from ..timeline._chart import line, milliseconds, plural, ruler
+from ..timeline._chart import busy, line, milliseconds, plural, ruler
 from .report import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from array import array
     from typing import Any
 
 # Below so many seconds, a gain is noise.
@@ -18,11 +17,6 @@ SHORT = 0.01
 GAIN = 1.05
 LABEL = 10
 TAIL = 14
-
-
-def busy(spans: array[float]) -> float:
-    """Return the sum of the spans, in milliseconds."""
-    return sum(spans[1::2]) - sum(spans[::2])
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -46,6 +46,11 @@ def bar(spans: Sequence[float], total: float, width: int, marks: str) -> str:
     )
 
 
+def busy(spans: Sequence[float]) -> float:
+    """Return the sum of the spans."""
+    return sum(spans[1::2]) - sum(spans[::2])
+
+
 def ruler(label: str, end: float, label_width: int, width: int) -> str:
     """Return the line above bars: what they are of, and 0 to end in ms."""
     text = milliseconds(end)
@@ -61,12 +66,11 @@ def line(
     marks: str,
 ) -> str:
     """Return a bar with its label, and how much of the time it is busy."""
-    busy = sum(spans[1::2]) - sum(spans[::2])
     # While a schedule is explored, all may happen in one moment.
     total = total or 1
     return (
         f"{shorten(label, label_width):<{label_width}} "
-        f"{bar(spans, total, width, marks)} {busy / total:>6.0%}"
+        f"{bar(spans, total, width, marks)} {busy(spans) / total:>6.0%}"
     )
 
 
