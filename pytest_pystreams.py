@@ -233,10 +233,9 @@ def emulated_cuda(request: pytest.FixtureRequest) -> Iterator[None]:
     or as pytest.mark.emulated_cuda says."""
     from pystreams.testing import emulated_cuda
 
-    marker = request.node.get_closest_marker("emulated_cuda")
-    arguments = marker.args if marker is not None else ()
-    options = marker.kwargs if marker is not None else {}
-    with emulated_cuda(*arguments, **options):
+    default = pytest.mark.emulated_cuda.mark
+    mark = request.node.get_closest_marker("emulated_cuda", default)
+    with emulated_cuda(*mark.args, **mark.kwargs):
         yield
 
 

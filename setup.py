@@ -35,6 +35,13 @@ from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, LinkError, SetupError
 
 EXPORTS = "csrc/exports.map"
+SANITIZERS = {
+    "address": [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+    ],
+    "thread": ["-fsanitize=thread"],
+}
 NO_CUDA = """\
 no CUDA toolkit to build with was found. Any of these provides one:
   - pip's isolated build, which fetches nvidia-cuda-runtime and
@@ -55,6 +62,13 @@ def switch(name, default, choices):
         expected = ", ".join(filter(None, choices))
         raise SetupError(f"{name}={value}: expected one of {expected}")
     return value
+
+
+def defined(macro, header):
+    """Return the number that a header defines, or 0."""
+    text = header.read_text(errors="replace")
+    found = re.search(rf"#define {macro}\s+(\d+)", text)
+    return int(found[1]) if found else 0
 
 
 class Toolkit:
@@ -88,9 +102,7 @@ class Toolkit:
             return "has no cuda.h, cuda_runtime_api.h and crt/host_defines.h"
         if self.cudart is None:
             return "has no libcudart_static.a"
-        text = (self.include / "cuda.h").read_text(errors="replace")
-        version = re.search(r"#define CUDA_VERSION (\d+)", text)
-        if version is None or int(version[1]) < 12000:
+        if defined("CUDA_VERSION", self.include / "cuda.h") < 12000:
             return "is older than CUDA 12.0"
         return None
 
@@ -124,26 +136,19 @@ def check_python_h():
 
 def cuda_version(include):
     """The version of cudart that is linked, as of its header."""
-    text = (include / "cuda_runtime_api.h").read_text(errors="replace")
-    number = int(re.search(r"#define CUDART_VERSION\s+(\d+)", text)[1])
+    number = defined("CUDART_VERSION", include / "cuda_runtime_api.h")
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def bill_of_materials(name, version, cuda):
     """What the library is made of, as CycloneDX has it (PEP 770)."""
-    parts = []
-    if cuda is not None:
-        parts = [
-            {
-                "type": "library",
-                "supplier": {"name": "NVIDIA Corporation"},
-                "name": "cudart_static",
-                "version": cuda,
-                "licenses": [
-                    {"license": {"name": "NVIDIA CUDA Toolkit EULA"}}
-                ],
-            }
-        ]
+    cudart = {
+        "type": "library",
+        "supplier": {"name": "NVIDIA Corporation"},
+        "name": "cudart_static",
+        "version": cuda,
+        "licenses": [{"license": {"name": "NVIDIA CUDA Toolkit EULA"}}],
+    }
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -157,7 +162,7 @@ def bill_of_materials(name, version, cuda):
                 "licenses": [{"license": {"id": "BSD-3-Clause"}}],
             }
         },
-        "components": parts,
+        "components": [cudart] if cuda is not None else [],
     }
 
 
@@ -237,12 +242,8 @@ class BuildExt(build_ext):
         if debug or sanitize:
             compile_args += ["-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
         if sanitize:
-            kinds = {"address": "address,undefined", "thread": "thread"}
-            sanitizers = [f"-fsanitize={kinds[sanitize]}"]
-            if sanitize == "address":
-                sanitizers.append("-fno-sanitize-recover=undefined")
-            compile_args += ["-U_FORTIFY_SOURCE", *sanitizers]
-            link_args += sanitizers
+            compile_args += ["-U_FORTIFY_SOURCE", *SANITIZERS[sanitize]]
+            link_args += SANITIZERS[sanitize]
         elif not debug:
             compile_args += [
                 "-g0",
@@ -291,14 +292,11 @@ class BdistWheel(bdist_wheel):
     def write_wheelfile(self, wheelfile_base, **kwargs):
         super().write_wheelfile(wheelfile_base, **kwargs)
         # Known only after the build, as here.
-        cuda = getattr(self.distribution, "cuda_version", None)
+        built = self.distribution
+        cuda = getattr(built, "cuda_version", None)
         folder = Path(wheelfile_base, "sboms")
         folder.mkdir(exist_ok=True)
-        bill = bill_of_materials(
-            self.distribution.get_name(),
-            self.distribution.get_version(),
-            cuda,
-        )
+        bill = bill_of_materials(built.get_name(), built.get_version(), cuda)
         text = json.dumps(bill, indent=2) + "\n"
         (folder / "pystreams.cdx.json").write_text(text)
 
@@ -314,12 +312,11 @@ if __name__ == "__main__":
         ext_modules=[
             Extension(
                 "pystreams._C",
-                sources=sorted(
-                    glob("csrc/core/*.c")
-                    + glob("csrc/observe/*.c")
-                    + glob("csrc/python/*.c")
-                    + glob("csrc/backends/cpu/*.c")
-                ),
+                sources=[
+                    source
+                    for folder in ("backends/cpu", "core", "observe", "python")
+                    for source in sorted(glob(f"csrc/{folder}/*.c"))
+                ],
                 depends=[
                     EXPORTS,
                     *sorted(glob("csrc/**/*.h", recursive=True)),

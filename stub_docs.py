@@ -58,16 +58,9 @@ def with_docs(text, module):
     for node, doc in reversed(found):
         first = node.body[0]
         indent = " " * (node.col_offset + 4)
-        row = first.lineno - 1
         decorators = getattr(first, "decorator_list", ())
-        if decorators:
-            row = min(d.lineno for d in decorators) - 1
-        is_empty = (
-            isinstance(first, ast.Expr)
-            and isinstance(first.value, ast.Constant)
-            and first.value.value is ...
-        )
-        if is_empty:
+        row = min(node.lineno for node in [first, *decorators]) - 1
+        if ast.unparse(first) == "...":
             before = lines[row][: first.col_offset].rstrip()
             lines[row] = (before + "\n" if before else "") + quoted(
                 doc, indent

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class Step:
         )
 
 
+_queued = attrgetter("queued")
+
+
 class _Reader:
     """Reads the steps of a run from its notes."""
 
@@ -130,36 +134,24 @@ class _Reader:
             for span, writes in self._views:
                 (step.writes if writes else step.reads).append(span)
             return
-        step.after.add(bisect_left(self._queued, operation) - 1)
+        step.after.add(bisect_left(self.steps, operation, key=_queued) - 1)
         spans = self._callables.pop(operation, None)
         if spans is not None:
             step.writes, step.any = spans, not spans
 
-    @property
-    def _queued(self) -> list[int]:
-        return [step.queued for step in self.steps]
-
-    def _view(self, span: _Span, writes: bool) -> None:
-        self._views.append((span, writes))
-        step = self.steps[-1]
-        (step.writes if writes else step.reads).append(span)
-
-    def _end_view(self, span: _Span) -> None:
-        for view in ((span, False), (span, True)):
-            if view in self._views:
-                self._views.remove(view)
-                return
-
     def _note_memory(self, kind: int, address: int, nbytes: int) -> None:
-        span = self._span(address, nbytes)
-        if kind == _READ:
-            self.steps[-1].reads.append(span)
-        elif kind == _WRITE:
-            self.steps[-1].writes.append(span)
-        elif kind in (_VIEW, _VIEW_WRITES):
-            self._view(span, kind == _VIEW_WRITES)
+        span, step = self._span(address, nbytes), self.steps[-1]
+        if kind in (_VIEW, _VIEW_WRITES):
+            self._views.append((span, kind == _VIEW_WRITES))
+        if kind in (_READ, _VIEW):
+            step.reads.append(span)
+        elif kind in (_WRITE, _VIEW_WRITES):
+            step.writes.append(span)
         elif kind == _VIEW_END:
-            self._end_view(span)
+            for view in ((span, False), (span, True)):
+                if view in self._views:
+                    self._views.remove(view)
+                    break
         elif kind == _ARGUMENT:
             self._arguments.append(span)
 

@@ -373,21 +373,15 @@ class Bars:
     def __enter__(self) -> Bars:
         if sys.stderr.isatty():
             try:
+                from rich import progress
                 from rich.console import Console
-                from rich.progress import (
-                    BarColumn,
-                    DownloadColumn,
-                    Progress,
-                    TextColumn,
-                    TransferSpeedColumn,
-                )
             except ModuleNotFoundError:
                 return self
-            self._rich = Progress(
-                TextColumn("{task.description:<13}"),
-                BarColumn(),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
+            self._rich = progress.Progress(
+                progress.TextColumn("{task.description:<13}"),
+                progress.BarColumn(),
+                progress.DownloadColumn(binary_units=True),
+                progress.TransferSpeedColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
@@ -469,10 +463,8 @@ def main(arguments: list[str] | None = None) -> int:
         return complain("interrupted", 130)
     except Mismatch as error:
         return complain(error, 1)
-    except MemoryError as error:
-        return complain(error if str(error) else "out of memory", 2)
-    except (DemoError, RuntimeError) as error:
-        return complain(error, 2)
+    except (DemoError, MemoryError, RuntimeError) as error:
+        return complain(str(error) or "out of memory", 2)
     return 0
 
 

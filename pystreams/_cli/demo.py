@@ -498,7 +498,7 @@ def run(
             if timed < size:
                 # The rest may have pushed the beginning out of memory.
                 read_plainly(source, chunk, timed, progress("reading", timed))
-            runs: list[tuple[float, list[array[float]]]] = []
+            runs: list[tuple[float, list[list[array[float]]]]] = []
             ones: list[float] = []
             began = time.perf_counter()
             while len(runs) < RUNS and (
@@ -506,7 +506,7 @@ def run(
             ):
                 ones.append(stream("timing 1 stream", lanes[:1], timed))
                 taken = stream("timing", lanes, timed)
-                runs.append((taken, [s for lane in lanes for s in lane.spans]))
+                runs.append((taken, [lane.spans for lane in lanes]))
             recorded = None
             if record:
                 with timeline.record() as recorded:
@@ -517,19 +517,12 @@ def run(
         source.check_unchanged()
     all_seconds = [taken for taken, _ in runs]
     one_seconds, seconds = median_low(ones), median_low(all_seconds)
-    flat = iter(runs[all_seconds.index(seconds)][1])
-    for lane in lanes:
-        lane.spans = [next(flat) for _ in lane.spans]
-    if chain:
-        spans = [
-            list(rows)
-            for rows in zip(*(lane.spans for lane in lanes), strict=True)
-        ]
-    else:
-        spans = [
-            [lane.spans[0] for lane in lanes[place :: len(ways)]]
-            for place in range(len(ways))
-        ]
+    of_lanes = runs[all_seconds.index(seconds)][1]
+    spans = [
+        [of_lane[place] for of_lane in of_lanes[first :: len(ways)]]
+        for first, way in enumerate(ways)
+        for place in range(len(way))
+    ]
     return {
         "file": path,
         "bytes": size,

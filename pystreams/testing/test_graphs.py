@@ -59,9 +59,13 @@ def filling(device: Device, buffer: Buffer, byte: int) -> Graph:
 
 def launch_once(graph: Graph, stream: Stream) -> None:
     """The first launch may wait for all work."""
+    launch(graph, stream)
+    stream.synchronize()
+
+
+def launch(graph: Graph, stream: Stream) -> None:
     with stream:
         graph.replay()
-    stream.synchronize()
 
 
 def read(buffer: Buffer, stream: Stream) -> int:
@@ -103,8 +107,7 @@ def test_a_stream_joins(device: Device) -> None:
     assert not side.is_capturing()
     side.synchronize()
     assert read(buffer, stream) == 1
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 2
 
 
@@ -144,8 +147,7 @@ def test_what_is_dropped_disturbs_no_capture(
         buffer.fill_(2)
         del lent, other
     gate.open()
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 2
 
 
@@ -165,8 +167,7 @@ def test_a_launch_records_an_event(device: Device, busy: Busy) -> None:
     assert event.query()
     launch_once(graph, stream)
     gate = busy(stream)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert not event.query()
     gate.open()
     event.synchronize()
@@ -187,8 +188,7 @@ def test_a_launch_waits_for_an_event(device: Device, busy: Busy) -> None:
     stream.synchronize()
     gate = busy(other)
     event.record(other)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert not stream.query()
     gate.open()
     assert read(buffer, stream) == 2
@@ -209,8 +209,7 @@ def test_instantiate(device: Device, keep: bool) -> None:
     if keep:
         graph.instantiate()
         graph.instantiate()
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 2
 
 
@@ -221,8 +220,7 @@ def test_launch_after_what_the_stream_has(device: Device, busy: Busy) -> None:
     graph = filling(device, buffer, 2)
     gate = busy(stream)
     buffer.fill_(3, stream)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert not stream.query()
     gate.open()
     assert read(buffer, stream) == 2
@@ -236,8 +234,7 @@ def test_launch_after_earlier_launches(device: Device, busy: Busy) -> None:
     buffer.fill_(1, stream)
     gate = busy(stream)
     for one in (stream, other):
-        with one:
-            graph.replay()
+        launch(graph, one)
     assert not other.query()
     gate.open()
     assert read(buffer, other) == 2
@@ -252,8 +249,7 @@ def test_reset_while_a_launch_is_queued(device: Device, busy: Busy) -> None:
     graph = filling(device, buffer, 2)
     buffer.fill_(1, stream)
     gate = busy(stream)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     graph.reset()
     gate.open()
     assert read(buffer, stream) == 2
@@ -326,8 +322,7 @@ def test_upload(device: Device) -> None:
         buffer.fill_(2)
     graph.upload(stream)
     assert read(buffer, stream) == 1
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 2
 
 
@@ -344,8 +339,7 @@ def test_instantiate_without_options(device: Device) -> None:
     with captured(graph, stream):
         buffer.fill_(2)
     graph.instantiate(auto_free_on_launch=False, use_node_priority=False)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 2
 
 
@@ -369,8 +363,7 @@ def test_update(device: Device) -> None:
     buffer = filled(device, stream, 1)
     graph = kept(device, buffer, 2)
     graph.update(kept(device, buffer, 3))
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 3
 
 
@@ -386,8 +379,7 @@ def test_update_while_a_launch_is_queued(device: Device, busy: Busy) -> None:
     launch_once(graph, stream)
     buffer.fill_(1, stream)
     gate = busy(stream)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     graph.update(kept(device, buffer, 3))
     gate.open()
     assert read(buffer, stream) == 2
@@ -405,8 +397,7 @@ def test_an_update_that_is_refused(device: Device) -> None:
     with pytest.raises(AcceleratorError) as caught:
         graph.update(kept(device, buffer, 4))
     assert caught.value.error_code == 910
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(buffer, stream) == 3
 
 
@@ -430,8 +421,7 @@ def test_a_graph_in_a_capture(device: Device) -> None:
         buffer.fill_(4)
     child.reset()
     assert read(buffer, stream) == read(copied, stream) == 1
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     assert read(copied, stream) == 2
     assert read(buffer, stream) == 4
 
@@ -520,8 +510,7 @@ def test_reached_after_a_failure_of_the_launch(device: Device) -> None:
     with captured(graph, stream):
         stream.submit(calls.append, 1)
     _C.fail(stream, FAILURE)
-    with stream:
-        graph.replay()
+    launch(graph, stream)
     fails(stream.synchronize)
     graph.reset()
     assert calls == []

@@ -102,22 +102,15 @@ def test_the_default_stream_is_independent(device: Device, busy: Busy) -> None:
 
 
 @contract("blocking_create", SERIALIZES)
-def test_the_default_stream_waits_for_blocking_streams(
-    device: Device, busy: Busy
+@pytest.mark.parametrize("waits", ["default", "blocking"])
+def test_default_and_blocking_streams_wait_for_each_other(
+    device: Device, busy: Busy, waits: str
 ) -> None:
-    stream, default = device.stream(blocking=True), device.default_stream()
-    gate = busy(stream)
-    held = device.mark(default)
-    only_once_open(gate, held.query)
-
-
-@contract("blocking_create", SERIALIZES)
-def test_blocking_streams_wait_for_the_default_stream(
-    device: Device, busy: Busy
-) -> None:
-    stream, default = device.stream(blocking=True), device.default_stream()
-    gate = busy(default)
-    held = device.mark(stream)
+    first, second = device.stream(blocking=True), device.default_stream()
+    if waits == "blocking":
+        first, second = second, first
+    gate = busy(first)
+    held = device.mark(second)
     only_once_open(gate, held.query)
 
 
