@@ -43,14 +43,10 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _device(backend: str, runtime: int, index: int) -> str:
-    return f"{backend}:{index}"
-
-
 def _label(key: Key) -> str:
     """Return what people call a stream."""
-    device = _device(*key[:3])
-    return stream_label(device, key[3], _C.explain_name(key))
+    backend, _, index, handle = key
+    return stream_label(f"{backend}:{index}", handle, _C.explain_name(key))
 
 
 def _name(function: object) -> str:
@@ -142,8 +138,7 @@ class _Explanation:
     def first_of(self, key: Key) -> _Callable | None:
         """Return the first of a stream's callables."""
         own = [c for c in self.callables if c.key == key]
-        running = [c for c in own if c.running]
-        found = running or own
+        found = [c for c in own if c.running] or own
         return found[-1] if found else None
 
     def stream(self, key: Key) -> str:
@@ -252,7 +247,7 @@ class _Explanation:
             for c in self.callables
             if c.key[:3] == place and c.key not in busy
         ]
-        text = f"all work of {_device(*place)}"
+        text = f"all work of {place[0]}:{place[2]}"
         if not busy:
             return f"{text}; which that is, is not known here"
         found = ""
@@ -316,7 +311,7 @@ class _Explanation:
             _, key = rest[0]
             return f"an event recorded on {_label(key)}" if key else "an event"
         if kind == "device":
-            return f"all work of {_device(*rest)}"
+            return f"all work of {rest[0]}:{rest[2]}"
         for one in self.callables:
             if one.future is rest[0]:
                 return one.label

@@ -12,6 +12,7 @@ Aronis, Jonsson and Sagonas, POPL 2014).
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -240,10 +241,9 @@ class _Suffix:
 
     def first(self, process: int) -> int:
         """Return the first one's index in the run; -1 if there is none."""
-        for index in self.indices:
-            if self._run.steps[index].process == process:
-                return index
-        return -1
+        steps = self._run.steps
+        own = (i for i in self.indices if steps[i].process == process)
+        return next(own, -1)
 
     def can_begin_with(self, step: Step) -> bool:
         """Whether it could come first, of all these and itself."""
@@ -303,11 +303,8 @@ class _Order:
         processes = [step.process for step in self.steps]
         rows = []
         for process, mask in zip(processes, self.before, strict=True):
-            counts: dict[int, int] = {}
-            for index, other in enumerate(processes):
-                if mask >> index & 1:
-                    counts[other] = counts.get(other, 0) + 1
-            pairs = sorted(counts.items())
+            earlier = (p for i, p in enumerate(processes) if mask >> i & 1)
+            pairs = sorted(Counter(earlier).items())
             rows.append((process, *(n for pair in pairs for n in pair)))
         return tuple(sorted(rows))
 

@@ -489,19 +489,18 @@ def _checked(
 # ---- Exploring
 
 
-def _names_of_all(orders: Orders, done: list[_Run]) -> Iterator[str]:
-    while (choices := orders.next()) is not None:
-        yield _name_of(choices)
-        orders.ran(*read(done[-1].notes))
-        done[-1].notes = []
-
-
 def _names(
-    strategy: str, depth: int, seed: int, done: list[_Run]
+    strategy: str, depth: int, seed: int, orders: Orders, done: list[_Run]
 ) -> Iterator[str]:
     """Yield names of schedules, given those that ran."""
     if strategy in ("late", "early"):
         yield strategy
+        return
+    if strategy == "all":
+        while (choices := orders.next()) is not None:
+            yield _name_of(choices)
+            orders.ran(*read(done[-1].notes))
+            done[-1].notes = []
         return
     if strategy == "pct":
         # The priorities change within the steps that this takes.
@@ -584,12 +583,7 @@ def explore(
     called, options = _checked(fn, races)
     done: list[_Run] = []
     orders = Orders()
-    names = (
-        _names_of_all(orders, done)
-        if strategy == "all"
-        else _names(strategy, depth, seed or 0, done)
-    )
-    for name in names:
+    for name in _names(strategy, depth, seed or 0, orders, done):
         if len(done) == runs:
             break
         done.append(_Run(name))

@@ -11,6 +11,7 @@ import platform
 
 from .. import _C
 from .._version import __version__
+from ..accelerator import _name as type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,11 +65,6 @@ def _device(kind: int, index: int) -> dict[str, Any]:
     except RuntimeError as error:
         found["fault"] = str(error)
     return found
-
-
-def type_name(kind: int) -> str:
-    """Return the name of a registered device type."""
-    return {number: name for name, number in _C.backends()}[kind]
 
 
 def accelerator_why() -> str:

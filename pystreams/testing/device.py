@@ -12,8 +12,6 @@ from pystreams import _C, Buffer, Event, Stream
 
 # The key in Device.members that says whether a member takes a limit.
 LIMIT = " with a limit"
-
-
 # An injected failure.
 FAILURE = 719
 

@@ -114,8 +114,21 @@ def serve(name: str, module: str) -> None:
         kept[-1].fill_(1)
         device.synchronize()
 
+    def open_event(handle: str) -> None:
+        event = pystreams.Event.from_ipc_handle(name, bytes.fromhex(handle))
+        actions["query"] = event.query
+        actions["synchronize"] = event.synchronize
+        actions["wait"] = partial(event.wait, stream)
+        actions["record"] = partial(event.record, stream)
+
+    def open_memory(handle: str) -> None:
+        memory = bytes.fromhex(handle)
+        kept.append(pystreams.Buffer.from_ipc_handle(name, memory))
+
     kept: list[pystreams.Buffer] = []
-    actions: dict[str, Callable[[], object]] = {
+    actions: dict[str, Callable[..., object]] = {
+        "open": open_event,
+        "open-memory": open_memory,
         "memory": memory,
         "fill": fill,
         "bytes": lambda: kept[-1].tobytes().hex(),
@@ -135,21 +148,6 @@ def serve(name: str, module: str) -> None:
     for line in sys.stdin:
         action, *arguments = line.split()
         try:
-            if action == "open":
-                handle = bytes.fromhex(arguments[0])
-                event = pystreams.Event.from_ipc_handle(name, handle)
-                actions |= {
-                    "query": event.query,
-                    "synchronize": event.synchronize,
-                    "wait": partial(event.wait, stream),
-                    "record": partial(event.record, stream),
-                }
-                print(None, flush=True)
-            elif action == "open-memory":
-                handle = bytes.fromhex(arguments[0])
-                kept.append(pystreams.Buffer.from_ipc_handle(name, handle))
-                print(None, flush=True)
-            else:
-                print(actions[action](), flush=True)
+            print(actions[action](*arguments), flush=True)
         except Exception as error:
             print(f"Error: {type(error).__name__}", flush=True)

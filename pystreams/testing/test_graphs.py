@@ -447,10 +447,6 @@ class Held:
         self.reached.release()
         assert self.go.acquire(timeout=SOON)
 
-    def launch(self, stream: Stream) -> None:
-        with stream:
-            self.graph.replay()
-
 
 @contract("capture_gate", GATE)
 def test_reached_by_launches_alone(device: Device) -> None:
@@ -465,7 +461,7 @@ def test_reached_when_the_launch_is(device: Device, busy: Busy) -> None:
     stream = device.stream()
     held = Held(device, stream)
     gate = busy(stream)
-    held.launch(stream)
+    launch(held.graph, stream)
     assert not held.reached.acquire(timeout=0.05)
     gate.open()
     assert held.reached.acquire(timeout=SOON)
@@ -477,7 +473,7 @@ def test_reached_when_the_launch_is(device: Device, busy: Busy) -> None:
 def test_holds_back_the_work_behind_it(device: Device) -> None:
     stream = device.stream()
     held = Held(device, stream)
-    held.launch(stream)
+    launch(held.graph, stream)
     mark = device.mark(stream)
     assert held.reached.acquire(timeout=SOON)
     never(mark.query)
@@ -491,7 +487,7 @@ def test_each_launch_has_a_gate(device: Device) -> None:
     stream, other = device.stream(), device.stream()
     held = Held(device, stream)
     for one in (stream, other, stream):
-        held.launch(one)
+        launch(held.graph, one)
     marks = [device.mark(other), device.mark(stream)]
     for _ in range(3):
         assert held.reached.acquire(timeout=SOON)

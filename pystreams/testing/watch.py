@@ -32,14 +32,12 @@ class Stuck(Hung):
 def place_of(thread: threading.Thread) -> str:
     """Return the thread's place in the suite, such as "test_streams.py:57"."""
     frame = sys._current_frames().get(thread.ident or 0)
-    place = "a call of pystreams"
     while frame is not None:
         name = frame.f_code.co_filename.rpartition("/")[2]
         if name.startswith("test_"):
-            place = f"{name}:{frame.f_lineno}"
-            break
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
-    return place
+    return "a call of pystreams"
 
 
 class Background:

@@ -117,10 +117,12 @@ class Timeline:
         operation seemed to begin before its call."""
         return _C.timeline_error(self._log)
 
+    def _after_last(self) -> int:
+        """Return the number of the row after the last one so far."""
+        return _C.timeline_end(self._log) if self._last is None else self._last
+
     def _chunks(self) -> Iterator[list[Row]]:
-        last = self._last
-        if last is None:
-            last = _C.timeline_end(self._log)
+        last = self._after_last()
         _C.timeline_resolve(self._log)
         for first in range(self._first, last, _CHUNK):
             yield _C.timeline_rows(
@@ -141,11 +143,9 @@ class Timeline:
         return [row for chunk in self._chunks() for row in chunk]
 
     def __repr__(self) -> str:
-        last = self._last
-        if last is None:
-            last = _C.timeline_end(self._log)
         took = _chart.milliseconds(self.duration / 1e6)
-        return f"<pystreams Timeline of {took}, {last - self._first} rows>"
+        count = self._after_last() - self._first
+        return f"<pystreams Timeline of {took}, {count} rows>"
 
     def chart(
         self, columns: int | None = None, marks: str | None = None

@@ -27,15 +27,11 @@ def _places() -> Iterator[str]:
     for folder in folders:
         yield f"{folder}/cu13/lib/libcupti.so.13"
         yield f"{folder}/cuda_cupti/lib/libcupti.so.12"
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        yield from _of_toolkit(os.environ.get(variable))
-    yield from _of_toolkit("/usr/local/cuda")
-
-
-def _of_toolkit(root: str | None) -> Iterator[str]:
-    for version in _VERSIONS if root else ():
-        yield f"{root}/extras/CUPTI/lib64/libcupti.so.{version}"
-        yield f"{root}/lib64/libcupti.so.{version}"
+    named = map(os.environ.get, ("CUDA_HOME", "CUDA_PATH"))
+    for root in filter(None, (*named, "/usr/local/cuda")):
+        for version in _VERSIONS:
+            yield f"{root}/extras/CUPTI/lib64/libcupti.so.{version}"
+            yield f"{root}/lib64/libcupti.so.{version}"
 
 
 def load() -> None:
