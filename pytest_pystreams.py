@@ -62,25 +62,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
+    for marker in (
         "pystreams_contract(member, sentence, *needs): what a test shows of "
         "<pystreams/backend.h>",
-    )
-    config.addinivalue_line(
-        "markers", "races: run the test in pystreams.races.detect()"
-    )
-    config.addinivalue_line(
-        "markers",
+        "races: run the test in pystreams.races.detect()",
         "schedules(runs=200, seed=None, strategy='pct', depth=2, "
         "races=False): call the test function under that many schedules, with "
         "pystreams.schedules.explore(); its fixtures are made once",
-    )
-    config.addinivalue_line(
-        "markers",
         "emulated_cuda(devices=2, memory='1GiB'): what the fixture "
         "emulated_cuda gives the test; the marker alone is enough",
-    )
+    ):
+        config.addinivalue_line("markers", marker)
     if config.getoption("pystreams_device"):
         from pystreams.testing import plugin
 

@@ -66,11 +66,8 @@ def log_unretrieved(
     error: BaseException, place: tuple[str, int, str] | None
 ) -> None:
     """Log the exception of a Future that nobody has asked for it."""
-    where = ""
-    if place is not None:
-        where = '; it was submitted at\n  File "{}", line {}, in {}'.format(
-            *place
-        )
+    text = '; it was submitted at\n  File "{}", line {}, in {}'
+    where = text.format(*place) if place is not None else ""
     getLogger("pystreams").error(
         "the exception of a callable was never retrieved%s",
         where,

@@ -30,6 +30,7 @@ import threading
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
+from traceback import walk_stack
 from typing import Any
 
 from . import _C
@@ -315,11 +316,7 @@ def _report(
 def _noted(error: RaceError) -> RaceError:
     """Remember the error, unless another one is still to be delivered."""
     global _raised
-    frames = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = [frame for frame, _ in walk_stack(sys._getframe(1))]
     with _lock:
         if _undelivered(threading.get_ident()) is None:
             _raised = error, threading.get_ident(), frames

@@ -445,9 +445,7 @@ def _describe(run: _Run, options: str) -> str:
 
 
 def _add_note(error: BaseException, note: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(note)
-        return
+    # Python 3.10 has no add_note().
     notes = getattr(error, "__notes__", None) or []
     error.__notes__ = [*notes, note]
 

@@ -57,6 +57,15 @@ def filling(device: Device, buffer: Buffer, byte: int) -> Graph:
     return graph
 
 
+def kept(device: Device, buffer: Buffer, *numbers: int) -> Graph:
+    """A graph, which is kept, that fills the buffer so often."""
+    graph = Graph(device.type, True)
+    with captured(graph, device.stream()):
+        for byte in numbers:
+            buffer.fill_(byte)
+    return graph
+
+
 def launch_once(graph: Graph, stream: Stream) -> None:
     """The first launch may wait for all work."""
     launch(graph, stream)
@@ -274,9 +283,7 @@ def test_capture_again_after_a_reset(device: Device) -> None:
 )
 def test_print(device: Device, tmp_path: Path) -> None:
     buffer = filled(device, device.stream(), 1)
-    graph = Graph(device.type, True)
-    with captured(graph, device.stream()):
-        buffer.fill_(2)
+    graph = kept(device, buffer, 2)
     graph.debug_dump(str(tmp_path / "graph.dot"))
     assert (tmp_path / "graph.dot").stat().st_size > 0
 
@@ -335,21 +342,10 @@ def test_upload(device: Device) -> None:
 def test_instantiate_without_options(device: Device) -> None:
     stream = device.stream()
     buffer = filled(device, stream, 1)
-    graph = Graph(device.type, True)
-    with captured(graph, stream):
-        buffer.fill_(2)
+    graph = kept(device, buffer, 2)
     graph.instantiate(auto_free_on_launch=False, use_node_priority=False)
     launch(graph, stream)
     assert read(buffer, stream) == 2
-
-
-def kept(device: Device, buffer: Buffer, *numbers: int) -> Graph:
-    """A graph that fills the buffer so often."""
-    graph = Graph(device.type, True)
-    with captured(graph, device.stream()):
-        for byte in numbers:
-            buffer.fill_(byte)
-    return graph
 
 
 @contract(

@@ -290,12 +290,10 @@ class span:
         self._begun: list[object] = []
 
     def __enter__(self) -> None:
+        begun = None
         if _blocks > 0:
-            self._begun.append(
-                _C.timeline_span_begin(self._name, self._stream)
-            )
-        else:
-            self._begun.append(None)
+            begun = _C.timeline_span_begin(self._name, self._stream)
+        self._begun.append(begun)
 
     def __exit__(self, *exc_info: object) -> None:
         begun = self._begun.pop()
