@@ -59,7 +59,7 @@ def with_docs(text, module):
         first = node.body[0]
         indent = " " * (node.col_offset + 4)
         decorators = getattr(first, "decorator_list", ())
-        row = min(node.lineno for node in [first, *decorators]) - 1
+        row = min(part.lineno for part in (first, *decorators)) - 1
         if ast.unparse(first) == "...":
             before = lines[row][: first.col_offset].rstrip()
             lines[row] = (before + "\n" if before else "") + quoted(

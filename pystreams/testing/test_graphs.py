@@ -58,7 +58,7 @@ def filling(device: Device, buffer: Buffer, byte: int) -> Graph:
 
 
 def kept(device: Device, buffer: Buffer, *numbers: int) -> Graph:
-    """A graph, which is kept, that fills the buffer so often."""
+    """A kept graph, with a fill of the buffer for each number."""
     graph = Graph(device.type, True)
     with captured(graph, device.stream()):
         for byte in numbers:
