@@ -312,12 +312,12 @@ static struct cpu_stream *
 cheap_stream_locked(struct cpu_engine *engine)
 {
     struct cpu_stream *stream =
-        engine->ready_count > 0 ? engine->scheduler(engine) : NULL;
+        engine->ready_count > 0 ? cpu_ready_take_locked(engine) : NULL;
     if (stream != NULL && !operation_is_cheap(stream->first)) {
         cpu_list_prepend(&engine->ready[-stream->priority], stream);
-        stream = NULL;
+        engine->ready_count++;
+        return NULL;
     }
-    engine->ready_count -= stream != NULL;
     return stream;
 }
 
