@@ -229,7 +229,6 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)
 {
     struct cuda_completion *event;
-    struct arrival *arrival;
     struct cuda_slot *slot;
     ps_status status = cuda_slot_take(&slot);
 
@@ -237,7 +236,7 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
         return status;
     }
     *gate = (ps_handle)slot;
-    arrival = arrival_create(slot, reached, argument);
+    struct arrival *arrival = arrival_create(slot, reached, argument);
     status = arrival != NULL ? cuda_poll_enter(device, stream, NULL, &event)
                              : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {

@@ -49,12 +49,11 @@ cuda_event_open(const struct ps_backend *backend, int device,
 {
     cudaIpcEventHandle_t exported;
     cudaEvent_t opened;
-    ps_status status;
 
     (void)backend;
     memcpy(&exported, handle, sizeof(exported));
-    status = ON_DEVICE(device,
-                       open_status(cudaIpcOpenEventHandle(&opened, exported)));
+    ps_status status = ON_DEVICE(
+        device, open_status(cudaIpcOpenEventHandle(&opened, exported)));
     if (status == PS_SUCCESS) {
         status = cuda_event_share((ps_handle)opened);
         if (status != PS_SUCCESS) {

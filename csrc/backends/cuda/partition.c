@@ -139,7 +139,6 @@ cuda_partition_create(const struct ps_backend *backend, int device, int count,
 {
     struct partition *partition;
     int found = 0;
-    ps_status status;
 
     (void)backend;
     if (cuda_driver.green_stream == NULL) {
@@ -150,7 +149,7 @@ cuda_partition_create(const struct ps_backend *backend, int device, int count,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&splits_lock);
-    status = ON_DEVICE(
+    ps_status status = ON_DEVICE(
         device, create_locked(device, (unsigned)count, partition, &found));
     if (status != PS_SUCCESS) {
         give_back_locked(device, partition);

@@ -39,12 +39,11 @@ static ps_status
 cuda_device_count(const struct ps_backend *backend, int *count)
 {
     ps_status status = cuda_driver_load();
-    int found;
 
     if (status != PS_SUCCESS) {
         return status;
     }
-    found = cuda_driver_count();
+    int found = cuda_driver_count();
     if (found < 0) {
         status = cudaGetDeviceCount(&found);
     }
