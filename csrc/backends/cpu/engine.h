@@ -330,7 +330,6 @@ extern const struct cpu_clock cpu_monotonic_clock;
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
 void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
-void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
 /* NULL from an empty list. */
 struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
 /* From lists by -priority: the first of the highest priority. */

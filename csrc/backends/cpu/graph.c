@@ -402,22 +402,20 @@ cpu_capture_lose_locked(struct cpu_stream *stream)
     }
 }
 
-/* Make a handle for the plan, and take over the caller's reference on success.
- */
+/* Make a handle for a graph like this one, and take over the references on
+ * success. */
 static ps_status
-graph_add_locked(struct cpu_engine *engine, int device, struct cpu_plan *plan,
-                 struct cpu_record *done, ps_handle *handle)
+graph_add_locked(struct cpu_engine *engine, int device, struct graph like,
+                 ps_handle *handle)
 {
     struct graph *graph = malloc(sizeof(*graph));
-    struct cpu_slot *slot = NULL;
-    if (graph != NULL) {
-        slot = cpu_slot_take_locked(engine, CPU_GRAPH, device);
-    }
+    struct cpu_slot *slot =
+        graph != NULL ? cpu_slot_take_locked(engine, CPU_GRAPH, device) : NULL;
     if (slot == NULL) {
         free(graph);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *graph = (struct graph){.plan = plan, .done = done};
+    *graph = like;
     slot->object = graph;
     *handle = slot->handle;
     return PS_SUCCESS;
@@ -431,7 +429,8 @@ end_locked(struct cpu_stream *stream, ps_handle *graph, size_t *operations)
     int device = stream->device;
     ps_status status = close_locked(stream->capture);
     if (status == PS_SUCCESS) {
-        status = graph_add_locked(engine, device, plan, NULL, graph);
+        status = graph_add_locked(engine, device, (struct graph){.plan = plan},
+                                  graph);
     }
     if (status == PS_SUCCESS) {
         *operations = plan->operations;
@@ -744,12 +743,14 @@ instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *done = (struct cpu_record){.refs = 1, .orders = true, .done = true};
-    ps_status status =
-        graph_add_locked(engine, device, graph->plan, done, executable);
+    struct graph made = {
+        .plan = graph->plan,
+        .done = done,
+        .one_priority = (options & PS_INSTANTIATE_NODE_PRIORITY) == 0,
+    };
+    ps_status status = graph_add_locked(engine, device, made, executable);
     if (status == PS_SUCCESS) {
         graph->plan->refs++;
-        graph_find_locked(engine, device, *executable)->one_priority =
-            (options & PS_INSTANTIATE_NODE_PRIORITY) == 0;
     }
     else {
         cpu_item_give_locked(engine, done);
@@ -907,10 +908,8 @@ print_label(const struct cpu_operation *operation, FILE *file)
                 operation->transfer.destination);
         break;
     case CPU_CALL:
-        fprintf(file, "host function");
-        break;
     case CPU_ENTER_GATE:
-        fprintf(file, "callable");
+        fprintf(file, "%s", cpu_operation_name(operation->kind));
         break;
     case CPU_RECORD_LATER:
         fprintf(file, "record event\\n0x%zx", (size_t)operation->event);

@@ -66,16 +66,6 @@ cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
     list->last = stream;
 }
 
-void
-cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream)
-{
-    stream->next = list->first;
-    if (list->first == NULL) {
-        list->last = stream;
-    }
-    list->first = stream;
-}
-
 struct cpu_stream *
 cpu_list_take(struct cpu_stream_list *list)
 {
