@@ -17,6 +17,13 @@ struct ps_actor_name {
     bool blocking;
 };
 
+/* A number for the stream's runtime and device. */
+static inline uint64_t
+ps_actor_place(const struct ps_actor_name *name)
+{
+    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
+}
+
 /* Kept for ever, as a call may still be on its way when it is switched off. */
 struct ps_observer {
     struct ps_backend table;

@@ -191,12 +191,6 @@ static bool any_blocking;
  * latest launches of executables; the events of several processes. */
 static struct ps_map streams, events, launches, shared;
 
-static uint64_t
-place_of(const struct ps_actor_name *name)
-{
-    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
-}
-
 /* What the host knows, and how often that grew. */
 static struct clock *host;
 static uint64_t host_learned;
@@ -248,12 +242,12 @@ static int
 actor_of(const struct ps_actor_name *name)
 {
     uintptr_t known =
-        (uintptr_t)ps_map_get(&streams, place_of(name), name->stream);
+        (uintptr_t)ps_map_get(&streams, ps_actor_place(name), name->stream);
     if (known != 0) {
         return (int)known - 1;
     }
     int index = free_place();
-    if (index < 0 || !ps_map_set(&streams, place_of(name), name->stream,
+    if (index < 0 || !ps_map_set(&streams, ps_actor_place(name), name->stream,
                                  (void *)((uintptr_t)index + 1))) {
         return -1;
     }
@@ -283,7 +277,7 @@ join_serialized(int index, struct clock **clock)
     }
     for (int i = FIRST_STREAM; i < actor_count; i++) {
         const struct actor *other = &actors[i];
-        if (place_of(&other->name) == place_of(&actor->name) &&
+        if (ps_actor_place(&other->name) == ps_actor_place(&actor->name) &&
             other->capture == 0 &&
             (is_default ? other->name.blocking : other->name.stream == 0)) {
             done = done && clock_join(clock, other->clock) &&
@@ -898,6 +892,17 @@ enter(void)
     return true;
 }
 
+/* Likewise, with the moment of the callable that the thread runs, or NULL. */
+static bool
+enter_in(struct ps_moment **callable)
+{
+    if (!ps_races_are_on()) {
+        return false;
+    }
+    hooks->callable(callable);
+    return enter();
+}
+
 /* Let the stream know what the host knows; false if there is no memory. */
 static bool
 refresh(struct actor *actor)
@@ -1150,11 +1155,7 @@ void
 ps_races_synchronize(const struct ps_moment *moment)
 {
     struct ps_moment *callable;
-    if (!ps_races_are_on()) {
-        return;
-    }
-    hooks->callable(&callable);
-    if (enter()) {
+    if (enter_in(&callable)) {
         bool known = is_known(moment, callable);
         unlock();
         hooks->waited("synchronize", !known);
@@ -1176,11 +1177,7 @@ void
 ps_races_reached(const struct ps_moment *moment)
 {
     struct ps_moment *callable;
-    if (moment == NULL || moment->capture != 0 || !ps_races_are_on()) {
-        return;
-    }
-    hooks->callable(&callable);
-    if (enter()) {
+    if (moment != NULL && moment->capture == 0 && enter_in(&callable)) {
         if (is_current(moment)) {
             if (!clock_covers(host, HOST, moment)) {
                 clock_join_moment(&host, moment);
@@ -1198,11 +1195,7 @@ struct ps_moment *
 ps_races_moment(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL, *callable;
-    if (!ps_races_are_on()) {
-        return NULL;
-    }
-    hooks->callable(&callable);
-    if (enter()) {
+    if (enter_in(&callable)) {
         int index = actor_of(stream);
         if (index >= 0) {
             struct actor *actor = &actors[index];
@@ -1389,8 +1382,8 @@ ps_races_forget_stream(const struct ps_actor_name *stream)
 {
     if (ps_races_are_on()) {
         lock();
-        uintptr_t known =
-            (uintptr_t)ps_map_take(&streams, place_of(stream), stream->stream);
+        uintptr_t known = (uintptr_t)ps_map_take(
+            &streams, ps_actor_place(stream), stream->stream);
         if (known != 0) {
             actors[known - 1].alive = false;
         }

@@ -99,11 +99,10 @@ take_event(struct device *device)
 {
     const struct ps_backend *backend = device->backend;
     ps_handle event = 0;
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     if (device->idle_count > 0) {
         event = device->idle[--device->idle_count];
     }
-    pthread_mutex_unlock(&mutex);
     return event != 0 ||
                    backend->event_create(backend, device->index,
                                          PS_EVENT_TIMING, &event) == PS_SUCCESS
@@ -272,13 +271,15 @@ take_base(struct device *device)
 
 /* ---- Operations ---- */
 
-static void
-stamps_free(struct ps_stamps *stamps)
+void
+ps_stamps_drop(struct ps_stamps *stamps)
 {
-    give_event(stamps->device, stamps->begin);
-    give_event(stamps->device, stamps->end);
-    base_unref(stamps->device, stamps->base);
-    free(stamps);
+    if (stamps != NULL) {
+        give_event(stamps->device, stamps->begin);
+        give_event(stamps->device, stamps->end);
+        base_unref(stamps->device, stamps->base);
+        free(stamps);
+    }
 }
 
 /* The time of an event that is done; -1 if it is not known. */
@@ -329,7 +330,7 @@ collect(struct device *device, int most)
         next = TAILQ_NEXT(stamps, neighbours);
         if (is_over(stamps)) {
             TAILQ_REMOVE(&looked_at, stamps, neighbours);
-            stamps_free(stamps);
+            ps_stamps_drop(stamps);
         }
     }
     pthread_mutex_lock(&mutex);
@@ -383,7 +384,7 @@ begin(const struct ps_backend *backend, const struct ps_actor_name *stream)
         stamps->begin = record_event(device, stream->stream);
     }
     if (stamps->begin == 0) {
-        stamps_free(stamps);
+        ps_stamps_drop(stamps);
         return NULL;
     }
     return stamps;
@@ -425,18 +426,10 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
         pthread_mutex_unlock(&mutex);
     }
     else {
-        stamps_free(stamps);
+        ps_stamps_drop(stamps);
     }
     relax(backend, mode);
     return recorded;
-}
-
-void
-ps_stamps_drop(struct ps_stamps *stamps)
-{
-    if (stamps != NULL) {
-        stamps_free(stamps);
-    }
 }
 
 /* Devices are added at the head and stay, so the rest of the list may be read

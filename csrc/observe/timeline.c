@@ -32,7 +32,7 @@ struct stream {
 };
 
 struct ps_timeline {
-    SLIST_ENTRY(ps_timeline) neighbours;
+    LIST_ENTRY(ps_timeline) neighbours;
     uint64_t first; /* the index of its first slice: no two logs share one */
     struct chunk **chunks;
     uint64_t count;
@@ -50,7 +50,7 @@ struct ps_timeline {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_timeline *current;
-static SLIST_HEAD(, ps_timeline) logs = SLIST_HEAD_INITIALIZER(logs);
+static LIST_HEAD(, ps_timeline) logs = LIST_HEAD_INITIALIZER(logs);
 static atomic_bool on;
 static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
@@ -190,13 +190,13 @@ void
 ps_timeline_free(struct ps_timeline *timeline)
 {
     pthread_mutex_lock(&mutex);
-    SLIST_REMOVE(&logs, timeline, ps_timeline, neighbours);
+    LIST_REMOVE(timeline, neighbours);
     for (uint64_t i = 0; i * CHUNK < timeline->count; i++) {
         timeline->chunks[i]->next = unfinished;
         unfinished = timeline->chunks[i];
     }
     free_finished_locked();
-    if (SLIST_EMPTY(&logs)) {
+    if (LIST_EMPTY(&logs)) {
         ps_reports_reset();
     }
     pthread_mutex_unlock(&mutex);
@@ -262,7 +262,7 @@ ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
         pthread_mutex_lock(&mutex);
         free_finished_locked();
         made->first = next_index;
-        SLIST_INSERT_HEAD(&logs, made, neighbours);
+        LIST_INSERT_HEAD(&logs, made, neighbours);
         current = made;
         pthread_mutex_unlock(&mutex);
         atomic_store(&hooks, called);
@@ -329,18 +329,12 @@ source_at(const struct ps_timeline *timeline, uint64_t source)
                : NULL;
 }
 
-static uint64_t
-place_of(const struct ps_actor_name *name)
-{
-    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
-}
-
 static struct stream *
 find_stream_locked(struct ps_timeline *timeline,
                    const struct ps_actor_name *name)
 {
-    uintptr_t known = (uintptr_t)ps_map_get(&timeline->by_name, place_of(name),
-                                            name->stream);
+    uintptr_t known = (uintptr_t)ps_map_get(
+        &timeline->by_name, ps_actor_place(name), name->stream);
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
@@ -351,24 +345,24 @@ add_stream_locked(struct ps_timeline *timeline,
                   const struct ps_actor_name *name, const uint64_t *number)
 {
     uintptr_t index = timeline->stream_count;
-    uintptr_t known = number != NULL
-                          ? (uintptr_t)ps_map_get(&timeline->by_number,
-                                                  place_of(name), *number)
-                          : 0;
+    uintptr_t known =
+        number != NULL ? (uintptr_t)ps_map_get(&timeline->by_number,
+                                               ps_actor_place(name), *number)
+                       : 0;
     if (known != 0 &&
         timeline->streams[known - 1].name.stream & PS_TIMELINE_NUMBER) {
         timeline->streams[known - 1].name = *name;
-        ps_map_set(&timeline->by_name, place_of(name), name->stream,
+        ps_map_set(&timeline->by_name, ps_actor_place(name), name->stream,
                    (void *)known);
         return &timeline->streams[known - 1];
     }
     if (!PS_ARRAY_GROW(timeline->streams, index) ||
-        !ps_map_set(&timeline->by_name, place_of(name), name->stream,
+        !ps_map_set(&timeline->by_name, ps_actor_place(name), name->stream,
                     (void *)(index + 1))) {
         return NULL;
     }
     if (number != NULL) {
-        ps_map_set(&timeline->by_number, place_of(name), *number,
+        ps_map_set(&timeline->by_number, ps_actor_place(name), *number,
                    (void *)(index + 1));
     }
     timeline->stream_count++;
@@ -448,8 +442,9 @@ serialize_locked(struct ps_timeline *timeline, const struct stream *stream,
 {
     for (uint32_t i = 0; i < timeline->stream_count; i++) {
         struct stream *other = &timeline->streams[i];
-        bool near = place_of(&other->name) == place_of(&stream->name) &&
-                    other->capture == 0;
+        bool near =
+            ps_actor_place(&other->name) == ps_actor_place(&stream->name) &&
+            other->capture == 0;
         if (near && stream->name.stream == 0 && other->name.blocking) {
             add_wait_locked(timeline, like, other->latest, &other->followed);
         }
@@ -549,8 +544,7 @@ static struct ps_timeline *
 log_of_locked(uint64_t source)
 {
     struct ps_timeline *timeline;
-    SLIST_FOREACH(timeline, &logs, neighbours)
-    {
+    LIST_FOREACH (timeline, &logs, neighbours) {
         if (source_at(timeline, source) != NULL) {
             break;
         }
@@ -692,7 +686,7 @@ ps_timeline_forget_stream(const struct ps_actor_name *name)
 {
     PS_HOLD(&mutex);
     if (current != NULL) {
-        ps_map_take(&current->by_name, place_of(name), name->stream);
+        ps_map_take(&current->by_name, ps_actor_place(name), name->stream);
     }
 }
 
@@ -937,35 +931,33 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
 
 /* A wait of ours has its own slice, if any: what a device reports of it is of
  * none. */
-static ps_status
-waited(ps_status status)
-{
-    set_queued_slice(0);
-    return status;
-}
+#define WAIT(call)                  \
+    ({                              \
+        set_queued_slice(NO_SLICE); \
+        ps_status status_ = (call); \
+        set_queued_slice(0);        \
+        status_;                    \
+    })
 
 static ps_status
 stream_synchronize(const struct ps_backend *backend, int device,
                    ps_handle stream, const struct ps_limit *limit)
 {
-    set_queued_slice(NO_SLICE);
-    return waited(PS_PASS(backend, stream_synchronize, device, stream, limit));
+    return WAIT(PS_PASS(backend, stream_synchronize, device, stream, limit));
 }
 
 static ps_status
 event_synchronize(const struct ps_backend *backend, int device,
                   ps_handle event, const struct ps_limit *limit)
 {
-    set_queued_slice(NO_SLICE);
-    return waited(PS_PASS(backend, event_synchronize, device, event, limit));
+    return WAIT(PS_PASS(backend, event_synchronize, device, event, limit));
 }
 
 static ps_status
 device_synchronize(const struct ps_backend *backend, int device,
                    const struct ps_limit *limit)
 {
-    set_queued_slice(NO_SLICE);
-    return waited(PS_PASS(backend, device_synchronize, device, limit));
+    return WAIT(PS_PASS(backend, device_synchronize, device, limit));
 }
 
 static void
@@ -1070,8 +1062,8 @@ static struct stream *
 reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                        uint64_t number)
 {
-    uintptr_t known =
-        (uintptr_t)ps_map_get(&timeline->by_number, place_of(&name), number);
+    uintptr_t known = (uintptr_t)ps_map_get(&timeline->by_number,
+                                            ps_actor_place(&name), number);
     if (known != 0) {
         return &timeline->streams[known - 1];
     }
@@ -1196,7 +1188,7 @@ place_reports(void)
                                      0};
         /* A wait has no device. */
         if (report->activity.kind != PS_ACTIVITY_SYNCHRONIZE &&
-            place_of(&name) != place_of(&unmarked)) {
+            ps_actor_place(&name) != ps_actor_place(&unmarked)) {
             unmarked = name;
             known = ps_reports_stream(&name, &number);
         }
@@ -1341,7 +1333,8 @@ latest_of_device(const struct ps_timeline *timeline,
     const struct ps_actor_name *name = &timeline->streams[stream].name;
     struct reached latest = {0};
     for (uint32_t i = 0; i < timeline->stream_count; i++) {
-        if (place_of(&timeline->streams[i].name) == place_of(name) &&
+        if (ps_actor_place(&timeline->streams[i].name) ==
+                ps_actor_place(name) &&
             reached[i].time > latest.time) {
             latest = reached[i];
         }
