@@ -262,7 +262,6 @@ cuda_stream_gate(const struct ps_backend *backend, int device,
     bool idle = false;
     ps_status status = PS_ERROR_NOT_SUPPORTED;
 
-    (void)backend;
     if (cuda_driver.stream_wait_value != NULL &&
         cuda_driver.stream_write_value != NULL) {
         status = ON_DEVICE(
@@ -279,8 +278,6 @@ cuda_gate_open(const struct ps_backend *backend, int device, ps_handle gate)
 {
     struct cuda_slot *slot = (struct cuda_slot *)gate;
 
-    (void)backend;
-    (void)device;
     atomic_store_explicit(&slot->opened, slot->number, memory_order_release);
     cuda_slot_release(slot);
     return PS_SUCCESS;

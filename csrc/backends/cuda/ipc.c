@@ -20,7 +20,6 @@ cuda_event_export(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(
         device, cudaIpcGetEventHandle(&exported, (cudaEvent_t)event));
 
-    (void)backend;
     if (status == PS_SUCCESS) {
         memcpy(handle, &exported, sizeof(exported));
     }
@@ -50,7 +49,6 @@ cuda_event_open(const struct ps_backend *backend, int device,
     cudaIpcEventHandle_t exported;
     cudaEvent_t opened;
 
-    (void)backend;
     memcpy(&exported, handle, sizeof(exported));
     ps_status status = ON_DEVICE(
         device, open_status(cudaIpcOpenEventHandle(&opened, exported)));

@@ -11,9 +11,6 @@
 #include "graph_gate.h"
 #include "table.h"
 
-/* Every member takes the table; few use it. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 /* ---- Pools ---- */
 
 static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];

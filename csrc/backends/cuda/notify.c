@@ -172,7 +172,6 @@ ps_status
 cuda_stream_notify(const struct ps_backend *backend, int device,
                    ps_handle stream, struct ps_notification *notification)
 {
-    (void)backend;
     return notify(device, stream, notification, stream_notify);
 }
 
@@ -180,6 +179,5 @@ ps_status
 cuda_event_notify(const struct ps_backend *backend, int device,
                   ps_handle event, struct ps_notification *notification)
 {
-    (void)backend;
     return notify(device, event, notification, event_notify);
 }

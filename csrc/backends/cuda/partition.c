@@ -140,7 +140,6 @@ cuda_partition_create(const struct ps_backend *backend, int device, int count,
     struct partition *partition;
     int found = 0;
 
-    (void)backend;
     if (cuda_driver.green_stream == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
@@ -172,7 +171,6 @@ cuda_partition_destroy(const struct ps_backend *backend, int device,
     ps_status status =
         ON_DEVICE(device, cuda_driver.green_destroy(partition->context));
 
-    (void)backend;
     pthread_mutex_lock(&splits_lock);
     give_back_locked(device, partition);
     pthread_mutex_unlock(&splits_lock);
@@ -190,7 +188,6 @@ cuda_partition_stream_create(const struct ps_backend *backend, int device,
         device, cuda_driver.green_stream(&created, partition->context,
                                          CU_STREAM_NON_BLOCKING, priority));
 
-    (void)backend;
     if (status == PS_SUCCESS) {
         *stream = (ps_handle)created;
     }

@@ -90,13 +90,10 @@ cuda_completion_release(struct cuda_completion *completion)
 ps_status
 cuda_completion_event(struct cuda_completion *completion)
 {
-    cudaError_t error = cudaSuccess;
-
-    if (completion->own == NULL) {
-        error =
-            cudaEventCreateWithFlags(&completion->own, cudaEventDisableTiming);
-    }
-    return (ps_status)error;
+    return completion->own != NULL
+               ? PS_SUCCESS
+               : (ps_status)cudaEventCreateWithFlags(&completion->own,
+                                                     cudaEventDisableTiming);
 }
 
 ps_status
@@ -445,7 +442,6 @@ cuda_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
     static pthread_mutex_t stopping = PTHREAD_MUTEX_INITIALIZER;
     int64_t deadline = cuda_now_ns() + timeout_ns;
 
-    (void)backend;
     pthread_mutex_lock(&stopping);
     ps_status status = poller_stop(&words, deadline);
     ps_status other = poller_stop(&events, deadline);
@@ -604,8 +600,6 @@ ps_status
 cuda_notify_cancel(const struct ps_backend *backend, int device,
                    struct ps_notification *notification)
 {
-    (void)backend;
-    (void)device;
     return cancel(&events, notification);
 }
 

@@ -15,9 +15,6 @@
 #include "poll.h"
 #include "table.h"
 
-/* Every member takes the table and the device; few use both. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 static const char *
 cuda_status_name(const struct ps_backend *backend, ps_status status)
 {
@@ -82,10 +79,7 @@ cuda_device_set(const struct ps_backend *backend, int device)
     CUcontext context;
     ps_status status = cuda_context_retain(device, &context);
 
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.context_set(context);
-    }
-    return status;
+    return status == PS_SUCCESS ? cuda_driver.context_set(context) : status;
 }
 
 static ps_status

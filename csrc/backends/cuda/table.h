@@ -64,6 +64,9 @@
     X(activities_end)          \
     X(stream_number)
 
+/* Every member takes the table and the device; few use both. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /* With the type that backend.h declares. */
 #define CUDA_DECLARE(name) \
     __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name;
