@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "lock.h"
 #include "runtime.h"
 
 static pthread_mutex_t captures_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -15,19 +16,17 @@ atomic_int ps_captures;
 void
 ps_capture_add(struct ps_capture *capture)
 {
-    pthread_mutex_lock(&captures_mutex);
+    PS_HOLD(&captures_mutex);
     LIST_INSERT_HEAD(&captures, capture, neighbours);
     atomic_fetch_add(&ps_captures, 1);
-    pthread_mutex_unlock(&captures_mutex);
 }
 
 void
 ps_capture_remove(struct ps_capture *capture)
 {
-    pthread_mutex_lock(&captures_mutex);
+    PS_HOLD(&captures_mutex);
     LIST_REMOVE(capture, neighbours);
     atomic_fetch_sub(&ps_captures, 1);
-    pthread_mutex_unlock(&captures_mutex);
 }
 
 void
@@ -53,14 +52,13 @@ ps_stream_in_capture(struct ps_stream *stream)
 ps_status
 ps_capture_refuse_device(struct ps_device *device)
 {
-    pthread_mutex_lock(&captures_mutex);
+    PS_HOLD(&captures_mutex);
     struct ps_capture *capture;
     LIST_FOREACH (capture, &captures, neighbours) {
         if (capture->device == device) {
             break;
         }
     }
-    pthread_mutex_unlock(&captures_mutex);
     return capture != NULL ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS;
 }
 
@@ -91,24 +89,21 @@ ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item)
 {
     ps_status status = PS_SUCCESS;
-    pthread_mutex_lock(&captures_mutex);
+    PS_HOLD(&captures_mutex);
     struct ps_capture *c;
     LIST_FOREACH (c, &captures, neighbours) {
         if (c->device->runtime == runtime && status == PS_SUCCESS) {
             status = ps_keep_add(&c->keep, item);
         }
     }
-    pthread_mutex_unlock(&captures_mutex);
     return status;
 }
 
 ps_status
 ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item)
 {
-    pthread_mutex_lock(&captures_mutex);
-    ps_status status = ps_keep_add(&capture->keep, item);
-    pthread_mutex_unlock(&captures_mutex);
-    return status;
+    PS_HOLD(&captures_mutex);
+    return ps_keep_add(&capture->keep, item);
 }
 
 ps_status

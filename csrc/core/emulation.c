@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "lock.h"
 #include "runtime.h"
 #include "stream.h"
 
@@ -52,23 +53,18 @@ drain_device(struct ps_device *device)
 static bool
 is_clean(struct ps_device *device)
 {
-    pthread_mutex_lock(&device->mutex);
-    bool clean = LIST_EMPTY(&device->streams) && device->deferred == NULL &&
-                 device->side == NULL && device->notifications == NULL &&
-                 device->partitioned == 0 &&
-                 device->memory.blocks.current == 0;
-    pthread_mutex_unlock(&device->mutex);
-    return clean;
+    PS_HOLD(&device->mutex);
+    return LIST_EMPTY(&device->streams) && device->deferred == NULL &&
+           device->side == NULL && device->notifications == NULL &&
+           device->partitioned == 0 && device->memory.blocks.current == 0;
 }
 
 static bool
 has_no_blocks(struct ps_memory_pool *pool)
 {
-    pthread_mutex_lock(&pool->mutex);
-    bool none = pool->retired == NULL && pool->sweeps == 0 &&
-                pool->idle == NULL && pool->pinned.blocks.current == 0;
-    pthread_mutex_unlock(&pool->mutex);
-    return none;
+    PS_HOLD(&pool->mutex);
+    return pool->retired == NULL && pool->sweeps == 0 && pool->idle == NULL &&
+           pool->pinned.blocks.current == 0;
 }
 
 ps_status

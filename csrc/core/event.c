@@ -9,6 +9,7 @@
 
 #include "capture.h"
 #include "ipc.h"
+#include "lock.h"
 #include "refs.h"
 #include "runtime.h"
 #include "trace.h"
@@ -95,12 +96,11 @@ pool_give(struct ps_event *event)
     if (pool == NULL) {
         return false;
     }
-    pthread_mutex_lock(&device->mutex);
+    PS_HOLD(&device->mutex);
     bool kept = pool->count < PS_IDLE_EVENTS;
     if (kept) {
         pool->handles[pool->count++] = atomic_load(&event->handle);
     }
-    pthread_mutex_unlock(&device->mutex);
     return kept;
 }
 

@@ -47,6 +47,13 @@ unlock(struct ps_graph *graph, ps_status status)
     return status;
 }
 
+/* The status of the expression, with the graph locked, or of the lock. */
+#define LOCKED(graph, expression)                                    \
+    ({                                                               \
+        ps_status locked_ = lock(graph);                             \
+        locked_ == PS_SUCCESS ? unlock(graph, expression) : locked_; \
+    })
+
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode, uint64_t *number)
@@ -295,11 +302,7 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
 ps_status
 ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item)
 {
-    ps_status status = lock(graph);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    return unlock(graph, graph->origin != NULL
+    return LOCKED(graph, graph->origin != NULL
                              ? ps_capture_keep_in(&graph->capture, item)
                              : ps_keep_add(&graph->keep, item));
 }
@@ -328,25 +331,19 @@ ps_graph_launched(struct ps_graph *graph)
 }
 
 static ps_status
-check_instantiate_locked(struct ps_graph *graph)
+instantiate_again_locked(struct ps_graph *graph, unsigned options)
 {
     if (graph->executable != 0 && !graph->keeps) {
         return PS_ERROR_GRAPH_FINAL;
     }
-    return graph->native == 0 ? PS_ERROR_GRAPH_EMPTY : PS_SUCCESS;
+    return graph->native == 0 ? PS_ERROR_GRAPH_EMPTY
+                              : instantiate_locked(graph, options);
 }
 
 ps_status
 ps_graph_instantiate(struct ps_graph *graph, unsigned options)
 {
-    ps_status status = lock(graph);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    status = check_instantiate_locked(graph);
-    return unlock(graph, status != PS_SUCCESS
-                             ? status
-                             : instantiate_locked(graph, options));
+    return LOCKED(graph, instantiate_again_locked(graph, options));
 }
 
 /* Add the objects of the one to the other. */
@@ -714,9 +711,7 @@ upload_locked(struct ps_graph *graph, struct ps_stream *stream)
 ps_status
 ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream)
 {
-    ps_status status = lock(graph);
-    return status != PS_SUCCESS ? status
-                                : unlock(graph, upload_locked(graph, stream));
+    return LOCKED(graph, upload_locked(graph, stream));
 }
 
 static ps_status
@@ -751,11 +746,7 @@ ps_graph_describe(struct ps_graph *graph, struct ps_graph_node **nodes,
     *nodes = NULL;
     *edges = NULL;
     *node_count = *edge_count = 0;
-    ps_status status = lock(graph);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    status = unlock(
+    ps_status status = LOCKED(
         graph, describe_locked(graph, nodes, node_count, edges, edge_count));
     if (status != PS_SUCCESS) {
         free(*nodes);
@@ -766,18 +757,19 @@ ps_graph_describe(struct ps_graph *graph, struct ps_graph_node **nodes,
     return status;
 }
 
+static ps_status
+print_locked(struct ps_graph *graph, const char *path)
+{
+    if (graph->native == 0) {
+        return PS_ERROR_GRAPH_EMPTY;
+    }
+    return graph->device->runtime->backend->graph_print == NULL
+               ? PS_ERROR_NOT_SUPPORTED
+               : PS_CALL(graph->device, graph_print, graph->native, path);
+}
+
 ps_status
 ps_graph_print(struct ps_graph *graph, const char *path)
 {
-    ps_status status = lock(graph);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    if (graph->native == 0) {
-        return unlock(graph, PS_ERROR_GRAPH_EMPTY);
-    }
-    status = graph->device->runtime->backend->graph_print == NULL
-                 ? PS_ERROR_NOT_SUPPORTED
-                 : PS_CALL(graph->device, graph_print, graph->native, path);
-    return unlock(graph, status);
+    return LOCKED(graph, print_locked(graph, path));
 }

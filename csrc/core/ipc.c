@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "lock.h"
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, ps_export) all;
 
@@ -17,29 +19,26 @@ ps_exports_reset_in_child(void)
 void
 ps_export_add(struct ps_export *exported)
 {
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     LIST_INSERT_HEAD(&all, exported, neighbours);
-    pthread_mutex_unlock(&mutex);
 }
 
 void
 ps_export_remove(struct ps_export *exported)
 {
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     LIST_REMOVE(exported, neighbours);
-    pthread_mutex_unlock(&mutex);
 }
 
 bool
 ps_is_exported(const unsigned char handle[PS_IPC_HANDLE_BYTES])
 {
     struct ps_export *exported;
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     LIST_FOREACH (exported, &all, neighbours) {
         if (memcmp(exported->handle, handle, PS_IPC_HANDLE_BYTES) == 0) {
             break;
         }
     }
-    pthread_mutex_unlock(&mutex);
     return exported != NULL;
 }

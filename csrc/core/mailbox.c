@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lock.h"
+
 enum { LEAST_BUCKETS = 8 };
 
 struct ps_mailbox {
@@ -226,27 +228,25 @@ void
 ps_message_expect(struct ps_message *message)
 {
     struct ps_mailbox *mailbox = message->mailbox;
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     message->held = false;
     if (message->arrived) {
         deliver_locked(mailbox, message);
     }
-    pthread_mutex_unlock(&mailbox->mutex);
 }
 
 void
 ps_message_drop(struct ps_message *message)
 {
     struct ps_mailbox *mailbox = message->mailbox;
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     forget_locked(mailbox, message);
-    pthread_mutex_unlock(&mailbox->mutex);
 }
 
 bool
 ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
 {
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     struct ps_message *message = *bucket_of(mailbox, token);
     while (message != NULL &&
            (message->token != token || message->arrived || message->held ||
@@ -256,7 +256,6 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
     if (message != NULL) {
         arrive_locked(mailbox, message, PS_SUCCESS);
     }
-    pthread_mutex_unlock(&mailbox->mutex);
     return message != NULL;
 }
 
@@ -269,7 +268,7 @@ finish_cancel(struct ps_message *message)
 {
     struct ps_mailbox *mailbox = message->mailbox;
     ps_status status = ps_notify_cancel(&message->watch);
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     message->held = false;
     if (status == PS_SUCCESS || message->arrived) {
         forget_locked(mailbox, message);
@@ -278,7 +277,6 @@ finish_cancel(struct ps_message *message)
         remove_locked(mailbox, message);
         message->abandoned = true;
     }
-    pthread_mutex_unlock(&mailbox->mutex);
 }
 
 /* Remove a message that arrived from those to be taken. */
@@ -377,14 +375,13 @@ bool
 ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                  ps_status *status, void (*seen)(void *attached))
 {
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     const struct ps_message *first = first_locked(mailbox);
     if (first != NULL) {
         *token = first->token;
         *status = first->status;
         seen(first->attached);
     }
-    pthread_mutex_unlock(&mailbox->mutex);
     return first != NULL;
 }
 
@@ -392,7 +389,7 @@ struct ps_message *
 ps_mailbox_take(struct ps_mailbox *mailbox)
 {
     struct ps_message *messages, **tail = &messages, *message;
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     while ((message = first_locked(mailbox)) != NULL) {
         remove_locked(mailbox, message);
         unlink_locked(mailbox, message);
@@ -401,7 +398,6 @@ ps_mailbox_take(struct ps_mailbox *mailbox)
         tail = &message->next;
     }
     *tail = NULL;
-    pthread_mutex_unlock(&mailbox->mutex);
     return messages;
 }
 
@@ -409,7 +405,7 @@ void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
 {
     struct ps_message *next;
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     struct ps_notification *last = mailbox->arrived;
     for (; messages != NULL; messages = next) {
         next = messages->next;
@@ -421,7 +417,6 @@ ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
         /* Those that arrived meanwhile come after them. */
         mailbox->arrived = last;
     }
-    pthread_mutex_unlock(&mailbox->mutex);
 }
 
 ps_status
@@ -435,25 +430,21 @@ ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns)
     end.tv_nsec += (long)(timeout_ns % SECOND);
     end.tv_sec += (time_t)whole + end.tv_nsec / SECOND;
     end.tv_nsec %= SECOND;
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     while (mailbox->arrived == NULL && error == 0) {
         error =
             pthread_cond_timedwait(&mailbox->posted, &mailbox->mutex, &end);
     }
-    bool arrived = mailbox->arrived != NULL;
-    pthread_mutex_unlock(&mailbox->mutex);
-    return arrived ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
+    return mailbox->arrived != NULL ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
 }
 
 int
 ps_mailbox_fd(struct ps_mailbox *mailbox)
 {
-    pthread_mutex_lock(&mailbox->mutex);
+    PS_HOLD(&mailbox->mutex);
     if (mailbox->fd < 0) {
         mailbox->fd =
             eventfd(mailbox->arrived != NULL, EFD_CLOEXEC | EFD_NONBLOCK);
     }
-    int fd = mailbox->fd;
-    pthread_mutex_unlock(&mailbox->mutex);
-    return fd;
+    return mailbox->fd;
 }

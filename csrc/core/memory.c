@@ -12,6 +12,7 @@
 
 #include "capture.h"
 #include "event.h"
+#include "lock.h"
 #include "memory_use.h"
 #include "runtime.h"
 #include "stream.h"
@@ -205,11 +206,10 @@ finish(struct ps_block *block)
     if (stream == NULL) {
         return settle(block);
     }
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     block->next = stream->memory.held;
     stream->memory.held = block;
     list_locked(pool, stream);
-    pthread_mutex_unlock(&pool->mutex);
     return PS_SUCCESS;
 }
 
@@ -218,7 +218,7 @@ static void
 retire(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     while (block->uses != NULL) {
         struct ps_block_use *use = block->uses;
         struct ps_stream *stream = use->stream;
@@ -235,7 +235,6 @@ retire(struct ps_block *block)
         stream->memory.last = use;
         list_locked(pool, stream);
     }
-    pthread_mutex_unlock(&pool->mutex);
 }
 
 static bool
@@ -270,22 +269,20 @@ wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
 static struct ps_stream *
 begin_sweep(struct ps_memory_pool *pool)
 {
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     struct ps_stream *taken = pool->retired;
     pool->retired = NULL;
     pool->sweeps++;
-    pthread_mutex_unlock(&pool->mutex);
     return taken;
 }
 
 static void
 end_sweep(struct ps_memory_pool *pool)
 {
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     if (--pool->sweeps == 0) {
         pthread_cond_broadcast(&pool->swept);
     }
-    pthread_mutex_unlock(&pool->mutex);
 }
 
 /* Drop the oldest use in the stream's list.  Returns its block if this was the
@@ -306,10 +303,8 @@ forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 static struct ps_block_use *
 first_use(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
-    pthread_mutex_lock(&pool->mutex);
-    struct ps_block_use *use = stream->memory.first;
-    pthread_mutex_unlock(&pool->mutex);
-    return use;
+    PS_HOLD(&pool->mutex);
+    return stream->memory.first;
 }
 
 /* Take the blocks that waited for the end of a capture, if it has ended. */
@@ -499,10 +494,9 @@ static void
 count_block(struct ps_block *block)
 {
     struct ps_device *device = block->device;
-    pthread_mutex_lock(&device->mutex);
+    PS_HOLD(&device->mutex);
     count_up(&device->memory.bytes, block->nbytes);
     count_up(&device->memory.blocks, 1);
-    pthread_mutex_unlock(&device->mutex);
 }
 
 void
@@ -624,7 +618,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
 static struct ps_block *
 take_idle(struct ps_memory_pool *pool, size_t nbytes)
 {
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     struct ps_block **link = &pool->idle;
     while (*link != NULL &&
            ((*link)->nbytes < nbytes || (*link)->nbytes / 2 > nbytes)) {
@@ -635,7 +629,6 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
         *link = block->next;
         pool->idle_bytes -= block->nbytes;
     }
-    pthread_mutex_unlock(&pool->mutex);
     return block;
 }
 
@@ -644,13 +637,12 @@ static void
 count_pinned(struct ps_block *block, bool made)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     count_up(&pool->pinned.bytes, block->nbytes);
     count_up(&pool->pinned.blocks, 1);
     if (made) {
         count_up(&pool->pinned_reserved, block->nbytes);
     }
-    pthread_mutex_unlock(&pool->mutex);
 }
 
 ps_status
@@ -849,10 +841,10 @@ struct ps_stream *
 ps_block_stream(struct ps_block *block)
 {
     struct ps_device *device = block->device;
-    pthread_mutex_lock(&device->mutex);
-    bool own = block->stream == device->side;
-    pthread_mutex_unlock(&device->mutex);
-    return block->stream != NULL && !own ? ps_stream_ref(block->stream) : NULL;
+    PS_HOLD(&device->mutex);
+    return block->stream != NULL && block->stream != device->side
+               ? ps_stream_ref(block->stream)
+               : NULL;
 }
 
 static ps_status
@@ -893,9 +885,8 @@ reset_totals(struct ps_memory_counter *counter)
 void
 ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats)
 {
-    pthread_mutex_lock(&device->mutex);
+    PS_HOLD(&device->mutex);
     *stats = device->memory;
-    pthread_mutex_unlock(&device->mutex);
 }
 
 ps_status
@@ -914,10 +905,9 @@ ps_status
 ps_memory_stats_reset_peak(struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->backend;
-    pthread_mutex_lock(&device->mutex);
+    PS_HOLD(&device->mutex);
     reset_peak(&device->memory.bytes);
     reset_peak(&device->memory.blocks);
-    pthread_mutex_unlock(&device->mutex);
     return backend->pool_reset_peak == NULL
                ? PS_SUCCESS
                : backend->pool_reset_peak(backend, device->index);
@@ -926,10 +916,9 @@ ps_memory_stats_reset_peak(struct ps_device *device)
 void
 ps_memory_stats_reset_totals(struct ps_device *device)
 {
-    pthread_mutex_lock(&device->mutex);
+    PS_HOLD(&device->mutex);
     reset_totals(&device->memory.bytes);
     reset_totals(&device->memory.blocks);
-    pthread_mutex_unlock(&device->mutex);
 }
 
 void
@@ -937,30 +926,27 @@ ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved)
 {
     struct ps_memory_pool *pool = &runtime->memory;
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     *stats = pool->pinned;
     *reserved = pool->pinned_reserved;
-    pthread_mutex_unlock(&pool->mutex);
 }
 
 void
 ps_pinned_stats_reset_peak(struct ps_runtime *runtime)
 {
     struct ps_memory_pool *pool = &runtime->memory;
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     reset_peak(&pool->pinned.bytes);
     reset_peak(&pool->pinned.blocks);
     reset_peak(&pool->pinned_reserved);
-    pthread_mutex_unlock(&pool->mutex);
 }
 
 void
 ps_pinned_stats_reset_totals(struct ps_runtime *runtime)
 {
     struct ps_memory_pool *pool = &runtime->memory;
-    pthread_mutex_lock(&pool->mutex);
+    PS_HOLD(&pool->mutex);
     reset_totals(&pool->pinned.bytes);
     reset_totals(&pool->pinned.blocks);
     reset_totals(&pool->pinned_reserved);
-    pthread_mutex_unlock(&pool->mutex);
 }

@@ -6,6 +6,7 @@
 
 #include "capture.h"
 #include "event.h"
+#include "lock.h"
 #include "memory.h"
 #include "runtime.h"
 #include "stream.h"
@@ -223,7 +224,7 @@ ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
     if (stream == block->stream) {
         return;
     }
-    pthread_mutex_lock(&device->mutex);
+    PS_HOLD(&device->mutex);
     struct ps_block_use *use = block->uses;
     /* Each thread that began at the same time may have a use of its own. */
     while (use->stream != stream || use->begun == 0) {
@@ -231,7 +232,6 @@ ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
     }
     use->begun--;
     use->mark = atomic_fetch_add(&last_mark, 1);
-    pthread_mutex_unlock(&device->mutex);
 }
 
 ps_status

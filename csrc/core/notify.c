@@ -9,6 +9,7 @@
 
 #include "capture.h"
 #include "event.h"
+#include "lock.h"
 #include "runtime.h"
 #include "stream.h"
 
@@ -91,10 +92,8 @@ report(struct ps_device *device, uint64_t number, ps_status status)
 static uint64_t
 latest_number(struct ps_device *device)
 {
-    pthread_mutex_lock(&devices_mutex);
-    uint64_t number = device->notified;
-    pthread_mutex_unlock(&devices_mutex);
-    return number;
+    PS_HOLD(&devices_mutex);
+    return device->notified;
 }
 
 static void *
@@ -144,7 +143,7 @@ ps_device_notify(struct ps_device *device, struct ps_watch *watch)
     }
     watch->device = device;
     watch->of_device = true;
-    pthread_mutex_lock(&devices_mutex);
+    PS_HOLD(&devices_mutex);
     if (start_locked(device)) {
         watch->notification.number = ++device->notified;
         ps_notification_append(&device->notifications, &watch->notification);
@@ -152,17 +151,15 @@ ps_device_notify(struct ps_device *device, struct ps_watch *watch)
     else {
         status = PS_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&devices_mutex);
     return status;
 }
 
 ps_status
 ps_device_take_failure(struct ps_device *device)
 {
-    pthread_mutex_lock(&devices_mutex);
+    PS_HOLD(&devices_mutex);
     ps_status status = device->unreported;
     device->unreported = PS_SUCCESS;
-    pthread_mutex_unlock(&devices_mutex);
     return status;
 }
 
@@ -179,11 +176,10 @@ ps_notify_cancel(struct ps_watch *watch)
     if (!watch->of_device) {
         return PS_CALL(device, notify_cancel, &watch->notification);
     }
-    pthread_mutex_lock(&devices_mutex);
+    PS_HOLD(&devices_mutex);
     bool pending = watch->notification.ring != NULL;
     if (pending) {
         ps_notification_remove(&watch->notification);
     }
-    pthread_mutex_unlock(&devices_mutex);
     return pending ? PS_SUCCESS : PS_ERROR_NOT_READY;
 }

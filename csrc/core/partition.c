@@ -4,16 +4,15 @@
 #include <stdlib.h>
 
 #include "capture.h"
+#include "lock.h"
 #include "runtime.h"
 
 /* Count multiprocessors as a partition's; returns those of all partitions. */
 static int
 count_taken(struct ps_device *device, int more)
 {
-    pthread_mutex_lock(&device->mutex);
-    int taken = device->partitioned += more;
-    pthread_mutex_unlock(&device->mutex);
-    return taken;
+    PS_HOLD(&device->mutex);
+    return device->partitioned += more;
 }
 
 ps_status

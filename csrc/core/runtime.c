@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fork.h"
+#include "lock.h"
 
 static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_runtime *registry[PS_MAX_RUNTIMES];
@@ -63,10 +64,8 @@ register_locked(const struct ps_backend *backend,
 ps_status
 ps_runtime_add(struct ps_runtime *runtime)
 {
-    pthread_mutex_lock(&registry_mutex);
-    ps_status status = add_locked(runtime);
-    pthread_mutex_unlock(&registry_mutex);
-    return status;
+    PS_HOLD(&registry_mutex);
+    return add_locked(runtime);
 }
 
 ps_status

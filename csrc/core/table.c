@@ -7,33 +7,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind {
-    REQUIRED,
-    OPTIONAL,
-    IPC,
-    SHARED,
-    MEMORY,
-    NOTIFICATIONS,
-    GATES,
-    GRAPHS,
-    GRAPH_GATES,
-    POOLS,
-    PINNING,
-    TIMES,
-    PARTITIONS,
-    BLOCKING,
-    ACTIVITIES,
-};
+/* Groups of members, which are there as a whole or not at all, by their names
+ * for people; OPTIONAL and REQUIRED are none. */
+static const char OPTIONAL[] = "optional";
+static const char REQUIRED[] = "required";
+static const char IPC[] = "interprocess events";
+static const char SHARED[] = "interprocess memory";
+static const char MEMORY[] = "memory";
+static const char NOTIFICATIONS[] = "notifications";
+static const char GATES[] = "gates";
+static const char GRAPHS[] = "graphs";
+static const char GRAPH_GATES[] = "gates in graphs";
+static const char POOLS[] = "pools";
+static const char PINNING[] = "pinning";
+static const char TIMES[] = "times of operations";
+static const char PARTITIONS[] = "partitions";
+static const char BLOCKING[] = "blocking streams";
+static const char ACTIVITIES[] = "activities";
 
 enum { MOST_NAME = 31, MOST_SIZE = 1 << 16 };
 
-#define MEMBER(kind, name)                             \
-    {                                                  \
-        kind, #name, offsetof(struct ps_backend, name) \
+#define MEMBER(group, name)                             \
+    {                                                   \
+        group, #name, offsetof(struct ps_backend, name) \
     }
 
 static const struct {
-    enum kind kind;
+    const char *group;
     const char *name;
     size_t offset;
 } members[] = {
@@ -145,14 +145,14 @@ ps_table_member(const struct ps_backend *backend, int index, bool *present)
     return members[index].name;
 }
 
-/* The first member of the kind that is there, or not there; or NULL. */
+/* The first member of the group that is there, or not there; or NULL. */
 static const char *
-first(const struct ps_backend *backend, enum kind kind, bool there)
+first(const struct ps_backend *backend, const char *group, bool there)
 {
     for (int i = 0; i < ps_table_member_count; i++) {
         bool present;
         const char *name = ps_table_member(backend, i, &present);
-        if (members[i].kind == kind && present == there) {
+        if (members[i].group == group && present == there) {
             return name;
         }
     }
@@ -200,11 +200,11 @@ ps_table_complete(const struct ps_backend *backend,
 }
 
 static ps_status
-check_group(const struct ps_backend *backend, enum kind kind,
-            const char *group, struct ps_refusal *refusal)
+check_group(const struct ps_backend *backend, const char *group,
+            struct ps_refusal *refusal)
 {
-    const char *missing = first(backend, kind, false);
-    const char *present = first(backend, kind, true);
+    const char *missing = first(backend, group, false);
+    const char *present = first(backend, group, true);
     if (missing != NULL && present != NULL) {
         return ps_refuse(refusal,
                          "the %s backend has %s but lacks %s; the %s group is "
@@ -236,29 +236,11 @@ ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
         return ps_refuse(refusal, "the %s backend lacks %s, which is required",
                          backend->name, missing);
     }
-    static const struct {
-        enum kind kind;
-        const char *name;
-    } groups[] = {
-        {IPC, "interprocess events"},
-        {SHARED, "interprocess memory"},
-        {MEMORY, "memory"},
-        {NOTIFICATIONS, "notifications"},
-        {GATES, "gates"},
-        {GRAPHS, "graphs"},
-        {GRAPH_GATES, "gates in graphs"},
-        {POOLS, "pools"},
-        {PINNING, "pinning"},
-        {TIMES, "times of operations"},
-        {PARTITIONS, "partitions"},
-        {BLOCKING, "blocking streams"},
-        {ACTIVITIES, "activities"},
-    };
     ps_status status = PS_SUCCESS;
-    for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
-        if (status == PS_SUCCESS) {
-            status =
-                check_group(backend, groups[i].kind, groups[i].name, refusal);
+    for (int i = 0; i < ps_table_member_count && status == PS_SUCCESS; i++) {
+        const char *group = members[i].group;
+        if (group != OPTIONAL && group != REQUIRED) {
+            status = check_group(backend, group, refusal);
         }
     }
     if (status == PS_SUCCESS && backend->capture_begin != NULL &&

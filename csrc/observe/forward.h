@@ -17,6 +17,13 @@ struct ps_actor_name {
     bool blocking;
 };
 
+/* A number for the stream's runtime and device. */
+static inline uint64_t
+ps_actor_place(const struct ps_actor_name *name)
+{
+    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
+}
+
 /* Kept for ever, as a call may still be on its way when it is switched off. */
 struct ps_observer {
     struct ps_backend table;
@@ -48,17 +55,30 @@ ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream)
 struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
                                        int device, ps_handle stream);
 
-/* Have a new observer forward to the table that it stands before, whose
- * missing members stay NULL. */
-void ps_forward(struct ps_observer *observer, int runtime,
-                const struct ps_backend *inner);
+enum { PS_MOST_RUNTIMES = 8 };
+
+/* The table for a runtime, of one of these observers, by the runtime and by
+ * whether it is called with the GIL released.  A new one forwards to `inner`,
+ * whose missing members stay NULL, but for what `replace` changes. */
+const struct ps_backend *
+ps_observer_table(struct ps_observer observers[PS_MOST_RUNTIMES][2],
+                  int runtime, const struct ps_backend *inner,
+                  void (*replace)(struct ps_backend *table));
+
+/* Call the member of the observed table with the arguments that follow the
+ * backend. */
+#define PS_PASS(backend, member, ...)                           \
+    ({                                                          \
+        const struct ps_backend *inner_ = ps_observed(backend); \
+        inner_->member(inner_, __VA_ARGS__);                    \
+    })
 
 /* Replace a member, if there is one. */
-#define PS_REPLACE(observer, member)            \
-    do {                                        \
-        if ((observer)->table.member != NULL) { \
-            (observer)->table.member = member;  \
-        }                                       \
+#define PS_REPLACE(table, member)      \
+    do {                               \
+        if ((table)->member != NULL) { \
+            (table)->member = member;  \
+        }                              \
     } while (0)
 
 #endif

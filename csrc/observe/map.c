@@ -83,3 +83,10 @@ ps_map_take(struct ps_map *map, uint64_t first, uint64_t second)
         *map_slot(map, moved.first, moved.second) = moved;
     }
 }
+
+void
+ps_map_clear(struct ps_map *map)
+{
+    free(map->slots);
+    *map = (struct ps_map){NULL};
+}

@@ -5,13 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
+#include "lock.h"
 #include "map.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 /* Numbers of names by their hashes; names by their numbers less one. */
 static struct ps_map numbers;
 static char **names;
-static uint32_t count, room;
+static uint32_t count;
 
 static uint64_t
 hash_of(const char *text)
@@ -26,14 +28,8 @@ hash_of(const char *text)
 static uint32_t
 add_locked(const char *text, uint64_t hash, uint64_t attempt)
 {
-    if (count == room) {
-        uint32_t more = room != 0 ? 2 * room : 64;
-        char **grown = realloc(names, more * sizeof(*grown));
-        if (grown == NULL) {
-            return 0;
-        }
-        names = grown;
-        room = more;
+    if (!PS_ARRAY_GROW(names, count)) {
+        return 0;
     }
     char *copy = strdup(text);
     uintptr_t number = count + 1;
@@ -63,20 +59,15 @@ number_locked(const char *text)
 uint32_t
 ps_name_number(const char *text)
 {
-    pthread_mutex_lock(&mutex);
-    uint32_t number = number_locked(text);
-    pthread_mutex_unlock(&mutex);
-    return number;
+    PS_HOLD(&mutex);
+    return number_locked(text);
 }
 
 const char *
 ps_name_text(uint32_t number)
 {
-    pthread_mutex_lock(&mutex);
-    const char *text =
-        number > 0 && number <= count ? names[number - 1] : NULL;
-    pthread_mutex_unlock(&mutex);
-    return text;
+    PS_HOLD(&mutex);
+    return number > 0 && number <= count ? names[number - 1] : NULL;
 }
 
 void

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "array.h"
 #include "map.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -183,18 +184,12 @@ struct actor {
 };
 
 static struct actor *actors;
-static int actor_count, actor_room;
+static int actor_count;
 static bool any_blocking;
 
 /* Indices of actors, plus one, by their names; moments of events, and of the
  * latest launches of executables; the events of several processes. */
 static struct ps_map streams, events, launches, shared;
-
-static uint64_t
-place_of(const struct ps_actor_name *name)
-{
-    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
-}
 
 /* What the host knows, and how often that grew. */
 static struct clock *host;
@@ -232,14 +227,8 @@ free_place(void)
             return i;
         }
     }
-    if (actor_count == actor_room) {
-        int room = actor_room != 0 ? 2 * actor_room : 64;
-        struct actor *grown = realloc(actors, (size_t)room * sizeof(*actors));
-        if (grown == NULL) {
-            return -1;
-        }
-        actors = grown;
-        actor_room = room;
+    if (!PS_ARRAY_GROW(actors, (size_t)actor_count)) {
+        return -1;
     }
     if (actor_count == 0) {
         actors[actor_count++] = (struct actor){.alive = true};
@@ -253,12 +242,12 @@ static int
 actor_of(const struct ps_actor_name *name)
 {
     uintptr_t known =
-        (uintptr_t)ps_map_get(&streams, place_of(name), name->stream);
+        (uintptr_t)ps_map_get(&streams, ps_actor_place(name), name->stream);
     if (known != 0) {
         return (int)known - 1;
     }
     int index = free_place();
-    if (index < 0 || !ps_map_set(&streams, place_of(name), name->stream,
+    if (index < 0 || !ps_map_set(&streams, ps_actor_place(name), name->stream,
                                  (void *)((uintptr_t)index + 1))) {
         return -1;
     }
@@ -288,7 +277,7 @@ join_serialized(int index, struct clock **clock)
     }
     for (int i = FIRST_STREAM; i < actor_count; i++) {
         const struct actor *other = &actors[i];
-        if (place_of(&other->name) == place_of(&actor->name) &&
+        if (ps_actor_place(&other->name) == ps_actor_place(&actor->name) &&
             other->capture == 0 &&
             (is_default ? other->name.blocking : other->name.stream == 0)) {
             done = done && clock_join(clock, other->clock) &&
@@ -384,7 +373,7 @@ struct segment {
 /* In the order of their addresses, without overlap. */
 struct accesses {
     struct segment *segments;
-    size_t count, room;
+    size_t count;
 };
 
 static struct accesses all;
@@ -469,14 +458,8 @@ segment_at(const struct accesses *in, uintptr_t address)
 static bool
 segment_insert(struct accesses *in, size_t at, struct segment segment)
 {
-    if (in->count == in->room) {
-        size_t room = in->room != 0 ? 2 * in->room : 16;
-        struct segment *grown = realloc(in->segments, room * sizeof(*grown));
-        if (grown == NULL) {
-            return false;
-        }
-        in->segments = grown;
-        in->room = room;
+    if (!PS_ARRAY_GROW(in->segments, in->count)) {
+        return false;
     }
     memmove(&in->segments[at + 1], &in->segments[at],
             (in->count - at) * sizeof(segment));
@@ -623,16 +606,32 @@ outlives(int actor, uint64_t number, const struct clock *clock, int who,
     return false;
 }
 
-/* Whether the access makes the entry, of another actor, needless: what races
- * with the entry then races with the access, which comes after it. */
+/* Whether the access makes the entry needless: what races with the entry then
+ * races with the access, which comes after it.  Of an actor itself the latest
+ * read and the latest write are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)
 {
-    return entry->actor != HOST &&
-           (actual->access->writes || !entry->writes) &&
-           clock_at(actual->clock, entry->actor) >= entry->number &&
-           !outlives(entry->actor, entry->number, entry->clock, actual->actor,
-                     actual->clock);
+    bool later =
+        entry->actor == actual->actor
+            ? actual->access->writes == entry->writes &&
+                  entry->number <= actual->number
+            : entry->actor != HOST &&
+                  (actual->access->writes || !entry->writes) &&
+                  clock_at(actual->clock, entry->actor) >= entry->number;
+    return later && !outlives(entry->actor, entry->number, entry->clock,
+                              actual->actor, actual->clock);
+}
+
+/* Whether an entry of the same actor makes the access needless. */
+static bool
+is_replaced(const struct actual *actual, const struct entry *entry)
+{
+    return entry->actor == actual->actor &&
+           entry->writes == actual->access->writes &&
+           entry->number > actual->number &&
+           !outlives(actual->actor, actual->number, actual->clock,
+                     entry->actor, entry->clock);
 }
 
 /* Note the access instead of those that say no more. */
@@ -641,32 +640,15 @@ entry_note(struct segment *segment, const struct actual *actual)
 {
     struct entry **link = &segment->entries, *entry;
     while ((entry = *link) != NULL) {
-        if (entry->actor != actual->actor) {
-            if (replaces(actual, entry)) {
-                *link = entry->next;
-                entry_free(entry);
-            }
-            else {
-                link = &entry->next;
-            }
-        }
-        else if (entry->writes != actual->access->writes) {
-            link = &entry->next;
-        }
-        else if (entry->number > actual->number) {
-            if (!outlives(actual->actor, actual->number, actual->clock,
-                          entry->actor, entry->clock)) {
-                return true;
-            }
-            link = &entry->next;
-        }
-        else if (outlives(entry->actor, entry->number, entry->clock,
-                          actual->actor, actual->clock)) {
-            link = &entry->next;
-        }
-        else {
+        if (replaces(actual, entry)) {
             *link = entry->next;
             entry_free(entry);
+        }
+        else if (is_replaced(actual, entry)) {
+            return true;
+        }
+        else {
+            link = &entry->next;
         }
     }
     entry = malloc(sizeof(*entry));
@@ -744,6 +726,9 @@ struct graph {
 /* By the numbers of captures, and by handles. */
 static struct ps_map captures, graphs, executables;
 static unsigned latest_capture;
+
+/* What a handle that is not known means. */
+static struct graph nothing;
 
 static void
 graph_unref(struct graph *graph)
@@ -848,19 +833,12 @@ ps_races_start(const struct ps_races_hooks *wanted)
 }
 
 static void
-map_clear(struct ps_map *map)
-{
-    free(map->slots);
-    *map = (struct ps_map){NULL};
-}
-
-static void
 moments_clear(struct ps_map *map)
 {
     for (size_t i = 0; i < map->room; i++) {
         ps_moment_unref(map->slots[i].value);
     }
-    map_clear(map);
+    ps_map_clear(map);
 }
 
 static void
@@ -869,7 +847,7 @@ graphs_clear(struct ps_map *map)
     for (size_t i = 0; i < map->room; i++) {
         graph_unref(map->slots[i].value);
     }
-    map_clear(map);
+    ps_map_clear(map);
 }
 
 void
@@ -884,14 +862,14 @@ ps_races_stop(void)
     graphs_clear(&captures);
     graphs_clear(&graphs);
     graphs_clear(&executables);
-    map_clear(&streams);
-    map_clear(&shared);
+    ps_map_clear(&streams);
+    ps_map_clear(&shared);
     for (int i = 0; i < actor_count; i++) {
         clock_unref(actors[i].clock);
     }
     free(actors);
     actors = NULL;
-    actor_count = actor_room = 0;
+    actor_count = 0;
     any_blocking = false;
     clock_unref(host);
     host = NULL;
@@ -912,6 +890,17 @@ enter(void)
         return false;
     }
     return true;
+}
+
+/* Likewise, with the moment of the callable that the thread runs, or NULL. */
+static bool
+enter_in(struct ps_moment **callable)
+{
+    if (!ps_races_are_on()) {
+        return false;
+    }
+    hooks->callable(callable);
+    return enter();
 }
 
 /* Let the stream know what the host knows; false if there is no memory. */
@@ -1121,12 +1110,18 @@ join(const struct ps_actor_name *stream, const struct ps_moment *moment)
     return useful;
 }
 
+static bool
+host_knows(const struct ps_moment *moment)
+{
+    return is_current(moment) && clock_covers(host, HOST, moment);
+}
+
 void
 ps_races_wait(const struct ps_actor_name *stream,
               const struct ps_moment *moment)
 {
     if (moment != NULL && enter()) {
-        bool known = is_current(moment) && clock_covers(host, HOST, moment);
+        bool known = host_knows(moment);
         bool useful = join(stream, moment);
         unlock();
         if (useful || !known) {
@@ -1139,7 +1134,7 @@ void
 ps_races_waited(const struct ps_moment *moment)
 {
     if (enter()) {
-        bool known = is_current(moment) && clock_covers(host, HOST, moment);
+        bool known = host_knows(moment);
         unlock();
         if (known) {
             hooks->waited("wait", false);
@@ -1151,8 +1146,7 @@ ps_races_waited(const struct ps_moment *moment)
 static bool
 is_known(const struct ps_moment *moment, const struct ps_moment *callable)
 {
-    return is_current(moment) && moment->capture == 0 &&
-           clock_covers(host, HOST, moment) &&
+    return host_knows(moment) && moment->capture == 0 &&
            (!is_current(callable) ||
             clock_covers(callable->clock, HOST, moment));
 }
@@ -1161,11 +1155,7 @@ void
 ps_races_synchronize(const struct ps_moment *moment)
 {
     struct ps_moment *callable;
-    if (!ps_races_are_on()) {
-        return;
-    }
-    hooks->callable(&callable);
-    if (enter()) {
+    if (enter_in(&callable)) {
         bool known = is_known(moment, callable);
         unlock();
         hooks->waited("synchronize", !known);
@@ -1187,11 +1177,7 @@ void
 ps_races_reached(const struct ps_moment *moment)
 {
     struct ps_moment *callable;
-    if (moment == NULL || moment->capture != 0 || !ps_races_are_on()) {
-        return;
-    }
-    hooks->callable(&callable);
-    if (enter()) {
+    if (moment != NULL && moment->capture == 0 && enter_in(&callable)) {
         if (is_current(moment)) {
             if (!clock_covers(host, HOST, moment)) {
                 clock_join_moment(&host, moment);
@@ -1209,11 +1195,7 @@ struct ps_moment *
 ps_races_moment(const struct ps_actor_name *stream)
 {
     struct ps_moment *moment = NULL, *callable;
-    if (!ps_races_are_on()) {
-        return NULL;
-    }
-    hooks->callable(&callable);
-    if (enter()) {
+    if (enter_in(&callable)) {
         int index = actor_of(stream);
         if (index >= 0) {
             struct actor *actor = &actors[index];
@@ -1400,8 +1382,8 @@ ps_races_forget_stream(const struct ps_actor_name *stream)
 {
     if (ps_races_are_on()) {
         lock();
-        uintptr_t known =
-            (uintptr_t)ps_map_take(&streams, place_of(stream), stream->stream);
+        uintptr_t known = (uintptr_t)ps_map_take(
+            &streams, ps_actor_place(stream), stream->stream);
         if (known != 0) {
             actors[known - 1].alive = false;
         }
@@ -1440,14 +1422,10 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
     int index = actor_of(stream);
     struct graph *graph =
         index >= 0 ? ps_map_get(&captures, actors[index].capture, 0) : NULL;
-    if (graph != NULL) {
-        struct external *grown =
-            realloc(graph->externals,
-                    (size_t)(graph->external_count + 1) * sizeof(*grown));
-        if (grown != NULL) {
-            graph->externals = grown;
-            grown[graph->external_count++] = (struct external){event, records};
-        }
+    if (graph != NULL &&
+        PS_ARRAY_GROW(graph->externals, (size_t)graph->external_count)) {
+        graph->externals[graph->external_count++] =
+            (struct external){event, records};
     }
     unlock();
 }
@@ -1517,6 +1495,29 @@ ps_races_forget_executable(int runtime, ps_handle executable)
     moment_forget(&launches, runtime, executable);
 }
 
+/* A reference to what the handle means on the stream's runtime. */
+static struct graph *
+graph_of_locked(const struct ps_map *map, const struct ps_actor_name *stream,
+                ps_handle handle)
+{
+    struct graph *graph = ps_map_get(map, (uint64_t)stream->runtime, handle);
+    if (graph == NULL) {
+        return &nothing;
+    }
+    graph->refs++;
+    return graph;
+}
+
+static void
+graph_drop(struct graph *graph)
+{
+    if (graph != &nothing) {
+        lock();
+        graph_unref(graph);
+        unlock();
+    }
+}
+
 /* Let the stream wait for what a launch waits for. */
 static void
 join_launch(const struct ps_actor_name *stream, const struct graph *graph,
@@ -1527,7 +1528,7 @@ join_launch(const struct ps_actor_name *stream, const struct graph *graph,
     if (earlier != NULL) {
         join(stream, earlier);
     }
-    for (int i = 0; graph != NULL && i < graph->external_count; i++) {
+    for (int i = 0; i < graph->external_count; i++) {
         if (!graph->externals[i].records) {
             struct ps_moment *moment =
                 moment_of_event(stream->runtime, graph->externals[i].event);
@@ -1542,35 +1543,23 @@ join_launch(const struct ps_actor_name *stream, const struct graph *graph,
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
 {
-    struct graph *graph = NULL;
+    struct graph *graph = &nothing;
     if (enter()) {
-        graph =
-            ps_map_get(&executables, (uint64_t)stream->runtime, executable);
-        if (graph != NULL) {
-            graph->refs++;
-        }
+        graph = graph_of_locked(&executables, stream, executable);
         join_launch(stream, graph, executable);
         unlock();
     }
-    bool listed = graph != NULL && graph->list != NULL;
     ps_status status =
-        ps_races_operation(stream, "graph launch", listed ? graph->list : NULL,
-                           listed ? graph->count : 0);
+        ps_races_operation(stream, "graph launch", graph->list, graph->count);
     if (status == PS_SUCCESS) {
         moment_set(&launches, executable, stream);
-    }
-    for (int i = 0;
-         status == PS_SUCCESS && graph != NULL && i < graph->external_count;
-         i++) {
-        if (graph->externals[i].records) {
-            moment_set(&events, graph->externals[i].event, stream);
+        for (int i = 0; i < graph->external_count; i++) {
+            if (graph->externals[i].records) {
+                moment_set(&events, graph->externals[i].event, stream);
+            }
         }
     }
-    if (graph != NULL) {
-        lock();
-        graph_unref(graph);
-        unlock();
-    }
+    graph_drop(graph);
     if (status == PS_SUCCESS && ps_races_are_on()) {
         hooks->launching(stream);
     }
@@ -1580,29 +1569,18 @@ ps_races_launch(const struct ps_actor_name *stream, ps_handle executable)
 ps_status
 ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
 {
-    struct graph *graph = NULL;
+    struct graph *graph = &nothing;
     if (enter()) {
-        graph = ps_map_get(&graphs, (uint64_t)stream->runtime, handle);
-        if (graph != NULL) {
-            graph->refs++;
-        }
+        graph = graph_of_locked(&graphs, stream, handle);
         unlock();
     }
-    bool listed = graph != NULL && graph->list != NULL;
     ps_status status =
-        ps_races_operation(stream, "child graph", listed ? graph->list : NULL,
-                           listed ? graph->count : 0);
-    for (int i = 0;
-         status == PS_SUCCESS && graph != NULL && i < graph->external_count;
-         i++) {
+        ps_races_operation(stream, "child graph", graph->list, graph->count);
+    for (int i = 0; status == PS_SUCCESS && i < graph->external_count; i++) {
         ps_races_capture_event(stream, graph->externals[i].event,
                                graph->externals[i].records);
     }
-    if (graph != NULL) {
-        lock();
-        graph_unref(graph);
-        unlock();
-    }
+    graph_drop(graph);
     return status;
 }
 

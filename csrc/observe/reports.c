@@ -5,15 +5,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "array.h"
+#include "lock.h"
 #include "map.h"
 #include "names.h"
 
-enum { MOST_RUNTIMES = 8 };
-
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 /* Constant once set: backends are never freed. */
-static const struct ps_backend *_Atomic backends[MOST_RUNTIMES];
-static atomic_bool on[MOST_RUNTIMES];
+static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
+static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
 static struct ps_map calls; /* sources, by runtime and number */
 static struct ps_reports reports;
@@ -26,36 +26,20 @@ call(void *argument, uint64_t number)
     uint64_t source =
         atomic_load(&on[(uintptr_t)argument]) ? source_of_call() : 0;
     if (source != 0) {
-        pthread_mutex_lock(&mutex);
+        PS_HOLD(&mutex);
         ps_map_set(&calls, (uintptr_t)argument, number, (void *)source);
-        pthread_mutex_unlock(&mutex);
     }
-}
-
-static bool
-make_room_locked(void)
-{
-    if (reports.count < reports.room) {
-        return true;
-    }
-    size_t room = reports.room != 0 ? 2 * reports.room : 256;
-    void *grown = realloc(reports.items, room * sizeof(*reports.items));
-    if (grown != NULL) {
-        reports.items = grown;
-        reports.room = room;
-    }
-    return grown != NULL;
 }
 
 static void
 done(void *argument, const struct ps_activity *activity)
 {
     int runtime = (int)(uintptr_t)argument;
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     /* A call may have several: a launch of a graph, a copy in parts. */
     uintptr_t source =
         (uintptr_t)ps_map_get(&calls, (uint64_t)runtime, activity->call);
-    if (source != 0 && make_room_locked()) {
+    if (source != 0 && PS_ARRAY_GROW(reports.items, reports.count)) {
         struct ps_report *report = &reports.items[reports.count++];
         *report = (struct ps_report){*activity, runtime, 0, source};
         report->activity.name = NULL;
@@ -63,7 +47,6 @@ done(void *argument, const struct ps_activity *activity)
             report->name = ps_name_number(activity->name);
         }
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 /* ---- What the timeline calls ---- */
@@ -95,7 +78,7 @@ ps_reports_are_on(int runtime)
 void
 ps_reports_end(void)
 {
-    for (int i = 0; i < MOST_RUNTIMES; i++) {
+    for (int i = 0; i < PS_MOST_RUNTIMES; i++) {
         const struct ps_backend *backend = atomic_load(&backends[i]);
         if (atomic_exchange(&on[i], false)) {
             backend->activities_flush(backend);
@@ -107,26 +90,23 @@ ps_reports_end(void)
 void
 ps_reports_reset(void)
 {
-    pthread_mutex_lock(&mutex);
-    free(calls.slots);
-    calls = (struct ps_map){0};
+    PS_HOLD(&mutex);
+    ps_map_clear(&calls);
     reports.count = 0;
-    pthread_mutex_unlock(&mutex);
 }
 
 struct ps_reports
 ps_reports_take(void)
 {
-    for (int i = 0; i < MOST_RUNTIMES; i++) {
+    for (int i = 0; i < PS_MOST_RUNTIMES; i++) {
         const struct ps_backend *backend = atomic_load(&backends[i]);
         if (backend != NULL) {
             backend->activities_flush(backend);
         }
     }
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     struct ps_reports taken = reports;
     reports = (struct ps_reports){0};
-    pthread_mutex_unlock(&mutex);
     return taken;
 }
 
@@ -155,7 +135,7 @@ void
 ps_reports_forget(void)
 {
     pthread_mutex_init(&mutex, NULL);
-    for (int i = 0; i < MOST_RUNTIMES; i++) {
+    for (int i = 0; i < PS_MOST_RUNTIMES; i++) {
         atomic_store(&on[i], false);
         atomic_store(&backends[i], NULL);
     }

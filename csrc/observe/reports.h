@@ -18,7 +18,7 @@ struct ps_report {
 
 struct ps_reports {
     struct ps_report *items;
-    size_t count, room;
+    size_t count;
 };
 
 /* What a call is known by: a number that source() returns when the call is

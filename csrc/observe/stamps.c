@@ -9,6 +9,9 @@
 #include <sys/queue.h>
 #include <time.h>
 
+#include "array.h"
+#include "lock.h"
+
 enum {
     TRIES = 5,             /* to measure a base */
     PATIENCE_NS = 2000000, /* with one try */
@@ -41,7 +44,7 @@ struct device {
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */
     ps_handle *idle;
-    size_t idle_count, idle_room;
+    size_t idle_count;
     SLIST_ENTRY(device) neighbours;
 };
 
@@ -49,12 +52,27 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static SLIST_HEAD(, device) devices = SLIST_HEAD_INITIALIZER(devices);
 static _Atomic int64_t greatest_error;
 
-static int64_t
-now(void)
+int64_t
+ps_stamps_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+void
+ps_stamps_note_error(int64_t error)
+{
+    int64_t known = atomic_load(&greatest_error);
+    while (error > known &&
+           !atomic_compare_exchange_weak(&greatest_error, &known, error)) {
+    }
+}
+
+int64_t
+ps_stamps_error(void)
+{
+    return atomic_load(&greatest_error);
 }
 
 bool
@@ -81,11 +99,10 @@ take_event(struct device *device)
 {
     const struct ps_backend *backend = device->backend;
     ps_handle event = 0;
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     if (device->idle_count > 0) {
         event = device->idle[--device->idle_count];
     }
-    pthread_mutex_unlock(&mutex);
     return event != 0 ||
                    backend->event_create(backend, device->index,
                                          PS_EVENT_TIMING, &event) == PS_SUCCESS
@@ -106,15 +123,7 @@ static void
 give_event(struct device *device, ps_handle event)
 {
     pthread_mutex_lock(&mutex);
-    if (event != 0 && device->idle_count == device->idle_room) {
-        size_t room = device->idle_room != 0 ? 2 * device->idle_room : 64;
-        ps_handle *grown = realloc(device->idle, room * sizeof(*device->idle));
-        if (grown != NULL) {
-            device->idle = grown;
-            device->idle_room = room;
-        }
-    }
-    if (event != 0 && device->idle_count < device->idle_room) {
+    if (event != 0 && PS_ARRAY_GROW(device->idle, device->idle_count)) {
         device->idle[device->idle_count++] = event;
         event = 0;
     }
@@ -157,13 +166,13 @@ measure(struct device *device, ps_handle stream, ps_handle event,
         int64_t *time, int64_t *error)
 {
     const struct ps_backend *backend = device->backend;
-    int64_t begin = now(), end = begin;
+    int64_t begin = ps_stamps_now(), end = begin;
     ps_status status =
         backend->event_record(backend, device->index, event, stream);
     if (status == PS_SUCCESS) {
         do {
             status = backend->event_query(backend, device->index, event);
-            end = now();
+            end = ps_stamps_now();
         } while (status == PS_ERROR_NOT_READY && end - begin < PATIENCE_NS);
     }
     *error = (end - begin) / 2;
@@ -193,10 +202,7 @@ measure_base(struct device *device, ps_handle stream)
         free(base);
         return NULL;
     }
-    int64_t known = atomic_load(&greatest_error);
-    while (best > known &&
-           !atomic_compare_exchange_weak(&greatest_error, &known, best)) {
-    }
+    ps_stamps_note_error(best);
     return base;
 }
 
@@ -221,7 +227,7 @@ find_device(const struct ps_backend *backend,
             const struct ps_actor_name *stream)
 {
     struct device *device;
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     SLIST_FOREACH(device, &devices, neighbours)
     {
         if (device->runtime == stream->runtime &&
@@ -238,7 +244,6 @@ find_device(const struct ps_backend *backend,
     if (device != NULL) {
         device->backend = backend;
     }
-    pthread_mutex_unlock(&mutex);
     return device;
 }
 
@@ -249,32 +254,32 @@ take_base(struct device *device)
 {
     pthread_mutex_lock(&mutex);
     bool missing = device->base == NULL;
-    bool old = !missing && now() - device->base->time > LASTS_NS;
+    bool old = !missing && ps_stamps_now() - device->base->time > LASTS_NS;
     bool mine = missing || (old && !device->measuring);
     device->measuring = device->measuring || mine;
     pthread_mutex_unlock(&mutex);
     if (mine) {
         make_base(device);
     }
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     device->measuring = device->measuring && !mine;
-    struct base *base = device->base;
-    if (base != NULL) {
-        base->refs++;
+    if (device->base != NULL) {
+        device->base->refs++;
     }
-    pthread_mutex_unlock(&mutex);
-    return base;
+    return device->base;
 }
 
 /* ---- Operations ---- */
 
-static void
-stamps_free(struct ps_stamps *stamps)
+void
+ps_stamps_drop(struct ps_stamps *stamps)
 {
-    give_event(stamps->device, stamps->begin);
-    give_event(stamps->device, stamps->end);
-    base_unref(stamps->device, stamps->base);
-    free(stamps);
+    if (stamps != NULL) {
+        give_event(stamps->device, stamps->begin);
+        give_event(stamps->device, stamps->end);
+        base_unref(stamps->device, stamps->base);
+        free(stamps);
+    }
 }
 
 /* The time of an event that is done; -1 if it is not known. */
@@ -325,7 +330,7 @@ collect(struct device *device, int most)
         next = TAILQ_NEXT(stamps, neighbours);
         if (is_over(stamps)) {
             TAILQ_REMOVE(&looked_at, stamps, neighbours);
-            stamps_free(stamps);
+            ps_stamps_drop(stamps);
         }
     }
     pthread_mutex_lock(&mutex);
@@ -379,7 +384,7 @@ begin(const struct ps_backend *backend, const struct ps_actor_name *stream)
         stamps->begin = record_event(device, stream->stream);
     }
     if (stamps->begin == 0) {
-        stamps_free(stamps);
+        ps_stamps_drop(stamps);
         return NULL;
     }
     return stamps;
@@ -421,18 +426,10 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
         pthread_mutex_unlock(&mutex);
     }
     else {
-        stamps_free(stamps);
+        ps_stamps_drop(stamps);
     }
     relax(backend, mode);
     return recorded;
-}
-
-void
-ps_stamps_drop(struct ps_stamps *stamps)
-{
-    if (stamps != NULL) {
-        stamps_free(stamps);
-    }
 }
 
 /* Devices are added at the head and stay, so the rest of the list may be read
@@ -440,10 +437,8 @@ ps_stamps_drop(struct ps_stamps *stamps)
 static struct device *
 first_device(void)
 {
-    pthread_mutex_lock(&mutex);
-    struct device *first = SLIST_FIRST(&devices);
-    pthread_mutex_unlock(&mutex);
-    return first;
+    PS_HOLD(&mutex);
+    return SLIST_FIRST(&devices);
 }
 
 /* Others may hold stamps of operations that have ended; but one that its
@@ -491,19 +486,13 @@ ps_stamps_release(void)
         ps_handle *idle = device->idle;
         size_t count = device->idle_count;
         device->idle = NULL;
-        device->idle_count = device->idle_room = 0;
+        device->idle_count = 0;
         pthread_mutex_unlock(&mutex);
         while (count > 0) {
             destroy_event(device, idle[--count]);
         }
         free(idle);
     }
-}
-
-int64_t
-ps_stamps_error(void)
-{
-    return atomic_load(&greatest_error);
 }
 
 void

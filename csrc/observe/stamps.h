@@ -37,10 +37,15 @@ void ps_stamps_drop(struct ps_stamps *stamps);
 /* Write the times of all that has ended. */
 void ps_stamps_collect(void);
 
+/* CLOCK_MONOTONIC, in nanoseconds. */
+int64_t ps_stamps_now(void);
+
 /* Measure the clocks anew from here on; the greatest error since then, in
- * nanoseconds. */
+ * nanoseconds: of what is measured here, and of other times, which are noted.
+ */
 void ps_stamps_reset(void);
 int64_t ps_stamps_error(void);
+void ps_stamps_note_error(int64_t error);
 
 /* Destroy the events that nothing needs any more. */
 void ps_stamps_release(void);

@@ -5,18 +5,10 @@
 #include "forward.h"
 #include "races.h"
 
-enum { MOST_RUNTIMES = 8 };
-
-static const struct ps_backend *
-inner(const struct ps_backend *backend)
+static int
+runtime_of(const struct ps_backend *backend)
 {
-    return ps_observed(backend);
-}
-
-static struct ps_actor_name
-name_of(const struct ps_backend *backend, int device, ps_handle stream)
-{
-    return ps_actor_in_order(backend, device, stream);
+    return ps_observer_of(backend)->runtime;
 }
 
 /* ---- Streams and events ---- */
@@ -26,17 +18,16 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
 {
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
     ps_races_forget_stream(&name);
-    return inner(backend)->stream_destroy(inner(backend), device, stream);
+    return PS_PASS(backend, stream_destroy, device, stream);
 }
 
 static ps_status
 event_create(const struct ps_backend *backend, int device, unsigned flags,
              ps_handle *event)
 {
-    ps_status status =
-        inner(backend)->event_create(inner(backend), device, flags, event);
+    ps_status status = PS_PASS(backend, event_create, device, flags, event);
     if (status == PS_SUCCESS && (flags & PS_EVENT_INTERPROCESS)) {
-        ps_races_share_event(ps_observer_of(backend)->runtime, *event);
+        ps_races_share_event(runtime_of(backend), *event);
     }
     return status;
 }
@@ -45,10 +36,9 @@ static ps_status
 event_open(const struct ps_backend *backend, int device,
            const unsigned char handle[PS_IPC_HANDLE_BYTES], ps_handle *event)
 {
-    ps_status status =
-        inner(backend)->event_open(inner(backend), device, handle, event);
+    ps_status status = PS_PASS(backend, event_open, device, handle, event);
     if (status == PS_SUCCESS) {
-        ps_races_share_event(ps_observer_of(backend)->runtime, *event);
+        ps_races_share_event(runtime_of(backend), *event);
     }
     return status;
 }
@@ -56,20 +46,20 @@ event_open(const struct ps_backend *backend, int device,
 static ps_status
 event_destroy(const struct ps_backend *backend, int device, ps_handle event)
 {
-    ps_races_forget_event(ps_observer_of(backend)->runtime, event);
-    return inner(backend)->event_destroy(inner(backend), device, event);
+    ps_races_forget_event(runtime_of(backend), event);
+    return PS_PASS(backend, event_destroy, device, event);
 }
 
 static ps_status
 stream_wait_event(const struct ps_backend *backend, int device,
                   ps_handle stream, ps_handle event)
 {
-    ps_status status = inner(backend)->stream_wait_event(
-        inner(backend), device, stream, event);
+    ps_status status =
+        PS_PASS(backend, stream_wait_event, device, stream, event);
     if (status == PS_SUCCESS) {
-        struct ps_actor_name name = name_of(backend, device, stream);
+        struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
         struct ps_moment *moment =
-            ps_races_recorded(ps_observer_of(backend)->runtime, event);
+            ps_races_recorded(runtime_of(backend), event);
         ps_races_wait(&name, moment);
         ps_moment_unref(moment);
     }
@@ -80,10 +70,9 @@ static ps_status
 event_record(const struct ps_backend *backend, int device, ps_handle event,
              ps_handle stream)
 {
-    ps_status status =
-        inner(backend)->event_record(inner(backend), device, event, stream);
+    ps_status status = PS_PASS(backend, event_record, device, event, stream);
     if (status == PS_SUCCESS) {
-        struct ps_actor_name name = name_of(backend, device, stream);
+        struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
         ps_races_record(event, &name);
     }
     return status;
@@ -107,40 +96,34 @@ learned(ps_status status, struct ps_moment *moment)
 static ps_status
 stream_query(const struct ps_backend *backend, int device, ps_handle stream)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     struct ps_moment *moment = ps_races_moment(&name);
-    return learned(
-        inner(backend)->stream_query(inner(backend), device, stream), moment);
+    return learned(PS_PASS(backend, stream_query, device, stream), moment);
 }
 
 static ps_status
 stream_synchronize(const struct ps_backend *backend, int device,
                    ps_handle stream, const struct ps_limit *limit)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     struct ps_moment *moment = ps_races_moment(&name);
-    return learned(inner(backend)->stream_synchronize(inner(backend), device,
-                                                      stream, limit),
+    return learned(PS_PASS(backend, stream_synchronize, device, stream, limit),
                    moment);
 }
 
 static ps_status
 event_query(const struct ps_backend *backend, int device, ps_handle event)
 {
-    struct ps_moment *moment =
-        ps_races_recorded(ps_observer_of(backend)->runtime, event);
-    return learned(inner(backend)->event_query(inner(backend), device, event),
-                   moment);
+    struct ps_moment *moment = ps_races_recorded(runtime_of(backend), event);
+    return learned(PS_PASS(backend, event_query, device, event), moment);
 }
 
 static ps_status
 event_synchronize(const struct ps_backend *backend, int device,
                   ps_handle event, const struct ps_limit *limit)
 {
-    struct ps_moment *moment =
-        ps_races_recorded(ps_observer_of(backend)->runtime, event);
-    return learned(inner(backend)->event_synchronize(inner(backend), device,
-                                                     event, limit),
+    struct ps_moment *moment = ps_races_recorded(runtime_of(backend), event);
+    return learned(PS_PASS(backend, event_synchronize, device, event, limit),
                    moment);
 }
 
@@ -149,48 +132,47 @@ device_synchronize(const struct ps_backend *backend, int device,
                    const struct ps_limit *limit)
 {
     struct ps_moment *moment =
-        ps_races_device_moment(ps_observer_of(backend)->runtime, device);
-    return learned(
-        inner(backend)->device_synchronize(inner(backend), device, limit),
-        moment);
+        ps_races_device_moment(runtime_of(backend), device);
+    return learned(PS_PASS(backend, device_synchronize, device, limit),
+                   moment);
 }
 
 /* ---- Memory and work ---- */
+
+/* The memory begins a life if the status says so. */
+static ps_status
+allocated(ps_status status, void *const *data, size_t nbytes)
+{
+    if (status == PS_SUCCESS) {
+        ps_races_forget_memory((uintptr_t)*data, nbytes);
+    }
+    return status;
+}
 
 static ps_status
 memory_allocate(const struct ps_backend *backend, int device, ps_handle stream,
                 size_t nbytes, void **data)
 {
-    ps_status status = inner(backend)->memory_allocate(inner(backend), device,
-                                                       stream, nbytes, data);
-    if (status == PS_SUCCESS) {
-        ps_races_forget_memory((uintptr_t)*data, nbytes);
-    }
-    return status;
+    return allocated(
+        PS_PASS(backend, memory_allocate, device, stream, nbytes, data), data,
+        nbytes);
 }
 
 static ps_status
 pinned_allocate(const struct ps_backend *backend, int device, size_t nbytes,
                 void **data)
 {
-    ps_status status =
-        inner(backend)->pinned_allocate(inner(backend), device, nbytes, data);
-    if (status == PS_SUCCESS) {
-        ps_races_forget_memory((uintptr_t)*data, nbytes);
-    }
-    return status;
+    return allocated(PS_PASS(backend, pinned_allocate, device, nbytes, data),
+                     data, nbytes);
 }
 
 static ps_status
 shared_allocate(const struct ps_backend *backend, int device, size_t nbytes,
                 unsigned char handle[PS_IPC_HANDLE_BYTES], void **data)
 {
-    ps_status status = inner(backend)->shared_allocate(inner(backend), device,
-                                                       nbytes, handle, data);
-    if (status == PS_SUCCESS) {
-        ps_races_forget_memory((uintptr_t)*data, nbytes);
-    }
-    return status;
+    return allocated(
+        PS_PASS(backend, shared_allocate, device, nbytes, handle, data), data,
+        nbytes);
 }
 
 static ps_status
@@ -198,41 +180,43 @@ shared_open(const struct ps_backend *backend, int device,
             const unsigned char handle[PS_IPC_HANDLE_BYTES], size_t nbytes,
             void **data)
 {
-    ps_status status = inner(backend)->shared_open(inner(backend), device,
-                                                   handle, nbytes, data);
-    if (status == PS_SUCCESS) {
-        ps_races_forget_memory((uintptr_t)*data, nbytes);
-    }
-    return status;
+    return allocated(
+        PS_PASS(backend, shared_open, device, handle, nbytes, data), data,
+        nbytes);
 }
 
 static ps_status
 memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, const void *source, size_t nbytes)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     struct ps_access accesses[] = {
         {(uintptr_t)source, nbytes, false},
         {(uintptr_t)destination, nbytes, true},
     };
     ps_status status = ps_races_operation(&name, "copy", accesses, 2);
-    return status != PS_SUCCESS
-               ? status
-               : inner(backend)->memory_copy(inner(backend), device, stream,
-                                             destination, source, nbytes);
+    return status != PS_SUCCESS ? status
+                                : PS_PASS(backend, memory_copy, device, stream,
+                                          destination, source, nbytes);
+}
+
+static ps_status
+note_fill(const struct ps_backend *backend, int device, ps_handle stream,
+          void *destination, size_t nbytes)
+{
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
+    struct ps_access access = {(uintptr_t)destination, nbytes, true};
+    return ps_races_operation(&name, "fill", &access, 1);
 }
 
 static ps_status
 memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, uint8_t value, size_t nbytes)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
-    struct ps_access access = {(uintptr_t)destination, nbytes, true};
-    ps_status status = ps_races_operation(&name, "fill", &access, 1);
-    return status != PS_SUCCESS
-               ? status
-               : inner(backend)->memory_fill(inner(backend), device, stream,
-                                             destination, value, nbytes);
+    ps_status status = note_fill(backend, device, stream, destination, nbytes);
+    return status != PS_SUCCESS ? status
+                                : PS_PASS(backend, memory_fill, device, stream,
+                                          destination, value, nbytes);
 }
 
 static ps_status
@@ -240,21 +224,18 @@ memory_fill_items(const struct ps_backend *backend, int device,
                   ps_handle stream, void *destination, uint32_t value,
                   size_t size, size_t nbytes)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
-    struct ps_access access = {(uintptr_t)destination, nbytes, true};
-    ps_status status = ps_races_operation(&name, "fill", &access, 1);
+    ps_status status = note_fill(backend, device, stream, destination, nbytes);
     return status != PS_SUCCESS
                ? status
-               : inner(backend)->memory_fill_items(inner(backend), device,
-                                                   stream, destination, value,
-                                                   size, nbytes);
+               : PS_PASS(backend, memory_fill_items, device, stream,
+                         destination, value, size, nbytes);
 }
 
 /* An operation whose accesses the table does not see. */
 static ps_status
 number(const struct ps_backend *backend, int device, ps_handle stream)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     return ps_races_operation(&name, "work", NULL, 0);
 }
 
@@ -263,10 +244,9 @@ host_function(const struct ps_backend *backend, int device, ps_handle stream,
               ps_host_function function, void *argument)
 {
     ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS
-               ? status
-               : inner(backend)->host_function(inner(backend), device, stream,
-                                               function, argument);
+    return status != PS_SUCCESS ? status
+                                : PS_PASS(backend, host_function, device,
+                                          stream, function, argument);
 }
 
 static ps_status
@@ -276,7 +256,7 @@ sleep(const struct ps_backend *backend, int device, ps_handle stream,
     ps_status status = number(backend, device, stream);
     return status != PS_SUCCESS
                ? status
-               : inner(backend)->sleep(inner(backend), device, stream, cycles);
+               : PS_PASS(backend, sleep, device, stream, cycles);
 }
 
 static ps_status
@@ -284,10 +264,9 @@ stream_gate(const struct ps_backend *backend, int device, ps_handle stream,
             ps_notification_function reached, void *argument, ps_handle *gate)
 {
     ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS
-               ? status
-               : inner(backend)->stream_gate(inner(backend), device, stream,
-                                             reached, argument, gate);
+    return status != PS_SUCCESS ? status
+                                : PS_PASS(backend, stream_gate, device, stream,
+                                          reached, argument, gate);
 }
 
 static ps_status
@@ -295,10 +274,9 @@ capture_gate(const struct ps_backend *backend, int device, ps_handle stream,
              ps_launched_gate_function reached, void *argument)
 {
     ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS
-               ? status
-               : inner(backend)->capture_gate(inner(backend), device, stream,
-                                              reached, argument);
+    return status != PS_SUCCESS ? status
+                                : PS_PASS(backend, capture_gate, device,
+                                          stream, reached, argument);
 }
 
 /* ---- Captures and graphs ---- */
@@ -307,10 +285,9 @@ static ps_status
 capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
               enum ps_capture_mode mode)
 {
-    ps_status status =
-        inner(backend)->capture_begin(inner(backend), device, stream, mode);
+    ps_status status = PS_PASS(backend, capture_begin, device, stream, mode);
     if (status == PS_SUCCESS) {
-        struct ps_actor_name name = name_of(backend, device, stream);
+        struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
         ps_races_capture_begin(&name);
     }
     return status;
@@ -320,11 +297,23 @@ static ps_status
 capture_end(const struct ps_backend *backend, int device, ps_handle stream,
             ps_handle *graph, size_t *operations)
 {
-    ps_status status = inner(backend)->capture_end(inner(backend), device,
-                                                   stream, graph, operations);
+    ps_status status =
+        PS_PASS(backend, capture_end, device, stream, graph, operations);
     if (status != PS_ERROR_CAPTURE_UNMATCHED) {
-        struct ps_actor_name name = name_of(backend, device, stream);
+        struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
         ps_races_capture_end(&name, status == PS_SUCCESS ? *graph : 0);
+    }
+    return status;
+}
+
+/* Each launch records the event, or waits for it, if the status says so. */
+static ps_status
+captured(const struct ps_backend *backend, ps_status status, int device,
+         ps_handle stream, ps_handle event, bool records)
+{
+    if (status == PS_SUCCESS) {
+        struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
+        ps_races_capture_event(&name, event, records);
     }
     return status;
 }
@@ -333,50 +322,51 @@ static ps_status
 event_record_external(const struct ps_backend *backend, int device,
                       ps_handle event, ps_handle stream)
 {
-    ps_status status = inner(backend)->event_record_external(
-        inner(backend), device, event, stream);
-    if (status == PS_SUCCESS) {
-        struct ps_actor_name name = name_of(backend, device, stream);
-        ps_races_capture_event(&name, event, true);
-    }
-    return status;
+    return captured(
+        backend,
+        PS_PASS(backend, event_record_external, device, event, stream), device,
+        stream, event, true);
 }
 
 static ps_status
 stream_wait_external(const struct ps_backend *backend, int device,
                      ps_handle stream, ps_handle event)
 {
-    ps_status status = inner(backend)->stream_wait_external(
-        inner(backend), device, stream, event);
-    if (status == PS_SUCCESS) {
-        struct ps_actor_name name = name_of(backend, device, stream);
-        ps_races_capture_event(&name, event, false);
-    }
-    return status;
+    return captured(
+        backend, PS_PASS(backend, stream_wait_external, device, stream, event),
+        device, stream, event, false);
 }
 
 static ps_status
 capture_graph(const struct ps_backend *backend, int device, ps_handle stream,
               ps_handle graph)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     ps_status status = ps_races_capture_graph(&name, graph);
-    return status != PS_SUCCESS ? status
-                                : inner(backend)->capture_graph(
-                                      inner(backend), device, stream, graph);
+    return status != PS_SUCCESS
+               ? status
+               : PS_PASS(backend, capture_graph, device, stream, graph);
+}
+
+/* The executable does the graph's work if the status says so. */
+static ps_status
+instantiated(const struct ps_backend *backend, ps_status status,
+             ps_handle graph, const ps_handle *executable)
+{
+    if (status == PS_SUCCESS) {
+        ps_races_instantiate(runtime_of(backend), graph, *executable);
+    }
+    return status;
 }
 
 static ps_status
 graph_instantiate(const struct ps_backend *backend, int device,
                   ps_handle graph, ps_handle *executable)
 {
-    ps_status status = inner(backend)->graph_instantiate(
-        inner(backend), device, graph, executable);
-    if (status == PS_SUCCESS) {
-        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
-                             *executable);
-    }
-    return status;
+    return instantiated(
+        backend,
+        PS_PASS(backend, graph_instantiate, device, graph, executable), graph,
+        executable);
 }
 
 static ps_status
@@ -384,13 +374,10 @@ graph_instantiate_with(const struct ps_backend *backend, int device,
                        ps_handle graph, unsigned options,
                        ps_handle *executable)
 {
-    ps_status status = inner(backend)->graph_instantiate_with(
-        inner(backend), device, graph, options, executable);
-    if (status == PS_SUCCESS) {
-        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
-                             *executable);
-    }
-    return status;
+    return instantiated(backend,
+                        PS_PASS(backend, graph_instantiate_with, device, graph,
+                                options, executable),
+                        graph, executable);
 }
 
 static ps_status
@@ -398,87 +385,81 @@ graph_update(const struct ps_backend *backend, int device,
              ps_handle executable, ps_handle graph,
              struct ps_graph_difference *difference)
 {
-    ps_status status = inner(backend)->graph_update(
-        inner(backend), device, executable, graph, difference);
-    if (status == PS_SUCCESS) {
-        ps_races_instantiate(ps_observer_of(backend)->runtime, graph,
-                             executable);
-    }
-    return status;
+    return instantiated(
+        backend,
+        PS_PASS(backend, graph_update, device, executable, graph, difference),
+        graph, &executable);
 }
 
 static ps_status
 graph_launch(const struct ps_backend *backend, int device,
              ps_handle executable, ps_handle stream)
 {
-    struct ps_actor_name name = name_of(backend, device, stream);
+    struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
     ps_status status = ps_races_launch(&name, executable);
     return status != PS_SUCCESS
                ? status
-               : inner(backend)->graph_launch(inner(backend), device,
-                                              executable, stream);
+               : PS_PASS(backend, graph_launch, device, executable, stream);
 }
 
 static ps_status
 graph_destroy(const struct ps_backend *backend, int device, ps_handle graph)
 {
-    ps_races_forget_graph(ps_observer_of(backend)->runtime, graph);
-    return inner(backend)->graph_destroy(inner(backend), device, graph);
+    ps_races_forget_graph(runtime_of(backend), graph);
+    return PS_PASS(backend, graph_destroy, device, graph);
 }
 
 static ps_status
 executable_destroy(const struct ps_backend *backend, int device,
                    ps_handle executable)
 {
-    ps_races_forget_executable(ps_observer_of(backend)->runtime, executable);
-    return inner(backend)->executable_destroy(inner(backend), device,
-                                              executable);
+    ps_races_forget_executable(runtime_of(backend), executable);
+    return PS_PASS(backend, executable_destroy, device, executable);
 }
 
 /* ---- The table ---- */
 
+static void
+replace(struct ps_backend *table)
+{
+    PS_REPLACE(table, stream_destroy);
+    PS_REPLACE(table, event_create);
+    PS_REPLACE(table, event_open);
+    PS_REPLACE(table, event_destroy);
+    PS_REPLACE(table, stream_wait_event);
+    PS_REPLACE(table, event_record);
+    PS_REPLACE(table, stream_query);
+    PS_REPLACE(table, stream_synchronize);
+    PS_REPLACE(table, event_query);
+    PS_REPLACE(table, event_synchronize);
+    PS_REPLACE(table, device_synchronize);
+    PS_REPLACE(table, memory_allocate);
+    PS_REPLACE(table, pinned_allocate);
+    PS_REPLACE(table, shared_allocate);
+    PS_REPLACE(table, shared_open);
+    PS_REPLACE(table, memory_copy);
+    PS_REPLACE(table, memory_fill);
+    PS_REPLACE(table, memory_fill_items);
+    PS_REPLACE(table, host_function);
+    PS_REPLACE(table, sleep);
+    PS_REPLACE(table, stream_gate);
+    PS_REPLACE(table, capture_begin);
+    PS_REPLACE(table, capture_end);
+    PS_REPLACE(table, capture_gate);
+    PS_REPLACE(table, event_record_external);
+    PS_REPLACE(table, stream_wait_external);
+    PS_REPLACE(table, capture_graph);
+    PS_REPLACE(table, graph_instantiate);
+    PS_REPLACE(table, graph_instantiate_with);
+    PS_REPLACE(table, graph_update);
+    PS_REPLACE(table, graph_launch);
+    PS_REPLACE(table, graph_destroy);
+    PS_REPLACE(table, executable_destroy);
+}
+
 const struct ps_backend *
 ps_observed_table(int runtime, const struct ps_backend *backend)
 {
-    static struct ps_observer all[MOST_RUNTIMES][2];
-    int released = (backend->flags & PS_BACKEND_SHARED) != 0;
-    struct ps_observer *made = &all[runtime][released];
-    if (made->inner == NULL) {
-        ps_forward(made, runtime, backend);
-        PS_REPLACE(made, stream_destroy);
-        PS_REPLACE(made, event_create);
-        PS_REPLACE(made, event_open);
-        PS_REPLACE(made, event_destroy);
-        PS_REPLACE(made, stream_wait_event);
-        PS_REPLACE(made, event_record);
-        PS_REPLACE(made, stream_query);
-        PS_REPLACE(made, stream_synchronize);
-        PS_REPLACE(made, event_query);
-        PS_REPLACE(made, event_synchronize);
-        PS_REPLACE(made, device_synchronize);
-        PS_REPLACE(made, memory_allocate);
-        PS_REPLACE(made, pinned_allocate);
-        PS_REPLACE(made, shared_allocate);
-        PS_REPLACE(made, shared_open);
-        PS_REPLACE(made, memory_copy);
-        PS_REPLACE(made, memory_fill);
-        PS_REPLACE(made, memory_fill_items);
-        PS_REPLACE(made, host_function);
-        PS_REPLACE(made, sleep);
-        PS_REPLACE(made, stream_gate);
-        PS_REPLACE(made, capture_begin);
-        PS_REPLACE(made, capture_end);
-        PS_REPLACE(made, capture_gate);
-        PS_REPLACE(made, event_record_external);
-        PS_REPLACE(made, stream_wait_external);
-        PS_REPLACE(made, capture_graph);
-        PS_REPLACE(made, graph_instantiate);
-        PS_REPLACE(made, graph_instantiate_with);
-        PS_REPLACE(made, graph_update);
-        PS_REPLACE(made, graph_launch);
-        PS_REPLACE(made, graph_destroy);
-        PS_REPLACE(made, executable_destroy);
-    }
-    atomic_store(&made->inner, backend);
-    return &made->table;
+    static struct ps_observer observers[PS_MOST_RUNTIMES][2];
+    return ps_observer_table(observers, runtime, backend, replace);
 }

@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <time.h>
 
+#include "array.h"
+#include "lock.h"
 #include "map.h"
 #include "names.h"
 #include "reports.h"
 #include "stamps.h"
 
-enum { MOST_RUNTIMES = 8, CHUNK = 1024 };
+enum { CHUNK = 1024 };
 
 struct chunk {
     struct chunk *next; /* of those that still have slices to end */
@@ -31,12 +32,12 @@ struct stream {
 };
 
 struct ps_timeline {
-    SLIST_ENTRY(ps_timeline) neighbours;
+    LIST_ENTRY(ps_timeline) neighbours;
     uint64_t first; /* the index of its first slice: no two logs share one */
     struct chunk **chunks;
     uint64_t count;
     struct stream *streams;
-    uint32_t stream_count, stream_room;
+    uint32_t stream_count;
     bool any_blocking;
     /* Indices of streams, plus one; marks of events: see event_mark. */
     struct ps_map by_name, by_number, events;
@@ -49,7 +50,7 @@ struct ps_timeline {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_timeline *current;
-static SLIST_HEAD(, ps_timeline) logs = SLIST_HEAD_INITIALIZER(logs);
+static LIST_HEAD(, ps_timeline) logs = LIST_HEAD_INITIALIZER(logs);
 static atomic_bool on;
 static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
@@ -58,30 +59,20 @@ static uint64_t next_index; /* of the next log's first slice */
 /* A thread's slice for the call that it is about to make: a source. */
 static pthread_key_t queued_slice;
 static bool has_key;
-/* By how much operations seemed to begin before their calls. */
-static _Atomic int64_t greatest_error;
 /* By runtime, and by whether the table is called with the GIL released. */
-static struct ps_observer observers[MOST_RUNTIMES][2];
+static struct ps_observer observers[PS_MOST_RUNTIMES][2];
 
 /* ---- Time ---- */
-
-static int64_t
-monotonic_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 int64_t
 ps_timeline_now(void)
 {
     const struct ps_timeline_hooks *called = atomic_load(&hooks);
     if (called == NULL || !called->is_virtual()) {
-        return monotonic_now();
+        return ps_stamps_now();
     }
     int64_t latest = 0, now;
-    for (int i = 0; i < MOST_RUNTIMES; i++) {
+    for (int i = 0; i < PS_MOST_RUNTIMES; i++) {
         const struct ps_backend *backend = observers[i][1].inner;
         if (backend != NULL && backend->time_now != NULL &&
             backend->time_now(backend, &now) == PS_SUCCESS && now > latest) {
@@ -121,19 +112,25 @@ ps_slice_end(struct ps_slice *slice)
     set_time(&slice->times.end, ps_timeline_now());
 }
 
-void
-ps_slice_drop(struct ps_slice *slice)
-{
-    __atomic_store_n(&slice->kind, PS_SLICE_NONE, __ATOMIC_RELEASE);
-}
-
-/* ---- The log's life ---- */
-
 static uint8_t
 kind_of(const struct ps_slice *slice)
 {
     return __atomic_load_n(&slice->kind, __ATOMIC_ACQUIRE);
 }
+
+static void
+set_kind(struct ps_slice *slice, uint8_t kind)
+{
+    __atomic_store_n(&slice->kind, kind, __ATOMIC_RELEASE);
+}
+
+void
+ps_slice_drop(struct ps_slice *slice)
+{
+    set_kind(slice, PS_SLICE_NONE);
+}
+
+/* ---- The log's life ---- */
 
 /* Whether somebody else may still write the slice. */
 static bool
@@ -193,22 +190,22 @@ void
 ps_timeline_free(struct ps_timeline *timeline)
 {
     pthread_mutex_lock(&mutex);
-    SLIST_REMOVE(&logs, timeline, ps_timeline, neighbours);
+    LIST_REMOVE(timeline, neighbours);
     for (uint64_t i = 0; i * CHUNK < timeline->count; i++) {
         timeline->chunks[i]->next = unfinished;
         unfinished = timeline->chunks[i];
     }
     free_finished_locked();
-    if (SLIST_EMPTY(&logs)) {
+    if (LIST_EMPTY(&logs)) {
         ps_reports_reset();
     }
     pthread_mutex_unlock(&mutex);
     free(timeline->chunks);
     free(timeline->streams);
     free(timeline->nodes);
-    free(timeline->by_name.slots);
-    free(timeline->by_number.slots);
-    free(timeline->events.slots);
+    ps_map_clear(&timeline->by_name);
+    ps_map_clear(&timeline->by_number);
+    ps_map_clear(&timeline->events);
     free(timeline);
 }
 
@@ -260,13 +257,12 @@ ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
     if (made != NULL) {
         ps_stamps_collect();
         ps_stamps_reset();
-        atomic_store(&greatest_error, 0);
         atomic_store(&all_by_events, by_events);
         made->is_virtual = called->is_virtual();
         pthread_mutex_lock(&mutex);
         free_finished_locked();
         made->first = next_index;
-        SLIST_INSERT_HEAD(&logs, made, neighbours);
+        LIST_INSERT_HEAD(&logs, made, neighbours);
         current = made;
         pthread_mutex_unlock(&mutex);
         atomic_store(&hooks, called);
@@ -278,24 +274,19 @@ ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
 static int64_t
 error_locked(const struct ps_timeline *timeline)
 {
-    int64_t events = ps_stamps_error(), reports = atomic_load(&greatest_error);
-    return timeline != current ? timeline->error
-           : events > reports  ? events
-                               : reports;
+    return timeline != current ? timeline->error : ps_stamps_error();
 }
 
 void
 ps_timeline_stop(void)
 {
     atomic_store(&on, false);
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     if (current != NULL) {
         current->error = error_locked(current);
+        next_index = current->first + current->count;
     }
-    next_index =
-        current != NULL ? current->first + current->count : next_index;
     current = NULL;
-    pthread_mutex_unlock(&mutex);
 }
 
 bool
@@ -306,33 +297,16 @@ ps_timeline_is_on(void)
 
 /* ---- Adding slices ---- */
 
-/* Room for one more element of an array whose room is a power of two, at least
- * 64; false without memory. */
-static bool
-grow(void **array, uint64_t count, size_t size)
-{
-    if (count != 0 && (count < 64 || (count & (count - 1)) != 0)) {
-        return true;
-    }
-    size_t room = count != 0 ? 2 * (size_t)count : 64;
-    void *grown = realloc(*array, room * size);
-    if (grown != NULL) {
-        *array = grown;
-    }
-    return grown != NULL;
-}
-
 /* The slice with the next index, zero but for its kind; NULL without memory.
  */
 static struct ps_slice *
 append_locked(struct ps_timeline *timeline, uint64_t *index)
 {
     uint64_t at = timeline->count / CHUNK, offset = timeline->count % CHUNK;
-    if (offset == 0) {
-        if (!grow((void **)&timeline->chunks, at, sizeof(struct chunk *)) ||
-            (timeline->chunks[at] = calloc(1, sizeof(struct chunk))) == NULL) {
-            return NULL;
-        }
+    if (offset == 0 &&
+        (!PS_ARRAY_GROW(timeline->chunks, at) ||
+         (timeline->chunks[at] = calloc(1, sizeof(struct chunk))) == NULL)) {
+        return NULL;
     }
     *index = timeline->first + timeline->count++;
     return &timeline->chunks[at]->slices[offset];
@@ -355,18 +329,12 @@ source_at(const struct ps_timeline *timeline, uint64_t source)
                : NULL;
 }
 
-static uint64_t
-place_of(const struct ps_actor_name *name)
-{
-    return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
-}
-
 static struct stream *
 find_stream_locked(struct ps_timeline *timeline,
                    const struct ps_actor_name *name)
 {
-    uintptr_t known = (uintptr_t)ps_map_get(&timeline->by_name, place_of(name),
-                                            name->stream);
+    uintptr_t known = (uintptr_t)ps_map_get(
+        &timeline->by_name, ps_actor_place(name), name->stream);
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
@@ -377,24 +345,24 @@ add_stream_locked(struct ps_timeline *timeline,
                   const struct ps_actor_name *name, const uint64_t *number)
 {
     uintptr_t index = timeline->stream_count;
-    uintptr_t known = number != NULL
-                          ? (uintptr_t)ps_map_get(&timeline->by_number,
-                                                  place_of(name), *number)
-                          : 0;
+    uintptr_t known =
+        number != NULL ? (uintptr_t)ps_map_get(&timeline->by_number,
+                                               ps_actor_place(name), *number)
+                       : 0;
     if (known != 0 &&
         timeline->streams[known - 1].name.stream & PS_TIMELINE_NUMBER) {
         timeline->streams[known - 1].name = *name;
-        ps_map_set(&timeline->by_name, place_of(name), name->stream,
+        ps_map_set(&timeline->by_name, ps_actor_place(name), name->stream,
                    (void *)known);
         return &timeline->streams[known - 1];
     }
-    if (!grow((void **)&timeline->streams, index, sizeof(struct stream)) ||
-        !ps_map_set(&timeline->by_name, place_of(name), name->stream,
+    if (!PS_ARRAY_GROW(timeline->streams, index) ||
+        !ps_map_set(&timeline->by_name, ps_actor_place(name), name->stream,
                     (void *)(index + 1))) {
         return NULL;
     }
     if (number != NULL) {
-        ps_map_set(&timeline->by_number, place_of(name), *number,
+        ps_map_set(&timeline->by_number, ps_actor_place(name), *number,
                    (void *)(index + 1));
     }
     timeline->stream_count++;
@@ -474,8 +442,9 @@ serialize_locked(struct ps_timeline *timeline, const struct stream *stream,
 {
     for (uint32_t i = 0; i < timeline->stream_count; i++) {
         struct stream *other = &timeline->streams[i];
-        bool near = place_of(&other->name) == place_of(&stream->name) &&
-                    other->capture == 0;
+        bool near =
+            ps_actor_place(&other->name) == ps_actor_place(&stream->name) &&
+            other->capture == 0;
         if (near && stream->name.stream == 0 && other->name.blocking) {
             add_wait_locked(timeline, like, other->latest, &other->followed);
         }
@@ -517,10 +486,8 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
     }
     if (slice != NULL) {
         *slice = like;
-        if (stream != NULL) {
-            if (kind != PS_SLICE_SYNCHRONIZE) {
-                stream->latest = made + 1;
-            }
+        if (stream != NULL && kind != PS_SLICE_SYNCHRONIZE) {
+            stream->latest = made + 1;
         }
         if (index != NULL) {
             *index = made;
@@ -544,27 +511,26 @@ foreign_name(uint32_t number)
 static uint64_t
 add_foreign(const struct ps_slice *like)
 {
-    uint64_t index, source = 0;
+    uint64_t index;
     if (!is_wanted()) {
         return 0;
     }
     uint32_t thread = atomic_load(&hooks)->known_thread();
     int64_t now = ps_timeline_now();
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     struct ps_slice *slice =
         current != NULL ? append_locked(current, &index) : NULL;
-    if (slice != NULL) {
-        *slice = *like;
-        slice->reported = slice->foreign = true;
-        slice->thread = thread;
-        slice->source = thread == 0 ? (uint64_t)pthread_self() : 0;
-        slice->times.begin = like->kind != PS_SLICE_NONE ? now : 0;
-        slice->times.end = like->kind == PS_SLICE_MARK ? now : 0;
-        ps_slice_publish(slice, now);
-        source = index + 1;
+    if (slice == NULL) {
+        return 0;
     }
-    pthread_mutex_unlock(&mutex);
-    return source;
+    *slice = *like;
+    slice->reported = slice->foreign = true;
+    slice->thread = thread;
+    slice->source = thread == 0 ? (uint64_t)pthread_self() : 0;
+    slice->times.begin = like->kind != PS_SLICE_NONE ? now : 0;
+    slice->times.end = like->kind == PS_SLICE_MARK ? now : 0;
+    ps_slice_publish(slice, now);
+    return index + 1;
 }
 
 uint64_t
@@ -578,8 +544,7 @@ static struct ps_timeline *
 log_of_locked(uint64_t source)
 {
     struct ps_timeline *timeline;
-    SLIST_FOREACH(timeline, &logs, neighbours)
-    {
+    LIST_FOREACH (timeline, &logs, neighbours) {
         if (source_at(timeline, source) != NULL) {
             break;
         }
@@ -597,7 +562,7 @@ ps_timeline_range_end(uint64_t source)
     }
     bool is_virtual = called->is_virtual();
     int64_t now = ps_timeline_now();
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     struct ps_timeline *timeline = log_of_locked(source);
     if (timeline != NULL && timeline->is_virtual == is_virtual) {
         struct ps_slice *range = source_at(timeline, source);
@@ -606,7 +571,6 @@ ps_timeline_range_end(uint64_t source)
             set_time(&range->times.end, now);
         }
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 /* ---- What orders streams ---- */
@@ -617,6 +581,12 @@ static uintptr_t
 record_mark(uint64_t source)
 {
     return (uintptr_t)source << 1;
+}
+
+static uint64_t
+record_of(uintptr_t mark)
+{
+    return mark & 1 ? 0 : mark >> 1;
 }
 
 static uintptr_t
@@ -654,20 +624,10 @@ ps_timeline_record(const struct ps_actor_name *name, ps_handle event)
 uint64_t
 ps_timeline_recorded(int runtime, ps_handle event)
 {
-    pthread_mutex_lock(&mutex);
-    uintptr_t mark =
-        current != NULL ? event_mark_locked(current, runtime, event) : 0;
-    pthread_mutex_unlock(&mutex);
-    return mark & 1 ? 0 : mark >> 1;
-}
-
-void
-ps_timeline_know(const struct ps_actor_name *name)
-{
-    struct stream *stream;
-    if (lock_with(name, &stream) != NULL) {
-        pthread_mutex_unlock(&mutex);
-    }
+    PS_HOLD(&mutex);
+    return current != NULL
+               ? record_of(event_mark_locked(current, runtime, event))
+               : 0;
 }
 
 uint64_t
@@ -680,6 +640,12 @@ ps_timeline_latest(const struct ps_actor_name *name)
         pthread_mutex_unlock(&mutex);
     }
     return latest;
+}
+
+void
+ps_timeline_know(const struct ps_actor_name *name)
+{
+    ps_timeline_latest(name);
 }
 
 /* Whether a stream is still part of the capture. */
@@ -710,7 +676,7 @@ ps_timeline_wait(const struct ps_actor_name *name, ps_handle event)
     pthread_mutex_unlock(&mutex);
     struct ps_slice *slice = ps_timeline_add(name, PS_SLICE_WAIT, NULL);
     if (slice != NULL) {
-        slice->source = mark & 1 ? 0 : mark >> 1;
+        slice->source = record_of(mark);
         ps_slice_publish(slice, ps_timeline_now());
     }
 }
@@ -718,11 +684,10 @@ ps_timeline_wait(const struct ps_actor_name *name, ps_handle event)
 void
 ps_timeline_forget_stream(const struct ps_actor_name *name)
 {
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     if (current != NULL) {
-        ps_map_take(&current->by_name, place_of(name), name->stream);
+        ps_map_take(&current->by_name, ps_actor_place(name), name->stream);
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 static void
@@ -870,24 +835,22 @@ static ps_status
 memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, const void *source, size_t nbytes)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct queueing this =
         expect(backend, device, stream, PS_SLICE_COPY, nbytes);
     return queued(backend, &this,
-                  inner->memory_copy(inner, device, stream, destination,
-                                     source, nbytes));
+                  PS_PASS(backend, memory_copy, device, stream, destination,
+                          source, nbytes));
 }
 
 static ps_status
 memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, uint8_t value, size_t nbytes)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct queueing this =
         expect(backend, device, stream, PS_SLICE_FILL, nbytes);
-    return queued(
-        backend, &this,
-        inner->memory_fill(inner, device, stream, destination, value, nbytes));
+    return queued(backend, &this,
+                  PS_PASS(backend, memory_fill, device, stream, destination,
+                          value, nbytes));
 }
 
 static ps_status
@@ -895,54 +858,50 @@ memory_fill_items(const struct ps_backend *backend, int device,
                   ps_handle stream, void *destination, uint32_t value,
                   size_t size, size_t nbytes)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct queueing this =
         expect(backend, device, stream, PS_SLICE_FILL, nbytes);
     return queued(backend, &this,
-                  inner->memory_fill_items(inner, device, stream, destination,
-                                           value, size, nbytes));
+                  PS_PASS(backend, memory_fill_items, device, stream,
+                          destination, value, size, nbytes));
 }
 
 static ps_status
 host_function(const struct ps_backend *backend, int device, ps_handle stream,
               ps_host_function function, void *argument)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct queueing this =
         expect(backend, device, stream, PS_SLICE_FUNCTION, 0);
     return queued(
         backend, &this,
-        inner->host_function(inner, device, stream, function, argument));
+        PS_PASS(backend, host_function, device, stream, function, argument));
 }
 
 static ps_status
 sleep(const struct ps_backend *backend, int device, ps_handle stream,
       uint64_t cycles)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct queueing this = expect(backend, device, stream, PS_SLICE_SLEEP, 0);
-    return queued(backend, &this, inner->sleep(inner, device, stream, cycles));
+    return queued(backend, &this,
+                  PS_PASS(backend, sleep, device, stream, cycles));
 }
 
 static ps_status
 graph_launch(const struct ps_backend *backend, int device,
              ps_handle executable, ps_handle stream)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct queueing this = expect(backend, device, stream, PS_SLICE_GRAPH, 0);
     return queued(backend, &this,
-                  inner->graph_launch(inner, device, executable, stream));
+                  PS_PASS(backend, graph_launch, device, executable, stream));
 }
 
 static ps_status
 capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
               enum ps_capture_mode mode)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
     /* Its number is asked for before: no query may disturb the capture. */
     ps_timeline_know(&name);
-    ps_status status = inner->capture_begin(inner, device, stream, mode);
+    ps_status status = PS_PASS(backend, capture_begin, device, stream, mode);
     if (status == PS_SUCCESS) {
         begin_capture(&name);
     }
@@ -953,9 +912,8 @@ static ps_status
 capture_end(const struct ps_backend *backend, int device, ps_handle stream,
             ps_handle *graph, size_t *operations)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     ps_status status =
-        inner->capture_end(inner, device, stream, graph, operations);
+        PS_PASS(backend, capture_end, device, stream, graph, operations);
     if (status != PS_ERROR_CAPTURE_UNMATCHED) {
         struct ps_actor_name name = ps_actor_named(backend, device, stream);
         end_capture(&name);
@@ -966,70 +924,63 @@ capture_end(const struct ps_backend *backend, int device, ps_handle stream,
 static ps_status
 stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
 {
-    const struct ps_backend *inner = ps_observed(backend);
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
     ps_timeline_forget_stream(&name);
-    return inner->stream_destroy(inner, device, stream);
+    return PS_PASS(backend, stream_destroy, device, stream);
 }
 
 /* A wait of ours has its own slice, if any: what a device reports of it is of
  * none. */
-static ps_status
-waited(ps_status status)
-{
-    set_queued_slice(0);
-    return status;
-}
+#define WAIT(call)                  \
+    ({                              \
+        set_queued_slice(NO_SLICE); \
+        ps_status status_ = (call); \
+        set_queued_slice(0);        \
+        status_;                    \
+    })
 
 static ps_status
 stream_synchronize(const struct ps_backend *backend, int device,
                    ps_handle stream, const struct ps_limit *limit)
 {
-    const struct ps_backend *inner = ps_observed(backend);
-    set_queued_slice(NO_SLICE);
-    return waited(inner->stream_synchronize(inner, device, stream, limit));
+    return WAIT(PS_PASS(backend, stream_synchronize, device, stream, limit));
 }
 
 static ps_status
 event_synchronize(const struct ps_backend *backend, int device,
                   ps_handle event, const struct ps_limit *limit)
 {
-    const struct ps_backend *inner = ps_observed(backend);
-    set_queued_slice(NO_SLICE);
-    return waited(inner->event_synchronize(inner, device, event, limit));
+    return WAIT(PS_PASS(backend, event_synchronize, device, event, limit));
 }
 
 static ps_status
 device_synchronize(const struct ps_backend *backend, int device,
                    const struct ps_limit *limit)
 {
-    const struct ps_backend *inner = ps_observed(backend);
-    set_queued_slice(NO_SLICE);
-    return waited(inner->device_synchronize(inner, device, limit));
+    return WAIT(PS_PASS(backend, device_synchronize, device, limit));
+}
+
+static void
+replace(struct ps_backend *table)
+{
+    PS_REPLACE(table, memory_copy);
+    PS_REPLACE(table, memory_fill);
+    PS_REPLACE(table, memory_fill_items);
+    PS_REPLACE(table, host_function);
+    PS_REPLACE(table, sleep);
+    PS_REPLACE(table, graph_launch);
+    PS_REPLACE(table, capture_begin);
+    PS_REPLACE(table, capture_end);
+    PS_REPLACE(table, stream_destroy);
+    PS_REPLACE(table, stream_synchronize);
+    PS_REPLACE(table, event_synchronize);
+    PS_REPLACE(table, device_synchronize);
 }
 
 const struct ps_backend *
 ps_timeline_table(int runtime, const struct ps_backend *backend)
 {
-    bool released = (backend->flags & PS_BACKEND_SHARED) != 0;
-    struct ps_observer *made = &observers[runtime][released];
-    if (made->inner == NULL) {
-        ps_forward(made, runtime, backend);
-        PS_REPLACE(made, memory_copy);
-        PS_REPLACE(made, memory_fill);
-        PS_REPLACE(made, memory_fill_items);
-        PS_REPLACE(made, host_function);
-        PS_REPLACE(made, sleep);
-        PS_REPLACE(made, graph_launch);
-        PS_REPLACE(made, capture_begin);
-        PS_REPLACE(made, capture_end);
-        PS_REPLACE(made, stream_destroy);
-        PS_REPLACE(made, stream_synchronize);
-        PS_REPLACE(made, event_synchronize);
-        PS_REPLACE(made, device_synchronize);
-    }
-    atomic_store(&made->inner, backend);
-    return &made->table;
+    return ps_observer_table(observers, runtime, backend, replace);
 }
 
 /* The table that the runtime's streams are called by; NULL before any is. */
@@ -1111,8 +1062,8 @@ static struct stream *
 reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                        uint64_t number)
 {
-    uintptr_t known =
-        (uintptr_t)ps_map_get(&timeline->by_number, place_of(&name), number);
+    uintptr_t known = (uintptr_t)ps_map_get(&timeline->by_number,
+                                            ps_actor_place(&name), number);
     if (known != 0) {
         return &timeline->streams[known - 1];
     }
@@ -1127,11 +1078,8 @@ extend(struct ps_slice *slice, const struct ps_times *times)
 {
     int64_t begin = time_of(&slice->times.begin);
     int64_t end = time_of(&slice->times.end);
-    int64_t queued = time_of(&slice->queued);
-    int64_t error = queued - times->begin, known = greatest_error;
-    while (error > known &&
-           !atomic_compare_exchange_weak(&greatest_error, &known, error)) {
-    }
+    /* It cannot begin before its call. */
+    ps_stamps_note_error(time_of(&slice->queued) - times->begin);
     if (begin <= 0 || times->begin < begin) {
         set_time(&slice->times.begin, times->begin);
     }
@@ -1144,8 +1092,7 @@ static void
 add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
                 const struct ps_report *report)
 {
-    if (grow((void **)&timeline->nodes, timeline->node_count,
-             sizeof(struct ps_node))) {
+    if (PS_ARRAY_GROW(timeline->nodes, timeline->node_count)) {
         struct ps_node *node = &timeline->nodes[timeline->node_count++];
         *node = (struct ps_node){*launch, report->source - 1};
         node->slice.times = report->activity.times;
@@ -1184,7 +1131,7 @@ place_wait(struct ps_slice *slice, const struct ps_report *report)
     if (slice->foreign && kind_of(slice) == PS_SLICE_NONE) {
         slice->times = report->activity.times;
         slice->name = foreign_name(report->name);
-        __atomic_store_n(&slice->kind, PS_SLICE_SYNCHRONIZE, __ATOMIC_RELEASE);
+        set_kind(slice, PS_SLICE_SYNCHRONIZE);
     }
 }
 
@@ -1220,13 +1167,11 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
         __atomic_store_n(&slice->nbytes, nbytes, __ATOMIC_RELAXED);
     }
     if (slice->foreign && kind_of(slice) == PS_SLICE_NONE) {
+        bool of_graph = report->activity.of_graph;
         slice->stream = like.stream;
-        slice->nbytes = report->activity.of_graph ? 0 : like.nbytes;
-        slice->name = report->activity.of_graph ? 0 : like.name;
-        __atomic_store_n(&slice->kind,
-                         report->activity.of_graph ? PS_SLICE_GRAPH
-                                                   : like.kind,
-                         __ATOMIC_RELEASE);
+        slice->nbytes = of_graph ? 0 : like.nbytes;
+        slice->name = of_graph ? 0 : like.name;
+        set_kind(slice, of_graph ? PS_SLICE_GRAPH : like.kind);
     }
 }
 
@@ -1243,7 +1188,7 @@ place_reports(void)
                                      0};
         /* A wait has no device. */
         if (report->activity.kind != PS_ACTIVITY_SYNCHRONIZE &&
-            place_of(&name) != place_of(&unmarked)) {
+            ps_actor_place(&name) != ps_actor_place(&unmarked)) {
             unmarked = name;
             known = ps_reports_stream(&name, &number);
         }
@@ -1262,65 +1207,56 @@ place_reports(void)
 int64_t
 ps_timeline_error(const struct ps_timeline *timeline)
 {
-    pthread_mutex_lock(&mutex);
-    int64_t error = error_locked(timeline);
-    pthread_mutex_unlock(&mutex);
-    return error;
+    PS_HOLD(&mutex);
+    return error_locked(timeline);
 }
 
 uint64_t
 ps_timeline_end(const struct ps_timeline *timeline)
 {
-    pthread_mutex_lock(&mutex);
-    uint64_t end = timeline->first + timeline->count;
-    pthread_mutex_unlock(&mutex);
-    return end;
+    PS_HOLD(&mutex);
+    return timeline->first + timeline->count;
 }
 
 bool
 ps_timeline_stream(const struct ps_timeline *timeline, uint32_t index,
                    struct ps_actor_name *name)
 {
-    pthread_mutex_lock(&mutex);
-    bool found = index < timeline->stream_count;
-    if (found) {
-        *name = timeline->streams[index].name;
+    PS_HOLD(&mutex);
+    if (index >= timeline->stream_count) {
+        return false;
     }
-    pthread_mutex_unlock(&mutex);
-    return found;
+    *name = timeline->streams[index].name;
+    return true;
 }
 
 const struct ps_slice *
 ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index)
 {
-    pthread_mutex_lock(&mutex);
-    const struct ps_slice *slice = slice_at(timeline, index);
-    pthread_mutex_unlock(&mutex);
-    return slice;
+    PS_HOLD(&mutex);
+    return slice_at(timeline, index);
 }
 
 bool
 ps_timeline_node(const struct ps_timeline *timeline, uint64_t number,
                  struct ps_node *node)
 {
-    pthread_mutex_lock(&mutex);
-    bool found = number < timeline->node_count;
-    if (found) {
-        *node = timeline->nodes[number];
+    PS_HOLD(&mutex);
+    if (number >= timeline->node_count) {
+        return false;
     }
-    pthread_mutex_unlock(&mutex);
-    return found;
+    *node = timeline->nodes[number];
+    return true;
 }
 
 const struct ps_slice *
 ps_timeline_source(const struct ps_timeline *timeline,
                    const struct ps_slice *slice)
 {
-    pthread_mutex_lock(&mutex);
+    PS_HOLD(&mutex);
     do {
         slice = slice->foreign ? NULL : source_at(timeline, slice->source);
     } while (slice != NULL && kind_of(slice) == PS_SLICE_NONE);
-    pthread_mutex_unlock(&mutex);
     return slice;
 }
 
@@ -1397,7 +1333,8 @@ latest_of_device(const struct ps_timeline *timeline,
     const struct ps_actor_name *name = &timeline->streams[stream].name;
     struct reached latest = {0};
     for (uint32_t i = 0; i < timeline->stream_count; i++) {
-        if (place_of(&timeline->streams[i].name) == place_of(name) &&
+        if (ps_actor_place(&timeline->streams[i].name) ==
+                ps_actor_place(name) &&
             reached[i].time > latest.time) {
             latest = reached[i];
         }

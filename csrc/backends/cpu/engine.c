@@ -227,6 +227,17 @@ cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 
 /* ---- Making and forking ---- */
 
+static void
+devices_begin_locked(struct cpu_engine *engine)
+{
+    for (int i = 0; i < engine->device_count; i++) {
+        struct cpu_device *device = &engine->devices[i];
+        *device = (struct cpu_device){.threshold = UINT64_MAX};
+        cpu_stream_init_locked(&device->default_stream, engine, i, 0);
+        device->default_stream.known = &device->known;
+    }
+}
+
 /* Set a new engine, or a forked child's, to its initial state: no handles, no
  * work, no workers.  The conditions are initialized anew, since the parent may
  * have had threads that waited for them. */
@@ -260,12 +271,7 @@ engine_begin_locked(struct cpu_engine *engine)
     memset(&engine->lazy, 0, sizeof(engine->lazy));
     pthread_cond_init(&engine->lazy.changed, &engine->monotonic);
     engine->clock = &cpu_monotonic_clock;
-    for (int i = 0; i < engine->device_count; i++) {
-        struct cpu_device *device = &engine->devices[i];
-        *device = (struct cpu_device){.threshold = UINT64_MAX};
-        cpu_stream_init_locked(&device->default_stream, engine, i, 0);
-        device->default_stream.known = &device->known;
-    }
+    devices_begin_locked(engine);
 }
 
 /* The flags of devices that emulate others.  With PS_EMULATE_SHARED, core
@@ -316,7 +322,7 @@ engine_create(const char *name, int device_type, int device_count,
     engine->table.engine = engine;
     engine->lazy_table = engine->table;
     engine->lazy_table.base.flags |= PS_BACKEND_SHARED;
-    engine->scheduler = cpu_threaded_scheduler;
+
     engine->worker_main = cpu_worker_main;
     engine->timer_main = cpu_timer_main;
     engine->device_count = device_count;
@@ -425,12 +431,7 @@ ps_cpu_renew(const struct ps_backend *backend, uint64_t memory)
         pthread_key_delete(engine->current_key);
         engine->current_key = key;
         engine->memory = memory;
-        for (int i = 0; i < engine->device_count; i++) {
-            struct cpu_device *device = &engine->devices[i];
-            *device = (struct cpu_device){.threshold = UINT64_MAX};
-            cpu_stream_init_locked(&device->default_stream, engine, i, 0);
-            device->default_stream.known = &device->known;
-        }
+        devices_begin_locked(engine);
     }
     cpu_unlock(engine);
     return renewed;

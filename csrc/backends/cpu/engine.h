@@ -317,7 +317,7 @@ ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
 /* The first seam: the time, in nanoseconds. */
 struct cpu_clock {
-    int64_t (*now)(struct cpu_engine *engine);
+    int64_t (*now)(void);
     /* Release the lock and wait until the condition is signalled, or
      * spuriously; false once the deadline has passed. */
     bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
@@ -330,7 +330,6 @@ extern const struct cpu_clock cpu_monotonic_clock;
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
 void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
-void cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream);
 /* NULL from an empty list. */
 struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
 /* From lists by -priority: the first of the highest priority. */
@@ -338,9 +337,8 @@ struct cpu_stream *
 cpu_lists_take(struct cpu_stream_list lists[CPU_PRIORITIES]);
 
 void cpu_stream_ready_locked(struct cpu_stream *stream);
-/* The second seam, engine->scheduler: which ready stream is served next.
- * Takes it out of engine->ready; NULL when there is none. */
-struct cpu_stream *cpu_threaded_scheduler(struct cpu_engine *engine);
+/* The ready stream that is served next; NULL when there is none. */
+struct cpu_stream *cpu_ready_take_locked(struct cpu_engine *engine);
 
 /* Park the stream for so many nanoseconds. */
 void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
@@ -414,7 +412,7 @@ struct cpu_partition {
  * partition. */
 struct cpu_partition *cpu_partition_of(const struct cpu_stream *stream,
                                        const struct cpu_operation *operation);
-/* The scheduler's next stream, for a worker: one whose partition has a worker
+/* The ready stream that a worker serves next: one whose partition has a worker
  * to spare.  Others wait in their partitions. */
 struct cpu_stream *cpu_partition_schedule_locked(struct cpu_engine *engine);
 /* A worker serves a stream of the partition, or does no more.  Both accept
@@ -640,7 +638,7 @@ struct cpu_table {
 
 /* ---- Schedules that are explored ---- */
 
-/* The third seam: what takes the place of the threads while the engine is
+/* The second seam: what takes the place of the threads while the engine is
  * CPU_LAZY. */
 struct cpu_driver {
     /* Release the lock; before that, run what the schedule wants to have run
@@ -698,7 +696,6 @@ struct cpu_lazy {
     pthread_cond_t changed;          /* one of the above */
     struct ps_schedule_entry *log;
     size_t logged;
-    size_t room;
     size_t taken;        /* of those that PS_GIVEN lists */
     bool queried;        /* the host went on to a query, which was in vain */
     uint64_t step;       /* the latest with a note; grows for ever */
@@ -706,7 +703,6 @@ struct cpu_lazy {
     uint64_t ran;        /* the latest step of a stream */
     struct ps_note *notes;
     size_t noted;
-    size_t notes_room;
     pthread_t thread;            /* the one that began */
     struct cpu_operation *freed; /* kept, so that each address is used once */
     struct ps_deadlock deadlock;
@@ -723,11 +719,11 @@ struct cpu_engine {
     unsigned number;           /* constant; below CPU_ENGINES */
     pthread_key_t current_key; /* of a thread's device; changed unused */
     const struct cpu_clock *clock;
-    struct cpu_stream *(*scheduler)(struct cpu_engine *engine); /* constant */
-    void *(*worker_main)(void *engine);                         /* constant */
-    void *(*timer_main)(void *engine);                          /* constant */
-    const struct cpu_driver *driver;                            /* constant */
-    struct cpu_engine *next; /* guarded by the list's lock */
+
+    void *(*worker_main)(void *engine); /* constant */
+    void *(*timer_main)(void *engine);  /* constant */
+    const struct cpu_driver *driver;    /* constant */
+    struct cpu_engine *next;            /* guarded by the list's lock */
 
     pthread_mutex_t lock;
     pthread_condattr_t monotonic; /* constant; for every condition */

@@ -24,7 +24,7 @@ event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
 }
 
 /* Create an event that was never recorded.  Takes over `shared`, even on
- * failure. */
+ * failure; NULL: an event of this process. */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -52,22 +52,30 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
+/* Likewise, one of several processes; exported: NULL for a new one. */
+static ps_status
+shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
+                  const unsigned char *exported, ps_handle *handle)
+{
+    struct cpu_shared *shared;
+    if (cpu_is_lazy(engine)) {
+        return PS_ERROR_SCHEDULED;
+    }
+    ps_status status =
+        cpu_shared_make_locked(engine, device, exported, &shared);
+    return status == PS_SUCCESS
+               ? event_add_locked(engine, device, flags, shared, handle)
+               : status;
+}
+
 static ps_status
 cpu_event_create(const struct ps_backend *backend, int device, unsigned flags,
                  ps_handle *handle)
 {
     CPU_ENTER(engine, backend);
-    struct cpu_shared *shared = NULL;
-    ps_status status = PS_SUCCESS;
-    if (flags & PS_EVENT_INTERPROCESS && cpu_is_lazy(engine)) {
-        return PS_ERROR_SCHEDULED;
-    }
-    if (flags & PS_EVENT_INTERPROCESS) {
-        status = cpu_shared_create_locked(engine, device, &shared);
-    }
-    return status == PS_SUCCESS
-               ? event_add_locked(engine, device, flags, shared, handle)
-               : status;
+    return flags & PS_EVENT_INTERPROCESS
+               ? shared_add_locked(engine, device, flags, NULL, handle)
+               : event_add_locked(engine, device, flags, NULL, handle);
 }
 
 static ps_status
@@ -89,16 +97,8 @@ cpu_event_open(const struct ps_backend *backend, int device,
                ps_handle *handle)
 {
     CPU_ENTER(engine, backend);
-    struct cpu_shared *shared;
-    if (cpu_is_lazy(engine)) {
-        return PS_ERROR_SCHEDULED;
-    }
-    ps_status status =
-        cpu_shared_open_locked(engine, device, exported, &shared);
-    return status == PS_SUCCESS
-               ? event_add_locked(engine, device, PS_EVENT_INTERPROCESS,
-                                  shared, handle)
-               : status;
+    return shared_add_locked(engine, device, PS_EVENT_INTERPROCESS, exported,
+                             handle);
 }
 
 static ps_status
@@ -178,7 +178,7 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 {
     return atomic_compare_exchange_strong_explicit(
         &cpu_slot_at(engine, event)->known, &known,
-        CPU_TIMED + cpu_monotonic_clock.now(engine), memory_order_acq_rel,
+        CPU_TIMED + cpu_monotonic_clock.now(), memory_order_acq_rel,
         memory_order_relaxed);
 }
 

@@ -311,7 +311,7 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
     EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (cpu_is_lazy(engine)) {
-            int64_t end = cpu_monotonic_clock.now(engine) + timeout_ns;
+            int64_t end = cpu_monotonic_clock.now() + timeout_ns;
             finished = cpu_lazy_finish_locked(engine, drop, end) && finished;
         }
         cpu_unlock(engine);

@@ -63,6 +63,25 @@ plan_unref_locked(struct cpu_engine *engine, struct cpu_plan *plan)
     free(plan);
 }
 
+/* Add branches.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+static ps_status
+plan_branch(struct cpu_plan *plan, const struct cpu_branch *added,
+            size_t count)
+{
+    size_t before = plan->branch_count, after = before + count;
+    struct cpu_branch *branches =
+        after <= MOST_BRANCHES
+            ? realloc(plan->branches, after * sizeof(*branches))
+            : NULL;
+    if (branches == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(&branches[before], added, count * sizeof(*added));
+    plan->branches = branches;
+    plan->branch_count = after;
+    return PS_SUCCESS;
+}
+
 /* Append a copy of the operation to the stream's branch; NULL when out of
  * memory. */
 static struct cpu_operation *
@@ -113,18 +132,12 @@ static ps_status
 join_locked(struct cpu_stream *stream, struct cpu_capture *capture)
 {
     struct cpu_plan *plan = capture->plan;
-    struct cpu_branch *branches =
-        plan->branch_count < MOST_BRANCHES
-            ? realloc(plan->branches,
-                      (plan->branch_count + 1) * sizeof(*branches))
-            : NULL;
-    if (branches == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
+    const struct cpu_branch branch = {stream->device, stream->priority};
+    ps_status status = plan_branch(plan, &branch, 1);
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    plan->branches = branches;
-    branches[plan->branch_count] =
-        (struct cpu_branch){stream->device, stream->priority};
-    stream->branch = (uint16_t)plan->branch_count++;
+    stream->branch = (uint16_t)(plan->branch_count - 1);
     cpu_stream_forget_locked(stream);
     stream->capture = capture;
     stream->last = stream->covered = 0;
@@ -281,6 +294,19 @@ cpu_stream_capture(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
+/* The stream of the handle.
+ * Statuses: PS_ERROR_INVALID_HANDLE, and PS_ERROR_INVALID_VALUE if it is not
+ * being captured. */
+static ps_status
+find_captured_locked(struct cpu_engine *engine, int device, ps_handle handle,
+                     struct cpu_stream **stream)
+{
+    *stream = cpu_stream_find_locked(engine, device, handle);
+    return *stream == NULL              ? PS_ERROR_INVALID_HANDLE
+           : (*stream)->capture == NULL ? PS_ERROR_INVALID_VALUE
+                                        : PS_SUCCESS;
+}
+
 static ps_status
 cpu_capture_gate(const struct ps_backend *backend, int device,
                  ps_handle handle, ps_launched_gate_function reached,
@@ -292,36 +318,13 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
         .gate = {.launched = reached, .argument = argument},
     };
     CPU_ENTER(engine, backend);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
+    struct cpu_stream *stream;
+    ps_status status = find_captured_locked(engine, device, handle, &stream);
+    if (status == PS_SUCCESS) {
+        status = cpu_capture_add_locked(stream, &operation);
+        stream->capture->plan->gates += status == PS_SUCCESS;
     }
-    if (stream->capture == NULL) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    ps_status status = cpu_capture_add_locked(stream, &operation);
-    stream->capture->plan->gates += status == PS_SUCCESS;
     return status;
-}
-
-/* Make a branch of the plan for each but the first one of the other; that is
- * the stream's. */
-static ps_status
-add_branches(struct cpu_plan *plan, const struct cpu_plan *other)
-{
-    size_t count = plan->branch_count + other->branch_count - 1;
-    struct cpu_branch *branches =
-        count <= MOST_BRANCHES
-            ? realloc(plan->branches, count * sizeof(*branches))
-            : NULL;
-    if (branches == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    memcpy(&branches[plan->branch_count], &other->branches[1],
-           (other->branch_count - 1) * sizeof(*branches));
-    plan->branches = branches;
-    plan->branch_count = count;
-    return PS_SUCCESS;
 }
 
 /* Append copies of the other plan's operations, which end on its first branch:
@@ -337,7 +340,9 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
         copies != NULL ? cpu_items_reserve_locked(stream->engine, other->nodes)
                        : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
-        status = add_branches(plan, other);
+        /* The first one is the stream's. */
+        status =
+            plan_branch(plan, &other->branches[1], other->branch_count - 1);
     }
     if (status != PS_SUCCESS) {
         free(copies);
@@ -397,22 +402,20 @@ cpu_capture_lose_locked(struct cpu_stream *stream)
     }
 }
 
-/* Make a handle for the plan, and take over the caller's reference on success.
- */
+/* Make a handle for a graph like this one, and take over the references on
+ * success. */
 static ps_status
-graph_add_locked(struct cpu_engine *engine, int device, struct cpu_plan *plan,
-                 struct cpu_record *done, ps_handle *handle)
+graph_add_locked(struct cpu_engine *engine, int device, struct graph like,
+                 ps_handle *handle)
 {
     struct graph *graph = malloc(sizeof(*graph));
-    struct cpu_slot *slot = NULL;
-    if (graph != NULL) {
-        slot = cpu_slot_take_locked(engine, CPU_GRAPH, device);
-    }
+    struct cpu_slot *slot =
+        graph != NULL ? cpu_slot_take_locked(engine, CPU_GRAPH, device) : NULL;
     if (slot == NULL) {
         free(graph);
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    *graph = (struct graph){.plan = plan, .done = done};
+    *graph = like;
     slot->object = graph;
     *handle = slot->handle;
     return PS_SUCCESS;
@@ -426,7 +429,8 @@ end_locked(struct cpu_stream *stream, ps_handle *graph, size_t *operations)
     int device = stream->device;
     ps_status status = close_locked(stream->capture);
     if (status == PS_SUCCESS) {
-        status = graph_add_locked(engine, device, plan, NULL, graph);
+        status = graph_add_locked(engine, device, (struct graph){.plan = plan},
+                                  graph);
     }
     if (status == PS_SUCCESS) {
         *operations = plan->operations;
@@ -442,14 +446,10 @@ cpu_capture_end(const struct ps_backend *backend, int device, ps_handle handle,
                 ps_handle *graph, size_t *operations)
 {
     CPU_ENTER(engine, backend);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
-    }
-    if (stream->capture == NULL) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    return stream->capture->origin == stream
+    struct cpu_stream *stream;
+    ps_status status = find_captured_locked(engine, device, handle, &stream);
+    return status != PS_SUCCESS ? status
+           : stream->capture->origin == stream
                ? end_locked(stream, graph, operations)
                : PS_ERROR_CAPTURE_UNMATCHED;
 }
@@ -743,12 +743,14 @@ instantiate_locked(struct cpu_engine *engine, int device, struct graph *graph,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *done = (struct cpu_record){.refs = 1, .orders = true, .done = true};
-    ps_status status =
-        graph_add_locked(engine, device, graph->plan, done, executable);
+    struct graph made = {
+        .plan = graph->plan,
+        .done = done,
+        .one_priority = (options & PS_INSTANTIATE_NODE_PRIORITY) == 0,
+    };
+    ps_status status = graph_add_locked(engine, device, made, executable);
     if (status == PS_SUCCESS) {
         graph->plan->refs++;
-        graph_find_locked(engine, device, *executable)->one_priority =
-            (options & PS_INSTANTIATE_NODE_PRIORITY) == 0;
     }
     else {
         cpu_item_give_locked(engine, done);
@@ -761,17 +763,16 @@ cpu_capture_graph(const struct ps_backend *backend, int device,
                   ps_handle handle, ps_handle other)
 {
     CPU_ENTER(engine, backend);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    struct cpu_stream *stream;
     struct graph *graph = graph_find_locked(engine, device, other);
-    if (stream == NULL || graph == NULL) {
-        return PS_ERROR_INVALID_HANDLE;
+    ps_status status =
+        graph != NULL ? find_captured_locked(engine, device, handle, &stream)
+                      : PS_ERROR_INVALID_HANDLE;
+    if (status == PS_SUCCESS) {
+        status = stream->capture->status;
     }
-    if (stream->capture == NULL) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    return stream->capture->status != PS_SUCCESS
-               ? stream->capture->status
-               : add_plan_locked(stream, graph->plan);
+    return status == PS_SUCCESS ? add_plan_locked(stream, graph->plan)
+                                : status;
 }
 
 /* No captured work allocates memory, so that none is to be freed. */
@@ -907,10 +908,8 @@ print_label(const struct cpu_operation *operation, FILE *file)
                 operation->transfer.destination);
         break;
     case CPU_CALL:
-        fprintf(file, "host function");
-        break;
     case CPU_ENTER_GATE:
-        fprintf(file, "callable");
+        fprintf(file, "%s", cpu_operation_name(operation->kind));
         break;
     case CPU_RECORD_LATER:
         fprintf(file, "record event\\n0x%zx", (size_t)operation->event);

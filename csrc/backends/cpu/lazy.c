@@ -70,23 +70,30 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
 
 /* ---- Notes ---- */
 
+/* The array of `count` elements, with room for one more: the room is a power
+ * of two, at least LEAST.  NULL, and nothing done, without memory. */
+static void *
+grown(void *array, size_t count, size_t size)
+{
+    enum { LEAST = 64 };
+    if (count > 0 && (count < LEAST || (count & (count - 1)) != 0)) {
+        return array;
+    }
+    return realloc(array, (count > 0 ? 2 * count : LEAST) * size);
+}
+
 /* Without memory there are orders that the notes do not show. */
 static void
 add_note_locked(struct cpu_lazy *lazy, const struct ps_note *note)
 {
-    if (lazy->noted == lazy->notes_room) {
-        size_t room = lazy->notes_room > 0 ? 2 * lazy->notes_room : 256;
-        void *notes = realloc(lazy->notes, room * sizeof(*lazy->notes));
-        if (notes == NULL) {
-            if (lazy->noted > 0) {
-                lazy->notes[lazy->noted - 1].kind = PS_NOTE_LOOSE;
-            }
-            return;
-        }
+    void *notes = grown(lazy->notes, lazy->noted, sizeof(*note));
+    if (notes != NULL) {
         lazy->notes = notes;
-        lazy->notes_room = room;
+        lazy->notes[lazy->noted++] = *note;
     }
-    lazy->notes[lazy->noted++] = *note;
+    else if (lazy->noted > 0) {
+        lazy->notes[lazy->noted - 1].kind = PS_NOTE_LOOSE;
+    }
 }
 
 void
@@ -212,13 +219,6 @@ cpu_lazy_now(void)
     return atomic_load(&virtual_time);
 }
 
-static int64_t
-virtual_now(struct cpu_engine *engine)
-{
-    (void)engine;
-    return cpu_lazy_now();
-}
-
 void
 cpu_lazy_pass_time(int64_t time)
 {
@@ -238,7 +238,7 @@ virtual_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
 
 /* For the workers and the timer, which sleep meanwhile. */
 const struct cpu_clock cpu_lazy_clock = {
-    .now = virtual_now,
+    .now = cpu_lazy_now,
     .wait_locked = virtual_wait_locked,
 };
 
@@ -247,7 +247,7 @@ const struct cpu_clock cpu_lazy_clock = {
 static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
-    int64_t now = cpu_monotonic_clock.now(engine);
+    int64_t now = cpu_monotonic_clock.now();
     return cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
                                            now + nanoseconds);
 }
@@ -320,16 +320,25 @@ first_sleeper_locked(struct cpu_engine *engine, bool held)
     return first;
 }
 
+/* The stream whose head was queued first: of all, or of those that are neither
+ * asleep nor held. */
 static struct cpu_stream *
-pick_early_locked(struct cpu_engine *engine, bool blocked)
+first_queued_locked(struct cpu_engine *engine, bool all)
 {
     struct cpu_stream *first = NULL;
     EACH_READY (engine, stream) {
-        if (!is_asleep(stream) && !is_held(stream) &&
+        if ((all || (!is_asleep(stream) && !is_held(stream))) &&
             (first == NULL || stream->first->ticket < first->first->ticket)) {
             first = stream;
         }
     }
+    return first;
+}
+
+static struct cpu_stream *
+pick_early_locked(struct cpu_engine *engine, bool blocked)
+{
+    struct cpu_stream *first = first_queued_locked(engine, false);
     return first == NULL && blocked ? first_sleeper_locked(engine, false)
                                     : first;
 }
@@ -370,18 +379,6 @@ pick_by_rank_locked(struct cpu_engine *engine, bool blocked)
     return best;
 }
 
-static struct cpu_stream *
-first_queued_locked(struct cpu_engine *engine)
-{
-    struct cpu_stream *first = NULL;
-    EACH_READY (engine, stream) {
-        if (first == NULL || stream->first->ticket < first->first->ticket) {
-            first = stream;
-        }
-    }
-    return first;
-}
-
 /* The stream whose work reaches the goal. */
 static struct cpu_stream *
 source_of(const struct cpu_goal *goal)
@@ -409,7 +406,7 @@ needed_locked(struct cpu_stream *stream)
 static struct cpu_stream *
 pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
-    return goal == NULL ? first_queued_locked(engine)
+    return goal == NULL ? first_queued_locked(engine, true)
                         : needed_locked(source_of(goal));
 }
 
@@ -431,7 +428,8 @@ static struct cpu_stream *
 pick_given_locked(struct cpu_engine *engine, bool blocked)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    struct cpu_stream *picked = blocked ? first_queued_locked(engine) : NULL;
+    struct cpu_stream *picked =
+        blocked ? first_queued_locked(engine, true) : NULL;
     if (blocked && picked == NULL) {
         return NULL;
     }
@@ -509,15 +507,11 @@ log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
 {
     struct cpu_engine *engine = stream->engine;
     struct cpu_lazy *lazy = &engine->lazy;
-    if (lazy->logged == lazy->room) {
-        size_t room = lazy->room > 0 ? 2 * lazy->room : 64;
-        void *log = realloc(lazy->log, room * sizeof(*lazy->log));
-        if (log == NULL) {
-            return;
-        }
-        lazy->log = log;
-        lazy->room = room;
+    void *log = grown(lazy->log, lazy->logged, sizeof(*lazy->log));
+    if (log == NULL) {
+        return;
     }
+    lazy->log = log;
     lazy->log[lazy->logged++] = (struct ps_schedule_entry){
         .device_type = engine->table.base.name,
         .operation = cpu_operation_name(operation->kind),
@@ -763,7 +757,7 @@ end_polling_locked(struct cpu_engine *engine)
             stream = needed_locked(lazy->polled);
         }
         if (stream == NULL) {
-            stream = first_queued_locked(engine);
+            stream = first_queued_locked(engine, true);
         }
     }
     if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
@@ -919,11 +913,11 @@ wait_for_others_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
         return PS_ERROR_DEADLOCK;
     }
     /* While a callable runs, the time that it takes is real. */
-    int64_t before = cpu_monotonic_clock.now(engine);
+    int64_t before = cpu_monotonic_clock.now();
     int64_t now = cpu_lazy_now(), left = limit->deadline - now;
     nap_locked(engine, left < QUESTION_NS ? left : QUESTION_NS);
     if (callables_run(lazy) && limit->deadline != CPU_FOREVER) {
-        cpu_lazy_pass_time(now + cpu_monotonic_clock.now(engine) - before);
+        cpu_lazy_pass_time(now + cpu_monotonic_clock.now() - before);
     }
     if (cpu_lazy_now() >= limit->deadline) {
         return PS_ERROR_TIMED_OUT;
@@ -1144,8 +1138,9 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
     bool given = lazy->asked.noted;
     while (cpu_lazy_pending_locked(engine, text) || lazy->callables > 0) {
         struct cpu_stream *stream = lazy->busy ? NULL
-                                    : given ? pick_given_locked(engine, true)
-                                            : first_queued_locked(engine);
+                                    : given
+                                        ? pick_given_locked(engine, true)
+                                        : first_queued_locked(engine, true);
         if (stream != NULL && drop) {
             drop_locked(stream);
         }
@@ -1157,7 +1152,7 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
         else if (!LIST_EMPTY(&engine->captures) && lazy->callables == 0) {
             return true;
         }
-        else if (cpu_monotonic_clock.now(engine) >= end) {
+        else if (cpu_monotonic_clock.now() >= end) {
             return false;
         }
         else {

@@ -24,25 +24,26 @@ struct block {
 
 _Static_assert(sizeof(struct block) <= ALIGNMENT, "it fits in front");
 
-static ps_status
-allocate(size_t nbytes, size_t header, void **data)
-{
-    if (nbytes > PTRDIFF_MAX - 2 * ALIGNMENT) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    size_t size = (header + nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    char *block = aligned_alloc(ALIGNMENT, size);
-    if (block == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    *data = block + header;
-    return PS_SUCCESS;
-}
-
 static struct block *
 block_of(void *data)
 {
     return (struct block *)((char *)data - ALIGNMENT);
+}
+
+static void *
+data_of(struct block *block)
+{
+    return (char *)block + ALIGNMENT;
+}
+
+/* A block with nbytes of data; NULL without memory. */
+static struct block *
+block_create(size_t nbytes)
+{
+    size_t rounded = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return nbytes <= PTRDIFF_MAX - 2 * ALIGNMENT
+               ? aligned_alloc(ALIGNMENT, ALIGNMENT + rounded)
+               : NULL;
 }
 
 /* Ranges that overlap compare equal; no two in the tree overlap. */
@@ -101,38 +102,31 @@ cpu_memory_allocate(const struct ps_backend *backend, int device,
                     ps_handle handle, size_t nbytes, void **data)
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
-    void *allocated;
-    if (engine->memory != 0 && nbytes > engine->memory) {
+    bool fits = engine->memory == 0 || nbytes <= engine->memory;
+    struct block *block = fits ? block_create(nbytes) : NULL;
+    if (block == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    ps_status status = allocate(nbytes, ALIGNMENT, &allocated);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    struct cpu_range *range = &block_of(allocated)->range;
-    *range = (struct cpu_range){
-        .first = (uintptr_t)allocated,
+    block->range = (struct cpu_range){
+        .first = (uintptr_t)data_of(block),
         .nbytes = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
         .device = device,
         .counted = true,
     };
     cpu_lock(engine);
-    if (cpu_stream_find_locked(engine, device, handle) == NULL) {
-        status = PS_ERROR_INVALID_HANDLE;
-    }
-    else {
-        status = cpu_range_add_locked(engine, range);
-    }
+    ps_status status = cpu_stream_find_locked(engine, device, handle) != NULL
+                           ? cpu_range_add_locked(engine, &block->range)
+                           : PS_ERROR_INVALID_HANDLE;
     bool lazy = cpu_is_lazy(engine);
     cpu_unlock(engine);
     if (status != PS_SUCCESS) {
-        free(block_of(allocated));
+        free(block);
         return status;
     }
+    *data = data_of(block);
     if (lazy) {
-        memset(allocated, PS_SCHEDULE_POISON, nbytes);
+        memset(*data, PS_SCHEDULE_POISON, nbytes);
     }
-    *data = allocated;
     return PS_SUCCESS;
 }
 
@@ -161,11 +155,10 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
         cpu_stream_help_locked(stream);
     }
     cpu_unlock(engine);
-    idle = !queued;
-    if (idle && lazy) {
+    if (!queued && lazy) {
         cpu_memory_poison(&block->end);
     }
-    if (idle) {
+    if (!queued) {
         free(block);
     }
     return PS_SUCCESS;
@@ -174,8 +167,9 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
 void *
 cpu_memory_of(struct cpu_operation *end, size_t *nbytes)
 {
-    *nbytes = ((struct block *)end)->range.nbytes;
-    return (char *)end + ALIGNMENT;
+    struct block *block = (struct block *)end;
+    *nbytes = block->range.nbytes;
+    return data_of(block);
 }
 
 void
@@ -191,37 +185,33 @@ cpu_memory_poison(struct cpu_operation *end)
 /* Add a range of pinned memory.
  * Statuses: PS_ERROR_ALREADY_PINNED, PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
-pinned_add(struct cpu_engine *engine, struct cpu_range *range, void *data,
-           size_t nbytes)
+pinned_add(const struct ps_backend *backend, struct cpu_range *range,
+           void *data, size_t nbytes)
 {
     *range = (struct cpu_range){.first = (uintptr_t)data, .nbytes = nbytes};
-    cpu_lock(engine);
+    CPU_ENTER(engine, backend);
     struct cpu_range **found = tsearch(range, &engine->pinned, compare_ranges);
-    ps_status status = found == NULL     ? PS_ERROR_OUT_OF_MEMORY
-                       : *found == range ? PS_SUCCESS
-                                         : PS_ERROR_ALREADY_PINNED;
-    cpu_unlock(engine);
-    return status;
+    return found == NULL     ? PS_ERROR_OUT_OF_MEMORY
+           : *found == range ? PS_SUCCESS
+                             : PS_ERROR_ALREADY_PINNED;
 }
 
 static ps_status
 cpu_pinned_allocate(const struct ps_backend *backend, int device,
                     size_t nbytes, void **data)
 {
-    struct cpu_engine *engine = cpu_engine_of(backend);
-    void *allocated;
+    struct block *block = block_create(nbytes);
     (void)device;
-    ps_status status = allocate(nbytes, ALIGNMENT, &allocated);
+    if (block == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status =
+        pinned_add(backend, &block->range, data_of(block), nbytes);
     if (status != PS_SUCCESS) {
+        free(block);
         return status;
     }
-    struct cpu_range *range = &block_of(allocated)->range;
-    status = pinned_add(engine, range, allocated, nbytes);
-    if (status != PS_SUCCESS) {
-        free(block_of(allocated));
-        return status;
-    }
-    *data = allocated;
+    *data = data_of(block);
     return PS_SUCCESS;
 }
 
@@ -246,7 +236,7 @@ cpu_host_register(const struct ps_backend *backend, int device, void *data,
     if (range == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    ps_status status = pinned_add(cpu_engine_of(backend), range, data, nbytes);
+    ps_status status = pinned_add(backend, range, data, nbytes);
     if (status != PS_SUCCESS) {
         free(range);
     }

@@ -34,13 +34,12 @@ struct cpu_stream *
 cpu_partition_schedule_locked(struct cpu_engine *engine)
 {
     struct cpu_stream *stream;
-    while ((stream = engine->scheduler(engine)) != NULL) {
+    while ((stream = cpu_ready_take_locked(engine)) != NULL) {
         struct cpu_partition *partition =
             cpu_partition_of(stream, stream->first);
         if (partition == NULL || partition->busy < partition->most) {
             break;
         }
-        engine->ready_count--;
         cpu_list_append(&partition->waiting[-stream->priority], stream);
     }
     return stream;

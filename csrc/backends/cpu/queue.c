@@ -311,14 +311,14 @@ operation_is_cheap(const struct cpu_operation *operation)
 static struct cpu_stream *
 cheap_stream_locked(struct cpu_engine *engine)
 {
-    struct cpu_stream *stream =
-        engine->ready_count > 0 ? engine->scheduler(engine) : NULL;
-    if (stream != NULL && !operation_is_cheap(stream->first)) {
-        cpu_list_prepend(&engine->ready[-stream->priority], stream);
-        stream = NULL;
+    int i = engine->ready_count > 0 ? CPU_PRIORITIES - 1 : 0;
+    while (i > 0 && engine->ready[i].first == NULL) {
+        i--;
     }
-    engine->ready_count -= stream != NULL;
-    return stream;
+    const struct cpu_stream *next = engine->ready[i].first;
+    return next != NULL && operation_is_cheap(next->first)
+               ? cpu_ready_take_locked(engine)
+               : NULL;
 }
 
 bool

@@ -17,9 +17,8 @@ unsigned cpu_forks;
 /* ---- Time ---- */
 
 static int64_t
-monotonic_now(struct cpu_engine *engine)
+monotonic_now(void)
 {
-    (void)engine;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -47,7 +46,7 @@ cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns)
     if (timeout_ns == CPU_FOREVER) {
         return CPU_FOREVER;
     }
-    int64_t now = engine->clock->now(engine);
+    int64_t now = engine->clock->now();
     int64_t left = timeout_ns > 0 ? timeout_ns : 0;
     return left < CPU_FOREVER - now ? now + left : CPU_FOREVER;
 }
@@ -65,16 +64,6 @@ cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
         list->last->next = stream;
     }
     list->last = stream;
-}
-
-void
-cpu_list_prepend(struct cpu_stream_list *list, struct cpu_stream *stream)
-{
-    stream->next = list->first;
-    if (list->first == NULL) {
-        list->last = stream;
-    }
-    list->first = stream;
 }
 
 struct cpu_stream *
@@ -106,9 +95,11 @@ cpu_lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
 }
 
 struct cpu_stream *
-cpu_threaded_scheduler(struct cpu_engine *engine)
+cpu_ready_take_locked(struct cpu_engine *engine)
 {
-    return cpu_lists_take(engine->ready);
+    struct cpu_stream *stream = cpu_lists_take(engine->ready);
+    engine->ready_count -= stream != NULL;
+    return stream;
 }
 
 /* ---- Sleepers ---- */
@@ -151,7 +142,7 @@ cpu_sleeper_take_locked(struct cpu_engine *engine)
 {
     struct cpu_stream *stream = engine->sleepers;
     int64_t deadline = stream != NULL ? stream->deadline : CPU_FOREVER;
-    if (stream == NULL || engine->clock->now(engine) < deadline) {
+    if (stream == NULL || engine->clock->now() < deadline) {
         engine->clock->wait_locked(engine, &engine->early, deadline);
         return NULL;
     }
@@ -424,7 +415,7 @@ cpu_record_complete_locked(struct cpu_engine *engine,
     struct cpu_stream *stream;
     record->done = true;
     record->status = record->orders ? PS_SUCCESS : status;
-    record->time = record->timed ? engine->clock->now(engine) : 0;
+    record->time = record->timed ? engine->clock->now() : 0;
     record->step = engine->lazy.step;
     while ((stream = cpu_list_take(&record->parked)) != NULL) {
         cpu_stream_ready_locked(stream);

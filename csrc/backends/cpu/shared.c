@@ -101,25 +101,6 @@ shared_unref_locked(struct cpu_shared *shared)
     }
 }
 
-ps_status
-cpu_shared_create_locked(struct cpu_engine *engine, int device,
-                         struct cpu_shared **result)
-{
-    struct cpu_shared *shared = calloc(1, sizeof(*shared));
-    void *page;
-    if (shared == NULL ||
-        cpu_token_create(engine, CPU_SHARE_EVENT, device, &pages,
-                         &shared->token, &page) != PS_SUCCESS) {
-        free(shared);
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
-    shared->refs = 1;
-    shared->page = page;
-    cpu_file_keep_locked(engine, &shared->file, shared->token.file);
-    *result = shared;
-    return PS_SUCCESS;
-}
-
 void
 cpu_shared_export_locked(const struct cpu_shared *shared,
                          unsigned char handle[PS_IPC_HANDLE_BYTES])
@@ -128,24 +109,29 @@ cpu_shared_export_locked(const struct cpu_shared *shared,
 }
 
 ps_status
-cpu_shared_open_locked(struct cpu_engine *engine, int device,
-                       const unsigned char handle[PS_IPC_HANDLE_BYTES],
-                       struct cpu_shared **result)
+cpu_shared_make_locked(struct cpu_engine *engine, int device,
+                       const unsigned char *handle, struct cpu_shared **result)
 {
     struct cpu_shared *shared = calloc(1, sizeof(*shared));
     void *page;
     if (shared == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    ps_status status = cpu_token_open(engine, CPU_SHARE_EVENT, device, &pages,
-                                      handle, &shared->token, &page);
+    ps_status status =
+        handle == NULL ? cpu_token_create(engine, CPU_SHARE_EVENT, device,
+                                          &pages, &shared->token, &page)
+                       : cpu_token_open(engine, CPU_SHARE_EVENT, device,
+                                        &pages, handle, &shared->token, &page);
     if (status != PS_SUCCESS) {
         free(shared);
         return status;
     }
     shared->refs = 1;
-    shared->file.number = -1;
     shared->page = page;
+    shared->file.number = -1;
+    if (handle == NULL) {
+        cpu_file_keep_locked(engine, &shared->file, shared->token.file);
+    }
     *result = shared;
     return PS_SUCCESS;
 }

@@ -11,17 +11,15 @@
 
 /* ---- Shared events ---- */
 
-/* Create an event that other processes may open.  Statuses:
+/* Create an event that other processes may open, if the handle is NULL, or
+ * open another process's, as the member event_open says.  Statuses:
  * PS_ERROR_OUT_OF_MEMORY, also if the process has too many open files. */
-ps_status cpu_shared_create_locked(struct cpu_engine *engine, int device,
-                                   struct cpu_shared **shared);
-/* As the members event_export and event_open say. */
+ps_status cpu_shared_make_locked(struct cpu_engine *engine, int device,
+                                 const unsigned char *handle,
+                                 struct cpu_shared **shared);
+/* As the member event_export says. */
 void cpu_shared_export_locked(const struct cpu_shared *shared,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
-ps_status
-cpu_shared_open_locked(struct cpu_engine *engine, int device,
-                       const unsigned char handle[PS_IPC_HANDLE_BYTES],
-                       struct cpu_shared **shared);
 /* The event was destroyed.  Its records and waiting threads are unaffected. */
 void cpu_shared_close_locked(struct cpu_shared *shared);
 

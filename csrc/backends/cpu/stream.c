@@ -312,8 +312,7 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
         return NULL;
     case CPU_SLEEP:
         state->obstacle = PS_OBSTACLE_TIME;
-        state->left_ns =
-            stream->deadline - stream->engine->clock->now(stream->engine);
+        state->left_ns = stream->deadline - stream->engine->clock->now();
         return NULL;
     case CPU_WAIT:
         break;

@@ -33,7 +33,7 @@ offset(const struct cpu_engine *engine)
 static int64_t
 times_now(struct cpu_engine *engine)
 {
-    return engine->clock->now(engine) + offset(engine);
+    return engine->clock->now() + offset(engine);
 }
 
 static void

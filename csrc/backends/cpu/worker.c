@@ -50,9 +50,6 @@ worker_serve_locked(struct cpu_stream *stream)
     if (handed) {
         engine->lazy.handed_count--;
     }
-    else {
-        engine->ready_count--;
-    }
     cpu_partition_enter_locked(partition);
     if (!cpu_stream_serve_locked(stream)) {
         return false;

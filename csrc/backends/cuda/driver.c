@@ -182,14 +182,13 @@ ps_status
 cuda_context_retain(int device, CUcontext *context)
 {
     static _Atomic(CUcontext) retained[CUDA_DEVICES];
-    ps_status status;
 
     *context = atomic_load(&retained[device]);
     if (*context != NULL) {
         return PS_SUCCESS;
     }
     /* Several threads may each retain it, which is harmless. */
-    status = cuda_driver.init(0);
+    ps_status status = cuda_driver.init(0);
     if (status == PS_SUCCESS) {
         status = cuda_driver.context_retain(context, device);
     }

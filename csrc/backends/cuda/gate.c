@@ -229,7 +229,6 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)
 {
     struct cuda_completion *event;
-    struct arrival *arrival;
     struct cuda_slot *slot;
     ps_status status = cuda_slot_take(&slot);
 
@@ -237,7 +236,7 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
         return status;
     }
     *gate = (ps_handle)slot;
-    arrival = arrival_create(slot, reached, argument);
+    struct arrival *arrival = arrival_create(slot, reached, argument);
     status = arrival != NULL ? cuda_poll_enter(device, stream, NULL, &event)
                              : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
@@ -263,7 +262,6 @@ cuda_stream_gate(const struct ps_backend *backend, int device,
     bool idle = false;
     ps_status status = PS_ERROR_NOT_SUPPORTED;
 
-    (void)backend;
     if (cuda_driver.stream_wait_value != NULL &&
         cuda_driver.stream_write_value != NULL) {
         status = ON_DEVICE(
@@ -280,8 +278,6 @@ cuda_gate_open(const struct ps_backend *backend, int device, ps_handle gate)
 {
     struct cuda_slot *slot = (struct cuda_slot *)gate;
 
-    (void)backend;
-    (void)device;
     atomic_store_explicit(&slot->opened, slot->number, memory_order_release);
     cuda_slot_release(slot);
     return PS_SUCCESS;

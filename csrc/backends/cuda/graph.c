@@ -6,9 +6,6 @@
 #include "graph_gate.h"
 #include "table.h"
 
-/* Every member takes the table; few use it. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 _Static_assert((int)PS_CAPTURE_GLOBAL == (int)cudaStreamCaptureModeGlobal &&
                    (int)PS_CAPTURE_THREAD_LOCAL ==
                        (int)cudaStreamCaptureModeThreadLocal &&
@@ -115,12 +112,12 @@ cuda_event_record_external(const struct ps_backend *backend, int device,
     if (status == PS_SUCCESS) {
         status = cuda_event_yield(device, event);
     }
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    return ON_DEVICE(device, cudaEventRecordWithFlags(
-                                 (cudaEvent_t)event, (cudaStream_t)stream,
-                                 cudaEventRecordExternal));
+    return status != PS_SUCCESS
+               ? status
+               : ON_DEVICE(device,
+                           cudaEventRecordWithFlags((cudaEvent_t)event,
+                                                    (cudaStream_t)stream,
+                                                    cudaEventRecordExternal));
 }
 
 ps_status

@@ -17,9 +17,6 @@
 #include "poll.h"
 #include "table.h"
 
-/* Every member takes the table; few use it. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 struct captured_gate {
     struct cuda_slot *slot;
     ps_launched_gate_function reached;

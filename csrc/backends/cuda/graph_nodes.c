@@ -6,9 +6,6 @@
 #include "graph_gate.h"
 #include "table.h"
 
-/* Every member takes the table; few use it. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 struct vertex {
     CUgraphNode node;
     size_t waits; /* for so many nodes that are not in the order yet */

@@ -20,7 +20,6 @@ cuda_event_export(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(
         device, cudaIpcGetEventHandle(&exported, (cudaEvent_t)event));
 
-    (void)backend;
     if (status == PS_SUCCESS) {
         memcpy(handle, &exported, sizeof(exported));
     }
@@ -49,12 +48,10 @@ cuda_event_open(const struct ps_backend *backend, int device,
 {
     cudaIpcEventHandle_t exported;
     cudaEvent_t opened;
-    ps_status status;
 
-    (void)backend;
     memcpy(&exported, handle, sizeof(exported));
-    status = ON_DEVICE(device,
-                       open_status(cudaIpcOpenEventHandle(&opened, exported)));
+    ps_status status = ON_DEVICE(
+        device, open_status(cudaIpcOpenEventHandle(&opened, exported)));
     if (status == PS_SUCCESS) {
         status = cuda_event_share((ps_handle)opened);
         if (status != PS_SUCCESS) {

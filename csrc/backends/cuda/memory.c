@@ -11,9 +11,6 @@
 #include "graph_gate.h"
 #include "table.h"
 
-/* Every member takes the table; few use it. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 /* ---- Pools ---- */
 
 static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
@@ -437,9 +434,15 @@ cuda_memory_device(const struct ps_backend *backend, int device,
 /* ---- Members for the pools ---- */
 
 static cudaError_t
-pool_get(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, uint64_t *value)
+pool_usage(cudaMemPool_t pool, uint64_t *reserved, uint64_t *peak)
 {
-    return cudaMemPoolGetAttribute(pool, attribute, value);
+    cudaError_t error = cudaMemPoolGetAttribute(
+        pool, cudaMemPoolAttrReservedMemCurrent, reserved);
+
+    return error == cudaSuccess
+               ? cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemHigh,
+                                         peak)
+               : error;
 }
 
 ps_status
@@ -448,21 +451,15 @@ cuda_pool_usage(const struct ps_backend *backend, int device,
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
     uint64_t now = 0, most = 0;
+    ps_status status = pool == NULL
+                           ? PS_SUCCESS
+                           : ON_DEVICE(device, pool_usage(pool, &now, &most));
 
-    if (pool != NULL) {
-        ps_status status = ON_DEVICE(
-            device, pool_get(pool, cudaMemPoolAttrReservedMemCurrent, &now));
-        if (status == PS_SUCCESS) {
-            status = ON_DEVICE(
-                device, pool_get(pool, cudaMemPoolAttrReservedMemHigh, &most));
-        }
-        if (status != PS_SUCCESS) {
-            return status;
-        }
+    if (status == PS_SUCCESS) {
+        *reserved = now;
+        *peak = most;
     }
-    *reserved = now;
-    *peak = most;
-    return PS_SUCCESS;
+    return status;
 }
 
 ps_status

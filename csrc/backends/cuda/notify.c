@@ -28,10 +28,8 @@ compare(const void *left, const void *right)
 ps_status
 cuda_event_share(ps_handle event)
 {
-    bool added;
-
     pthread_mutex_lock(&shared_lock);
-    added = tsearch((void *)event, &shared_events, compare) != NULL;
+    bool added = tsearch((void *)event, &shared_events, compare) != NULL;
     pthread_mutex_unlock(&shared_lock);
     return added ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
@@ -39,10 +37,8 @@ cuda_event_share(ps_handle event)
 static bool
 is_shared(ps_handle event)
 {
-    bool found;
-
     pthread_mutex_lock(&shared_lock);
-    found = tfind((void *)event, &shared_events, compare) != NULL;
+    bool found = tfind((void *)event, &shared_events, compare) != NULL;
     pthread_mutex_unlock(&shared_lock);
     return found;
 }
@@ -176,7 +172,6 @@ ps_status
 cuda_stream_notify(const struct ps_backend *backend, int device,
                    ps_handle stream, struct ps_notification *notification)
 {
-    (void)backend;
     return notify(device, stream, notification, stream_notify);
 }
 
@@ -184,6 +179,5 @@ ps_status
 cuda_event_notify(const struct ps_backend *backend, int device,
                   ps_handle event, struct ps_notification *notification)
 {
-    (void)backend;
     return notify(device, event, notification, event_notify);
 }

@@ -139,9 +139,7 @@ cuda_partition_create(const struct ps_backend *backend, int device, int count,
 {
     struct partition *partition;
     int found = 0;
-    ps_status status;
 
-    (void)backend;
     if (cuda_driver.green_stream == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
@@ -150,7 +148,7 @@ cuda_partition_create(const struct ps_backend *backend, int device, int count,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&splits_lock);
-    status = ON_DEVICE(
+    ps_status status = ON_DEVICE(
         device, create_locked(device, (unsigned)count, partition, &found));
     if (status != PS_SUCCESS) {
         give_back_locked(device, partition);
@@ -173,7 +171,6 @@ cuda_partition_destroy(const struct ps_backend *backend, int device,
     ps_status status =
         ON_DEVICE(device, cuda_driver.green_destroy(partition->context));
 
-    (void)backend;
     pthread_mutex_lock(&splits_lock);
     give_back_locked(device, partition);
     pthread_mutex_unlock(&splits_lock);
@@ -191,7 +188,6 @@ cuda_partition_stream_create(const struct ps_backend *backend, int device,
         device, cuda_driver.green_stream(&created, partition->context,
                                          CU_STREAM_NON_BLOCKING, priority));
 
-    (void)backend;
     if (status == PS_SUCCESS) {
         *stream = (ps_handle)created;
     }

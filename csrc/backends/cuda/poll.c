@@ -54,10 +54,8 @@ static struct cuda_completion *spare[CUDA_DEVICES];
 ps_status
 cuda_completion_take(int device, struct cuda_completion **result)
 {
-    struct cuda_completion *taken;
-
     pthread_mutex_lock(&spare_lock);
-    taken = spare[device];
+    struct cuda_completion *taken = spare[device];
     if (taken != NULL) {
         spare[device] = taken->chain;
     }
@@ -92,13 +90,10 @@ cuda_completion_release(struct cuda_completion *completion)
 ps_status
 cuda_completion_event(struct cuda_completion *completion)
 {
-    cudaError_t error = cudaSuccess;
-
-    if (completion->own == NULL) {
-        error =
-            cudaEventCreateWithFlags(&completion->own, cudaEventDisableTiming);
-    }
-    return (ps_status)error;
+    return completion->own != NULL
+               ? PS_SUCCESS
+               : (ps_status)cudaEventCreateWithFlags(&completion->own,
+                                                     cudaEventDisableTiming);
 }
 
 ps_status
@@ -204,12 +199,11 @@ static void
 append_locked(struct poller *poller, struct cuda_completion *completion,
               enum cuda_completion_kind kind, ps_handle handle)
 {
-    struct cuda_completion **link, *first;
-
     completion->kind = kind;
     completion->handle = kind != CUDA_ALONE ? handle : (ps_handle)completion;
-    link = find_locked(poller, kind, completion->device, completion->handle);
-    first = *link;
+    struct cuda_completion **link =
+        find_locked(poller, kind, completion->device, completion->handle);
+    struct cuda_completion *first = *link;
     if (first == NULL) {
         completion->next = completion->previous = completion;
         *link = completion;
@@ -447,12 +441,10 @@ cuda_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
 {
     static pthread_mutex_t stopping = PTHREAD_MUTEX_INITIALIZER;
     int64_t deadline = cuda_now_ns() + timeout_ns;
-    ps_status status, other;
 
-    (void)backend;
     pthread_mutex_lock(&stopping);
-    status = poller_stop(&words, deadline);
-    other = poller_stop(&events, deadline);
+    ps_status status = poller_stop(&words, deadline);
+    ps_status other = poller_stop(&events, deadline);
     cuda_offers_stop();
     pthread_mutex_unlock(&stopping);
     return status != PS_SUCCESS ? status : other;
@@ -476,14 +468,13 @@ cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
     enum cuda_completion_kind kind =
         stream != CUDA_NO_STREAM ? CUDA_OF_STREAM : CUDA_ALONE;
     struct cuda_completion *entered, *first;
-    struct poller *poller;
     ps_status status = cuda_completion_take(device, &entered);
 
     if (status != PS_SUCCESS) {
         return status;
     }
     entered->word = word;
-    poller = poller_of(entered);
+    struct poller *poller = poller_of(entered);
     pthread_mutex_lock(&poller->lock);
     while ((first = *find_locked(poller, kind, device, stream)) != NULL &&
            first->previous->use == CUDA_ENTERED) {
@@ -508,7 +499,6 @@ cuda_poll_leave(struct cuda_completion *completion,
                 struct ps_notification *notification)
 {
     struct poller *poller = poller_of(completion);
-    bool removed;
 
     pthread_mutex_lock(&poller->lock);
     completion->use = CUDA_UNUSED;
@@ -519,7 +509,7 @@ cuda_poll_leave(struct cuda_completion *completion,
     if (notification != NULL) {
         give_locked(poller, completion, notification);
     }
-    removed = trim_locked(poller, completion);
+    bool removed = trim_locked(poller, completion);
     pthread_mutex_unlock(&poller->lock);
     pthread_cond_broadcast(&poller->left);
     if (notification != NULL) {
@@ -534,12 +524,10 @@ ps_status
 cuda_poll_event(int device, ps_handle event,
                 struct ps_notification *notification)
 {
-    struct cuda_completion *completion;
-    ps_status status;
-
     pthread_mutex_lock(&events.lock);
-    completion = *find_locked(&events, CUDA_OF_EVENT, device, event);
-    status = start_locked(&events);
+    struct cuda_completion *completion =
+        *find_locked(&events, CUDA_OF_EVENT, device, event);
+    ps_status status = start_locked(&events);
     if (completion == NULL && status == PS_SUCCESS) {
         status = cuda_completion_take(device, &completion);
         if (status == PS_SUCCESS) {
@@ -576,10 +564,9 @@ cuda_poll_enter_event(int device, ps_handle event)
 bool
 cuda_poll_adopt(int device, ps_handle event)
 {
-    struct cuda_completion *found;
-
     pthread_mutex_lock(&events.lock);
-    found = *find_locked(&events, CUDA_OF_EVENT, device, event);
+    struct cuda_completion *found =
+        *find_locked(&events, CUDA_OF_EVENT, device, event);
     if (found != NULL) {
         hide_locked(found);
         found->destroys = true;
@@ -613,8 +600,6 @@ ps_status
 cuda_notify_cancel(const struct ps_backend *backend, int device,
                    struct ps_notification *notification)
 {
-    (void)backend;
-    (void)device;
     return cancel(&events, notification);
 }
 

@@ -118,11 +118,10 @@ ps_status
 cuda_side_find(int device, ps_handle event, unsigned most,
                struct cuda_side **result)
 {
-    struct cuda_side *side;
     ps_status status = PS_SUCCESS;
 
     pthread_mutex_lock(&sides_lock);
-    side = side_take_locked(device, event);
+    struct cuda_side *side = side_take_locked(device, event);
     if (side != NULL && side->waits >= most) {
         (void)side_keep_locked(side);
         status = PS_ERROR_NOT_READY;

@@ -55,6 +55,5 @@ ps_status
 cuda_sleep(const struct ps_backend *backend, int device, ps_handle stream,
            uint64_t cycles)
 {
-    (void)backend;
     return ON_DEVICE(device, sleep_queue(stream, cycles));
 }

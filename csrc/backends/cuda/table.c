@@ -15,9 +15,6 @@
 #include "poll.h"
 #include "table.h"
 
-/* Every member takes the table and the device; few use both. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 static const char *
 cuda_status_name(const struct ps_backend *backend, ps_status status)
 {
@@ -39,12 +36,11 @@ static ps_status
 cuda_device_count(const struct ps_backend *backend, int *count)
 {
     ps_status status = cuda_driver_load();
-    int found;
 
     if (status != PS_SUCCESS) {
         return status;
     }
-    found = cuda_driver_count();
+    int found = cuda_driver_count();
     if (found < 0) {
         status = cudaGetDeviceCount(&found);
     }
@@ -83,10 +79,7 @@ cuda_device_set(const struct ps_backend *backend, int device)
     CUcontext context;
     ps_status status = cuda_context_retain(device, &context);
 
-    if (status == PS_SUCCESS) {
-        status = cuda_driver.context_set(context);
-    }
-    return status;
+    return status == PS_SUCCESS ? cuda_driver.context_set(context) : status;
 }
 
 static ps_status
@@ -235,15 +228,10 @@ cuda_stream_query(const struct ps_backend *backend, int device,
 ps_status
 cuda_stream_state(ps_handle stream)
 {
-    CUstreamCaptureStatus capture;
-    ps_status status =
-        cuda_driver.stream_capturing((CUstream)stream, &capture);
+    ps_status status = cuda_stream_check_uncaptured(stream);
 
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    return capture != CU_STREAM_CAPTURE_STATUS_NONE
-               ? PS_ERROR_CAPTURE_UNSUPPORTED
+    return status != PS_SUCCESS
+               ? status
                : (ps_status)cuda_driver.stream_query((CUstream)stream);
 }
 
@@ -405,6 +393,8 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
                                 : PS_SUCCESS;
 }
 
+#define CUDA_FILL(name) .name = cuda_##name,
+
 const struct ps_backend ps_cuda_backend = {
     .struct_size = sizeof(ps_cuda_backend),
     .flags = PS_BACKEND_SHARED,
@@ -431,63 +421,9 @@ const struct ps_backend ps_cuda_backend = {
     .event_query = cuda_event_query,
     .event_synchronize = cuda_event_synchronize,
     .event_elapsed = cuda_event_elapsed,
-    .event_export = cuda_event_export,
-    .event_open = cuda_event_open,
-    .memory_allocate = cuda_memory_allocate,
-    .memory_free = cuda_memory_free,
-    .pinned_allocate = cuda_pinned_allocate,
-    .pinned_free = cuda_pinned_free,
-    .memory_copy = cuda_memory_copy,
-    .memory_fill = cuda_memory_fill,
-    .memory_info = cuda_memory_info,
-    .peer_accessible = cuda_peer_accessible,
-    .memory_device = cuda_memory_device,
     .host_function = cuda_host_function,
-    .sleep = cuda_sleep,
-    .stream_notify = cuda_stream_notify,
-    .event_notify = cuda_event_notify,
-    .notify_cancel = cuda_notify_cancel,
-    .stream_gate = cuda_stream_gate,
-    .gate_open = cuda_gate_open,
-    .stream_capturing = cuda_stream_capturing,
-    .capture_begin = cuda_capture_begin,
-    .capture_end = cuda_capture_end,
-    .capture_mode_exchange = cuda_capture_mode_exchange,
-    .event_record_external = cuda_event_record_external,
-    .stream_wait_external = cuda_stream_wait_external,
-    .graph_instantiate = cuda_graph_instantiate,
-    .graph_launch = cuda_graph_launch,
-    .executable_destroy = cuda_executable_destroy,
-    .graph_destroy = cuda_graph_destroy,
-    .graph_print = cuda_graph_print,
-    .graph_nodes = cuda_graph_nodes,
-    .graph_upload = cuda_graph_upload,
-    .graph_instantiate_with = cuda_graph_instantiate_with,
-    .graph_update = cuda_graph_update,
-    .capture_graph = cuda_capture_graph,
-    .stream_capture = cuda_stream_capture,
-    .capture_gate = cuda_capture_gate,
     .versions = cuda_versions,
-    .shutdown = cuda_shutdown,
-    .pool_usage = cuda_pool_usage,
-    .pool_reset_peak = cuda_pool_reset_peak,
-    .pool_trim = cuda_pool_trim,
-    .pool_set_threshold = cuda_pool_set_threshold,
-    .shared_allocate = cuda_shared_allocate,
-    .shared_open = cuda_shared_open,
-    .shared_free = cuda_shared_free,
-    .host_register = cuda_host_register,
-    .host_unregister = cuda_host_unregister,
-    .memory_fill_items = cuda_memory_fill_items,
     .device_attribute = cuda_device_attribute,
-    .partition_create = cuda_partition_create,
-    .partition_destroy = cuda_partition_destroy,
-    .partition_stream_create = cuda_partition_stream_create,
     .blocking_create = cuda_blocking_create,
     .stream_blocking = cuda_stream_blocking,
-    .activities_begin = cuda_activities_begin,
-    .activities_flush = cuda_activities_flush,
-    .activities_end = cuda_activities_end,
-    .stream_number = cuda_stream_number,
-    .peer_access = cuda_peer_access,
-};
+    CUDA_MEMBERS(CUDA_FILL)};

@@ -6,10 +6,71 @@
 
 #include <pystreams/backend.h>
 
-/* A function for a member of the table, with the type that backend.h
- * declares. */
-#define CUDA_MEMBER(name) \
-    __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name
+/* The members of the table that files other than table.c define, file by
+ * file. */
+#define CUDA_MEMBERS(X)        \
+    X(notify_cancel)           \
+    X(shutdown)                \
+    X(stream_notify)           \
+    X(event_notify)            \
+    X(stream_gate)             \
+    X(gate_open)               \
+    X(partition_create)        \
+    X(partition_destroy)       \
+    X(partition_stream_create) \
+    X(memory_allocate)         \
+    X(memory_free)             \
+    X(pinned_allocate)         \
+    X(pinned_free)             \
+    X(memory_copy)             \
+    X(memory_fill)             \
+    X(memory_info)             \
+    X(peer_accessible)         \
+    X(peer_access)             \
+    X(memory_device)           \
+    X(pool_usage)              \
+    X(pool_reset_peak)         \
+    X(pool_trim)               \
+    X(pool_set_threshold)      \
+    X(host_register)           \
+    X(host_unregister)         \
+    X(memory_fill_items)       \
+    X(shared_allocate)         \
+    X(shared_open)             \
+    X(shared_free)             \
+    X(sleep)                   \
+    X(event_export)            \
+    X(event_open)              \
+    X(stream_capturing)        \
+    X(capture_begin)           \
+    X(capture_end)             \
+    X(capture_mode_exchange)   \
+    X(event_record_external)   \
+    X(stream_wait_external)    \
+    X(graph_instantiate)       \
+    X(executable_destroy)      \
+    X(graph_destroy)           \
+    X(graph_print)             \
+    X(graph_upload)            \
+    X(graph_instantiate_with)  \
+    X(graph_update)            \
+    X(capture_graph)           \
+    X(graph_nodes)             \
+    X(stream_capture)          \
+    X(capture_gate)            \
+    X(graph_launch)            \
+    X(activities_begin)        \
+    X(activities_flush)        \
+    X(activities_end)          \
+    X(stream_number)
+
+/* Every member takes the table and the device; few use both. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* With the type that backend.h declares. */
+#define CUDA_DECLARE(name) \
+    __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name;
+CUDA_MEMBERS(CUDA_DECLARE)
 
 /* ---- table.c ---- */
 
@@ -17,15 +78,12 @@
  * capture: PS_ERROR_CAPTURE_UNSUPPORTED on a captured stream. */
 ps_status cuda_stream_state(ps_handle stream);
 
-/* ---- poll.c ---- */
-
-CUDA_MEMBER(notify_cancel);
-CUDA_MEMBER(shutdown);
+/* PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call before a
+ * query of a stream other than for its work, which would make the capture
+ * invalid.  Answers. */
+ps_status cuda_stream_check_uncaptured(ps_handle stream);
 
 /* ---- notify.c ---- */
-
-CUDA_MEMBER(stream_notify);
-CUDA_MEMBER(event_notify);
 
 /* Declare that others may record the event.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_event_share(ps_handle event);
@@ -38,18 +96,6 @@ ps_status cuda_event_yield(int device, ps_handle event);
 /* Call when the program destroys the event.  If true, the backend destroys it
  * later; otherwise the caller does so now. */
 bool cuda_event_forget(int device, ps_handle event);
-
-/* ---- table.c ---- */
-
-/* PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call before a
- * query of a stream other than for its work, which would make the capture
- * invalid.  Answers. */
-ps_status cuda_stream_check_uncaptured(ps_handle stream);
-
-/* ---- gate.c ---- */
-
-CUDA_MEMBER(stream_gate);
-CUDA_MEMBER(gate_open);
 
 /* ---- wait.c ---- */
 
@@ -68,31 +114,7 @@ void cuda_device_observe(int device);
  * block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
-/* ---- partition.c ---- */
-
-CUDA_MEMBER(partition_create);
-CUDA_MEMBER(partition_destroy);
-CUDA_MEMBER(partition_stream_create);
-
 /* ---- memory.c ---- */
-
-CUDA_MEMBER(memory_allocate);
-CUDA_MEMBER(memory_free);
-CUDA_MEMBER(pinned_allocate);
-CUDA_MEMBER(pinned_free);
-CUDA_MEMBER(memory_copy);
-CUDA_MEMBER(memory_fill);
-CUDA_MEMBER(memory_info);
-CUDA_MEMBER(peer_accessible);
-CUDA_MEMBER(peer_access);
-CUDA_MEMBER(memory_device);
-CUDA_MEMBER(pool_usage);
-CUDA_MEMBER(pool_reset_peak);
-CUDA_MEMBER(pool_trim);
-CUDA_MEMBER(pool_set_threshold);
-CUDA_MEMBER(host_register);
-CUDA_MEMBER(host_unregister);
-CUDA_MEMBER(memory_fill_items);
 
 /* The member pool_trim, but for memory whose free the driver has not seen to
  * be over.  Waits for no work. */
@@ -103,61 +125,16 @@ bool cuda_pool_is_bounded(int device);
 
 /* ---- shared.c ---- */
 
-CUDA_MEMBER(shared_allocate);
-CUDA_MEMBER(shared_open);
-CUDA_MEMBER(shared_free);
-
 /* Give a device access to the interprocess memory at an address, which work
  * uses and another device has.  Creates no context.
  * Statuses: PS_ERROR_INVALID_HANDLE if that is no interprocess memory,
  * cudaErrorPeerAccessUnsupported if the devices don't support it. */
 ps_status cuda_shared_reach(const void *address, int peer);
 
-/* ---- sleep.c ---- */
-
-CUDA_MEMBER(sleep);
-
-/* ---- ipc.c ---- */
-
-CUDA_MEMBER(event_export);
-CUDA_MEMBER(event_open);
-
-/* ---- graph.c ---- */
-
-CUDA_MEMBER(stream_capturing);
-CUDA_MEMBER(capture_begin);
-CUDA_MEMBER(capture_end);
-CUDA_MEMBER(capture_mode_exchange);
-CUDA_MEMBER(event_record_external);
-CUDA_MEMBER(stream_wait_external);
-CUDA_MEMBER(graph_instantiate);
-CUDA_MEMBER(executable_destroy);
-CUDA_MEMBER(graph_destroy);
-CUDA_MEMBER(graph_print);
-CUDA_MEMBER(graph_upload);
-CUDA_MEMBER(graph_instantiate_with);
-CUDA_MEMBER(graph_update);
-CUDA_MEMBER(capture_graph);
-
 /* ---- graph_nodes.c ---- */
-
-CUDA_MEMBER(graph_nodes);
 
 /* The index of the node, a CUgraphNode, as graph_nodes lists it; SIZE_MAX if
  * it is NULL or unknown. */
 size_t cuda_node_index(int device, ps_handle graph, const void *node);
-
-/* ---- graph_gate.c ---- */
-
-CUDA_MEMBER(stream_capture);
-CUDA_MEMBER(capture_gate);
-CUDA_MEMBER(graph_launch);
-
-/* ---- activity.c ---- */
-
-CUDA_MEMBER(activities_begin);
-CUDA_MEMBER(activities_flush);
-CUDA_MEMBER(activities_end);
-CUDA_MEMBER(stream_number);
 
 #endif

@@ -78,12 +78,11 @@ static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {
     struct cuda_completion *completion;
-    ps_status status;
 
     if (cuda_driver.context_record == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    status = cuda_completion_take(device, &completion);
+    ps_status status = cuda_completion_take(device, &completion);
     if (status == PS_SUCCESS) {
         status = ON_DEVICE(device, device_record(completion));
         if (status == PS_SUCCESS) {

@@ -1,0 +1,32 @@
+/* Arrays to which elements are added one by one.  Their room follows from
+ * their count: a power of two, at least PS_ARRAY_LEAST. */
+#ifndef PYSTREAMS_OBSERVE_ARRAY_H
+#define PYSTREAMS_OBSERVE_ARRAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { PS_ARRAY_LEAST = 64 };
+
+/* Have room for one more than `count` elements in the array, a variable that
+ * is NULL at first; false without memory. */
+#define PS_ARRAY_GROW(array, count)                                    \
+    ({                                                                 \
+        void *grown_ = ps_array_grown(array, count, sizeof(*(array))); \
+        (array) = grown_ != NULL ? grown_ : (array);                   \
+        grown_ != NULL;                                                \
+    })
+
+static inline void *
+ps_array_grown(void *array, size_t count, size_t size)
+{
+    if (count == 0) {
+        return realloc(array, PS_ARRAY_LEAST * size);
+    }
+    return count < PS_ARRAY_LEAST || (count & (count - 1)) != 0
+               ? array
+               : realloc(array, 2 * count * size);
+}
+
+#endif
