@@ -295,7 +295,7 @@ raise_choice(const char *function, struct ps_runtime *runtime, int index,
 {
     const char *name = runtime->backend->name;
     int last = atomic_load(&runtime->device_count) - 1;
-    char operation[128], range[48] = "";
+    char operation[192], range[48] = "";
     if (last > 0) {
         snprintf(range, sizeof(range), " to %.29s:%d", name, last);
     }

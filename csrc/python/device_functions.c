@@ -17,15 +17,10 @@ backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->backend;
-        if (ps_runtime_at(i)->hidden) {
-            continue;
+        if (!ps_runtime_at(i)->hidden) {
+            list = list_with(list, Py_BuildValue("(si)", backend->name,
+                                                 backend->device_type));
         }
-        PyObject *item =
-            Py_BuildValue("(si)", backend->name, backend->device_type);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
     }
     PyObject *tuple = list != NULL ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);

@@ -19,6 +19,7 @@
 #include "args.h"
 #include "errors.h"
 #include "explain.h"
+#include "places.h"
 #include "schedules.h"
 #include "submit.h"
 #include "timeline.h"
@@ -226,19 +227,12 @@ Future_clear(PyObject *op)
 static void
 log_exception(FutureObject *self)
 {
-    int line = 0;
-    PyCodeObject *code = future_place((PyObject *)self, &line);
-    PyObject *place = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
-                                                   line, code->co_name)
-                                   : Py_NewRef(Py_None);
-    PyObject *none = place != NULL
-                         ? import_call("pystreams._futures", "log_unretrieved",
-                                       "(OO)", self->exception, place)
-                         : NULL;
-    if (none == NULL) {
+    PyObject *place = future_place((PyObject *)self);
+    if (place == NULL ||
+        drop_result(import_call("pystreams._futures", "log_unretrieved",
+                                "(OO)", self->exception, place)) < 0) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
-    Py_XDECREF(none);
     Py_XDECREF(place);
 }
 
@@ -385,16 +379,16 @@ tell(FutureObject *self)
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
-    PyObject *none;
+    int result;
     tell(as_future(future));
     do {
-        none = PyObject_CallMethod(waiter, method, "(O)", future);
-    } while (none == NULL && !is_known_to(waiter, future) &&
+        result =
+            drop_result(PyObject_CallMethod(waiter, method, "(O)", future));
+    } while (result < 0 && !is_known_to(waiter, future) &&
              is_to_be_tried_again());
-    if (none == NULL) {
+    if (result < 0) {
         PyErr_WriteUnraisable(waiter);
     }
-    Py_XDECREF(none);
 }
 
 /* Show that it is done, as soon as there are no holders.  No callback is added
@@ -603,21 +597,17 @@ static int
 call_callback(PyObject *callback, PyObject *future)
 {
     tell(as_future(future));
-    PyObject *none = PyObject_CallOneArg(callback, future);
-    Py_XDECREF(none);
-    if (none != NULL) {
+    if (drop_result(PyObject_CallOneArg(callback, future)) == 0) {
         return 0;
     }
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;
     }
     PyObject *exception = take_exception();
-    none = import_call("pystreams._futures", "log_callback", "(OO)", future,
-                       exception);
-    if (none == NULL) {
+    if (drop_result(import_call("pystreams._futures", "log_callback", "(OO)",
+                                future, exception)) < 0) {
         PyErr_WriteUnraisable(callback);
     }
-    Py_XDECREF(none);
     Py_DECREF(exception);
     return 0;
 }
@@ -698,14 +688,14 @@ future_set_place(PyObject *op)
     }
 }
 
-PyCodeObject *
-future_place(PyObject *op, int *line)
+PyObject *
+future_place(PyObject *op)
 {
     FutureObject *self = as_future(op);
-    if (self->code != NULL) {
-        *line = PyCode_Addr2Line(self->code, self->instruction);
-    }
-    return self->code;
+    return place_of(self->code,
+                    self->code != NULL
+                        ? PyCode_Addr2Line(self->code, self->instruction)
+                        : 0);
 }
 
 bool

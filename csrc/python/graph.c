@@ -51,10 +51,8 @@ run_hooks(PyObject *self, const char *kind)
     if (!atomic_load_explicit(&hooked, memory_order_relaxed)) {
         return 0;
     }
-    PyObject *none =
-        import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind);
-    Py_XDECREF(none);
-    return none != NULL ? 0 : -1;
+    return drop_result(
+        import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind));
 }
 
 static bool
@@ -70,12 +68,10 @@ static void
 run_destroy_hooks(PyObject *self, ps_handle executable)
 {
     struct saved_exception saved = exception_save();
-    PyObject *none = import_call("pystreams.cuda._graphs", "_destroyed",
-                                 "(OK)", self, (unsigned long long)executable);
-    if (none == NULL) {
+    if (drop_result(import_call("pystreams.cuda._graphs", "_destroyed", "(OK)",
+                                self, (unsigned long long)executable)) < 0) {
         report_ignored("running the destroy hooks of a graph");
     }
-    Py_XDECREF(none);
     exception_restore(saved);
 }
 
@@ -99,14 +95,13 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     }
     snprintf(name, sizeof(name), "%s:%d", backend->name,
              stream->device->index);
-    PyObject *none = import_call(
-        "pystreams.cuda._captures", "begun", "((iK)(sKz))",
-        backend->device_type, (unsigned long long)number, name,
-        (unsigned long long)stream->handle, ps_stream_name(stream));
+    drop_result(import_call("pystreams.cuda._captures", "begun", "((iK)(sKz))",
+                            backend->device_type, (unsigned long long)number,
+                            name, (unsigned long long)stream->handle,
+                            ps_stream_name(stream)));
     /* Without memory a failure says less; reading a frame may leave an
      * exception behind that the function does not see. */
     PyErr_Clear();
-    Py_XDECREF(none);
 }
 
 /* Forget that, and add to the pending exception what explains the status. */
@@ -145,6 +140,14 @@ explain_capture(PyObject *self, uint64_t number, const char *format)
     exception_add(text);
 }
 
+/* Wait for the replays if a destroy hook wants that; -1 with an exception. */
+static int
+wait_if_asked(PyObject *self)
+{
+    return drop_result(
+        import_call("pystreams.cuda._graphs", "_resetting", "(O)", self));
+}
+
 /* ps_graph_reset, with the destroy hooks. */
 static ps_status
 reset(PyObject *self)
@@ -154,12 +157,9 @@ reset(PyObject *self)
     uint64_t number;
     ps_status status;
     if (watched) {
-        PyObject *none =
-            import_call("pystreams.cuda._graphs", "_resetting", "(O)", self);
-        if (none == NULL) {
+        if (wait_if_asked(self) < 0) {
             return PS_RAISED;
         }
-        Py_DECREF(none);
         WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
     }
     bool capturing = is_capturing_now(self);
@@ -187,12 +187,9 @@ Graph_finalize(PyObject *self)
     struct saved_exception saved = exception_save();
     WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
     if (native != 0 || executable != 0 || is_capturing_now(self)) {
-        PyObject *none =
-            import_call("pystreams.cuda._graphs", "_resetting", "(O)", self);
-        if (none == NULL) {
+        if (wait_if_asked(self) < 0) {
             report_ignored("waiting for the replays of a graph");
         }
-        Py_XDECREF(none);
         run_destroy_hooks(self, executable);
     }
     exception_restore(saved);
@@ -712,11 +709,7 @@ node_list(struct calls *calls, const struct ps_graph_node *nodes, size_t count)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; i < count && list != NULL; i++) {
-        PyObject *item = node_tuple(calls, &nodes[i]);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
+        list = list_with(list, node_tuple(calls, &nodes[i]));
     }
     return list;
 }
@@ -726,12 +719,8 @@ edge_list(const struct ps_graph_edge *edges, size_t count)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; i < count && list != NULL; i++) {
-        PyObject *item = Py_BuildValue("(nn)", (Py_ssize_t)edges[i].from,
-                                       (Py_ssize_t)edges[i].to);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
+        list = list_with(list, Py_BuildValue("(nn)", (Py_ssize_t)edges[i].from,
+                                             (Py_ssize_t)edges[i].to));
     }
     return list;
 }

@@ -53,6 +53,16 @@ import_call(const char *module, const char *name, const char *format, ...)
     return result;
 }
 
+PyObject *
+list_with(PyObject *list, PyObject *item)
+{
+    if (list != NULL && (item == NULL || PyList_Append(list, item) < 0)) {
+        Py_CLEAR(list);
+    }
+    Py_XDECREF(item);
+    return list;
+}
+
 static int
 add_types(PyObject *module)
 {

@@ -153,6 +153,20 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name);
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
 
+/* Drop what a call returned: 0; -1 with the call's exception if that is
+ * NULL. */
+static inline int
+drop_result(PyObject *result)
+{
+    Py_XDECREF(result);
+    return result != NULL ? 0 : -1;
+}
+
+/* Append an item, a new reference, to a list and return the list; NULL with an
+ * exception, and the list dropped, if one of them is NULL or there is no
+ * memory.  Runs no Python, except to drop. */
+PyObject *list_with(PyObject *list, PyObject *item);
+
 /* With no GIL a list that reads as empty may still be in use: only the
  * interpreter can tell. */
 static inline void

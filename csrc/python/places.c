@@ -55,6 +55,14 @@ find_place(int *line)
     return found;
 }
 
+PyObject *
+place_of(PyCodeObject *code, int line)
+{
+    return code != NULL
+               ? Py_BuildValue("(OiO)", code->co_filename, line, code->co_name)
+               : Py_NewRef(Py_None);
+}
+
 /* ---- Numbers ---- */
 
 /* A call of the program: a shortcut to its place. */
@@ -175,9 +183,7 @@ number_frame(PyFrameObject *frame, Py_ssize_t *number)
     *number = number_call(code, offset, NULL);
     bool found = *number >= 0 || !is_of_package(code);
     if (found && *number < 0) {
-        PyObject *place =
-            Py_BuildValue("(OiO)", code->co_filename,
-                          PyFrame_GetLineNumber(frame), code->co_name);
+        PyObject *place = place_of(code, PyFrame_GetLineNumber(frame));
         if (place != NULL) {
             *number = number_call(code, offset, place);
         }

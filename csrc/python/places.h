@@ -14,6 +14,10 @@ void places_exclude(PyObject *package);
  * line that it is at; NULL without an exception if there is none. */
 PyCodeObject *find_place(int *line);
 
+/* The place of a line of the code as (file, line, function), None if there is
+ * no code; NULL with an exception. */
+PyObject *place_of(PyCodeObject *code, int line);
+
 /* Between the two, places are numbered; they keep their numbers as long as
  * anybody holds them. */
 int places_hold(void);

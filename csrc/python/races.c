@@ -100,10 +100,7 @@ operation_of(const struct ps_operation *operation)
     const struct ps_actor_name *stream = operation->stream;
     const struct description *d =
         (const struct description *)operation->description;
-    PyCodeObject *code = d->code;
-    PyObject *where = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
-                                                   d->line, code->co_name)
-                                   : Py_NewRef(Py_None);
+    PyObject *where = place_of(d->code, d->line);
     PyObject *named = Py_NewRef(Py_None), *name = Py_NewRef(Py_None);
     if (stream != NULL) {
         const struct ps_backend *backend =
@@ -516,22 +513,6 @@ races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* Add ((operation, file, line, function), count) to the list. */
-static int
-add_wait(PyObject *list, const char *operation, PyObject *place,
-         long long count)
-{
-    PyObject *file, *line, *function;
-    if (!PyArg_ParseTuple(place, "OOO", &file, &line, &function)) {
-        return -1;
-    }
-    PyObject *pair =
-        Py_BuildValue("((sOOO)L)", operation, file, line, function, count);
-    int result = pair != NULL ? PyList_Append(list, pair) : -1;
-    Py_XDECREF(pair);
-    return result;
-}
-
 /* A tally by its number; false past the last one. */
 static bool
 read_tally(Py_ssize_t number, struct tally *tally)
@@ -553,9 +534,12 @@ races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     struct tally tally;
     for (Py_ssize_t i = 0; list != NULL && read_tally(i, &tally); i++) {
         PyObject *place = place_at(i / WAITS);
-        if (place != NULL && tally.count > 0 && !tally.useful &&
-            add_wait(list, waits[i % WAITS], place, tally.count) < 0) {
-            Py_CLEAR(list);
+        if (place != NULL && tally.count > 0 && !tally.useful) {
+            list = list_with(list, Py_BuildValue("((sOOO)L)", waits[i % WAITS],
+                                                 PyTuple_GET_ITEM(place, 0),
+                                                 PyTuple_GET_ITEM(place, 1),
+                                                 PyTuple_GET_ITEM(place, 2),
+                                                 tally.count));
         }
         Py_XDECREF(place);
     }

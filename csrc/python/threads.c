@@ -24,10 +24,9 @@ struct start {
 static void
 check_shown(PyObject *none)
 {
-    if (none == NULL) {
+    if (drop_result(none) < 0) {
         report_ignored("showing a thread to threading");
     }
-    Py_XDECREF(none);
 }
 
 /* Create the state of the calling thread, which has none yet; NULL if there is

@@ -798,11 +798,7 @@ timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
         if (slice->row == PS_NO_ROW) {
             continue;
         }
-        PyObject *row = row_of(log, slice, NULL, origin, least);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        rows = list_with(rows, row_of(log, slice, NULL, origin, least));
     }
     return rows;
 }
@@ -825,11 +821,8 @@ timeline_nodes(PyObject *Py_UNUSED(module), PyObject *args)
         if (node.launch < first || node.launch >= last) {
             continue;
         }
-        PyObject *row = row_of(log, &node.slice, node_name, origin, PS_NO_ROW);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        rows = list_with(
+            rows, row_of(log, &node.slice, node_name, origin, PS_NO_ROW));
     }
     return rows;
 }
