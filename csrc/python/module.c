@@ -53,6 +53,23 @@ import_call(const char *module, const char *name, const char *format, ...)
     return result;
 }
 
+Py_ssize_t
+number_in(PyObject *list, PyObject *numbers, PyObject *object)
+{
+    PyObject *known = PyDict_GetItemWithError(numbers, object);
+    if (known != NULL || PyErr_Occurred()) {
+        return known != NULL ? PyLong_AsSsize_t(known) : -1;
+    }
+    Py_ssize_t number = PyList_GET_SIZE(list);
+    PyObject *made = PyLong_FromSsize_t(number);
+    if (made == NULL || PyList_Append(list, object) < 0 ||
+        PyDict_SetItem(numbers, object, made) < 0) {
+        number = -1;
+    }
+    Py_XDECREF(made);
+    return number;
+}
+
 PyObject *
 list_with(PyObject *list, PyObject *item)
 {

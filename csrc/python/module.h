@@ -162,6 +162,10 @@ drop_result(PyObject *result)
     return result != NULL ? 0 : -1;
 }
 
+/* The number of an object in a list of different ones, which is its end if it
+ * is new; numbers: a dict of them.  -1 with an exception.  Runs no Python. */
+Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
+
 /* Append an item, a new reference, to a list and return the list; NULL with an
  * exception, and the list dropped, if one of them is NULL or there is no
  * memory.  Runs no Python, except to drop. */

@@ -132,24 +132,6 @@ place_at(Py_ssize_t number)
     return place;
 }
 
-/* The number of a place; -1 with an exception.  Runs no Python. */
-static Py_ssize_t
-number_of_locked(PyObject *place)
-{
-    PyObject *known = PyDict_GetItemWithError(numbers, place);
-    if (known != NULL || PyErr_Occurred()) {
-        return known != NULL ? PyLong_AsSsize_t(known) : -1;
-    }
-    Py_ssize_t number = PyList_GET_SIZE(places);
-    PyObject *made = PyLong_FromSsize_t(number);
-    if (made == NULL || PyList_Append(places, place) < 0 ||
-        PyDict_SetItem(numbers, place, made) < 0) {
-        number = -1;
-    }
-    Py_XDECREF(made);
-    return number;
-}
-
 /* The number of a call's place.  place: NULL to find only a call that is
  * known; -1 for any other, and with an exception. */
 static Py_ssize_t
@@ -164,7 +146,7 @@ number_call(PyCodeObject *code, int offset, PyObject *place)
         number = call->place;
     }
     else if (places != NULL && place != NULL &&
-             (number = number_of_locked(place)) >= 0) {
+             (number = number_in(places, numbers, place)) >= 0) {
         replaced = call->code;
         *call = (struct call){(PyCodeObject *)Py_NewRef(code), offset, number};
     }
