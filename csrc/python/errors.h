@@ -121,4 +121,8 @@ exception_restore(struct saved_exception saved)
  * them is missing; takes over the reference. */
 void exception_add(PyObject *text);
 
+/* Likewise, what a function of pystreams.cuda._captures returns; without
+ * memory an exception says less.  The format as for import_call. */
+void explain_capture(const char *function, const char *format, ...);
+
 #endif

@@ -40,11 +40,19 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name)
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...)
 {
-    PyObject *function = import_attribute(module, name), *result = NULL;
     va_list values;
     va_start(values, format);
-    PyObject *args = function != NULL ? Py_VaBuildValue(format, values) : NULL;
+    PyObject *result = import_call_with(module, name, format, values);
     va_end(values);
+    return result;
+}
+
+PyObject *
+import_call_with(const char *module, const char *name, const char *format,
+                 va_list values)
+{
+    PyObject *function = import_attribute(module, name), *result = NULL;
+    PyObject *args = function != NULL ? Py_VaBuildValue(format, values) : NULL;
     if (args != NULL) {
         result = PyObject_CallObject(function, args);
     }

@@ -152,6 +152,8 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name);
 
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
+PyObject *import_call_with(const char *module, const char *name,
+                           const char *format, va_list values);
 
 /* Drop what a call returned: 0; -1 with the call's exception if that is
  * NULL. */
