@@ -110,7 +110,8 @@ raise_unknown_type(const char *text, size_t length)
     }
 }
 
-int
+/* -1 with RuntimeError unless it is a device string such as "cuda:1". */
+static int
 device_name_parse(PyObject *object, struct device_name *name)
 {
     Py_ssize_t size;
@@ -158,7 +159,7 @@ device_new(int type, int index)
     return (PyObject *)self;
 }
 
-struct device_name
+static struct device_name
 device_name_of(PyObject *device)
 {
     return ((DeviceObject *)device)->name;

@@ -403,12 +403,6 @@ count_signal(int number, siginfo_t *info, void *context)
     errno = error;
 }
 
-static bool
-prepare_answers(void)
-{
-    return true;
-}
-
 /* The body of the thread, which lives as long as the process. */
 static void
 answer_signals(void)
@@ -449,7 +443,7 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     }
     if (generation != ps_generation()) {
         sem_init(&asked, 0, 0);
-        if (start_thread(prepare_answers, answer_signals, NULL) < 0) {
+        if (start_thread(NULL, answer_signals, NULL) < 0) {
             return NULL;
         }
         generation = ps_generation();

@@ -783,6 +783,13 @@ spin(FutureObject *self, unsigned long long seen, int64_t end)
     }
 }
 
+/* The moment that long after another, but not after the end. */
+static int64_t
+moment_after(int64_t now, int64_t ns, int64_t end)
+{
+    return ns < end - now ? now + ns : end;
+}
+
 /* Sleep until it is done, or until `end`, or a signal. */
 static void
 sleep_until_done(FutureObject *self, int64_t end)
@@ -857,15 +864,13 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         }
         int64_t now = monotonic_ns();
         if (end == timeout_ns && end != NO_TIMEOUT) {
-            end =
-                timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
+            end = moment_after(now, timeout_ns, NO_TIMEOUT);
         }
         if (!is_done(self) && now >= end) {
             return raise_timeout(self, timeout);
         }
-        WITHOUT_GIL(sleep_in_schedule(self, SCHEDULE_SLICE_NS < end - now
-                                                ? now + SCHEDULE_SLICE_NS
-                                                : end));
+        WITHOUT_GIL(sleep_in_schedule(
+            self, moment_after(now, SCHEDULE_SLICE_NS, end)));
         if (run_handlers(self->generation) == PS_RAISED) {
             return -1;
         }
@@ -881,15 +886,13 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     bool is_main = syscall(SYS_gettid) == getpid();
     unsigned long long seen = atomic_load(&settled);
     int64_t now = monotonic_ns();
-    int64_t end =
-        timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
+    int64_t end = moment_after(now, timeout_ns, NO_TIMEOUT);
     let_others_run();
     if (ps_cpu_schedules.is_on() &&
         wait_in_schedule(self, timeout, timeout_ns) < 0) {
         return -1;
     }
-    WITHOUT_GIL(
-        spin(self, seen, LINGER_NS < end - now ? now + LINGER_NS : end));
+    WITHOUT_GIL(spin(self, seen, moment_after(now, LINGER_NS, end)));
     int result = 0;
     while (!is_done(self) && result == 0) {
         now = monotonic_ns();
@@ -898,7 +901,7 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
                                             : 0;
         if (result == 0) {
             WITHOUT_GIL(sleep_until_done(
-                self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
+                self, is_main ? moment_after(now, SLICE_NS, end) : end));
             result = run_handlers(self->generation) == PS_RAISED ? -1 : 0;
         }
     }
@@ -956,12 +959,9 @@ static PyObject *
 Future_exception(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
-    if (wait_with(self, "exception", args, nargs, kwnames) < 0) {
-        return NULL;
-    }
-    PyObject *exception = as_future(self)->exception;
-    atomic_store(&as_future(self)->unretrieved, false);
-    return Py_NewRef(exception != NULL ? exception : Py_None);
+    return wait_with(self, "exception", args, nargs, kwnames) == 0
+               ? get_exception(self, NULL)
+               : NULL;
 }
 
 /* ---- The other methods ---- */

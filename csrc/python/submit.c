@@ -713,14 +713,12 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
-    if (ps_races_are_on() &&
-        expect_callable(stream, job->args + 1, job->count - 1, job->future) <
-            0) {
-        job_destroy(job);
-        return NULL;
-    }
-    if (ps_cpu_schedules.is_noted() && !is_capturing(stream) &&
-        note_arguments(job->args + 1, job->count - 1) < 0) {
+    PyObject *const *given = job->args + 1;
+    Py_ssize_t count = job->count - 1;
+    if ((ps_races_are_on() &&
+         expect_callable(stream, given, count, job->future) < 0) ||
+        (ps_cpu_schedules.is_noted() && !is_capturing(stream) &&
+         note_arguments(given, count) < 0)) {
         job_destroy(job);
         return NULL;
     }

@@ -70,7 +70,8 @@ thread_main(void *argument)
     void (*serve)(void) = start->serve, (*left)(void) = start->left;
     /* Created here, because it is bound to the thread that creates it. */
     PyThreadState *thread = create_state();
-    bool ready = thread != NULL && start->prepare();
+    bool ready =
+        thread != NULL && (start->prepare == NULL || start->prepare());
     start->failed = !ready;
     /* The last use of `start`, which is on the starter's stack. */
     sem_post(&start->begun);
