@@ -257,13 +257,17 @@ allocation_stream(const char *function, struct ps_device *device,
     return stream;
 }
 
-/* The device whose backend pins the memory.  A CPU needs no pinned memory, so
- * "cpu" means the accelerator. */
+/* The device that an argument names for memory of the kind; NULL with an
+ * exception.  A CPU needs no pinned memory, so "cpu" means the accelerator
+ * then, whose backend pins. */
 static struct ps_device *
-pinning_device(const char *function, struct ps_device *device)
+home_argument(const char *function, PyObject *argument, enum memory_kind kind)
 {
-    bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    return cpu ? device_argument(function, -1, NULL) : device;
+    struct ps_device *device = device_argument(function, -1, argument);
+    return device != NULL && kind == MEMORY_PINNED &&
+                   device->runtime->backend->device_type == PS_DEVICE_CPU
+               ? device_argument(function, -1, NULL)
+               : device;
 }
 
 /* The kind of memory that the arguments of `function` ask for; -1 with an
@@ -328,10 +332,7 @@ allocate(const char *function, PyObject *const *values)
         kind_argument(function, values, nbytes, &kind) < 0) {
         return NULL;
     }
-    struct ps_device *device = device_argument(function, -1, values[1]);
-    if (device != NULL && kind == MEMORY_PINNED) {
-        device = pinning_device(function, device);
-    }
+    struct ps_device *device = home_argument(function, values[1], kind);
     if (device == NULL) {
         return NULL;
     }
@@ -402,10 +403,7 @@ pin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
                               "a writable object with the buffer protocol",
                               "memory", values[0]);
     }
-    struct ps_device *device = device_argument("pin", -1, values[1]);
-    if (device != NULL) {
-        device = pinning_device("pin", device);
-    }
+    struct ps_device *device = home_argument("pin", values[1], MEMORY_PINNED);
     if (device == NULL) {
         return NULL;
     }

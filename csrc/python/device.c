@@ -86,28 +86,15 @@ parse_index(const char *text)
 static void
 raise_unknown_type(const char *text, size_t length)
 {
-    enum { LONGEST = 32 };
-    char names[(PS_MAX_RUNTIMES + Py_ARRAY_LENGTH(device_types)) * LONGEST];
-    char *end = names;
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        if (!ps_runtime_at(i)->hidden) {
-            end += snprintf(end, LONGEST, "%s%.29s", i > 0 ? ", " : "",
-                            ps_runtime_at(i)->backend->name);
-        }
-    }
+    PyObject *others = PyList_New(0);
     for (size_t i = 0; i < Py_ARRAY_LENGTH(device_types); i++) {
         if (ps_runtime_find(device_types[i].type) == NULL) {
-            end += snprintf(end, LONGEST, ", %s", device_types[i].name);
+            others =
+                list_with(others, PyUnicode_FromString(device_types[i].name));
         }
     }
-    PyObject *name = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
-    if (name != NULL) {
-        PyErr_Format(
-            PyExc_RuntimeError,
-            "Expected one of %s device type at start of device string: %U",
-            names, name);
-        Py_DECREF(name);
-    }
+    drop_result(import_call("pystreams._backends", "refuse", "(s#N)", text,
+                            (Py_ssize_t)length, others));
 }
 
 /* -1 with RuntimeError unless it is a device string such as "cuda:1". */

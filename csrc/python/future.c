@@ -6,8 +6,6 @@
  * could leave locked for ever, and starting and settling need no memory. */
 #include "future.h"
 
-#include <frameobject.h>
-
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -680,11 +678,7 @@ future_set_place(PyObject *op)
     PyFrameObject *frame = PyEval_GetFrame();
     if (frame != NULL) {
         self->code = PyFrame_GetCode(frame);
-#if PY_VERSION_HEX >= 0x030B0000
         self->instruction = PyFrame_GetLasti(frame);
-#else
-        self->instruction = frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
-#endif
     }
 }
 

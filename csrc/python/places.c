@@ -3,7 +3,6 @@
  * places of the old one. */
 #include "places.h"
 
-#include <frameobject.h>
 #include <stdatomic.h>
 
 #include "errors.h"
@@ -27,10 +26,6 @@ is_of_package(PyCodeObject *code)
     return prefix != NULL && PyUnicode_Tailmatch(code->co_filename, prefix, 0,
                                                  PY_SSIZE_T_MAX, -1) == 1;
 }
-
-#if PY_VERSION_HEX < 0x030B0000
-#define PyFrame_GetLasti(frame) ((frame)->f_lasti)
-#endif
 
 PyCodeObject *
 find_place(int *line)

@@ -2,9 +2,13 @@
 #ifndef PYSTREAMS_PYTHON_PLACES_H
 #define PYSTREAMS_PYTHON_PLACES_H
 
-#include <stdbool.h>
-
 #include "module.h"
+
+#include <frameobject.h>
+
+#if PY_VERSION_HEX < 0x030B0000
+#define PyFrame_GetLasti(frame) ((frame)->f_lasti * (int)sizeof(_Py_CODEUNIT))
+#endif
 
 /* Files whose names begin with the text are the package's own, and no
  * program's.  Called before anything looks for a place. */
