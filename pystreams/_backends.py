@@ -13,6 +13,18 @@ GROUP = "pystreams.backends"
 _loaded: dict[str, int] = {}
 
 
+def refuse(name: str, others: list[str]) -> None:
+    """Raise RuntimeError for a device string that begins with an unknown name.
+
+    others: the names of device types that no backend is registered for.
+    """
+    names = ", ".join([*dict(_C.backends()), *others])
+    raise RuntimeError(
+        f"Expected one of {names} device type at start of device string: "
+        f"{name}"
+    )
+
+
 def load(name: str) -> int:
     """Load the backend that is offered under a name; return its device type.
 

@@ -81,6 +81,36 @@ def register_backends() -> None:
     )
 
 
+def default_type() -> int:
+    """Return the device type used if none is given; C code asks once.
+
+    Raises RuntimeError with the reason if the environment asks for one that is
+    unknown or not available.
+    """
+    cpu, cuda = 0, 1
+    name = os.environ.get("PYSTREAMS_ACCELERATOR")
+    if not name:
+        return cuda if _C.unavailable_reason(cuda) is None else cpu
+    type = cuda if name == "cuda" else dict(_C.backends()).get(name)
+    if type is None:
+        from . import _backends
+
+        type = _backends.load(name)
+    if type < 0:
+        names = ", ".join(dict(_C.backends()))
+        raise RuntimeError(
+            f"PYSTREAMS_ACCELERATOR names an unknown device type: '{name}'; "
+            f"expected one of {names}"
+        )
+    reason = _C.unavailable_reason(type)
+    if reason is not None:
+        raise RuntimeError(
+            f"PYSTREAMS_ACCELERATOR is '{name}', which is not available: "
+            f"{reason}"
+        )
+    return type
+
+
 def look_for_races() -> None:
     """Look for races in the whole process if the environment says so."""
     action = os.environ.get("PYSTREAMS_RACES")

@@ -4,9 +4,6 @@
  * import finds them. */
 #include "backends.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "../backends/backends.h"
 #include "../observe/races.h"
 #include "../observe/table.h"
@@ -83,110 +80,37 @@ use_runtime(int type)
     }
 }
 
+/* The result of a function of the package that returns a device type, which it
+ * takes over; -1 with an exception if that is NULL. */
+static int
+type_of_result(PyObject *result)
+{
+    long type = result != NULL ? PyLong_AsLong(result) : -1;
+    Py_XDECREF(result);
+    return (int)type;
+}
+
 int
 load_backend(const char *name, size_t length, int *type)
 {
-    PyObject *result = import_call("pystreams._backends", "load", "(s#)", name,
-                                   (Py_ssize_t)length);
-    long value = result != NULL ? PyLong_AsLong(result) : -1;
-    Py_XDECREF(result);
-    *type = (int)value;
+    *type = type_of_result(import_call("pystreams._backends", "load", "(s#)",
+                                       name, (Py_ssize_t)length));
     return PyErr_Occurred() ? -1 : 0;
-}
-
-static struct ps_runtime *
-find_runtime_by_name(const char *name)
-{
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        if (!ps_runtime_at(i)->hidden &&
-            strcmp(ps_runtime_at(i)->backend->name, name) == 0) {
-            return ps_runtime_at(i);
-        }
-    }
-    return NULL;
-}
-
-static void
-raise_unknown_accelerator(const char *name)
-{
-    PyObject *names = PyUnicode_FromString("");
-    for (int i = 0; names != NULL && i < ps_runtime_count(); i++) {
-        if (ps_runtime_at(i)->hidden) {
-            continue;
-        }
-        Py_SETREF(names,
-                  PyUnicode_FromFormat("%U%s%s", names, i > 0 ? ", " : "",
-                                       ps_runtime_at(i)->backend->name));
-    }
-    if (names != NULL) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "PYSTREAMS_ACCELERATOR names an unknown device type: "
-                     "'%s'; expected one of %U",
-                     name, names);
-        Py_DECREF(names);
-    }
-}
-
-/* The accelerator that the environment asks for; NULL with an exception. */
-static struct ps_runtime *
-forced_runtime(const char *name)
-{
-    int count, type = -1;
-    struct ps_runtime *runtime = find_runtime_by_name(name);
-    if (runtime == NULL && strcmp(name, "cuda") != 0) {
-        if (load_backend(name, strlen(name), &type) < 0) {
-            return NULL;
-        }
-        runtime = type >= 0 ? ps_runtime_find(type) : NULL;
-    }
-    if (runtime == NULL && strcmp(name, "cuda") == 0) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "PYSTREAMS_ACCELERATOR is 'cuda', which is not "
-                        "available: " NO_CUDA_BACKEND);
-        return NULL;
-    }
-    if (runtime == NULL) {
-        raise_unknown_accelerator(name);
-        return NULL;
-    }
-    ps_status status = count_devices(runtime, &count);
-    if (status != PS_SUCCESS) {
-        PyErr_Format(
-            PyExc_RuntimeError,
-            "PYSTREAMS_ACCELERATOR is '%s', which is not available: %s", name,
-            runtime->registered->status_text(runtime->registered, status));
-        return NULL;
-    }
-    return runtime;
-}
-
-/* CUDA if it has a usable device, else the CPU. */
-static struct ps_runtime *
-preferred_runtime(void)
-{
-    int count;
-    struct ps_runtime *cuda = ps_runtime_find(PS_DEVICE_CUDA);
-    if (cuda != NULL && count_devices(cuda, &count) == PS_SUCCESS) {
-        return cuda;
-    }
-    return find_runtime(PS_DEVICE_CPU);
 }
 
 struct ps_runtime *
 default_runtime(void)
 {
-    if (atomic_load(&module_state.default_type) < 0) {
-        const char *forced = getenv("PYSTREAMS_ACCELERATOR");
-        struct ps_runtime *runtime = forced != NULL && *forced != '\0'
-                                         ? forced_runtime(forced)
-                                         : preferred_runtime();
-        if (runtime == NULL) {
+    int type = atomic_load(&module_state.default_type);
+    if (type < 0) {
+        type = type_of_result(
+            import_call("pystreams._settings", "default_type", "()"));
+        if (type < 0) {
             return NULL;
         }
-        atomic_store(&module_state.default_type,
-                     runtime->backend->device_type);
+        atomic_store(&module_state.default_type, type);
     }
-    return find_runtime(atomic_load(&module_state.default_type));
+    return find_runtime(type);
 }
 
 /* The pointer of a capsule with the name; NULL with an exception. */

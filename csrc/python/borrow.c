@@ -327,14 +327,9 @@ view_hold(PyObject *object, struct ps_device *device, struct span *span)
         return try_dlpack_instead(object);
     }
     int64_t extent = view->len;
-    struct claim claim = {
-        .what = Py_TYPE(object)->tp_name,
-        .read_only = view->readonly,
-        .data = view->buf,
-        .item_bits = 8,
-        .ndim = 1,
-        .shape = &extent,
-    };
+    struct claim claim =
+        bytes_claim(Py_TYPE(object)->tp_name, view->buf, &extent);
+    claim.read_only = view->readonly;
     int result = -1;
     if (view->format != NULL && has_objects(view->format)) {
         PyErr_Format(PyExc_TypeError,
@@ -371,15 +366,8 @@ view_pin(PyObject *object, struct ps_device *device)
                             Py_TYPE(object)->tp_name);
     }
     int64_t extent = view->len;
-    struct claim claim = {
-        .what = "pin()",
-        .pinned = true,
-        .pin = true,
-        .data = view->buf,
-        .item_bits = 8,
-        .ndim = 1,
-        .shape = &extent,
-    };
+    struct claim claim = bytes_claim("pin()", view->buf, &extent);
+    claim.pinned = claim.pin = true;
     if (claim_hold(&claim, device, view, release_view, &span) < 0) {
         release_view(view);
         return NULL;

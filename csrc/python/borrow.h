@@ -30,6 +30,19 @@ struct claim {
     int64_t stride_unit;
 };
 
+/* A claim of so many bytes of host memory, writable and not pinned. */
+static inline struct claim
+bytes_claim(const char *what, void *data, const int64_t *nbytes)
+{
+    return (struct claim){
+        .what = what,
+        .data = data,
+        .item_bits = 8,
+        .ndim = 1,
+        .shape = nbytes,
+    };
+}
+
 /* The bytes from the first to the last item of the claimed memory, gaps
  * included; -1 with ValueError. */
 int claim_extent(const struct claim *claim, const char **begin,

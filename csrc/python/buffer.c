@@ -257,13 +257,17 @@ allocation_stream(const char *function, struct ps_device *device,
     return stream;
 }
 
-/* The device whose backend pins the memory.  A CPU needs no pinned memory, so
- * "cpu" means the accelerator. */
+/* The device that an argument names for memory of the kind; NULL with an
+ * exception.  A CPU needs no pinned memory, so "cpu" means the accelerator
+ * then, whose backend pins. */
 static struct ps_device *
-pinning_device(const char *function, struct ps_device *device)
+home_argument(const char *function, PyObject *argument, enum memory_kind kind)
 {
-    bool cpu = device->runtime->backend->device_type == PS_DEVICE_CPU;
-    return cpu ? device_argument(function, -1, NULL) : device;
+    struct ps_device *device = device_argument(function, -1, argument);
+    return device != NULL && kind == MEMORY_PINNED &&
+                   device->runtime->backend->device_type == PS_DEVICE_CPU
+               ? device_argument(function, -1, NULL)
+               : device;
 }
 
 /* The kind of memory that the arguments of `function` ask for; -1 with an
@@ -328,10 +332,7 @@ allocate(const char *function, PyObject *const *values)
         kind_argument(function, values, nbytes, &kind) < 0) {
         return NULL;
     }
-    struct ps_device *device = device_argument(function, -1, values[1]);
-    if (device != NULL && kind == MEMORY_PINNED) {
-        device = pinning_device(function, device);
-    }
+    struct ps_device *device = home_argument(function, values[1], kind);
     if (device == NULL) {
         return NULL;
     }
@@ -402,10 +403,7 @@ pin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs,
                               "a writable object with the buffer protocol",
                               "memory", values[0]);
     }
-    struct ps_device *device = device_argument("pin", -1, values[1]);
-    if (device != NULL) {
-        device = pinning_device("pin", device);
-    }
+    struct ps_device *device = home_argument("pin", values[1], MEMORY_PINNED);
     if (device == NULL) {
         return NULL;
     }
@@ -437,14 +435,9 @@ Buffer_from_address(PyObject *Py_UNUSED(type), PyObject *const *args,
     }
     int64_t extent = nbytes;
     bool host = device->runtime->backend->flags & PS_BACKEND_HOST_MEMORY;
-    struct claim claim = {
-        .what = "from_address()",
-        .device = host ? NULL : device,
-        .data = (void *)address,
-        .item_bits = 8,
-        .ndim = 1,
-        .shape = &extent,
-    };
+    struct claim claim =
+        bytes_claim("from_address()", (void *)address, &extent);
+    claim.device = host ? NULL : device;
     PyObject *owner = values[3] != NULL ? values[3] : Py_None;
     if (claim_hold(&claim, device, Py_NewRef(owner), release_reference,
                    &span) < 0) {
@@ -688,18 +681,16 @@ Buffer_record_stream(PyObject *op, PyObject *argument)
         return NULL;
     }
     struct ps_stream *stream = stream_named("record_stream", argument);
-    ps_status status = PS_SUCCESS;
+    int result = -1;
     if (stream != NULL &&
         span_check_stream("record_stream", &self, stream) == 0) {
+        ps_status status;
         WITHOUT_GIL(status = ps_block_use(self.block, stream, true));
-        zero_or_raise_on(stream, "Buffer.record_stream", status);
+        result = zero_or_raise_on(stream, "Buffer.record_stream", status);
     }
     stream_release(stream);
     span_release(&self);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_unless_raised(result);
 }
 
 static PyObject *
@@ -715,13 +706,8 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
         int64_t extent = self.nbytes;
         /* No other code has the bytes object yet, so it may be written.  A
          * copy whose wait was interrupted keeps the object alive. */
-        struct claim claim = {
-            .what = "bytes",
-            .data = PyBytes_AS_STRING(bytes),
-            .item_bits = 8,
-            .ndim = 1,
-            .shape = &extent,
-        };
+        struct claim claim =
+            bytes_claim("bytes", PyBytes_AS_STRING(bytes), &extent);
         result = claim_hold(&claim, self.block->device, Py_NewRef(bytes),
                             release_reference, &other);
         if (result < 0) {
@@ -764,12 +750,10 @@ Buffer_memoryview(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 {
     static const struct signature signature = {
         "memoryview", 0, 0, {"readonly"}};
-    PyObject *readonly = NULL;
-    if (parse_arguments(&signature, args, nargs, kwnames, &readonly) < 0) {
-        return NULL;
-    }
-    int only = readonly != NULL ? PyObject_IsTrue(readonly) : 0;
-    if (only < 0) {
+    PyObject *readonly;
+    bool only;
+    if (parse_arguments(&signature, args, nargs, kwnames, &readonly) < 0 ||
+        truth_argument(readonly, &only) < 0) {
         return NULL;
     }
     PyObject *view = view_as(op, only, PyMemoryView_FromObject);

@@ -26,9 +26,9 @@ int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
 void calls_begin(struct calls *calls, uint64_t number);
 void calls_end(struct calls *calls);
 /* That number, also after the capture. */
+uint64_t calls_number(const struct calls *calls);
 /* Whether a callable was captured. */
 bool calls_any(struct calls *calls);
-uint64_t calls_number(const struct calls *calls);
 
 /* Have each launch run the job, which belongs to this function also on
  * failure; its Future is done.  -1 with an exception. */

@@ -86,31 +86,19 @@ parse_index(const char *text)
 static void
 raise_unknown_type(const char *text, size_t length)
 {
-    enum { LONGEST = 32 };
-    char names[(PS_MAX_RUNTIMES + Py_ARRAY_LENGTH(device_types)) * LONGEST];
-    char *end = names;
-    for (int i = 0; i < ps_runtime_count(); i++) {
-        if (!ps_runtime_at(i)->hidden) {
-            end += snprintf(end, LONGEST, "%s%.29s", i > 0 ? ", " : "",
-                            ps_runtime_at(i)->backend->name);
-        }
-    }
+    PyObject *others = PyList_New(0);
     for (size_t i = 0; i < Py_ARRAY_LENGTH(device_types); i++) {
         if (ps_runtime_find(device_types[i].type) == NULL) {
-            end += snprintf(end, LONGEST, ", %s", device_types[i].name);
+            others =
+                list_with(others, PyUnicode_FromString(device_types[i].name));
         }
     }
-    PyObject *name = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
-    if (name != NULL) {
-        PyErr_Format(
-            PyExc_RuntimeError,
-            "Expected one of %s device type at start of device string: %U",
-            names, name);
-        Py_DECREF(name);
-    }
+    drop_result(import_call("pystreams._backends", "refuse", "(s#N)", text,
+                            (Py_ssize_t)length, others));
 }
 
-int
+/* -1 with RuntimeError unless it is a device string such as "cuda:1". */
+static int
 device_name_parse(PyObject *object, struct device_name *name)
 {
     Py_ssize_t size;
@@ -158,7 +146,7 @@ device_new(int type, int index)
     return (PyObject *)self;
 }
 
-struct device_name
+static struct device_name
 device_name_of(PyObject *device)
 {
     return ((DeviceObject *)device)->name;
@@ -295,7 +283,7 @@ raise_choice(const char *function, struct ps_runtime *runtime, int index,
 {
     const char *name = runtime->backend->name;
     int last = atomic_load(&runtime->device_count) - 1;
-    char operation[128], range[48] = "";
+    char operation[192], range[48] = "";
     if (last > 0) {
         snprintf(range, sizeof(range), " to %.29s:%d", name, last);
     }

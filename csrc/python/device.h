@@ -11,13 +11,9 @@ struct device_name {
 };
 
 PyObject *device_new(int type, int index);
-struct device_name device_name_of(PyObject *device);
 
 /* The name of a device type, or "unknown". */
 const char *device_type_name(int type);
-
-/* -1 with RuntimeError unless text is a device string such as "cuda:1". */
-int device_name_parse(PyObject *text, struct device_name *name);
 
 /* The device that a function's argument `device` names; NULL for none given.
  * type: the device type that an integer and None mean, and the only one

@@ -17,15 +17,10 @@ backends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->backend;
-        if (ps_runtime_at(i)->hidden) {
-            continue;
+        if (!ps_runtime_at(i)->hidden) {
+            list = list_with(list, Py_BuildValue("(si)", backend->name,
+                                                 backend->device_type));
         }
-        PyObject *item =
-            Py_BuildValue("(si)", backend->name, backend->device_type);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
     }
     PyObject *tuple = list != NULL ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);
@@ -195,14 +190,18 @@ device_properties(PyObject *Py_UNUSED(module), PyObject *args)
         "uuid", (const char *)p.uuid, (Py_ssize_t)sizeof(p.uuid));
 }
 
-/* The arguments device and peer_device of a function; -1 with an exception. */
+/* The arguments of a function that the format names: a type, device and
+ * peer_device, and what else the format has; -1 with an exception. */
 static int
-peer_arguments(const char *function, int type, PyObject *first,
-               PyObject *second, struct ps_device **device,
-               struct ps_device **peer)
+peer_arguments(PyObject *args, const char *format, struct ps_device **device,
+               struct ps_device **peer, int *access)
 {
+    const char *function = strchr(format, ':') + 1;
     struct device_name name;
-    if (find_runtime(type) == NULL) {
+    PyObject *first, *second;
+    int type;
+    if (!PyArg_ParseTuple(args, format, &type, &first, &second, access) ||
+        find_runtime(type) == NULL) {
         return -1;
     }
     *device = device_argument(function, type, first);
@@ -217,14 +216,11 @@ peer_arguments(const char *function, int type, PyObject *first,
 static PyObject *
 can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int type, accessible;
-    PyObject *first, *second;
+    int accessible;
     struct ps_device *device, *peer;
     ps_status status;
-    if (!PyArg_ParseTuple(args, "iOO:can_device_access_peer", &type, &first,
-                          &second) ||
-        peer_arguments("can_device_access_peer", type, first, second, &device,
-                       &peer) < 0) {
+    if (peer_arguments(args, "iOO:can_device_access_peer", &device, &peer,
+                       NULL) < 0) {
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;
@@ -242,14 +238,11 @@ can_device_access_peer(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 set_peer_access(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int type, access;
-    PyObject *first, *second;
+    int access;
     struct ps_device *device, *peer;
     ps_status status;
-    if (!PyArg_ParseTuple(args, "iOOp:set_peer_access", &type, &first, &second,
-                          &access) ||
-        peer_arguments("set_peer_access", type, first, second, &device,
-                       &peer) < 0) {
+    if (peer_arguments(args, "iOOp:set_peer_access", &device, &peer, &access) <
+        0) {
         return NULL;
     }
     const struct ps_backend *backend = device->runtime->backend;

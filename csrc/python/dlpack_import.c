@@ -266,7 +266,8 @@ dlpack_versioned_hold(struct dlpack_versioned *versioned,
                : tensor_hold(&tensor, host_device, span);
 }
 
-/* Consume a capsule.  promise: the device that its producer named, or NULL. */
+/* Consume a capsule: 1; -1 with an exception.  promise: the device that its
+ * producer named, or NULL. */
 static int
 capsule_hold(PyObject *capsule, const struct place *promise,
              struct ps_device *host_device, struct span *span)
@@ -287,7 +288,7 @@ capsule_hold(PyObject *capsule, const struct place *promise,
         PyCapsule_SetName(capsule, tensor.name);
         return -1;
     }
-    return 0;
+    return 1;
 }
 
 /* The device that __dlpack_device__ names: -1 with an exception. */
@@ -450,7 +451,7 @@ exchange_hold(const struct dlpack_exchange *table, PyObject *object,
         span_release(span);
         return -1;
     }
-    return 0;
+    return 1;
 }
 
 int
@@ -467,15 +468,14 @@ dlpack_hold(PyObject *object, struct ps_device *host_device,
             struct ps_stream *stream, struct span *span)
 {
     if (PyCapsule_CheckExact(object)) {
-        return capsule_hold(object, NULL, host_device, span) < 0 ? -1 : 1;
+        return capsule_hold(object, NULL, host_device, span);
     }
     int found = has_attribute(object, module_state.str_dlpack);
     if (found == 1) {
         found = has_attribute(object, module_state.str_dlpack_device);
     }
     if (found == 1) {
-        found = producer_hold(object, host_device, stream, span);
-        return found < 0 ? -1 : 1;
+        return producer_hold(object, host_device, stream, span);
     }
     const struct dlpack_exchange *table;
     if (found < 0 || find_exchange(Py_TYPE(object), &table) < 0) {
@@ -485,8 +485,7 @@ dlpack_hold(PyObject *object, struct ps_device *host_device,
         table->current_work_stream == NULL) {
         return 0;
     }
-    found = exchange_hold(table, object, host_device, stream, span);
-    return found < 0 ? -1 : 1;
+    return exchange_hold(table, object, host_device, stream, span);
 }
 
 int

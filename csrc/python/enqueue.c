@@ -69,16 +69,16 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                  stream->device->index);
         snprintf(names[1], sizeof(names[1]), "%s:%d", backend->name,
                  device->index);
-        PyObject *none = import_call(
+        drop_result(import_call(
             "pystreams.cuda._captures", "waited", "((iK)(sKz)(sKN)s)",
             backend->device_type, (unsigned long long)number, names[0],
             (unsigned long long)stream->handle, ps_stream_name(stream),
             names[1], (unsigned long long)source,
             stream_name_at(device, source),
-            status != PS_SUCCESS ? backend->status_text(backend, status) : "");
+            status != PS_SUCCESS ? backend->status_text(backend, status)
+                                 : ""));
         /* As at the beginning of the capture. */
         PyErr_Clear();
-        Py_XDECREF(none);
     }
     exception_restore(saved);
 }

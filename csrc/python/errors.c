@@ -134,6 +134,8 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
+/* Whether a call that a device refused with the status, during a capture, may
+ * have made that invalid. */
 static bool
 may_invalidate(ps_status status)
 {
@@ -149,26 +151,18 @@ may_invalidate(ps_status status)
     }
 }
 
-/* A call that a device refuses during a capture may have made it invalid: keep
- * the call in mind for the capture's end.  What the call's own error says of
- * the captures in progress; NULL without an exception if there are none. */
-static PyObject *
-note_refused(struct ps_runtime *runtime, const char *operation,
-             ps_status status)
+void
+explain_capture(const char *function, const char *format, ...)
 {
-    const struct ps_backend *backend = runtime->backend;
-    if (!may_invalidate(status) ||
-        atomic_load_explicit(&ps_captures, memory_order_relaxed) == 0) {
-        return NULL;
-    }
     struct saved_exception saved = exception_save();
-    PyObject *text = import_call(
-        "pystreams.cuda._captures", "refused", "(issi)", backend->device_type,
-        operation, backend->status_text(backend, status), status);
-    /* Without memory a failure says less. */
+    va_list values;
+    va_start(values, format);
+    PyObject *text =
+        import_call_with("pystreams.cuda._captures", function, format, values);
+    va_end(values);
     PyErr_Clear();
     exception_restore(saved);
-    return text;
+    exception_add(text);
 }
 
 void
@@ -222,12 +216,16 @@ raise_status(struct ps_runtime *runtime, const char *operation,
         raise_device_error(module_state.out_of_memory_error, runtime,
                            operation, status);
         break;
-    default: {
-        PyObject *text = note_refused(runtime, operation, status);
+    default:
         raise_device_error(module_state.accelerator_error, runtime, operation,
                            status);
-        exception_add(text);
-    }
+        if (may_invalidate(status) &&
+            atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0) {
+            const struct ps_backend *backend = runtime->backend;
+            explain_capture("refused", "(issi)", backend->device_type,
+                            operation, backend->status_text(backend, status),
+                            status);
+        }
     }
     return NULL;
 }

@@ -41,10 +41,6 @@ PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
 PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
 
-/* None for PS_SUCCESS, otherwise as raise_status. */
-PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
-                        ps_status status);
-
 /* 0 for PS_SUCCESS, otherwise -1 as raise_on_stream. */
 static inline int
 zero_or_raise_on(struct ps_stream *stream, const char *operation,
@@ -76,6 +72,10 @@ none_unless_raised(int result)
 {
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
+
+/* None for PS_SUCCESS, otherwise as raise_status. */
+PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
+                        ps_status status);
 
 /* Raise an exception as PyErr_Format does; always returns -1. */
 int refuse(PyObject *type, const char *format, ...);
@@ -120,5 +120,9 @@ exception_restore(struct saved_exception saved)
 /* Add the text, a str, to the message of the pending exception, unless one of
  * them is missing; takes over the reference. */
 void exception_add(PyObject *text);
+
+/* Likewise, what a function of pystreams.cuda._captures returns; without
+ * memory an exception says less.  The format as for import_call. */
+void explain_capture(const char *function, const char *format, ...);
 
 #endif

@@ -48,7 +48,9 @@ release(struct ps_event *event)
     }
 }
 
-PyObject *
+/* An object of the type for an event whose reference it takes over, also on
+ * failure. */
+static PyObject *
 event_wrap(PyTypeObject *type, struct ps_event *event)
 {
     EventObject *self = (EventObject *)type->tp_alloc(type, 0);

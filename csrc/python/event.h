@@ -18,10 +18,6 @@ typedef struct {
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 
-/* An object of the type for an event whose reference it takes over, also on
- * failure. */
-PyObject *event_wrap(PyTypeObject *type, struct ps_event *event);
-
 /* Event.record and Event.wait, for a stream that the caller holds; -1 with an
  * exception. */
 int event_record_on(struct ps_event *event, struct ps_stream *stream);

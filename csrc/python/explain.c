@@ -95,17 +95,6 @@ blocked_end(struct blocked *blocked)
     unlock_waits();
 }
 
-PyObject *
-frame_of(PyThreadState *state)
-{
-#ifdef Py_GIL_DISABLED
-    (void)state;
-    return NULL;
-#else
-    return state != NULL ? (PyObject *)PyThreadState_GetFrame(state) : NULL;
-#endif
-}
-
 /* ---- Words for streams and events ---- */
 
 /* A stream: the tuple (backend, runtime, device_index, handle).  The name of
@@ -145,8 +134,7 @@ state_of_event(struct ps_event *event)
         device != NULL && !event->external && !ps_event_is_shared(event);
     PyObject *key = known ? key_of(device, atomic_load(&event->source))
                           : Py_NewRef(Py_None);
-    return key != NULL ? Py_BuildValue("(ON)", done ? Py_True : Py_False, key)
-                       : NULL;
+    return Py_BuildValue("(ON)", done ? Py_True : Py_False, key);
 }
 
 /* What is waited for: ("stream", key), ("event", (done, key or None)),
@@ -206,21 +194,17 @@ explain_stream(PyObject *Py_UNUSED(module), PyObject *args)
         Py_RETURN_NONE;
     }
     int found = count < ROOM ? count : ROOM;
-    PyObject *list = PyList_New(found);
+    PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < found; i++) {
         const struct ps_stream_state *state = &states[i];
-        PyObject *item = Py_BuildValue(
-            "(NIiznLi)",
-            key_of(&device->runtime->devices[state->device], state->stream),
-            state->pending, (int)state->obstacle, state->operation,
-            (Py_ssize_t)state->nbytes, (long long)state->left_ns,
-            i == ROOM - 1 ? count - ROOM : 0);
-        if (item == NULL) {
-            Py_CLEAR(list);
-        }
-        else {
-            PyList_SET_ITEM(list, i, item);
-        }
+        PyObject *key =
+            key_of(&device->runtime->devices[state->device], state->stream);
+        list = list_with(list,
+                         Py_BuildValue("(NIiznLi)", key, state->pending,
+                                       (int)state->obstacle, state->operation,
+                                       (Py_ssize_t)state->nbytes,
+                                       (long long)state->left_ns,
+                                       i == ROOM - 1 ? count - ROOM : 0));
     }
     return list;
 }
@@ -257,10 +241,10 @@ explain_target(PyObject *Py_UNUSED(module), PyObject *argument)
     return target;
 }
 
-/* Append the keys of a device's streams that have work; -1 with an
- * exception. */
-static int
-add_busy_streams(PyObject *list, struct ps_device *device)
+/* The list with the keys of a device's streams that have work; NULL with an
+ * exception, and the list dropped. */
+static PyObject *
+with_busy_streams(PyObject *list, struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->registered;
     size_t room = backend->stream_explain != NULL
@@ -268,25 +252,20 @@ add_busy_streams(PyObject *list, struct ps_device *device)
                       : 0;
     ps_handle *handles = PyMem_Calloc(room + 1, sizeof(*handles));
     if (handles == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return list_with(list, PyErr_NoMemory());
     }
     size_t count = room > 0 ? ps_device_handles(device, handles, room) : 0;
-    int result = 0;
-    for (size_t i = 0; i < count && i < room && result == 0; i++) {
+    for (size_t i = 0; i < count && i < room && list != NULL; i++) {
         struct ps_stream_state state;
         int states;
         if (backend->stream_explain(backend, device->index, handles[i], &state,
-                                    1, &states) != PS_SUCCESS ||
-            (states == 1 && state.pending == 0)) {
-            continue;
+                                    1, &states) == PS_SUCCESS &&
+            (states != 1 || state.pending > 0)) {
+            list = list_with(list, key_of(device, handles[i]));
         }
-        PyObject *key = key_of(device, handles[i]);
-        result = key != NULL ? PyList_Append(list, key) : -1;
-        Py_XDECREF(key);
     }
     PyMem_Free(handles);
-    return result;
+    return list;
 }
 
 static PyObject *
@@ -299,9 +278,7 @@ explain_streams(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
                         ? atomic_load(&runtime->device_count)
                         : 0;
         for (int d = 0; list != NULL && d < count; d++) {
-            if (add_busy_streams(list, &runtime->devices[d]) < 0) {
-                Py_CLEAR(list);
-            }
+            list = with_busy_streams(list, &runtime->devices[d]);
         }
     }
     return list;
@@ -316,213 +293,83 @@ seconds_since(int64_t since_ns)
     return passed > 0 ? (double)passed / 1e9 : 0.0;
 }
 
+/* The innermost frame of a thread that keeps its state meanwhile, a new
+ * reference; None if there is none, or no GIL that stops the thread. */
 static PyObject *
-or_none(PyObject *object)
+frame_of(PyThreadState *state)
 {
-    return object != NULL ? object : Py_None;
-}
-
-/* NULL with an exception. */
-static PyObject *
-tuple_of_callable(const struct callable_view *view)
-{
-    int line = 0;
-    PyCodeObject *code = future_place(view->future, &line);
-    PyObject *key = key_of(view->stream->device, view->stream->handle);
-    PyObject *place = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
-                                                   line, code->co_name)
-                                   : Py_NewRef(Py_None);
-    if (key == NULL || place == NULL) {
-        Py_XDECREF(key);
-        Py_XDECREF(place);
-        return NULL;
-    }
-    return Py_BuildValue("(NOONOOkdO)", key, view->function, view->future,
-                         place, view->running ? Py_True : Py_False,
-                         view->reached ? Py_True : Py_False, view->thread,
-                         seconds_since(view->since_ns), or_none(view->frame));
-}
-
-/* Copy what there is, in arrays of growing size until all has room: of
- * elements of a size, with a function that returns how many there are. */
-static size_t
-list_all(size_t (*list)(void *array, size_t room),
-         void (*drop)(void *array, size_t count), size_t size, void **array)
-{
-    size_t room = 16, count;
-    for (;;) {
-        *array = PyMem_Malloc(room * size);
-        if (*array == NULL) {
-            PyErr_NoMemory();
-            return 0;
-        }
+    PyObject *frame = NULL;
 #ifdef Py_GIL_DISABLED
-        count = list(*array, room);
+    (void)state;
 #else
-        /* Its finalizers could let other threads run. */
-        int collecting = PyGC_Disable();
-        count = list(*array, room);
-        if (collecting) {
-            PyGC_Enable();
-        }
+    frame = state != NULL ? (PyObject *)PyThreadState_GetFrame(state) : NULL;
 #endif
-        if (count <= room) {
-            return count;
-        }
-        drop(*array, room);
-        PyMem_Free(*array);
-        room = 2 * count;
-    }
+    return frame != NULL ? frame : Py_NewRef(Py_None);
 }
 
-/* A list of the tuples that `tuple` makes; NULL with an exception. */
+/* What a function lists without running Python, which the finalizers of the
+ * garbage collector would: with the GIL they could let other threads run.
+ * Without it a thread collects between its calls only. */
 static PyObject *
-tuples_of(void *array, size_t count, size_t size,
-          PyObject *(*tuple)(const void *element))
+list_in_one_go(PyObject *(*list)(void))
 {
-    PyObject *list = array != NULL ? PyList_New((Py_ssize_t)count) : NULL;
-    for (size_t i = 0; list != NULL && i < count; i++) {
-        PyObject *item = tuple((char *)array + i * size);
-        if (item == NULL) {
-            Py_CLEAR(list);
-        }
-        else {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
-        }
+#ifdef Py_GIL_DISABLED
+    return list();
+#else
+    int collecting = PyGC_Disable();
+    PyObject *found = list();
+    if (collecting) {
+        PyGC_Enable();
     }
-    return list;
-}
-
-static size_t
-callables_list(void *array, size_t room)
-{
-    return list_callables(array, room);
-}
-
-static void
-callables_drop(void *array, size_t count)
-{
-    struct callable_view *views = array;
-    for (size_t i = 0; i < count; i++) {
-        stream_release(views[i].stream);
-        Py_DECREF(views[i].function);
-        Py_DECREF(views[i].future);
-        Py_XDECREF(views[i].frame);
-    }
+    return found;
+#endif
 }
 
 static PyObject *
-callables_tuple(const void *view)
+tuple_of_callable(const struct job *job)
 {
-    return tuple_of_callable(view);
+    const struct ps_stream *stream = atomic_load(&job->stream);
+    return Py_BuildValue("(NOONOOkdN)", key_of(stream->device, stream->handle),
+                         job->function, job->future, future_place(job->future),
+                         job->state != NULL ? Py_True : Py_False,
+                         atomic_load(&job->reached) ? Py_True : Py_False,
+                         job->thread, seconds_since(job->since_ns),
+                         frame_of(job->state));
+}
+
+static PyObject *
+list_all_callables(void)
+{
+    return list_callables(tuple_of_callable);
 }
 
 static PyObject *
 explain_callables(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    const size_t size = sizeof(struct callable_view);
-    void *array;
-    size_t count = list_all(callables_list, callables_drop, size, &array);
-    PyObject *list = tuples_of(array, count, size, callables_tuple);
-    if (array != NULL) {
-        callables_drop(array, count);
-    }
-    PyMem_Free(array);
-    return list;
-}
-
-/* A thread that waits; new references. */
-struct thread_view {
-    unsigned long thread;
-    const char *operation;
-    bool has_work;
-    struct work work;
-    PyObject *object;
-    PyObject *frame;
-    int64_t since_ns;
-};
-
-static size_t
-threads_list(void *array, size_t room)
-{
-    struct thread_view *views = array;
-    size_t count = 0;
-    lock_waits();
-    for (struct blocked *b = waits.first; b != NULL; b = b->next, count++) {
-        if (count >= room) {
-            continue;
-        }
-        views[count] = (struct thread_view){
-            .thread = b->thread,
-            .operation = b->operation,
-            .has_work = b->work != NULL,
-            .object = Py_XNewRef(b->object),
-            .frame = frame_of(b->state),
-            .since_ns = b->since_ns,
-        };
-        if (b->work != NULL) {
-            struct work *work = &views[count].work;
-            *work = *b->work;
-            if (work->stream != NULL) {
-                ps_stream_ref(work->stream);
-            }
-            if (work->event != NULL) {
-                ps_event_ref(work->event);
-            }
-        }
-    }
-    unlock_waits();
-    return count;
-}
-
-static void
-drop_event(struct ps_event *event)
-{
-    ps_status status;
-    if (event != NULL) {
-        struct ps_runtime *runtime = event->runtime;
-        WITHOUT_GIL(status = ps_event_unref(event));
-        report_cleanup(runtime, NULL, "dropping an event", status);
-    }
-}
-
-static void
-threads_drop(void *array, size_t count)
-{
-    struct thread_view *views = array;
-    for (size_t i = 0; i < count; i++) {
-        stream_release(views[i].work.stream);
-        drop_event(views[i].work.event);
-        Py_XDECREF(views[i].object);
-        Py_XDECREF(views[i].frame);
-    }
+    return list_in_one_go(list_all_callables);
 }
 
 static PyObject *
-threads_tuple(const void *element)
+list_waits(void)
 {
-    const struct thread_view *view = element;
-    PyObject *target =
-        target_of(view->has_work ? &view->work : NULL, view->object);
-    return target != NULL
-               ? Py_BuildValue("(ksdNO)", view->thread, view->operation,
-                               seconds_since(view->since_ns), target,
-                               or_none(view->frame))
-               : NULL;
+    PyObject *list = PyList_New(0);
+    lock_waits();
+    for (struct blocked *b = waits.first; b != NULL && list != NULL;
+         b = b->next) {
+        list =
+            list_with(list, Py_BuildValue("(ksdNN)", b->thread, b->operation,
+                                          seconds_since(b->since_ns),
+                                          target_of(b->work, b->object),
+                                          frame_of(b->state)));
+    }
+    unlock_waits();
+    return list;
 }
 
 static PyObject *
 explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    const size_t size = sizeof(struct thread_view);
-    void *array;
-    size_t count = list_all(threads_list, threads_drop, size, &array);
-    PyObject *list = tuples_of(array, count, size, threads_tuple);
-    if (array != NULL) {
-        threads_drop(array, count);
-    }
-    PyMem_Free(array);
-    return list;
+    return list_in_one_go(list_waits);
 }
 
 /* ---- A signal that asks ----
@@ -556,12 +403,6 @@ count_signal(int number, siginfo_t *info, void *context)
     errno = error;
 }
 
-static bool
-prepare_answers(void)
-{
-    return true;
-}
-
 /* The body of the thread, which lives as long as the process. */
 static void
 answer_signals(void)
@@ -572,11 +413,10 @@ answer_signals(void)
         if (failed) {
             continue;
         }
-        PyObject *none = import_call("pystreams._explain", "answer", "()");
-        if (none == NULL) {
+        if (drop_result(import_call("pystreams._explain", "answer", "()")) <
+            0) {
             report_ignored("explaining what work waits for");
         }
-        Py_XDECREF(none);
     }
 }
 
@@ -603,7 +443,7 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     }
     if (generation != ps_generation()) {
         sem_init(&asked, 0, 0);
-        if (start_thread(prepare_answers, answer_signals, NULL) < 0) {
+        if (start_thread(NULL, answer_signals, NULL) < 0) {
             return NULL;
         }
         generation = ps_generation();

@@ -22,10 +22,6 @@ void blocked_begin(struct blocked *blocked, const char *operation,
                    const struct work *work, PyObject *object);
 void blocked_end(struct blocked *blocked);
 
-/* The innermost frame of a thread that keeps its state meanwhile: a new
- * reference; NULL if there is none, or no GIL that stops the thread. */
-PyObject *frame_of(PyThreadState *state);
-
 /* What the work waits for, as the end of an error's message: a new str; NULL
  * with an exception that is not an Exception. */
 PyObject *explanation_of(const struct work *work, PyObject *object);

@@ -6,8 +6,6 @@
  * could leave locked for ever, and starting and settling need no memory. */
 #include "future.h"
 
-#include <frameobject.h>
-
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,6 +17,7 @@
 #include "args.h"
 #include "errors.h"
 #include "explain.h"
+#include "places.h"
 #include "schedules.h"
 #include "submit.h"
 #include "timeline.h"
@@ -226,19 +225,12 @@ Future_clear(PyObject *op)
 static void
 log_exception(FutureObject *self)
 {
-    int line = 0;
-    PyCodeObject *code = future_place((PyObject *)self, &line);
-    PyObject *place = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
-                                                   line, code->co_name)
-                                   : Py_NewRef(Py_None);
-    PyObject *none = place != NULL
-                         ? import_call("pystreams._futures", "log_unretrieved",
-                                       "(OO)", self->exception, place)
-                         : NULL;
-    if (none == NULL) {
+    PyObject *place = future_place((PyObject *)self);
+    if (place == NULL ||
+        drop_result(import_call("pystreams._futures", "log_unretrieved",
+                                "(OO)", self->exception, place)) < 0) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
-    Py_XDECREF(none);
     Py_XDECREF(place);
 }
 
@@ -385,16 +377,16 @@ tell(FutureObject *self)
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
-    PyObject *none;
+    int result;
     tell(as_future(future));
     do {
-        none = PyObject_CallMethod(waiter, method, "(O)", future);
-    } while (none == NULL && !is_known_to(waiter, future) &&
+        result =
+            drop_result(PyObject_CallMethod(waiter, method, "(O)", future));
+    } while (result < 0 && !is_known_to(waiter, future) &&
              is_to_be_tried_again());
-    if (none == NULL) {
+    if (result < 0) {
         PyErr_WriteUnraisable(waiter);
     }
-    Py_XDECREF(none);
 }
 
 /* Show that it is done, as soon as there are no holders.  No callback is added
@@ -603,21 +595,17 @@ static int
 call_callback(PyObject *callback, PyObject *future)
 {
     tell(as_future(future));
-    PyObject *none = PyObject_CallOneArg(callback, future);
-    Py_XDECREF(none);
-    if (none != NULL) {
+    if (drop_result(PyObject_CallOneArg(callback, future)) == 0) {
         return 0;
     }
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;
     }
     PyObject *exception = take_exception();
-    none = import_call("pystreams._futures", "log_callback", "(OO)", future,
-                       exception);
-    if (none == NULL) {
+    if (drop_result(import_call("pystreams._futures", "log_callback", "(OO)",
+                                future, exception)) < 0) {
         PyErr_WriteUnraisable(callback);
     }
-    Py_XDECREF(none);
     Py_DECREF(exception);
     return 0;
 }
@@ -690,22 +678,18 @@ future_set_place(PyObject *op)
     PyFrameObject *frame = PyEval_GetFrame();
     if (frame != NULL) {
         self->code = PyFrame_GetCode(frame);
-#if PY_VERSION_HEX >= 0x030B0000
         self->instruction = PyFrame_GetLasti(frame);
-#else
-        self->instruction = frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
-#endif
     }
 }
 
-PyCodeObject *
-future_place(PyObject *op, int *line)
+PyObject *
+future_place(PyObject *op)
 {
     FutureObject *self = as_future(op);
-    if (self->code != NULL) {
-        *line = PyCode_Addr2Line(self->code, self->instruction);
-    }
-    return self->code;
+    return place_of(self->code,
+                    self->code != NULL
+                        ? PyCode_Addr2Line(self->code, self->instruction)
+                        : 0);
 }
 
 bool
@@ -793,6 +777,13 @@ spin(FutureObject *self, unsigned long long seen, int64_t end)
     }
 }
 
+/* The moment that long after another, but not after the end. */
+static int64_t
+moment_after(int64_t now, int64_t ns, int64_t end)
+{
+    return ns < end - now ? now + ns : end;
+}
+
 /* Sleep until it is done, or until `end`, or a signal. */
 static void
 sleep_until_done(FutureObject *self, int64_t end)
@@ -867,15 +858,13 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         }
         int64_t now = monotonic_ns();
         if (end == timeout_ns && end != NO_TIMEOUT) {
-            end =
-                timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
+            end = moment_after(now, timeout_ns, NO_TIMEOUT);
         }
         if (!is_done(self) && now >= end) {
             return raise_timeout(self, timeout);
         }
-        WITHOUT_GIL(sleep_in_schedule(self, SCHEDULE_SLICE_NS < end - now
-                                                ? now + SCHEDULE_SLICE_NS
-                                                : end));
+        WITHOUT_GIL(sleep_in_schedule(
+            self, moment_after(now, SCHEDULE_SLICE_NS, end)));
         if (run_handlers(self->generation) == PS_RAISED) {
             return -1;
         }
@@ -891,15 +880,13 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     bool is_main = syscall(SYS_gettid) == getpid();
     unsigned long long seen = atomic_load(&settled);
     int64_t now = monotonic_ns();
-    int64_t end =
-        timeout_ns < NO_TIMEOUT - now ? now + timeout_ns : NO_TIMEOUT;
+    int64_t end = moment_after(now, timeout_ns, NO_TIMEOUT);
     let_others_run();
     if (ps_cpu_schedules.is_on() &&
         wait_in_schedule(self, timeout, timeout_ns) < 0) {
         return -1;
     }
-    WITHOUT_GIL(
-        spin(self, seen, LINGER_NS < end - now ? now + LINGER_NS : end));
+    WITHOUT_GIL(spin(self, seen, moment_after(now, LINGER_NS, end)));
     int result = 0;
     while (!is_done(self) && result == 0) {
         now = monotonic_ns();
@@ -908,7 +895,7 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
                                             : 0;
         if (result == 0) {
             WITHOUT_GIL(sleep_until_done(
-                self, is_main && SLICE_NS < end - now ? now + SLICE_NS : end));
+                self, is_main ? moment_after(now, SLICE_NS, end) : end));
             result = run_handlers(self->generation) == PS_RAISED ? -1 : 0;
         }
     }
@@ -966,12 +953,9 @@ static PyObject *
 Future_exception(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
-    if (wait_with(self, "exception", args, nargs, kwnames) < 0) {
-        return NULL;
-    }
-    PyObject *exception = as_future(self)->exception;
-    atomic_store(&as_future(self)->unretrieved, false);
-    return Py_NewRef(exception != NULL ? exception : Py_None);
+    return wait_with(self, "exception", args, nargs, kwnames) == 0
+               ? get_exception(self, NULL)
+               : NULL;
 }
 
 /* ---- The other methods ---- */

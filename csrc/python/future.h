@@ -20,10 +20,10 @@ struct ps_moment *future_moment(PyObject *future);
 /* The callable's source in the timeline, or 0. */
 void future_set_source(PyObject *future, uint64_t source);
 
-/* The call that queued the callable: the code of the caller's innermost
- * function, borrowed, and its line; NULL if there is none. */
+/* Have the Future remember the call that queues the callable; where that is,
+ * as place_of. */
 void future_set_place(PyObject *future);
-PyCodeObject *future_place(PyObject *future, int *line);
+PyObject *future_place(PyObject *future);
 
 /* Give a running Future its result, or its exception if the callable failed.
  * lost: if nobody asks the Future for the exception, nobody learns of it.

@@ -51,10 +51,8 @@ run_hooks(PyObject *self, const char *kind)
     if (!atomic_load_explicit(&hooked, memory_order_relaxed)) {
         return 0;
     }
-    PyObject *none =
-        import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind);
-    Py_XDECREF(none);
-    return none != NULL ? 0 : -1;
+    return drop_result(
+        import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind));
 }
 
 static bool
@@ -70,12 +68,10 @@ static void
 run_destroy_hooks(PyObject *self, ps_handle executable)
 {
     struct saved_exception saved = exception_save();
-    PyObject *none = import_call("pystreams.cuda._graphs", "_destroyed",
-                                 "(OK)", self, (unsigned long long)executable);
-    if (none == NULL) {
+    if (drop_result(import_call("pystreams.cuda._graphs", "_destroyed", "(OK)",
+                                self, (unsigned long long)executable)) < 0) {
         report_ignored("running the destroy hooks of a graph");
     }
-    Py_XDECREF(none);
     exception_restore(saved);
 }
 
@@ -99,50 +95,42 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     }
     snprintf(name, sizeof(name), "%s:%d", backend->name,
              stream->device->index);
-    PyObject *none = import_call(
-        "pystreams.cuda._captures", "begun", "((iK)(sKz))",
-        backend->device_type, (unsigned long long)number, name,
-        (unsigned long long)stream->handle, ps_stream_name(stream));
+    drop_result(import_call("pystreams.cuda._captures", "begun", "((iK)(sKz))",
+                            backend->device_type, (unsigned long long)number,
+                            name, (unsigned long long)stream->handle,
+                            ps_stream_name(stream)));
     /* Without memory a failure says less; reading a frame may leave an
      * exception behind that the function does not see. */
     PyErr_Clear();
-    Py_XDECREF(none);
 }
 
 /* Forget that, and add to the pending exception what explains the status. */
 static void
 note_end(PyObject *self, uint64_t number, ps_status status)
 {
-    if (number == 0) {
-        return;
+    if (number != 0) {
+        explain_capture("ended", "((iK)i)",
+                        runtime_of(self)->backend->device_type,
+                        (unsigned long long)number, status);
     }
-    struct saved_exception saved = exception_save();
-    PyObject *text =
-        import_call("pystreams.cuda._captures", "ended", "((iK)i)",
-                    runtime_of(self)->backend->device_type,
-                    (unsigned long long)number, status);
-    PyErr_Clear();
-    exception_restore(saved);
-    exception_add(text);
 }
 
 /* Add to the pending exception where the capture of that number, which is in
- * progress, began; the format has a place for it. */
+ * progress, began: the text has a place for it. */
 static void
-explain_capture(PyObject *self, uint64_t number, const char *format)
+explain_begin(PyObject *self, uint64_t number, const char *text)
 {
-    struct saved_exception saved = exception_save();
-    PyObject *begin = import_call(
-        "pystreams.cuda._captures", "where", "((iK))",
-        runtime_of(self)->backend->device_type, (unsigned long long)number);
-    PyObject *text = begin != NULL && PyUnicode_GET_LENGTH(begin) > 0
-                         ? PyUnicode_FromFormat(format, begin)
-                         : NULL;
-    /* Without memory a failure says less. */
-    PyErr_Clear();
-    Py_XDECREF(begin);
-    exception_restore(saved);
-    exception_add(text);
+    explain_capture("explained", "((iK)s)",
+                    runtime_of(self)->backend->device_type,
+                    (unsigned long long)number, text);
+}
+
+/* Wait for the replays if a destroy hook wants that; -1 with an exception. */
+static int
+wait_if_asked(PyObject *self)
+{
+    return drop_result(
+        import_call("pystreams.cuda._graphs", "_resetting", "(O)", self));
 }
 
 /* ps_graph_reset, with the destroy hooks. */
@@ -154,12 +142,9 @@ reset(PyObject *self)
     uint64_t number;
     ps_status status;
     if (watched) {
-        PyObject *none =
-            import_call("pystreams.cuda._graphs", "_resetting", "(O)", self);
-        if (none == NULL) {
+        if (wait_if_asked(self) < 0) {
             return PS_RAISED;
         }
-        Py_DECREF(none);
         WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
     }
     bool capturing = is_capturing_now(self);
@@ -187,12 +172,9 @@ Graph_finalize(PyObject *self)
     struct saved_exception saved = exception_save();
     WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
     if (native != 0 || executable != 0 || is_capturing_now(self)) {
-        PyObject *none =
-            import_call("pystreams.cuda._graphs", "_resetting", "(O)", self);
-        if (none == NULL) {
+        if (wait_if_asked(self) < 0) {
             report_ignored("waiting for the replays of a graph");
         }
-        Py_XDECREF(none);
         run_destroy_hooks(self, executable);
     }
     exception_restore(saved);
@@ -246,6 +228,17 @@ calls_settle(PyObject *self)
         calls_unref(dropped);
     }
     calls_unref(calls);
+    exception_restore(saved);
+}
+
+/* Drop a capture whose beginning has raised. */
+static void
+drop_capture(PyObject *self)
+{
+    struct saved_exception saved = exception_save();
+    report_cleanup(runtime_of(self), graph_of(self)->device,
+                   "dropping a capture", reset(self));
+    calls_settle(self);
     exception_restore(saved);
 }
 
@@ -313,40 +306,55 @@ Graph_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* None, or NULL with the exception for the status; empty: the message if there
- * is no graph. */
+/* What is raised for a status of a graph: ValueError if an argument is at
+ * fault, else RuntimeError. */
+struct fault {
+    ps_status status;
+    bool is_of_argument;
+    const char *text; /* NULL: the end of a table */
+};
+
+#define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
+/* For an operation that needs a graph. */
+#define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
+
+/* None, or NULL with the exception for the status: by the operation's own
+ * table if there is one, or what all have in common. */
 static PyObject *
-finish(PyObject *self, const char *operation, const char *empty,
+finish(PyObject *self, const char *operation, const struct fault *own,
        ps_status status)
 {
-    const struct {
-        ps_status status;
-        const char *text;
-    } faults[] = {
-        {PS_ERROR_GRAPH_TAKEN,
+    static const struct fault common[] = {
+        {PS_ERROR_GRAPH_TAKEN, false,
          "This CUDAGraph instance already owns a captured graph. To capture a "
          "new graph, create a new instance."},
-        {PS_ERROR_GRAPH_DEFAULT,
+        {PS_ERROR_GRAPH_DEFAULT, false,
          "CUDA graphs must be captured on a non-default stream. (However, "
          "after capture, it's ok to replay them on the default stream.)"},
-        {PS_ERROR_GRAPH_IDLE, "capture_end() called before capture_begin()."},
-        {PS_ERROR_GRAPH_STREAM,
+        {PS_ERROR_GRAPH_IDLE, false,
+         "capture_end() called before capture_begin()."},
+        {PS_ERROR_GRAPH_STREAM, false,
          "Capture must end on the same stream it began on."},
-        {PS_ERROR_GRAPH_FINAL,
+        {PS_ERROR_GRAPH_FINAL, false,
          "instantiate() is intended to be called by the user only when "
          "keep_graph=true"},
-        {PS_ERROR_GRAPH_INNER,
+        {PS_ERROR_GRAPH_INNER, false,
          "a replay cannot be captured into a graph; replay after the capture "
          "ends, or capture the same work again"},
-        {PS_ERROR_GRAPH_BEHIND,
+        {PS_ERROR_GRAPH_BEHIND, false,
          "a replay comes after the latest one, whose stream is being captured "
          "and cannot be waited for; replay after the capture ends"},
-        {PS_ERROR_GRAPH_EMPTY, empty},
+        {0},
     };
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(faults); i++) {
-        if (faults[i].status == status) {
-            PyErr_SetString(PyExc_RuntimeError, faults[i].text);
-            return NULL;
+    const struct fault *const tables[] = {own, common};
+    for (int i = 0; status != PS_SUCCESS && i < 2; i++) {
+        const struct fault *fault = tables[i];
+        for (; fault != NULL && fault->text != NULL; fault++) {
+            if (fault->status == status) {
+                return PyErr_Format(fault->is_of_argument ? PyExc_ValueError
+                                                          : PyExc_RuntimeError,
+                                    "%s", fault->text);
+            }
         }
     }
     return none_or_raise(runtime_of(self), operation, status);
@@ -361,14 +369,14 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
     finish(self, "CUDAGraph.capture_begin", NULL, status);
     if (status == PS_ERROR_GRAPH_TAKEN) {
         WITHOUT_GIL(number = ps_graph_number(graph_of(self)));
-        explain_capture(self, number, "\nIts capture, %U, has not ended.");
+        explain_begin(self, number, "\nIts capture, {}, has not ended.");
     }
     else if (stream->handle != 0 && backend->stream_capture != NULL) {
         WITHOUT_GIL(backend->stream_capture(backend, stream->device->index,
                                             stream->handle, &number));
-        explain_capture(self, number,
-                        "\nThe stream is in a capture already, %U: end that "
-                        "first, or begin this one on another stream.");
+        explain_begin(self, number,
+                      "\nThe stream is in a capture already, {}: end that "
+                      "first, or begin this one on another stream.");
     }
     return NULL;
 }
@@ -409,11 +417,7 @@ Graph_begin(PyObject *self, PyObject *args)
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     if (run_hooks(self, "capture_start") < 0) {
         /* As if it had not begun. */
-        struct saved_exception saved = exception_save();
-        report_cleanup(runtime_of(self), graph_of(self)->device,
-                       "dropping a capture", reset(self));
-        calls_settle(self);
-        exception_restore(saved);
+        drop_capture(self);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -474,9 +478,8 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     PyObject *result = finish(self, "CUDAGraph.capture_end", NULL, status);
     if (status == PS_ERROR_GRAPH_STREAM) {
-        explain_capture(
-            self, number,
-            "\nThe capture, %U, goes on: make that stream current.");
+        explain_begin(self, number,
+                      "\nThe capture, {}, goes on: make that stream current.");
     }
     if (!is_capturing_now(self)) {
         note_end(self, number, ended);
@@ -510,8 +513,8 @@ Graph_instantiate(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     return finish(self, "CUDAGraph.instantiate",
-                  "capture_end() must have been called before calling "
-                  "instantiate",
+                  IF_EMPTY("capture_end() must have been called before "
+                           "calling instantiate"),
                   status);
 }
 
@@ -573,8 +576,8 @@ Graph_replay(PyObject *self, PyObject *Py_UNUSED(ignored))
                            ? launch_hooked(self)
                            : launch(self);
     return finish(self, "CUDAGraph.replay",
-                  "Called CUDAGraph::replay without a preceding successful "
-                  "capture.",
+                  IF_EMPTY("Called CUDAGraph::replay without a preceding "
+                           "successful capture."),
                   status);
 }
 
@@ -648,8 +651,8 @@ Graph_debug_dump(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, argument);
     }
     return finish(self, "CUDAGraph.debug_dump",
-                  "debug_dump() needs a graph that was captured with debug "
-                  "mode enabled, or with keep_graph=True",
+                  IF_EMPTY("debug_dump() needs a graph that was captured with "
+                           "debug mode enabled, or with keep_graph=True"),
                   status);
 }
 
@@ -665,22 +668,17 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     WITHOUT_GIL(status = ps_graph_upload(graph_of(self), use.stream));
     stream_use_end(&use);
-    if (status == PS_ERROR_GRAPH_STREAM) {
-        PyErr_SetString(PyExc_ValueError,
-                        "upload() expects a stream of the device that the "
-                        "graph was captured on, but got one of another");
-        return NULL;
-    }
-    if (status == PS_ERROR_GRAPH_INNER) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "upload() cannot be captured into a graph, but the "
-                        "stream is being captured; upload on another stream, "
-                        "or after the capture ends");
-        return NULL;
-    }
     return finish(self, "CUDAGraph.upload",
-                  "Called CUDAGraph::upload without a preceding successful "
-                  "capture.",
+                  FAULTS({PS_ERROR_GRAPH_STREAM, true,
+                          "upload() expects a stream of the device that the "
+                          "graph was captured on, but got one of another"},
+                         {PS_ERROR_GRAPH_INNER, false,
+                          "upload() cannot be captured into a graph, but the "
+                          "stream is being captured; upload on another "
+                          "stream, or after the capture ends"},
+                         {PS_ERROR_GRAPH_EMPTY, false,
+                          "Called CUDAGraph::upload without a preceding "
+                          "successful capture."}),
                   status);
 }
 
@@ -712,11 +710,7 @@ node_list(struct calls *calls, const struct ps_graph_node *nodes, size_t count)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; i < count && list != NULL; i++) {
-        PyObject *item = node_tuple(calls, &nodes[i]);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
+        list = list_with(list, node_tuple(calls, &nodes[i]));
     }
     return list;
 }
@@ -726,12 +720,8 @@ edge_list(const struct ps_graph_edge *edges, size_t count)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; i < count && list != NULL; i++) {
-        PyObject *item = Py_BuildValue("(nn)", (Py_ssize_t)edges[i].from,
-                                       (Py_ssize_t)edges[i].to);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
+        list = list_with(list, Py_BuildValue("(nn)", (Py_ssize_t)edges[i].from,
+                                             (Py_ssize_t)edges[i].to));
     }
     return list;
 }
@@ -761,9 +751,9 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     else {
         finish(self, "CUDAGraph.get_graph_data",
-               "get_graph_data() needs the captured graph: capture with "
-               "keep_graph=True or debug mode enabled, or call it in a "
-               "capture-end hook",
+               IF_EMPTY("get_graph_data() needs the captured graph: capture "
+                        "with keep_graph=True or debug mode enabled, or call "
+                        "it in a capture-end hook"),
                status);
     }
     calls_unref(calls);
@@ -833,15 +823,9 @@ number_without_calls(PyObject *other, const char *function, uint64_t *number)
                          function);
 }
 
-/* Raise what both report of a graph that has not kept its capture; NULL. */
-static PyObject *
-raise_source(const char *function)
-{
-    return PyErr_Format(PyExc_RuntimeError,
-                        "%s() needs what the other graph has captured: "
-                        "capture that with keep_graph=True",
-                        function);
-}
+#define NEEDS_CAPTURE                                    \
+    " needs what the other graph has captured: capture " \
+    "that with keep_graph=True"
 
 static PyObject *
 Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -869,23 +853,17 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                            number, use.stream));
     } while (status == PS_ERROR_GRAPH_CHANGED);
     stream_use_end(&use);
-    switch (status) {
-    case PS_ERROR_GRAPH_IDLE:
-        PyErr_SetString(PyExc_RuntimeError,
-                        "add_child() needs a capture: call it between this "
-                        "graph's capture_begin() and capture_end()");
-        return NULL;
-    case PS_ERROR_GRAPH_STREAM:
-        PyErr_SetString(PyExc_ValueError,
-                        "add_child() expects a stream that this graph "
-                        "captures, of the device on which the child was "
-                        "captured");
-        return NULL;
-    case PS_ERROR_GRAPH_SOURCE:
-        return raise_source("add_child");
-    default:
-        return finish(self, "CUDAGraph.add_child", NULL, status);
-    }
+    return finish(
+        self, "CUDAGraph.add_child",
+        FAULTS({PS_ERROR_GRAPH_IDLE, false,
+                "add_child() needs a capture: call it between this "
+                "graph's capture_begin() and capture_end()"},
+               {PS_ERROR_GRAPH_STREAM, true,
+                "add_child() expects a stream that this graph "
+                "captures, of the device on which the child was "
+                "captured"},
+               {PS_ERROR_GRAPH_SOURCE, false, "add_child()" NEEDS_CAPTURE}),
+        status);
 }
 
 static PyObject *
@@ -904,24 +882,20 @@ Graph_update(PyObject *self, PyObject *other)
         WITHOUT_GIL(status = ps_graph_update(graph_of(self), graph_of(other),
                                              number, &difference));
     } while (status == PS_ERROR_GRAPH_CHANGED);
-    switch (status) {
-    case PS_ERROR_GRAPH_STREAM:
-        PyErr_SetString(PyExc_ValueError,
-                        "update() expects a graph that was captured on the "
-                        "same device, but got one of another");
-        return NULL;
-    case PS_ERROR_GRAPH_SOURCE:
-        return raise_source("update");
-    default:
+    PyObject *result =
         finish(self, "CUDAGraph.update",
-               "Called CUDAGraph::update without a preceding successful "
-               "capture.",
+               FAULTS({PS_ERROR_GRAPH_STREAM, true,
+                       "update() expects a graph that was captured on the "
+                       "same device, but got one of another"},
+                      {PS_ERROR_GRAPH_SOURCE, false, "update()" NEEDS_CAPTURE},
+                      {PS_ERROR_GRAPH_EMPTY, false,
+                       "Called CUDAGraph::update without a preceding "
+                       "successful capture."}),
                status);
-    }
     if (status == PS_ERROR_GRAPH_UPDATE) {
         explain_difference(graph_of(other), &difference);
     }
-    return status == PS_SUCCESS ? Py_NewRef(Py_None) : NULL;
+    return result;
 }
 
 /* A Python object that a graph keeps. */
@@ -999,11 +973,7 @@ Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     PyObject *begun = PyObject_CallMethod(self, "_begin_capture", NULL);
     if (begun == NULL && is_capturing_now(self)) {
         /* Ctrl-C may have come after the capture began. */
-        struct saved_exception saved = exception_save();
-        report_cleanup(runtime_of(self), graph_of(self)->device,
-                       "dropping a capture", reset(self));
-        calls_settle(self);
-        exception_restore(saved);
+        drop_capture(self);
     }
     return begun;
 }

@@ -40,17 +40,52 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name)
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...)
 {
-    PyObject *function = import_attribute(module, name), *result = NULL;
     va_list values;
     va_start(values, format);
-    PyObject *args = function != NULL ? Py_VaBuildValue(format, values) : NULL;
+    PyObject *result = import_call_with(module, name, format, values);
     va_end(values);
+    return result;
+}
+
+PyObject *
+import_call_with(const char *module, const char *name, const char *format,
+                 va_list values)
+{
+    PyObject *function = import_attribute(module, name), *result = NULL;
+    PyObject *args = function != NULL ? Py_VaBuildValue(format, values) : NULL;
     if (args != NULL) {
         result = PyObject_CallObject(function, args);
     }
     Py_XDECREF(args);
     Py_XDECREF(function);
     return result;
+}
+
+Py_ssize_t
+number_in(PyObject *list, PyObject *numbers, PyObject *object)
+{
+    PyObject *known = PyDict_GetItemWithError(numbers, object);
+    if (known != NULL || PyErr_Occurred()) {
+        return known != NULL ? PyLong_AsSsize_t(known) : -1;
+    }
+    Py_ssize_t number = PyList_GET_SIZE(list);
+    PyObject *made = PyLong_FromSsize_t(number);
+    if (made == NULL || PyList_Append(list, object) < 0 ||
+        PyDict_SetItem(numbers, object, made) < 0) {
+        number = -1;
+    }
+    Py_XDECREF(made);
+    return number;
+}
+
+PyObject *
+list_with(PyObject *list, PyObject *item)
+{
+    if (list != NULL && (item == NULL || PyList_Append(list, item) < 0)) {
+        Py_CLEAR(list);
+    }
+    Py_XDECREF(item);
+    return list;
 }
 
 static int

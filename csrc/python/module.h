@@ -152,6 +152,26 @@ import_once(PyObject *_Atomic *field, const char *module, const char *name);
 
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
+PyObject *import_call_with(const char *module, const char *name,
+                           const char *format, va_list values);
+
+/* Drop what a call returned: 0; -1 with the call's exception if that is
+ * NULL. */
+static inline int
+drop_result(PyObject *result)
+{
+    Py_XDECREF(result);
+    return result != NULL ? 0 : -1;
+}
+
+/* The number of an object in a list of different ones, which is its end if it
+ * is new; numbers: a dict of them.  -1 with an exception.  Runs no Python. */
+Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
+
+/* Append an item, a new reference, to a list and return the list; NULL with an
+ * exception, and the list dropped, if one of them is NULL or there is no
+ * memory.  Runs no Python, except to drop. */
+PyObject *list_with(PyObject *list, PyObject *item);
 
 /* With no GIL a list that reads as empty may still be in use: only the
  * interpreter can tell. */

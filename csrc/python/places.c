@@ -3,7 +3,6 @@
  * places of the old one. */
 #include "places.h"
 
-#include <frameobject.h>
 #include <stdatomic.h>
 
 #include "errors.h"
@@ -28,10 +27,6 @@ is_of_package(PyCodeObject *code)
                                                  PY_SSIZE_T_MAX, -1) == 1;
 }
 
-#if PY_VERSION_HEX < 0x030B0000
-#define PyFrame_GetLasti(frame) ((frame)->f_lasti)
-#endif
-
 PyCodeObject *
 find_place(int *line)
 {
@@ -53,6 +48,14 @@ find_place(int *line)
         frame = back;
     }
     return found;
+}
+
+PyObject *
+place_of(PyCodeObject *code, int line)
+{
+    return code != NULL
+               ? Py_BuildValue("(OiO)", code->co_filename, line, code->co_name)
+               : Py_NewRef(Py_None);
 }
 
 /* ---- Numbers ---- */
@@ -124,24 +127,6 @@ place_at(Py_ssize_t number)
     return place;
 }
 
-/* The number of a place; -1 with an exception.  Runs no Python. */
-static Py_ssize_t
-number_of_locked(PyObject *place)
-{
-    PyObject *known = PyDict_GetItemWithError(numbers, place);
-    if (known != NULL || PyErr_Occurred()) {
-        return known != NULL ? PyLong_AsSsize_t(known) : -1;
-    }
-    Py_ssize_t number = PyList_GET_SIZE(places);
-    PyObject *made = PyLong_FromSsize_t(number);
-    if (made == NULL || PyList_Append(places, place) < 0 ||
-        PyDict_SetItem(numbers, place, made) < 0) {
-        number = -1;
-    }
-    Py_XDECREF(made);
-    return number;
-}
-
 /* The number of a call's place.  place: NULL to find only a call that is
  * known; -1 for any other, and with an exception. */
 static Py_ssize_t
@@ -156,7 +141,7 @@ number_call(PyCodeObject *code, int offset, PyObject *place)
         number = call->place;
     }
     else if (places != NULL && place != NULL &&
-             (number = number_of_locked(place)) >= 0) {
+             (number = number_in(places, numbers, place)) >= 0) {
         replaced = call->code;
         *call = (struct call){(PyCodeObject *)Py_NewRef(code), offset, number};
     }
@@ -175,9 +160,7 @@ number_frame(PyFrameObject *frame, Py_ssize_t *number)
     *number = number_call(code, offset, NULL);
     bool found = *number >= 0 || !is_of_package(code);
     if (found && *number < 0) {
-        PyObject *place =
-            Py_BuildValue("(OiO)", code->co_filename,
-                          PyFrame_GetLineNumber(frame), code->co_name);
+        PyObject *place = place_of(code, PyFrame_GetLineNumber(frame));
         if (place != NULL) {
             *number = number_call(code, offset, place);
         }

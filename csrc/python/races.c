@@ -100,10 +100,7 @@ operation_of(const struct ps_operation *operation)
     const struct ps_actor_name *stream = operation->stream;
     const struct description *d =
         (const struct description *)operation->description;
-    PyCodeObject *code = d->code;
-    PyObject *where = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
-                                                   d->line, code->co_name)
-                                   : Py_NewRef(Py_None);
+    PyObject *where = place_of(d->code, d->line);
     PyObject *named = Py_NewRef(Py_None), *name = Py_NewRef(Py_None);
     if (stream != NULL) {
         const struct ps_backend *backend =
@@ -380,6 +377,25 @@ struct access_list {
     int count, room;
 };
 
+/* -1 with MemoryError. */
+static int
+add_access(struct access_list *list, const struct ps_access *access)
+{
+    if (list->count == list->room) {
+        int room = list->room != 0 ? 2 * list->room : 8;
+        struct ps_access *grown =
+            PyMem_Realloc(list->accesses, (size_t)room * sizeof(*grown));
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        list->accesses = grown;
+        list->room = room;
+    }
+    list->accesses[list->count++] = *access;
+    return 0;
+}
+
 /* Add the bytes of Buffers and of views of them, those in lists, tuples and
  * dicts, too; -1 with MemoryError. */
 static int
@@ -400,19 +416,7 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
         if (!viewed_bytes(object, &access)) {
             return 0;
         }
-        if (list->count == list->room) {
-            int room = list->room != 0 ? 2 * list->room : 8;
-            struct ps_access *grown =
-                PyMem_Realloc(list->accesses, (size_t)room * sizeof(*grown));
-            if (grown == NULL) {
-                PyErr_NoMemory();
-                return -1;
-            }
-            list->accesses = grown;
-            list->room = room;
-        }
-        list->accesses[list->count++] = access;
-        return 0;
+        return add_access(list, &access);
     }
     int result = items != NULL ? 0 : -1;
     for (Py_ssize_t i = 0;
@@ -516,22 +520,6 @@ races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* Add ((operation, file, line, function), count) to the list. */
-static int
-add_wait(PyObject *list, const char *operation, PyObject *place,
-         long long count)
-{
-    PyObject *file, *line, *function;
-    if (!PyArg_ParseTuple(place, "OOO", &file, &line, &function)) {
-        return -1;
-    }
-    PyObject *pair =
-        Py_BuildValue("((sOOO)L)", operation, file, line, function, count);
-    int result = pair != NULL ? PyList_Append(list, pair) : -1;
-    Py_XDECREF(pair);
-    return result;
-}
-
 /* A tally by its number; false past the last one. */
 static bool
 read_tally(Py_ssize_t number, struct tally *tally)
@@ -553,9 +541,12 @@ races_redundant(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     struct tally tally;
     for (Py_ssize_t i = 0; list != NULL && read_tally(i, &tally); i++) {
         PyObject *place = place_at(i / WAITS);
-        if (place != NULL && tally.count > 0 && !tally.useful &&
-            add_wait(list, waits[i % WAITS], place, tally.count) < 0) {
-            Py_CLEAR(list);
+        if (place != NULL && tally.count > 0 && !tally.useful) {
+            list = list_with(list, Py_BuildValue("((sOOO)L)", waits[i % WAITS],
+                                                 PyTuple_GET_ITEM(place, 0),
+                                                 PyTuple_GET_ITEM(place, 1),
+                                                 PyTuple_GET_ITEM(place, 2),
+                                                 tally.count));
         }
         Py_XDECREF(place);
     }
@@ -712,34 +703,20 @@ extent_of(PyObject *memory, struct ps_access *access)
     return found < 0 ? -1 : 0;
 }
 
-/* Add the extents of what the iterable holds to the accesses, of which there
- * are *count; empty ones are left out. */
+/* Add the extents of what the iterable holds; empty ones are left out. */
 static int
-add_accesses(PyObject *iterable, bool writes, struct ps_access **accesses,
-             int *count)
+add_declared(struct access_list *list, PyObject *iterable, bool writes)
 {
-    PyObject *items = PySequence_List(iterable);
-    if (items == NULL) {
-        return -1;
+    PyObject *items = PySequence_Tuple(iterable);
+    int result = items != NULL ? 0 : -1;
+    for (Py_ssize_t i = 0; result == 0 && i < PyTuple_GET_SIZE(items); i++) {
+        struct ps_access access = {.writes = writes, .declared = true};
+        result = extent_of(PyTuple_GET_ITEM(items, i), &access);
+        if (result == 0 && access.nbytes > 0) {
+            result = add_access(list, &access);
+        }
     }
-    size_t length = (size_t)PyList_GET_SIZE(items);
-    struct ps_access *grown = PyMem_Realloc(
-        *accesses, ((size_t)*count + length + 1) * sizeof(*grown));
-    int result = grown != NULL ? 0 : -1;
-    if (grown == NULL) {
-        PyErr_NoMemory();
-    }
-    else {
-        *accesses = grown;
-    }
-    for (size_t i = 0; i < length && result == 0; i++) {
-        struct ps_access *access = &grown[*count];
-        result = extent_of(PyList_GET_ITEM(items, (Py_ssize_t)i), access);
-        access->writes = writes;
-        access->declared = true;
-        *count += result == 0 && access->nbytes > 0;
-    }
-    Py_DECREF(items);
+    Py_XDECREF(items);
     return result;
 }
 
@@ -748,8 +725,7 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *argument, *reads, *writes;
     const char *operation;
-    struct ps_access *accesses = NULL;
-    int count = 0;
+    struct access_list list = {NULL};
     if (!PyArg_ParseTuple(args, "OsOO:races_declare", &argument, &operation,
                           &reads, &writes)) {
         return NULL;
@@ -764,12 +740,13 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
         name = actor_name(stream);
     }
     int result = -1;
-    if (add_accesses(reads, false, &accesses, &count) == 0 &&
-        add_accesses(writes, true, &accesses, &count) == 0) {
-        result = zero_or_raised(ps_races_operation(
-            stream != NULL ? &name : NULL, operation, accesses, count));
+    if (add_declared(&list, reads, false) == 0 &&
+        add_declared(&list, writes, true) == 0) {
+        result = zero_or_raised(
+            ps_races_operation(stream != NULL ? &name : NULL, operation,
+                               list.accesses, list.count));
     }
-    PyMem_Free(accesses);
+    PyMem_Free(list.accesses);
     stream_release(stream);
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }

@@ -57,14 +57,12 @@ queued(uint64_t first, uint64_t last, int device_type, int device,
     struct saved_exception saved = exception_save();
     PyObject *function = reference_get(variables_owner(), &queued_function);
     if (function != NULL) {
-        PyObject *none = PyObject_CallFunction(
-            function, "KKiKN", (unsigned long long)first,
-            (unsigned long long)last, device, (unsigned long long)stream,
-            name_of(device_type, device, stream));
-        if (none == NULL) {
+        if (drop_result(PyObject_CallFunction(
+                function, "KKiKN", (unsigned long long)first,
+                (unsigned long long)last, device, (unsigned long long)stream,
+                name_of(device_type, device, stream))) < 0) {
             PyErr_WriteUnraisable(function);
         }
-        Py_XDECREF(none);
         Py_DECREF(function);
     }
     exception_restore(saved);
@@ -78,19 +76,14 @@ raise_deadlock(const char *operation)
 {
     struct ps_deadlock found;
     ps_cpu_schedules.deadlock(&found);
-    PyObject *streams = PyList_New(found.count);
+    PyObject *streams = PyList_New(0);
     for (int i = 0; streams != NULL && i < found.count; i++) {
-        PyObject *item =
-            Py_BuildValue("(siIN)", found.name, found.streams[i].device,
-                          found.streams[i].number,
-                          name_of(found.device_type, found.streams[i].device,
-                                  found.streams[i].handle));
-        if (item == NULL) {
-            Py_CLEAR(streams);
-        }
-        else {
-            PyList_SET_ITEM(streams, i, item);
-        }
+        PyObject *name = name_of(found.device_type, found.streams[i].device,
+                                 found.streams[i].handle);
+        streams =
+            list_with(streams, Py_BuildValue("(siIN)", found.name,
+                                             found.streams[i].device,
+                                             found.streams[i].number, name));
     }
     PyObject *text =
         streams != NULL
@@ -247,21 +240,16 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 list_of(const struct ps_schedule_result *result)
 {
-    PyObject *list = PyList_New((Py_ssize_t)result->logged);
+    PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < result->logged; i++) {
         const struct ps_schedule_entry *entry = &result->log[i];
-        PyObject *item = Py_BuildValue(
-            "(KssiKIKLO)", (unsigned long long)entry->number, entry->operation,
-            entry->device_type, entry->device,
-            (unsigned long long)entry->handle, entry->stream,
-            (unsigned long long)entry->step, (long long)entry->time,
-            entry->overtaken ? Py_True : Py_False);
-        if (item == NULL) {
-            Py_CLEAR(list);
-        }
-        else {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
-        }
+        list = list_with(
+            list, Py_BuildValue(
+                      "(KssiKIKLO)", (unsigned long long)entry->number,
+                      entry->operation, entry->device_type, entry->device,
+                      (unsigned long long)entry->handle, entry->stream,
+                      (unsigned long long)entry->step, (long long)entry->time,
+                      entry->overtaken ? Py_True : Py_False));
     }
     return list;
 }
@@ -290,28 +278,19 @@ end(bool drop, struct ps_schedule_result *result)
 static PyObject *
 notes_of(const struct ps_schedule_result *result)
 {
-    PyObject *list = PyList_New((Py_ssize_t)result->noted);
+    PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < result->noted; i++) {
         const struct ps_note *note = &result->notes[i];
-        PyObject *item = Py_BuildValue("(iKKK)", (int)note->kind,
+        list = list_with(list,
+                         Py_BuildValue("(iKKK)", (int)note->kind,
                                        (unsigned long long)note->values[0],
                                        (unsigned long long)note->values[1],
-                                       (unsigned long long)note->values[2]);
-        if (item == NULL) {
-            Py_CLEAR(list);
-        }
-        else {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
-        }
+                                       (unsigned long long)note->values[2]));
     }
-    if (list != NULL && result->mixed) {
-        PyObject *item = Py_BuildValue("(iiii)", PS_NOTE_LOOSE, 0, 0, 0);
-        if (item == NULL || PyList_Append(list, item) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
-    }
-    return list;
+    return result->mixed && list != NULL
+               ? list_with(list,
+                           Py_BuildValue("(iiii)", PS_NOTE_LOOSE, 0, 0, 0))
+               : list;
 }
 
 static PyObject *

@@ -71,13 +71,9 @@ StreamContext_enter(PyObject *self, PyObject *ignored)
     if (stream == NULL) {
         Py_RETURN_NONE;
     }
-    PyObject *entered = Stream_enter(stream, ignored);
+    int result = drop_result(Stream_enter(stream, ignored));
     Py_DECREF(stream);
-    if (entered == NULL) {
-        return NULL;
-    }
-    Py_DECREF(entered);
-    Py_RETURN_NONE;
+    return none_unless_raised(result);
 }
 
 static PyObject *
@@ -164,14 +160,6 @@ PyType_Spec stream_context_spec =
     TYPE_SPEC("pystreams.cuda.StreamContext", ContextObject,
               Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, context_slots);
 
-/* Drop the result of a call; -1 if it failed, with its exception. */
-static int
-check(PyObject *result)
-{
-    Py_XDECREF(result);
-    return result != NULL ? 0 : -1;
-}
-
 static int
 synchronize(void)
 {
@@ -179,7 +167,8 @@ synchronize(void)
         .operation = "synchronize",
         .device = device_argument("graph", PS_DEVICE_CUDA, NULL),
     };
-    return work.device != NULL ? check(waited(&work, NULL, NO_TIMEOUT)) : -1;
+    return work.device != NULL ? drop_result(waited(&work, NULL, NO_TIMEOUT))
+                               : -1;
 }
 
 static PyObject *
@@ -190,13 +179,13 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
         entered = StreamContext_enter(self, ignored);
     }
     if (entered != NULL &&
-        check(PyObject_CallMethod(self, "_begin", NULL)) < 0) {
+        drop_result(PyObject_CallMethod(self, "_begin", NULL)) < 0) {
         Py_CLEAR(entered);
         struct saved_exception failure = exception_save();
-        if (check(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
+        if (drop_result(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
             PyErr_Clear();
         }
-        if (check(StreamContext_exit(self, NULL, 0)) < 0) {
+        if (drop_result(StreamContext_exit(self, NULL, 0)) < 0) {
             PyErr_Clear();
         }
         exception_restore(failure);
@@ -212,7 +201,7 @@ GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     /* Neither this nor its call needs memory. */
     PyObject *end = PyObject_GetAttr(self, module_state.str_end);
     bool raised = end == NULL || (nargs > 0 && args[0] != Py_None);
-    if ((end == NULL || check(PyObject_CallNoArgs(end)) < 0) && raised &&
+    if ((end == NULL || drop_result(PyObject_CallNoArgs(end)) < 0) && raised &&
         PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
     }

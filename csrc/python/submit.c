@@ -24,7 +24,6 @@
 #include "captured.h"
 #include "enqueue.h"
 #include "errors.h"
-#include "explain.h"
 #include "future.h"
 #include "races.h"
 #include "schedules.h"
@@ -443,44 +442,30 @@ link_started(struct job *job)
     unlock_pending();
 }
 
-/* Runs no Python code: with the GIL, the caller has switched the garbage
- * collector off, and without it a thread collects between its calls only. */
-static size_t
-view_locked(struct callable_view *views, size_t room, struct job *job,
-            size_t count)
+static PyObject *
+describe_locked(PyObject *list, const struct job *job,
+                PyObject *(*describe)(const struct job *job))
 {
-    for (; job != NULL; job = job->later) {
-        struct ps_stream *stream = atomic_load(&job->stream);
+    for (; job != NULL && list != NULL; job = job->later) {
         /* A replay has none before it is launched. */
-        count += stream != NULL;
-        if (stream == NULL || count > room) {
-            continue;
+        if (atomic_load(&job->stream) != NULL) {
+            list = list_with(list, describe(job));
         }
-        views[count - 1] = (struct callable_view){
-            .stream = ps_stream_ref(stream),
-            .function = Py_NewRef(job->function),
-            .future = Py_NewRef(job->future),
-            .frame = frame_of(job->state),
-            .reached = atomic_load(&job->reached),
-            .running = job->state != NULL,
-            .thread = job->thread,
-            .since_ns = job->since_ns,
-        };
     }
-    return count;
+    return list;
 }
 
-size_t
-list_callables(struct callable_view *views, size_t room)
+PyObject *
+list_callables(PyObject *(*describe)(const struct job *job))
 {
-    size_t count = 0;
+    PyObject *list = PyList_New(0);
     if (atomic_load(&queue_generation) == ps_generation()) {
         lock_pending();
-        count = view_locked(views, room, queue.started, 0);
-        count = view_locked(views, room, queue.pending, count);
+        list = describe_locked(list, queue.started, describe);
+        list = describe_locked(list, queue.pending, describe);
         unlock_pending();
     }
-    return count;
+    return list;
 }
 
 /* Take out a job: a new reference to its Future, NULL if there is none. */
@@ -728,14 +713,12 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
-    if (ps_races_are_on() &&
-        expect_callable(stream, job->args + 1, job->count - 1, job->future) <
-            0) {
-        job_destroy(job);
-        return NULL;
-    }
-    if (ps_cpu_schedules.is_noted() && !is_capturing(stream) &&
-        note_arguments(job->args + 1, job->count - 1) < 0) {
+    PyObject *const *given = job->args + 1;
+    Py_ssize_t count = job->count - 1;
+    if ((ps_races_are_on() &&
+         expect_callable(stream, given, count, job->future) < 0) ||
+        (ps_cpu_schedules.is_noted() && !is_capturing(stream) &&
+         note_arguments(given, count) < 0)) {
         job_destroy(job);
         return NULL;
     }

@@ -18,7 +18,7 @@ struct job {
     /* When it was queued, or began to run. */
     int64_t since_ns;
     atomic_bool reached;
-    /* That runs it. */
+    /* That runs it; NULL if none does yet. */
     unsigned long thread;
     PyThreadState *state;
     /* The fork generation of the process that runs it. */
@@ -78,21 +78,10 @@ bool callable_moment(struct ps_moment **moment);
 void let_others_run(void);
 int check_may_wait(const struct work *work);
 
-/* A callable that has not ended; new references. */
-struct callable_view {
-    struct ps_stream *stream;
-    PyObject *function;
-    PyObject *future;
-    PyObject *frame; /* the innermost of its thread while it runs, or NULL */
-    bool reached;    /* the work before it is done */
-    bool running;
-    unsigned long thread; /* that runs it */
-    int64_t since_ns;     /* when it was queued, or began to run */
-};
-
-/* Callables of this process, the latest first: as many as there is room for.
- * The number of all. */
-size_t list_callables(struct callable_view *views, size_t room);
+/* A list of what the function, which runs no Python, makes of each callable of
+ * this process that has not ended, the latest first; NULL with an exception.
+ * Each has a stream. */
+PyObject *list_callables(PyObject *(*describe)(const struct job *job));
 
 /* Start no more callables, cancel those that have not started, and wait for
  * those that are running; returns whether all have ended. */

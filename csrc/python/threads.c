@@ -24,10 +24,9 @@ struct start {
 static void
 check_shown(PyObject *none)
 {
-    if (none == NULL) {
+    if (drop_result(none) < 0) {
         report_ignored("showing a thread to threading");
     }
-    Py_XDECREF(none);
 }
 
 /* Create the state of the calling thread, which has none yet; NULL if there is
@@ -71,7 +70,8 @@ thread_main(void *argument)
     void (*serve)(void) = start->serve, (*left)(void) = start->left;
     /* Created here, because it is bound to the thread that creates it. */
     PyThreadState *thread = create_state();
-    bool ready = thread != NULL && start->prepare();
+    bool ready =
+        thread != NULL && (start->prepare == NULL || start->prepare());
     start->failed = !ready;
     /* The last use of `start`, which is on the starter's stack. */
     sem_post(&start->begun);

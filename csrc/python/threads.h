@@ -4,9 +4,9 @@
 
 #include "module.h"
 
-/* Start a thread that calls `prepare`, then `serve` with the GIL held, and
- * `left` once it has no thread state any more.  -1 with an exception, also if
- * `prepare` returns false for lack of memory. */
+/* Start a thread that calls `prepare`, unless it is NULL, then `serve` with
+ * the GIL held, and `left` once it has no thread state any more.  -1 with an
+ * exception, also if `prepare` returns false for lack of memory. */
 int
 start_thread(bool (*prepare)(void), void (*serve)(void), void (*left)(void));
 

@@ -32,7 +32,6 @@ struct log {
     PyObject *name_indices;
     PyObject *foreign; /* those of other libraries, by their numbers */
     PyObject *active;  /* threads of Python by their identifiers */
-    char refusal[160]; /* why devices do not report, or empty */
 };
 
 /* What records now: it is read, and logs are added to, within a critical
@@ -42,6 +41,8 @@ static uintptr_t logs;
 /* The number of the current log, for those without the GIL; 0: none. */
 static atomic_uintptr_t current_number;
 
+/* Of rows: those of slices, and of what graphs do. */
+enum { NODE = PS_SLICE_MARK + 1 };
 static const char *const kinds[] = {
     [PS_SLICE_NONE] = "",
     [PS_SLICE_COPY] = "copy",
@@ -58,9 +59,9 @@ static const char *const kinds[] = {
     [PS_SLICE_MEMORY] = "memory",
     [PS_SLICE_KERNEL] = "kernel",
     [PS_SLICE_MARK] = "mark",
+    [NODE] = "node",
 };
 static PyObject *kind_names[Py_ARRAY_LENGTH(kinds)];
-static PyObject *node_name;
 
 /* ---- Hooks ---- */
 
@@ -282,24 +283,6 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     }
 }
 
-/* The index of a name, plus one; 0 with an exception. */
-static uint32_t
-name_index(struct log *log, PyObject *name)
-{
-    PyObject *known = PyDict_GetItemWithError(log->name_indices, name);
-    if (known != NULL || PyErr_Occurred()) {
-        return known != NULL ? (uint32_t)PyLong_AsUnsignedLong(known) : 0;
-    }
-    uint32_t index = (uint32_t)PyList_GET_SIZE(log->names) + 1;
-    PyObject *made = PyLong_FromUnsignedLong(index);
-    if (made == NULL || PyList_Append(log->names, name) < 0 ||
-        PyDict_SetItem(log->name_indices, name, made) < 0) {
-        index = 0;
-    }
-    Py_XDECREF(made);
-    return index;
-}
-
 /* A name that may be of any kind, or NULL; without memory the slice has none,
  * and an exception may be pending. */
 static void
@@ -310,7 +293,9 @@ name_slice(struct ps_slice *slice, PyObject *name)
     }
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
     if (current != NULL) {
-        slice->name = name_index(current, name);
+        slice->name =
+            (uint32_t)(number_in(current->names, current->name_indices, name) +
+                       1);
     }
     Py_END_CRITICAL_SECTION();
 }
@@ -462,10 +447,7 @@ make_kind_names(void)
             return -1;
         }
     }
-    if (node_name == NULL) {
-        node_name = PyUnicode_InternFromString("node");
-    }
-    return node_name != NULL ? 0 : -1;
+    return 0;
 }
 
 static struct log *
@@ -500,13 +482,16 @@ log_create(PyObject *active, bool by_events)
     return log;
 }
 
-/* Have the devices of all backends report what they do, if they can. */
+enum { LONGEST_REFUSAL = 160 };
+
+/* Have the devices of all backends report what they do, if they can; else the
+ * refusal says why, if there is a reason. */
 static void
-begin_activities(struct log *log)
+begin_activities(char refusal[LONGEST_REFUSAL])
 {
     for (int i = 0; i < ps_runtime_count(); i++) {
         const struct ps_backend *backend = ps_runtime_at(i)->registered;
-        char reason[sizeof(log->refusal)] = "";
+        char reason[LONGEST_REFUSAL] = "";
         if (backend->operation_times != NULL) {
             continue;
         }
@@ -514,7 +499,7 @@ begin_activities(struct log *log)
         WITHOUT_GIL(status = ps_timeline_activities(i, backend, reason,
                                                     sizeof(reason)));
         if (status != PS_SUCCESS && reason[0] != '\0') {
-            memcpy(log->refusal, reason, sizeof(reason));
+            memcpy(refusal, reason, sizeof(reason));
         }
     }
 }
@@ -545,12 +530,13 @@ timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
     }
     current = log;
     atomic_store(&current_number, log->number);
+    char refusal[LONGEST_REFUSAL] = "";
     if (!by_events) {
-        begin_activities(log);
+        begin_activities(refusal);
     }
     install_tables();
     trace_timeline(true);
-    return capsule;
+    return Py_BuildValue("(Ns)", capsule, refusal);
 }
 
 static PyObject *
@@ -716,27 +702,18 @@ time_object(int64_t time, int64_t origin)
     return time > 0 ? PyLong_FromLongLong(time - origin) : Py_NewRef(Py_None);
 }
 
-/* kind: of the row; NULL: that of the slice. */
 static PyObject *
-row_of(const struct log *log, const struct ps_slice *slice, PyObject *kind,
+row_of(const struct log *log, const struct ps_slice *slice, int kind,
        int64_t origin, uint32_t first)
 {
     PyObject *stream = slice_stream(log, slice);
-    PyObject *name = slice_name(log, slice);
-    PyObject *thread = slice_thread(log, slice);
-    PyObject *domain = slice_domain(log, slice);
+    if (stream == NULL) {
+        return NULL;
+    }
     PyObject *place = place_at((Py_ssize_t)slice->place - 1);
     PyObject *device = Py_None, *label = Py_None;
     PyObject *file = Py_None, *line = Py_None, *function = Py_None;
     bool is_hosts = slice->kind == PS_SLICE_SYNCHRONIZE;
-    if (stream == NULL || name == NULL || thread == NULL || domain == NULL) {
-        Py_XDECREF(stream);
-        Py_XDECREF(name);
-        Py_XDECREF(thread);
-        Py_XDECREF(domain);
-        Py_XDECREF(place);
-        return NULL;
-    }
     if (stream != Py_None && !is_hosts) {
         device = PyTuple_GET_ITEM(stream, 0);
         label = slice->kind == PS_SLICE_MEMORY ? Py_None
@@ -756,18 +733,16 @@ row_of(const struct log *log, const struct ps_slice *slice, PyObject *kind,
                          ? slice->queued
                          : begin;
     PyObject *row = Py_BuildValue(
-        "(OOOOONNNKOOONN)", kind != NULL ? kind : kind_names[slice->kind],
-        name, device, label, thread, time_object(queued, origin),
+        "(ONOONNNNKOOONN)", kind_names[kind], slice_name(log, slice), device,
+        label, slice_thread(log, slice), time_object(queued, origin),
         time_object(begin, origin), time_object(end, origin),
         has_domain(slice) ? 0 : (unsigned long long)nbytes, file, line,
         function,
         source != NULL && source->row >= first
             ? PyLong_FromUnsignedLong(source->row - first)
             : Py_NewRef(Py_None),
-        domain);
+        slice_domain(log, slice));
     Py_DECREF(stream);
-    Py_DECREF(name);
-    Py_DECREF(thread);
     Py_XDECREF(place);
     return row;
 }
@@ -798,11 +773,8 @@ timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
         if (slice->row == PS_NO_ROW) {
             continue;
         }
-        PyObject *row = row_of(log, slice, NULL, origin, least);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        rows = list_with(rows,
+                         row_of(log, slice, (int)slice->kind, origin, least));
     }
     return rows;
 }
@@ -825,11 +797,8 @@ timeline_nodes(PyObject *Py_UNUSED(module), PyObject *args)
         if (node.launch < first || node.launch >= last) {
             continue;
         }
-        PyObject *row = row_of(log, &node.slice, node_name, origin, PS_NO_ROW);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        rows =
+            list_with(rows, row_of(log, &node.slice, NODE, origin, PS_NO_ROW));
     }
     return rows;
 }
@@ -911,13 +880,6 @@ timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 static PyObject *
-timeline_refusal(PyObject *Py_UNUSED(module), PyObject *capsule)
-{
-    struct log *log = PyCapsule_GetPointer(capsule, log_name);
-    return log == NULL ? NULL : PyUnicode_FromString(log->refusal);
-}
-
-static PyObject *
 timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
     struct log *log = PyCapsule_GetPointer(capsule, log_name);
@@ -928,11 +890,13 @@ timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 PyMethodDef timeline_functions[] = {
     FUNCTION("timeline_start", timeline_start, METH_VARARGS,
              "threads, package, by_events, /",
-             "Begin to record, and return the log; threads has each thread "
-             "by its identifier, and files\nwhose names begin with package "
-             "are no program's.\n\nby_events: time all "
-             "operations by events, even if their backend says their "
-             "times."),
+             "Begin to record, and return the log and why devices do not "
+             "report what they do for other\nlibraries; empty if they do, or "
+             "if nothing that it takes is there.\n\n"
+             "threads has each thread by its identifier, and files whose "
+             "names begin with package are\nno program's.  by_events: time "
+             "all operations by events, even if their backend says "
+             "their\ntimes."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
              "Record no more."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",
@@ -953,10 +917,6 @@ PyMethodDef timeline_functions[] = {
     FUNCTION("timeline_error", timeline_error, METH_O, "log, /",
              "Return the error of times that are taken by events or "
              "reported by devices, in nanoseconds."),
-    FUNCTION("timeline_refusal", timeline_refusal, METH_O, "log, /",
-             "Return why devices do not report what they do for other "
-             "libraries; empty if they do,\nor if nothing that it takes is "
-             "there."),
     FUNCTION("timeline_span_begin", timeline_span_begin, METH_VARARGS,
              "name, stream, /",
              "Begin a span on a stream, or on the calling thread for None, "

@@ -204,11 +204,9 @@ Waiter_post(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     if (!ps_mailbox_post(mailbox, token)) {
-        PyObject *none = Waiter_expect(self, args[0]);
-        if (none == NULL) {
+        if (drop_result(Waiter_expect(self, args[0])) < 0) {
             return NULL;
         }
-        Py_DECREF(none);
         ps_mailbox_post(mailbox, token);
     }
     Py_RETURN_NONE;
@@ -243,12 +241,9 @@ list_of(const struct ps_message *message)
 {
     PyObject *list = PyList_New(0);
     for (; list != NULL && message != NULL; message = message->next) {
-        PyObject *pair = Py_BuildValue(
-            "(Ki)", (unsigned long long)message->token, message->status);
-        if (pair == NULL || PyList_Append(list, pair) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(pair);
+        list = list_with(
+            list, Py_BuildValue("(Ki)", (unsigned long long)message->token,
+                                message->status));
     }
     return list;
 }

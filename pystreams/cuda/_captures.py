@@ -93,6 +93,12 @@ def where(capture: tuple[int, int]) -> str:
     return ""
 
 
+def explained(capture: tuple[int, int], text: str) -> str:
+    """Return the text with where a capture in progress began, or ""."""
+    begin = where(capture)
+    return text.format(begin) if begin else ""
+
+
 def refused(
     device_type: int, operation: str, failure: str, status: int
 ) -> str:

@@ -241,17 +241,18 @@ def record() -> Iterator[Timeline]:
     profiler has CUPTI, which serves one at a time.  Raises MemoryError.
     """
     global _log, _blocks
+    refusal = ""
     with _lock:
         if _blocks == 0:
             _nvtx.attach()
             if not _by_events:
                 _cupti.load()
             threads = threading._active  # type: ignore[attr-defined]
-            _log = _C.timeline_start(threads, _PACKAGE, _by_events)
+            _log, refusal = _C.timeline_start(threads, _PACKAGE, _by_events)
         _blocks += 1
         log = _log
     try:
-        _warn(_C.timeline_refusal(log))
+        _warn(refusal)
         timeline = Timeline(log)
         try:
             yield timeline

@@ -1143,7 +1143,7 @@ CASES = {
     "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
     "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
-    "timeline_rows timeline_nodes timeline_error timeline_refusal "
+    "timeline_rows timeline_nodes timeline_error "
     "timeline_span_begin timeline_span_end "
     "timeline.record timeline.span timeline.Timeline": recorded,
     "set_trace trace.subscribe": set_trace,

@@ -102,11 +102,6 @@ void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
 /* Reserve `count` slots, so that taking them cannot fail.
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count);
-/* NULL unless exactly this handle is live, with this tag and on this device.
- */
-struct cpu_slot *
-cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
-                     ps_handle handle);
 /* Whether any handle is live. */
 bool cpu_slots_any_locked(const struct cpu_engine *engine);
 /* All handles are stale.  No other thread may be in the engine. */
@@ -818,6 +813,21 @@ cpu_slot_at(const struct cpu_engine *engine, ps_handle handle)
         memory_order_acquire);
     return slots != NULL ? &slots[handle / CPU_SLOT_BYTES % CPU_CHUNK_SLOTS]
                          : NULL;
+}
+
+/* NULL unless exactly this handle is live, with this tag and on this device.
+ */
+static inline struct cpu_slot *
+cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
+                     ps_handle handle)
+{
+    struct cpu_slot *slot = cpu_slot_at(engine, handle);
+    if (slot == NULL || handle == 0 || slot->handle != handle ||
+        handle % CPU_TAGS != tag ||
+        (device != slot->device && device != CPU_ANY_DEVICE)) {
+        return NULL;
+    }
+    return slot;
 }
 
 /* As cpu_slot_find_locked, but without the lock, and what is known of the

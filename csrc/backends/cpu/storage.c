@@ -157,19 +157,6 @@ cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot)
     cpu_forget(&slot->known);
 }
 
-struct cpu_slot *
-cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
-                     ps_handle handle)
-{
-    struct cpu_slot *slot = cpu_slot_at(engine, handle);
-    if (slot == NULL || handle == 0 || slot->handle != handle ||
-        handle % CPU_TAGS != tag ||
-        (device != slot->device && device != CPU_ANY_DEVICE)) {
-        return NULL;
-    }
-    return slot;
-}
-
 bool
 cpu_slots_any_locked(const struct cpu_engine *engine)
 {
