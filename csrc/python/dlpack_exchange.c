@@ -42,8 +42,11 @@ prepare(struct span *span, struct dlpack_tensor *tensor)
         work_stream(tensor->device_type, tensor->device_id, &stream) < 0) {
         return -1;
     }
-    return stream != NULL ? dlpack_use(span, stream)
-                          : dlpack_settle_host(span);
+    /* A consumer may access host memory at once, whatever its stream. */
+    if (span->block->host && dlpack_settle_host(span) < 0) {
+        return -1;
+    }
+    return stream != NULL ? dlpack_use(span, stream) : 0;
 }
 
 /* The memory of a Buffer as a tensor, without its extents. */

@@ -204,16 +204,20 @@ def test_freed_after_the_current_stream(cuda, owned):
         assert address not in {other.data_ptr() for other in others}
 
 
-def test_memory_of_the_cpu_is_waited_for():
-    """It has no stream on which a consumer could be ordered."""
-    stream = pystreams.Stream("cpu")
-    block = pystreams.empty(64, device="cpu")
-    pystreams._C.sleep(stream.device_type, 20_000_000, stream)
+@pytest.mark.parametrize("owned", [True, False], ids=["owned", "borrowed"])
+def test_host_memory_is_waited_for(backend, owned):
+    """A consumer need not be on a stream."""
+    stream = backend.stream()
+    block = backend.host(64).fill_(1)
+    backend.synchronize()
+    backend.sleep(stream, 20)
     block.fill_(2, stream=stream)
-    taken = export(block)
+    taken = export(block) if owned else describe(block)
     assert stream.query()
-    assert taken.tobytes() == b"\2" * 64
-    taken.delete()
+    tensor = taken.tensor if owned else taken
+    assert ctypes.string_at(tensor.data, 64) == b"\2" * 64
+    if owned:
+        taken.delete()
 
 
 def test_current_work_stream(backend):
