@@ -713,8 +713,7 @@ struct cpu_engine {
     _Atomic(struct cpu_slot *) chunks[CPU_CHUNKS];
     unsigned number;           /* constant; below CPU_ENGINES */
     pthread_key_t current_key; /* of a thread's device; changed unused */
-    const struct cpu_clock *clock;
-
+    const struct cpu_clock *_Atomic clock; /* read without the lock, too */
     void *(*worker_main)(void *engine); /* constant */
     void *(*timer_main)(void *engine);  /* constant */
     const struct cpu_driver *driver;    /* constant */

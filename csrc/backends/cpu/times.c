@@ -95,8 +95,7 @@ cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times)
 static ps_status
 cpu_time_now(const struct ps_backend *backend, int64_t *now)
 {
-    CPU_ENTER(engine, backend);
-    *now = times_now(engine);
+    *now = times_now(cpu_engine_of(backend));
     return PS_SUCCESS;
 }
 

@@ -798,7 +798,8 @@ struct ps_backend {
     /* ---- Optional group: times of operations (both or none) ------------- */
 
     /* The time by which operations are timed, in nanoseconds:
-     * CLOCK_MONOTONIC, unless time is virtual.  Answers. */
+     * CLOCK_MONOTONIC, unless time is virtual.  Answers, takes no lock and
+     * runs no notifications: the caller may hold any lock. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
     /* Have the next memory_copy, memory_fill, memory_fill_items,

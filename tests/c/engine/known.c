@@ -19,9 +19,12 @@ static atomic_bool probes;
 static void
 within_fork(void)
 {
+    int64_t time;
     if (!probes) {
         return;
     }
+    OK(cpu->time_now(cpu, &time));
+    CHECK(time <= now());
     OK(cpu->event_record(cpu, 0, done_event, idle_stream));
     OK(cpu->event_record(cpu, 0, timed_event, idle_stream));
     OK(cpu->stream_wait_event(cpu, 0, idle_stream, done_event));
