@@ -82,6 +82,24 @@ def test_both_processes_see_the_bytes(sharing, peer):
     assert buffer.tobytes() == bytes([4]) * SIZE
 
 
+INHERITABLE = """[
+    number for number in os.listdir("/proc/self/fd")
+    # That of the listing is closed.
+    if os.path.exists(f"/proc/self/fd/{number}")
+    and os.get_inheritable(int(number))
+]"""
+
+
+def test_no_descriptor_is_for_other_programs(sharing, peer):
+    buffer = made(sharing)
+    peer.do("import os")
+    before = eval(INHERITABLE), peer.do(INHERITABLE)
+    others = [made(sharing) for _ in range(3)]
+    open_there(peer, buffer)
+    open_there(peer, others[0], name="other")
+    assert (eval(INHERITABLE), peer.do(INHERITABLE)) == before
+
+
 def test_it_begins_with_zeros(engine):
     assert set(made(engine).tobytes()) <= {0}
 
