@@ -10,15 +10,51 @@
 #include "map.h"
 #include "names.h"
 
+enum { GENERATION = 1 << 15 };
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 /* Constant once set: backends are never freed. */
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
-static struct ps_map calls; /* sources, by runtime and number */
+/* By runtime and number, of the latest calls and of those before: twice the
+ * source, and one if the call has been reported. */
+static struct ps_map calls, older;
+static uint64_t made; /* calls, ever */
 static struct ps_reports reports;
 
 /* ---- What backends call ---- */
+
+/* Begin a generation.  A call may have several reports, but none long after
+ * the one before. */
+static void
+forget_reported_locked(void)
+{
+    struct ps_map former = older;
+    older = calls;
+    calls = (struct ps_map){0};
+    for (size_t i = 0; i < former.room; i++) {
+        const struct ps_map_slot *slot = &former.slots[i];
+        if (slot->value != NULL && !((uintptr_t)slot->value & 1)) {
+            ps_map_set(&calls, slot->first, slot->second, slot->value);
+        }
+    }
+    ps_map_clear(&former);
+}
+
+/* The source of a call that is reported, 0 if it is not known. */
+static uint64_t
+report_call_locked(uint64_t runtime, uint64_t number)
+{
+    uintptr_t mark = (uintptr_t)ps_map_take(&older, runtime, number);
+    if (mark == 0) {
+        mark = (uintptr_t)ps_map_get(&calls, runtime, number);
+    }
+    if (mark != 0) {
+        ps_map_set(&calls, runtime, number, (void *)(mark | 1));
+    }
+    return mark >> 1;
+}
 
 static void
 call(void *argument, uint64_t number)
@@ -27,7 +63,10 @@ call(void *argument, uint64_t number)
         atomic_load(&on[(uintptr_t)argument]) ? source_of_call() : 0;
     if (source != 0) {
         PS_HOLD(&mutex);
-        ps_map_set(&calls, (uintptr_t)argument, number, (void *)source);
+        if (++made % GENERATION == 0) {
+            forget_reported_locked();
+        }
+        ps_map_set(&calls, (uintptr_t)argument, number, (void *)(source << 1));
     }
 }
 
@@ -37,8 +76,7 @@ done(void *argument, const struct ps_activity *activity)
     int runtime = (int)(uintptr_t)argument;
     PS_HOLD(&mutex);
     /* A call may have several: a launch of a graph, a copy in parts. */
-    uintptr_t source =
-        (uintptr_t)ps_map_get(&calls, (uint64_t)runtime, activity->call);
+    uint64_t source = report_call_locked((uint64_t)runtime, activity->call);
     if (source != 0 && PS_ARRAY_GROW(reports.items, reports.count)) {
         struct ps_report *report = &reports.items[reports.count++];
         *report = (struct ps_report){*activity, runtime, 0, source};
@@ -92,6 +130,7 @@ ps_reports_reset(void)
 {
     PS_HOLD(&mutex);
     ps_map_clear(&calls);
+    ps_map_clear(&older);
     reports.count = 0;
 }
 

@@ -1043,7 +1043,8 @@ static uint64_t
 source_of_call(void)
 {
     uint64_t source = (uintptr_t)pthread_getspecific(queued_slice);
-    return source != 0
+    return source == NO_SLICE ? 0
+           : source != 0
                ? source
                : add_foreign(&(struct ps_slice){.kind = PS_SLICE_NONE});
 }

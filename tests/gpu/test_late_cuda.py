@@ -910,6 +910,45 @@ print(t.rows)
     assert printed == "[]\n"
 
 
+def test_calls_that_were_reported_take_no_memory(run):
+    """Though a recording from before them is kept.  Those that were not are
+    known for as long as it is."""
+    printed = run(
+        RECORDED
+        + """
+class Info(ctypes.Structure):
+    _fields_ = [("of", ctypes.c_size_t * 10)]
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Info
+def allocated():
+    found = mallinfo().of
+    return found[4] + found[7]  # mapped, and in arenas
+held, go = backend.stream(), threading.Event()
+other = backend.empty(100, stream=held)
+with timeline.record() as kept:
+    fill(block, stream.native_handle)
+    held.submit(go.wait)
+    fill(other, held.native_handle)
+for i in range(30):
+    with timeline.record() as t:
+        for _ in range(10_000):
+            fill(block, stream.native_handle)
+        stream.synchronize()
+        assert len(rows(t, "fill")) == 10_000
+    del t
+    if i == 9:
+        before = allocated()
+grown = allocated() - before
+assert grown < 4 << 20, grown
+print(*(row["end"] is not None for row in rows(kept, "fill")))
+go.set()
+held.synchronize()
+print(*(row["end"] is not None for row in rows(kept, "fill")))
+"""
+    )
+    assert printed == "True\nTrue True\n"
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
