@@ -404,7 +404,7 @@ struct arrival {
     struct launch *launch;
     struct captured_gate *gate;
     struct cuda_completion *word; /* while it is being queued */
-    atomic_bool reported;
+    bool reported;
 };
 
 /* Freed by the last of its arrivals and its end; if its work fails, most of
@@ -426,13 +426,20 @@ launch_unref(struct launch *launch, size_t refs)
     }
 }
 
+/* Both pollers may report: what one is about to report comes before a later
+ * launch's, which the other has found to fail. */
 static void
 arrive(struct arrival *arrival, ps_status status)
 {
-    if (!atomic_exchange(&arrival->reported, true)) {
+    static pthread_mutex_t reporting = PTHREAD_MUTEX_INITIALIZER;
+
+    pthread_mutex_lock(&reporting);
+    if (!arrival->reported) {
         struct captured_gate *gate = arrival->gate;
+        arrival->reported = true;
         gate->reached(gate->argument, (ps_handle)gate->slot, status);
     }
+    pthread_mutex_unlock(&reporting);
 }
 
 static void

@@ -1,0 +1,132 @@
+/* The arrivals of two launches at a gate of their graph, when the first has
+ * come and the device fails: over a driver that captures and launches nothing.
+ */
+#include "../../../csrc/backends/backends.h"
+#include "../../../csrc/backends/cuda/driver.h"
+#include "../../../csrc/backends/cuda/graph_gate.h"
+
+#include <cuda_runtime_api.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { GRAPH = 16, EXECUTABLE = 32, NUMBER = 1, LAUNCHES = 2 };
+
+static const struct ps_backend *const gpu = &ps_cuda_backend;
+static int wrong;
+static _Atomic uint32_t *arrived; /* the word of the gate */
+static uint32_t arrival;
+static atomic_bool is_reached, has_failed;
+static atomic_int count;
+static ps_status statuses[LAUNCHES];
+
+static void
+check(bool right, const char *what)
+{
+    if (!right) {
+        printf("%s\n", what);
+        wrong++;
+    }
+}
+
+#define CHECK(condition) check(condition, #condition)
+
+static void
+pause_ms(int milliseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000L * milliseconds}, NULL);
+}
+
+static int
+capture_info(CUstream stream, CUstreamCaptureStatus *state, cuuint64_t *id,
+             CUgraph *graph, const CUgraphNode **nodes, size_t *nodes_count)
+{
+    (void)stream, (void)graph, (void)nodes;
+    *state = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *id = NUMBER;
+    if (nodes_count != NULL) {
+        *nodes_count = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The first one is of the arrival. */
+static int
+write_value(CUstream stream, CUdeviceptr address, cuuint32_t value,
+            unsigned flags)
+{
+    (void)stream, (void)flags;
+    if (arrived == NULL) {
+        arrived = (_Atomic uint32_t *)address;
+        arrival = value;
+    }
+    return CUDA_SUCCESS;
+}
+
+static int
+wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value,
+           unsigned flags)
+{
+    (void)stream, (void)address, (void)value, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static int
+event_query(CUevent event)
+{
+    (void)event;
+    return has_failed ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_NOT_READY;
+}
+
+cudaError_t
+cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
+{
+    (void)executable, (void)stream;
+    return cudaSuccess;
+}
+
+static void
+reached(void *argument, ps_handle gate, ps_status status)
+{
+    (void)argument, (void)gate;
+    if (status == PS_SUCCESS) {
+        is_reached = true;
+        pause_ms(300);
+    }
+    statuses[count++] = status;
+}
+
+int
+main(void)
+{
+    ps_handle stream;
+    int devices;
+    gpu->device_count(gpu, &devices);
+    CHECK(gpu->stream_create(gpu, 0, 0, &stream) == PS_SUCCESS);
+    cuda_driver.capture_info = capture_info;
+    cuda_driver.stream_write_value = write_value;
+    cuda_driver.stream_wait_value = wait_value;
+    cuda_driver.event_query = event_query;
+    cuda_gates_begin(cuda_gates_expect(stream), 0);
+    CHECK(gpu->capture_gate(gpu, 0, stream, reached, NULL) == PS_SUCCESS);
+    CHECK(cuda_gates_end(stream, NUMBER, GRAPH));
+    CHECK(cuda_gates_inherit(GRAPH, EXECUTABLE));
+    for (int i = 0; i < LAUNCHES; i++) {
+        CHECK(gpu->graph_launch(gpu, 0, EXECUTABLE, stream) == PS_SUCCESS);
+    }
+    *arrived = arrival;
+    while (!is_reached) {
+        pause_ms(1);
+    }
+    has_failed = true;
+    while (count < LAUNCHES) {
+        pause_ms(1);
+    }
+    CHECK(statuses[0] == PS_SUCCESS);
+    CHECK(statuses[1] == (ps_status)CUDA_ERROR_LAUNCH_FAILED);
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
