@@ -12,6 +12,7 @@
 #include "current.h"
 
 #include "../core/thread.h"
+#include "../core/thread_stream.h"
 
 #include "args.h"
 #include "backends.h"
@@ -36,10 +37,25 @@ struct choice {
 static PyObject *_Atomic variable;
 
 static void
+end_thread_streams(void)
+{
+    if (ps_thread_word(PS_THREAD_STREAMS) == NULL) {
+        return;
+    }
+    WITHOUT_GIL({
+        for (int i = 0; i < ps_runtime_count(); i++) {
+            ps_memory_sweep(ps_runtime_at(i));
+        }
+        ps_thread_streams_end(NULL);
+    });
+}
+
+static void
 choice_destroy(struct choice *choice)
 {
     if (choice == ps_thread_word(PS_THREAD_CURRENTS)) {
         ps_thread_set_word(PS_THREAD_CURRENTS, NULL);
+        end_thread_streams();
     }
     ps_currents_destroy(choice->currents, stream_release);
     Py_XDECREF(choice->home);
@@ -155,9 +171,30 @@ currents_in_use(void)
 }
 
 struct ps_stream *
+thread_stream(struct ps_device *device)
+{
+    struct ps_stream *stream = ps_thread_stream(device);
+    if (stream != NULL || thread_choice() == NULL) {
+        return stream;
+    }
+    /* The thread's streams end when its choice is destroyed. */
+    PyObject *name = import_call("pystreams._names", "default_stream_name",
+                                 "(k)", PyThread_get_thread_ident());
+    const char *text = name != NULL ? PyUnicode_AsUTF8(name) : NULL;
+    ps_status status = text != NULL
+                           ? ps_thread_stream_create(device, text, &stream)
+                           : PS_RAISED;
+    Py_XDECREF(name);
+    raise_status(device->runtime, "the default stream of a thread", status);
+    return stream;
+}
+
+struct ps_stream *
 current_stream_of(struct ps_device *device)
 {
-    return ps_current_stream(currents_in_use(), device);
+    struct ps_stream *stream = ps_current_stream(currents_in_use(), device);
+    return stream->kind != PS_STREAM_CALLERS ? ps_stream_ref(stream)
+                                             : thread_stream(device);
 }
 
 struct ps_stream *
@@ -165,7 +202,7 @@ current_stream_at(int type)
 {
     struct device_name name = {type, -1};
     struct ps_device *device = device_at("current_stream", name);
-    return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
+    return device != NULL ? current_stream_of(device) : NULL;
 }
 
 /* Whether the running context, which was entered, is the one that its
@@ -374,7 +411,8 @@ stream_at(struct ps_device *device, bool current, PyTypeObject *class)
         return NULL;
     }
     struct ps_stream *stream =
-        current ? current_stream_of(device) : &device->default_stream;
+        current ? ps_current_stream(currents_in_use(), device)
+                : device->first_current;
     return stream_wrap(class, ps_stream_ref(stream));
 }
 

@@ -160,7 +160,7 @@ target_of(const struct work *work, PyObject *object)
     if (work->stream != NULL) {
         return Py_BuildValue(
             "(sN)", "stream",
-            key_of(work->stream->device, work->stream->handle));
+            key_of(work->stream->device, work->stream->identity));
     }
     if (work->event != NULL) {
         return Py_BuildValue("(sN)", "event", state_of_event(work->event));
@@ -264,14 +264,14 @@ add_busy_streams(PyObject *list, struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->registered;
     size_t room = backend->stream_explain != NULL
-                      ? ps_device_handles(device, NULL, 0)
+                      ? ps_device_identities(device, NULL, 0)
                       : 0;
     ps_handle *handles = PyMem_Calloc(room + 1, sizeof(*handles));
     if (handles == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    size_t count = room > 0 ? ps_device_handles(device, handles, room) : 0;
+    size_t count = room > 0 ? ps_device_identities(device, handles, room) : 0;
     int result = 0;
     for (size_t i = 0; i < count && i < room && result == 0; i++) {
         struct ps_stream_state state;
@@ -328,7 +328,7 @@ tuple_of_callable(const struct callable_view *view)
 {
     int line = 0;
     PyCodeObject *code = future_place(view->future, &line);
-    PyObject *key = key_of(view->stream->device, view->stream->handle);
+    PyObject *key = key_of(view->stream->device, view->stream->identity);
     PyObject *place = code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
                                                    line, code->co_name)
                                    : Py_NewRef(Py_None);

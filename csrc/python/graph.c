@@ -102,7 +102,7 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     PyObject *none = import_call(
         "pystreams.cuda._captures", "begun", "((iK)(sKz))",
         backend->device_type, (unsigned long long)number, name,
-        (unsigned long long)stream->handle, ps_stream_name(stream));
+        (unsigned long long)stream->identity, ps_stream_name(stream));
     /* Without memory a failure says less; reading a frame may leave an
      * exception behind that the function does not see. */
     PyErr_Clear();

@@ -98,7 +98,7 @@ try_use(PyObject *stream, struct stream_use *use)
 {
     unsigned uses = as_stream(stream)->uses;
     do {
-        if (uses & STREAM_CLOSED) {
+        if (uses & (STREAM_CLOSED | STREAM_CALLERS)) {
             return false;
         }
     } while (!change_uses(stream, &uses, uses + 1));
@@ -108,19 +108,34 @@ try_use(PyObject *stream, struct stream_use *use)
     return true;
 }
 
+/* For a Stream that has no stream of its own: closed, or the caller's. */
+__attribute__((cold)) static int
+use_callers(PyObject *stream, struct stream_use *use)
+{
+    if (stream_is_closed(stream)) {
+        return refuse(PyExc_ValueError, "the Stream is closed: %R", stream);
+    }
+    use->object = NULL;
+    use->stream = thread_stream(as_stream(stream)->device);
+    return use->stream != NULL ? 0 : -1;
+}
+
 int
 stream_use(PyObject *stream, struct stream_use *use)
 {
-    if (!try_use(stream, use)) {
-        return refuse(PyExc_ValueError, "the Stream is closed: %R", stream);
-    }
-    return 0;
+    return try_use(stream, use) ? 0 : use_callers(stream, use);
 }
 
 bool
 stream_try_use(PyObject *stream, struct stream_use *use)
 {
-    return try_use(stream, use);
+    if (try_use(stream, use)) {
+        return true;
+    }
+    struct saved_exception saved = exception_save();
+    bool used = use_callers(stream, use) == 0;
+    exception_restore(saved);
+    return used;
 }
 
 /* Whether it was the last use of a closed object. */
@@ -178,9 +193,14 @@ stream_wrap(PyTypeObject *type, struct ps_stream *stream)
         stream_release(stream);
         return NULL;
     }
-    self->stream = stream;
     self->device = stream->device;
+    if (stream->kind == PS_STREAM_THREADS) {
+        stream_release(stream);
+        stream = &self->device->callers_stream;
+    }
+    self->stream = stream;
     self->handle = stream->handle;
+    self->uses = stream->kind == PS_STREAM_CALLERS ? STREAM_CALLERS : 0;
     const char *name = ps_stream_name(stream);
     if (name != NULL && (self->name = PyUnicode_FromString(name)) == NULL) {
         Py_CLEAR(self);

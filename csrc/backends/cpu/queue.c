@@ -51,6 +51,10 @@ cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     }
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
+    if (slot == NULL && handle == PS_STREAM_PER_THREAD) {
+        slot = cpu_slot_find_locked(engine, CPU_STREAM, device,
+                                    cpu_thread_stream_handle(engine, device));
+    }
     return slot != NULL ? slot->object : NULL;
 }
 
