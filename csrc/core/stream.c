@@ -12,6 +12,7 @@
 #include "partition.h"
 #include "runtime.h"
 #include "status.h"
+#include "thread.h"
 #include "trace.h"
 
 /* ---- The pool ---- */
@@ -240,6 +241,25 @@ give_up_native(struct ps_stream *stream)
     }
     ps_status status = pool_trim(device);
     return ps_first_failure(status, pool_give(device, &given, stream));
+}
+
+bool
+ps_thread_has(const struct ps_stream *stream)
+{
+    const struct ps_stream *own = ps_thread_word(PS_THREAD_STREAMS);
+    while (own != NULL && own != stream) {
+        own = own->of_thread.next;
+    }
+    return own != NULL;
+}
+
+/* Where nothing but events tells what work is pending. */
+__attribute__((cold, noinline)) static ps_status
+query_remote(struct ps_stream *stream)
+{
+    return atomic_load(&stream->of_thread.ended)
+               ? ps_event_query(stream->of_thread.latest)
+               : PS_ERROR_NOT_READY;
 }
 
 static ps_status
@@ -525,9 +545,7 @@ ps_stream_query_quietly(struct ps_stream *stream)
         return PS_ERROR_FOREIGN;
     }
     if (ps_stream_is_remote(stream)) {
-        return atomic_load(&stream->of_thread.ended)
-                   ? ps_event_query(stream->of_thread.latest)
-                   : PS_ERROR_NOT_READY;
+        return query_remote(stream);
     }
     if (ps_stream_in_capture(stream)) {
         return PS_ERROR_NOT_READY;

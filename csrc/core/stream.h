@@ -11,7 +11,6 @@
 #include <sys/queue.h>
 
 #include "refs.h"
-#include "thread.h"
 
 struct ps_block;
 struct ps_block_use;
@@ -147,19 +146,15 @@ ps_stream_drop_shared(struct ps_stream *stream)
            ps_refs_drop_shared(&stream->refs);
 }
 
+/* Whether it is one of the calling thread's default streams. */
+__attribute__((cold)) bool ps_thread_has(const struct ps_stream *stream);
+
 /* Whether it is a default stream of another thread, or of one that has ended:
  * no member may be called with its handle, which means another stream here. */
 static inline bool
 ps_stream_is_remote(const struct ps_stream *stream)
 {
-    if (stream->kind != PS_STREAM_THREADS) {
-        return false;
-    }
-    const struct ps_stream *own = ps_thread_word(PS_THREAD_STREAMS);
-    while (own != NULL && own != stream) {
-        own = own->of_thread.next;
-    }
-    return own == NULL;
+    return stream->kind == PS_STREAM_THREADS && !ps_thread_has(stream);
 }
 
 /* Accepts NULL.  Dropping the last reference may block; the status is that of

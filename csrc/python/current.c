@@ -189,12 +189,26 @@ thread_stream(struct ps_device *device)
     return stream;
 }
 
+/* The device's current stream, borrowed, or what stands for the calling
+ * thread's. */
+static struct ps_stream *
+named_current(struct ps_device *device)
+{
+    return ps_current_stream(currents_in_use(), device);
+}
+
+/* A new reference to the stream, or to the one that it stands for. */
+static inline struct ps_stream *
+resolve(struct ps_stream *stream)
+{
+    return stream->kind >= PS_STREAM_DEFAULT ? ps_stream_ref(stream)
+                                             : thread_stream(stream->device);
+}
+
 struct ps_stream *
 current_stream_of(struct ps_device *device)
 {
-    struct ps_stream *stream = ps_current_stream(currents_in_use(), device);
-    return stream->kind != PS_STREAM_CALLERS ? ps_stream_ref(stream)
-                                             : thread_stream(device);
+    return resolve(named_current(device));
 }
 
 struct ps_stream *
@@ -202,7 +216,7 @@ current_stream_at(int type)
 {
     struct device_name name = {type, -1};
     struct ps_device *device = device_at("current_stream", name);
-    return device != NULL ? current_stream_of(device) : NULL;
+    return device != NULL ? resolve(named_current(device)) : NULL;
 }
 
 /* Whether the running context, which was entered, is the one that its
@@ -411,8 +425,7 @@ stream_at(struct ps_device *device, bool current, PyTypeObject *class)
         return NULL;
     }
     struct ps_stream *stream =
-        current ? ps_current_stream(currents_in_use(), device)
-                : device->first_current;
+        current ? named_current(device) : device->first_current;
     return stream_wrap(class, ps_stream_ref(stream));
 }
 
@@ -513,14 +526,16 @@ PyMethodDef cuda_current_stream_function =
 PyMethodDef cuda_default_stream_function =
     FUNCTION("default_stream", cuda_default_stream,
              METH_FASTCALL | METH_KEYWORDS, "device=None",
-             "Return the default stream of a device, which has handle 0.");
+             "Return the default stream of a device: handle 0, or with\n"
+             "PYSTREAMS_PER_THREAD_DEFAULT_STREAM=1 the calling thread's, "
+             "handle 2.");
 
 PyMethodDef current_functions[] = {
     FUNCTION("current_stream", current_stream, METH_VARARGS,
              "type, device=None, /", "Return the device's current stream."),
     FUNCTION("default_stream", default_stream, METH_VARARGS,
              "type, device=None, /",
-             "Return the device's default stream, handle 0."),
+             "Return the device's default stream, handle 0 or 2."),
     FUNCTION("set_stream", set_stream, METH_O, "stream, /",
              "Make the stream current on its device, for this thread or its "
              "asyncio task,\nand its device current, for the thread."),

@@ -14,7 +14,8 @@ struct ps_currents *currents_in_use(void);
 /* New references to the device's current stream, and to the calling thread's
  * default stream; NULL with an exception. */
 struct ps_stream *current_stream_of(struct ps_device *device);
-struct ps_stream *thread_stream(struct ps_device *device);
+__attribute__((cold)) struct ps_stream *
+thread_stream(struct ps_device *device);
 
 /* `with stream:`, for any Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);

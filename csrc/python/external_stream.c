@@ -323,9 +323,11 @@ PyDoc_STRVAR(external_stream_doc,
              "__cuda_stream__, which is\nthen kept alive.  The handle must "
              "stay valid until this object, and all Buffers that\nwork on the "
              "stream has used, are closed or collected: a wrong CUDA handle "
-             "crashes the\nprocess.  0, and on CUDA 1, is the default stream. "
-             " A Stream of this package, or its\nhandle, is shared: the "
-             "stream lives until all objects that share it are closed.\n\n"
+             "crashes the\nprocess.  0, and on CUDA 1, is the default stream; "
+             "2 is the default stream of the thread\nthat uses this object, "
+             "another one on each.  A Stream of this package, or its handle, "
+             "is\nshared: the stream lives until all objects that share it "
+             "are closed.\n\n"
              "Raises TypeError for another type, ValueError for an int out of "
              "range or a device that\nis not the stream's, RuntimeError if a "
              "priority is given.");
@@ -338,10 +340,10 @@ PyDoc_STRVAR(
     "__cuda_stream__, which is\nthen kept alive.  The handle must stay valid "
     "until this object, and all Buffers that\nwork on the stream has used, "
     "are closed or collected: a wrong handle crashes the\nprocess.  0 and 1 "
-    "are the default stream, 2 is the calling thread's, for which "
-    "an\nemulated device uses its default stream.  A Stream of this package, "
-    "or its handle, is\nshared: the stream lives until all objects that share "
-    "it are closed.\n\n"
+    "are the default stream, 2 is that of the thread that uses this object, "
+    "another one on\neach.  A Stream of this package, or its handle, is "
+    "shared: the stream lives until all\nobjects that share it are "
+    "closed.\n\n"
     "Raises as pystreams.ExternalStream.");
 
 static PyType_Slot external_stream_slots[] = {

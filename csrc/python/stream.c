@@ -108,22 +108,37 @@ try_use(PyObject *stream, struct stream_use *use)
     return true;
 }
 
-/* For a Stream that has no stream of its own: closed, or the caller's. */
-__attribute__((cold)) static int
-use_callers(PyObject *stream, struct stream_use *use)
+/* A new reference to the stream of a Stream of the caller's; NULL with
+ * ValueError if it is closed. */
+__attribute__((cold, noinline)) static struct ps_stream *
+callers_stream(PyObject *stream)
 {
     if (stream_is_closed(stream)) {
-        return refuse(PyExc_ValueError, "the Stream is closed: %R", stream);
+        PyErr_Format(PyExc_ValueError, "the Stream is closed: %R", stream);
+        return NULL;
     }
-    use->object = NULL;
-    use->stream = thread_stream(as_stream(stream)->device);
-    return use->stream != NULL ? 0 : -1;
+    return thread_stream(as_stream(stream)->device);
+}
+
+/* Likewise, NULL without an exception. */
+__attribute__((cold, noinline)) static struct ps_stream *
+try_callers_stream(PyObject *stream)
+{
+    struct saved_exception saved = exception_save();
+    struct ps_stream *callers = callers_stream(stream);
+    exception_restore(saved);
+    return callers;
 }
 
 int
 stream_use(PyObject *stream, struct stream_use *use)
 {
-    return try_use(stream, use) ? 0 : use_callers(stream, use);
+    if (try_use(stream, use)) {
+        return 0;
+    }
+    use->object = NULL;
+    use->stream = callers_stream(stream);
+    return use->stream != NULL ? 0 : -1;
 }
 
 bool
@@ -132,10 +147,9 @@ stream_try_use(PyObject *stream, struct stream_use *use)
     if (try_use(stream, use)) {
         return true;
     }
-    struct saved_exception saved = exception_save();
-    bool used = use_callers(stream, use) == 0;
-    exception_restore(saved);
-    return used;
+    use->object = NULL;
+    use->stream = try_callers_stream(stream);
+    return use->stream != NULL;
 }
 
 /* Whether it was the last use of a closed object. */
@@ -180,6 +194,20 @@ check_open(PyObject *stream)
     return 0;
 }
 
+/* What an object has for a stream of this handle, which may be an ordinary one
+ * of a backend without default streams of threads. */
+__attribute__((cold, noinline)) static struct ps_stream *
+stand_in(StreamObject *self, struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    if (stream->kind == PS_STREAM_THREADS) {
+        stream_release(stream);
+        stream = &device->callers_stream;
+    }
+    self->uses = stream->kind == PS_STREAM_CALLERS ? STREAM_CALLERS : 0;
+    return stream;
+}
+
 PyObject *
 stream_wrap(PyTypeObject *type, struct ps_stream *stream)
 {
@@ -193,14 +221,12 @@ stream_wrap(PyTypeObject *type, struct ps_stream *stream)
         stream_release(stream);
         return NULL;
     }
-    self->device = stream->device;
-    if (stream->kind == PS_STREAM_THREADS) {
-        stream_release(stream);
-        stream = &self->device->callers_stream;
+    if (stream->handle == PS_STREAM_PER_THREAD) {
+        stream = stand_in(self, stream);
     }
     self->stream = stream;
+    self->device = stream->device;
     self->handle = stream->handle;
-    self->uses = stream->kind == PS_STREAM_CALLERS ? STREAM_CALLERS : 0;
     const char *name = ps_stream_name(stream);
     if (name != NULL && (self->name = PyUnicode_FromString(name)) == NULL) {
         Py_CLEAR(self);
