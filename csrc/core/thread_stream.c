@@ -108,31 +108,33 @@ ps_thread_stream_mark(struct ps_stream *stream)
     }
 }
 
-/* The event stands for all that is pending, or for work of which no thread
- * will learn when it is done. */
-static ps_status
-end(struct ps_stream *stream)
+/* Have the latest event stand for all that is pending, or else for work of
+ * which no thread will learn when it is done. */
+static void
+record_end(struct ps_stream *stream)
 {
-    struct ps_event *latest = stream->of_thread.latest;
     if (ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
         (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS)) {
-        atomic_store(&latest->captured, true);
+        atomic_store(&stream->of_thread.latest->captured, true);
     }
-    atomic_store(&stream->of_thread.ended, true);
-    return ps_stream_unref(stream);
 }
 
 void
 ps_thread_streams_end(struct ps_runtime *runtime)
 {
     forget_ancestors();
-    struct ps_stream *next, *kept = NULL;
-    for (struct ps_stream *stream = first_of_thread(); stream != NULL;
-         stream = next) {
+    struct ps_stream *stream, *kept = NULL;
+    while ((stream = first_of_thread()) != NULL) {
         struct ps_runtime *its = stream->device->runtime;
-        next = stream->of_thread.next;
-        if (runtime == NULL || its == runtime) {
-            ps_memory_note_failure(&its->memory, end(stream));
+        bool ends = runtime == NULL || its == runtime;
+        if (ends) {
+            record_end(stream);
+        }
+        /* From here on it is remote on this thread, too. */
+        ps_thread_set_word(PS_THREAD_STREAMS, stream->of_thread.next);
+        if (ends) {
+            atomic_store(&stream->of_thread.ended, true);
+            ps_memory_note_failure(&its->memory, ps_stream_unref(stream));
         }
         else {
             stream->of_thread.next = kept;

@@ -11,14 +11,12 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from captures import Capture, replay
 from deadlines import LONG, wait_until
 from together import together
 
 import pystreams
 from pystreams import _C, ExternalStream, races, timeline, trace
 from pystreams import cuda as api
-from pystreams.cuda._graphs import Graph
 
 SIZE = 64
 
@@ -432,29 +430,6 @@ def test_a_forked_child_has_its_own(engine, own):
     assert os.waitpid(child, 0)[1] == 0
     block.fill_(1, stream=own)
     own.synchronize(LONG)
-
-
-# ---- Graphs ----
-
-
-def test_its_work_is_captured(backend, own, stream):
-    graph, block = Graph(backend.type), backend.filled(0)
-    with Capture(graph, own):
-        assert own.is_capturing()
-        block.fill_(5, stream=own)
-    assert not own.is_capturing()
-    replay(graph, own)
-    with own:
-        assert block.tobytes() == bytes([5]) * SIZE
-
-
-def test_a_capture_is_one_threads(backend, own, worker):
-    graph, block = Graph(backend.type), backend.filled(0)
-    with Capture(graph, own):
-        block.fill_(5, stream=own)
-        assert not worker(own.is_capturing)
-        worker(mark, own).synchronize(LONG)
-    replay(graph, own)
 
 
 # ---- What is reported ----
