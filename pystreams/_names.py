@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import threading
 
+# The handle of the calling thread's default stream.
+PER_THREAD = 2
+
+
+def is_thread_stream(stream: int | str) -> bool:
+    """Whether it is the default stream of a thread: the upper two bits say so
+    in reports, which tell those of several threads apart."""
+    return isinstance(stream, int) and stream >> 62 == 1
+
 
 def stream_label(device: str, stream: int | str, name: str | None) -> str:
     """stream is its handle, or the text of its number in a schedule."""
     if stream == 0:
         return f"the default stream of {device}"
+    if is_thread_stream(stream):
+        stream, name = PER_THREAD, name or "the default stream of a thread"
     text = f"{stream:#x}" if isinstance(stream, int) else stream
     if name is None:
         return f"stream {text} of {device}"
     return f"{name} ({device} {text})"
+
+
+def default_stream_name(identifier: int) -> str:
+    """Return what reports call a thread's default stream."""
+    return f"the default stream of {thread_name(identifier)}"
 
 
 def thread_name(identifier: int, unknown: str = "thread {}") -> str:

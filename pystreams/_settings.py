@@ -13,6 +13,7 @@ RUN_TIME = {
     "PYSTREAMS_EMULATE_CUDA",
     "PYSTREAMS_EMULATE_MEMORY",
     "PYSTREAMS_EXPLAIN_SIGNAL",
+    "PYSTREAMS_PER_THREAD_DEFAULT_STREAM",
     "PYSTREAMS_RACES",
     "PYSTREAMS_SCHEDULE",
 }
@@ -72,12 +73,22 @@ def _memory(variable: str) -> int:
     return parse_memory(variable, text) if text else 0
 
 
+def per_thread_default_stream() -> bool:
+    """Return whether each thread's default stream is one of its own."""
+    variable = "PYSTREAMS_PER_THREAD_DEFAULT_STREAM"
+    text = os.environ.get(variable, "")
+    if text not in {"", "0", "1"}:
+        raise ValueError(f"{variable} must be '0' or '1', got '{text}'")
+    return text == "1"
+
+
 def register_backends() -> None:
     """Register the library's backends as the environment asks for them."""
     _C.register_backends(
         _devices("PYSTREAMS_CPU_DEVICES", 1) or 1,
         _devices("PYSTREAMS_EMULATE_CUDA", 0),
         _memory("PYSTREAMS_EMULATE_MEMORY"),
+        per_thread_default_stream(),
     )
 
 

@@ -157,7 +157,8 @@ def current_stream(device: _Device = None, /) -> Stream:
 
 
 def default_stream(device: _Device = None, /) -> Stream:
-    """Return the default stream of a device, which has handle 0."""
+    """Return the default stream of a device: handle 0, or with
+    PYSTREAMS_PER_THREAD_DEFAULT_STREAM=1 the calling thread's, handle 2."""
     return _C.default_stream(*_place("default_stream", device))
 
 

@@ -36,7 +36,12 @@ from typing import Any
 from . import _C
 from ._C import Event, Stream
 from ._expressions import expressions
-from ._names import stream_label, thread_name
+from ._names import (
+    PER_THREAD,
+    is_thread_stream,
+    stream_label,
+    thread_name,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -242,7 +247,9 @@ def _missing(
     assert one.stream is not None
     names: dict[tuple[str, int, int], str] = {}
     event = None
-    wanted = {one.stream, two.stream} - {None}
+    wanted = {
+        _callers(stream) for stream in (one.stream, two.stream) if stream
+    }
     for variables in _variables(two):
         for text, found in expressions(variables, (Stream, Event)):
             if isinstance(found, Stream):
@@ -254,14 +261,23 @@ def _missing(
             if names.keys() >= wanted and (event or not point):
                 break
     waited, waiting = (
-        stream and (names.get(stream) or _handle(stream))
+        stream and (names.get(_callers(stream)) or _handle(_callers(stream)))
         for stream in (one.stream, two.stream)
     )
+    if event is None and is_thread_stream(one.stream[2]):
+        # That of another thread, which alone may name it.
+        event = f"{waited}.record_event() of thread {one.thread}"
     if waiting is None:
         return f"{event or waited}.synchronize()"
     if event is not None:
         return f"{waiting}.wait_event({event})"
     return f"{waiting}.wait_stream({waited})"
+
+
+def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
+    """Return how the thread that uses the stream names it."""
+    kind, index, handle = stream
+    return (kind, index, PER_THREAD) if is_thread_stream(handle) else stream
 
 
 def _handle(stream: tuple[str, int, int]) -> str:

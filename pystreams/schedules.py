@@ -192,7 +192,8 @@ class _Places:
         # another one's.
         for number in range(first, last + 1):
             self._names[number, device, handle] = name
-        frame: Any = sys._getframe(1) if not self.complete else None
+        # None at the end of a thread.
+        frame: Any = sys._getframe().f_back if not self.complete else None
         while frame is not None and frame.f_code.co_filename.startswith(
             _PACKAGE
         ):

@@ -18,8 +18,8 @@ struct scope {
 };
 
 struct ps_currents {
-    /* By runtime and device index; NULL for the default stream.  A row is
-     * made when a stream is first set on its runtime. */
+    /* By runtime and device index; NULL for the first one.  A row is made
+     * when a stream is first set on its runtime. */
     struct ps_stream **streams[PS_MAX_RUNTIMES];
     struct scope *scopes;
     size_t depth;
@@ -165,7 +165,7 @@ ps_current_stream(struct ps_currents *currents, struct ps_device *device)
             return row[device->index];
         }
     }
-    return &device->default_stream;
+    return device->first_current;
 }
 
 /* Make the row for the runtime, so that setting cannot fail. */

@@ -1,9 +1,9 @@
-/* Current streams: one for each device, the default stream until another is
+/* Current streams: one for each device, its first_current until another is
  * set.
  *
  * A `struct ps_currents` holds a reference to each stream that was set.  It
  * belongs to a thread or a task, and one thread at a time may use it.  NULL
- * stands for the default streams. */
+ * stands for the first ones. */
 #ifndef PYSTREAMS_CORE_CURRENT_H
 #define PYSTREAMS_CORE_CURRENT_H
 

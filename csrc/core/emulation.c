@@ -6,6 +6,7 @@
 #include "lock.h"
 #include "runtime.h"
 #include "stream.h"
+#include "thread_stream.h"
 
 /* Destroy the native streams and events that the device keeps for reuse. */
 static void
@@ -136,6 +137,8 @@ ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous)
     if (previous != NULL) {
         atomic_store(&previous->hidden, false);
     }
+    ps_memory_sweep(runtime);
+    ps_thread_streams_end(runtime);
     ps_memory_sweep(runtime);
     ps_pinned_trim(runtime);
     for (int i = 0; i < runtime->room; i++) {

@@ -293,7 +293,7 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
                                   memory_order_relaxed);
         }
         if (!(event->flags & PS_EVENT_INTERPROCESS) && !event->external) {
-            atomic_store_explicit(&event->source, stream->handle,
+            atomic_store_explicit(&event->source, stream->identity,
                                   memory_order_relaxed);
         }
         /* After the record: a query that counts this record has asked the

@@ -43,8 +43,9 @@ struct ps_event {
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The stream of the latest record.  For a shared or external event, which
-     * others may have recorded since, a value that is no stream's handle. */
+    /* The identity of the stream of the latest record.  For a shared or
+     * external event, which others may have recorded since, a value that is no
+     * stream's. */
     _Atomic ps_handle source;
     /* Its interprocess handle; NULL until exported or opened. */
     struct ps_ipc *_Atomic ipc;

@@ -261,7 +261,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, PS_ERROR_GRAPH_IDLE);
     }
     if (graph->origin->device != stream->device ||
-        graph->origin->handle != stream->handle) {
+        graph->origin->identity != stream->identity) {
         return unlock(graph, PS_ERROR_GRAPH_STREAM);
     }
     if (is_other_threads(graph)) {

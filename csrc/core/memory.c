@@ -17,6 +17,7 @@
 #include "runtime.h"
 #include "stream.h"
 #include "thread.h"
+#include "thread_stream.h"
 #include "trace.h"
 
 enum {
@@ -111,6 +112,41 @@ drop_block(struct ps_block *block)
     return status;
 }
 
+/* A stream of the device's that is never captured, for memory that captured
+ * work will use, and for that of threads that have ended.  Borrowed.  May
+ * block. */
+static ps_status
+side_stream(struct ps_device *device, struct ps_stream **result)
+{
+    struct ps_stream *made = NULL;
+    ps_handle handle;
+
+    pthread_mutex_lock(&device->mutex);
+    *result = device->side;
+    pthread_mutex_unlock(&device->mutex);
+    if (*result != NULL) {
+        return PS_SUCCESS;
+    }
+    ps_status status = PS_CALL(device, stream_create, 0, &handle);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = ps_stream_wrap(device, handle, NULL, NULL, &made);
+    if (status == PS_SUCCESS) {
+        pthread_mutex_lock(&device->mutex);
+        if (device->side == NULL) {
+            device->side = made;
+        }
+        *result = device->side;
+        pthread_mutex_unlock(&device->mutex);
+        if (*result == made) {
+            return PS_SUCCESS;
+        }
+        ps_stream_unref(made);
+    }
+    return ps_first_failure(status, PS_CALL(device, stream_destroy, handle));
+}
+
 static ps_status
 free_native(struct ps_block *block)
 {
@@ -134,7 +170,13 @@ free_native(struct ps_block *block)
         pthread_mutex_unlock(&pool->mutex);
         return PS_CALL(device, pinned_free, block->data);
     }
-    return PS_CALL(device, memory_free, block->stream->handle, block->data);
+    struct ps_stream *stream = block->stream;
+    ps_status status = ps_stream_is_remote(stream)
+                           ? side_stream(device, &stream)
+                           : PS_SUCCESS;
+    return status != PS_SUCCESS
+               ? status
+               : PS_CALL(device, memory_free, stream->handle, block->data);
 }
 
 static ps_status
@@ -188,9 +230,11 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Settle a block that no other stream uses.  If its own stream is being
  * captured, the block waits for the end of the capture; otherwise the free
- * would become part of the graph.  One that is to be unpinned, or that
- * processes share, waits with the default stream for a sweep by a thread that
- * may wait, because the driver may, and may disturb captures. */
+ * would become part of the graph.  If it is another thread's default stream,
+ * the block waits for that thread to sweep, or for its end.  One that is to be
+ * unpinned, or that processes share, waits with the default stream for a sweep
+ * by a thread that may wait, because the driver may, and may disturb captures.
+ */
 static ps_status
 finish(struct ps_block *block)
 {
@@ -200,7 +244,7 @@ finish(struct ps_block *block)
         bool swept = sweeping() == ps_generation() + 1 && !may_not_wait();
         stream = swept ? NULL : &block->device->default_stream;
     }
-    else if (stream != NULL && !ps_stream_in_capture(stream)) {
+    else if (stream != NULL && !ps_stream_is_out_of_reach(stream)) {
         stream = NULL;
     }
     if (stream == NULL) {
@@ -307,14 +351,14 @@ first_use(struct ps_memory_pool *pool, struct ps_stream *stream)
     return stream->memory.first;
 }
 
-/* Take the blocks that waited for the end of a capture, if it has ended. */
+/* Take the blocks that waited for the stream to come within reach. */
 static struct ps_block *
 take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
     pthread_mutex_lock(&pool->mutex);
     struct ps_block *held = stream->memory.held;
     pthread_mutex_unlock(&pool->mutex);
-    if (held == NULL || ps_stream_in_capture(stream)) {
+    if (held == NULL || ps_stream_is_out_of_reach(stream)) {
         return NULL;
     }
     pthread_mutex_lock(&pool->mutex);
@@ -518,40 +562,6 @@ keep_block(struct ps_block *block)
     return ps_capture_keep(block->device->runtime, &item);
 }
 
-/* A stream of the device's that is never captured, for memory that captured
- * work will use.  Borrowed.  May block. */
-static ps_status
-side_stream(struct ps_device *device, struct ps_stream **result)
-{
-    struct ps_stream *made = NULL;
-    ps_handle handle;
-
-    pthread_mutex_lock(&device->mutex);
-    *result = device->side;
-    pthread_mutex_unlock(&device->mutex);
-    if (*result != NULL) {
-        return PS_SUCCESS;
-    }
-    ps_status status = PS_CALL(device, stream_create, 0, &handle);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
-    status = ps_stream_wrap(device, handle, NULL, NULL, &made);
-    if (status == PS_SUCCESS) {
-        pthread_mutex_lock(&device->mutex);
-        if (device->side == NULL) {
-            device->side = made;
-        }
-        *result = device->side;
-        pthread_mutex_unlock(&device->mutex);
-        if (*result == made) {
-            return PS_SUCCESS;
-        }
-        ps_stream_unref(made);
-    }
-    return ps_first_failure(status, PS_CALL(device, stream_destroy, handle));
-}
-
 /* Wait for the side stream, so that every stream may use memory that was
  * allocated on it.  May block, but only as long as an allocation takes. */
 static ps_status
@@ -601,6 +611,9 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     count_block(block);
     if (captured) {
         status = keep_block(block);
+    }
+    else if (stream->kind == PS_STREAM_THREADS) {
+        ps_thread_stream_mark(stream);
     }
     if (status != PS_SUCCESS) {
         ps_block_unref(block);
@@ -860,6 +873,9 @@ mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
 {
+    if (stream->kind == PS_STREAM_THREADS) {
+        ps_thread_stream_mark(stream);
+    }
     return mark(block, stream, lasting, 0);
 }
 

@@ -10,6 +10,7 @@
 #include "memory.h"
 #include "runtime.h"
 #include "stream.h"
+#include "thread_stream.h"
 
 static atomic_ullong last_mark;
 
@@ -44,10 +45,26 @@ is_done(struct ps_block_use *use)
     return says_over(status);
 }
 
+/* Of another thread's default stream: once that thread has ended, the event of
+ * its latest work is the end of each use. */
+static void
+adopt_latest(struct ps_block_use *use)
+{
+    if (!use->recorded && atomic_load(&use->stream->of_thread.ended)) {
+        ps_event_unref(use->done);
+        use->done = ps_event_ref(use->stream->of_thread.latest);
+        use->recorded = true;
+    }
+}
+
 /* Make sure that the use has a recorded event, if that is possible now. */
 static void
 record(struct ps_block_use *use)
 {
+    if (ps_stream_is_remote(use->stream)) {
+        adopt_latest(use);
+        return;
+    }
     if (use->done == NULL && ps_event_create(use->stream->device->runtime, 0,
                                              &use->done) == PS_SUCCESS) {
         use->done->internal = true;
@@ -75,10 +92,14 @@ ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait)
 {
     ps_status waited = PS_ERROR_NOT_READY;
 
-    if (ps_stream_in_capture(use->stream)) {
+    bool remote = ps_stream_is_remote(use->stream);
+    if (!remote && ps_stream_in_capture(use->stream)) {
         return false;
     }
     record(use);
+    if (remote && !use->recorded) {
+        return false;
+    }
     if (wait != NULL) {
         waited = wait_for(use, wait);
     }
@@ -97,7 +118,7 @@ void
 ps_uses_record(struct ps_block *block)
 {
     for (struct ps_block_use *use = block->uses; use; use = use->next) {
-        if (!ps_stream_in_capture(use->stream)) {
+        if (!ps_stream_is_out_of_reach(use->stream)) {
             record(use);
         }
     }
@@ -221,6 +242,9 @@ void
 ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
 {
     struct ps_device *device = block->device;
+    if (stream->kind == PS_STREAM_THREADS) {
+        ps_thread_stream_mark(stream);
+    }
     if (stream == block->stream) {
         return;
     }

@@ -12,6 +12,8 @@ static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ps_runtime *registry[PS_MAX_RUNTIMES];
 static atomic_int registry_count;
 
+bool ps_default_per_thread;
+
 static ps_status
 add_locked(struct ps_runtime *runtime)
 {
@@ -131,6 +133,14 @@ ps_device_init(struct ps_device *device, struct ps_runtime *runtime, int index,
     device->default_stream.kind = PS_STREAM_DEFAULT;
     device->default_stream.generation = generation;
     device->default_stream.device = device;
+    device->callers_stream.kind = PS_STREAM_CALLERS;
+    device->callers_stream.generation = generation;
+    device->callers_stream.device = device;
+    device->callers_stream.handle = PS_STREAM_PER_THREAD;
+    device->first_current =
+        ps_default_per_thread && runtime->registered->thread_stream != NULL
+            ? &device->callers_stream
+            : &device->default_stream;
 }
 
 static ps_status

@@ -46,6 +46,10 @@ struct ps_device {
     int index;
     /* Handle 0, never freed. */
     struct ps_stream default_stream;
+    /* Stands for the default stream of the calling thread. */
+    struct ps_stream callers_stream;
+    /* The one of these two that is current until another is set. */
+    struct ps_stream *first_current;
 
     /* Guards the fields below.  Held for a few instructions, never across a
      * call of the backend. */
@@ -137,6 +141,11 @@ ps_own_end(bool begun)
         ps_thread_set_word(PS_THREAD_OWN, NULL);
     }
 }
+
+/* Whether the default streams of threads are current until others are set, on
+ * the devices of backends that have them; set before a backend is
+ * registered. */
+extern bool ps_default_per_thread;
 
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);

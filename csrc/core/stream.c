@@ -12,6 +12,7 @@
 #include "partition.h"
 #include "runtime.h"
 #include "status.h"
+#include "thread.h"
 #include "trace.h"
 
 /* ---- The pool ---- */
@@ -242,6 +243,37 @@ give_up_native(struct ps_stream *stream)
     return ps_first_failure(status, pool_give(device, &given, stream));
 }
 
+bool
+ps_thread_has(const struct ps_stream *stream)
+{
+    const struct ps_stream *own = ps_thread_word(PS_THREAD_STREAMS);
+    while (own != NULL && own != stream) {
+        own = own->of_thread.next;
+    }
+    return own != NULL;
+}
+
+/* Where nothing but events tells what work is pending. */
+__attribute__((cold, noinline)) static ps_status
+query_remote(struct ps_stream *stream)
+{
+    return atomic_load(&stream->of_thread.ended)
+               ? ps_event_query(stream->of_thread.latest)
+               : PS_ERROR_NOT_READY;
+}
+
+static ps_status
+forget_of_thread(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    if (stream->generation == ps_generation()) {
+        pthread_mutex_lock(&device->mutex);
+        LIST_REMOVE(stream, neighbours);
+        pthread_mutex_unlock(&device->mutex);
+    }
+    return ps_event_unref(stream->of_thread.latest);
+}
+
 static ps_status
 clamp_priority(struct ps_device *device, int *priority)
 {
@@ -326,6 +358,7 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
         free(stream);
         return status;
     }
+    stream->identity = stream->handle;
     stream->partition = partition != NULL ? ps_partition_ref(partition) : NULL;
     pthread_mutex_lock(&device->mutex);
     LIST_INSERT_HEAD(&device->streams, stream, neighbours);
@@ -362,7 +395,7 @@ ps_partition_stream(struct ps_partition *partition, int priority,
 ps_status
 ps_stream_unref(struct ps_stream *stream)
 {
-    if (stream == NULL || stream->kind == PS_STREAM_DEFAULT ||
+    if (stream == NULL || stream->kind <= PS_STREAM_DEFAULT ||
         atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_acq_rel) !=
             1) {
         return PS_SUCCESS;
@@ -374,6 +407,9 @@ ps_stream_unref(struct ps_stream *stream)
             return PS_SUCCESS;
         }
         status = give_up_native(stream);
+    }
+    else if (stream->kind == PS_STREAM_THREADS) {
+        status = forget_of_thread(stream);
     }
     if (stream->release_owner != NULL) {
         stream->release_owner(stream->owner);
@@ -397,15 +433,15 @@ try_ref(struct ps_stream *stream)
     return refs != 0;
 }
 
-/* A new reference to the live owned stream with this handle, or NULL.  The
- * stream is marked as used, since the caller may queue work on the handle that
- * core does not see. */
+/* A new reference to the live stream with this identity, or NULL.  The stream
+ * is marked as used, since the caller may queue work on the handle that core
+ * does not see. */
 static struct ps_stream *
-find_locked(struct ps_device *device, ps_handle handle)
+find_locked(struct ps_device *device, ps_handle identity)
 {
     struct ps_stream *stream;
     LIST_FOREACH (stream, &device->streams, neighbours) {
-        if (stream->handle == handle && try_ref(stream)) {
+        if (stream->identity == identity && try_ref(stream)) {
             break;
         }
     }
@@ -426,17 +462,18 @@ is_pooled_locked(struct ps_device *device, ps_handle handle)
 }
 
 size_t
-ps_device_handles(struct ps_device *device, ps_handle *handles, size_t room)
+ps_device_identities(struct ps_device *device, ps_handle *identities,
+                     size_t room)
 {
     struct ps_stream *stream;
     size_t count = 1;
     if (room > 0) {
-        handles[0] = 0;
+        identities[0] = 0;
     }
     pthread_mutex_lock(&device->mutex);
     LIST_FOREACH (stream, &device->streams, neighbours) {
         if (count < room) {
-            handles[count] = stream->handle;
+            identities[count] = stream->identity;
         }
         count++;
     }
@@ -445,10 +482,10 @@ ps_device_handles(struct ps_device *device, ps_handle *handles, size_t room)
 }
 
 struct ps_stream *
-ps_stream_find(struct ps_device *device, ps_handle handle)
+ps_stream_find(struct ps_device *device, ps_handle identity)
 {
     pthread_mutex_lock(&device->mutex);
-    struct ps_stream *stream = find_locked(device, handle);
+    struct ps_stream *stream = find_locked(device, identity);
     pthread_mutex_unlock(&device->mutex);
     return stream;
 }
@@ -473,7 +510,7 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
         return ps_first_failure(PS_ERROR_OUT_OF_MEMORY,
                                 ps_stream_unref(shared));
     }
-    stream->handle = handle;
+    stream->handle = stream->identity = handle;
     stream->priority = shared != NULL ? shared->priority : 0;
     stream->owner = owner;
     stream->release_owner = release_owner;
@@ -507,6 +544,9 @@ ps_stream_query_quietly(struct ps_stream *stream)
     if (stream->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
+    if (ps_stream_is_remote(stream)) {
+        return query_remote(stream);
+    }
     if (ps_stream_in_capture(stream)) {
         return PS_ERROR_NOT_READY;
     }
@@ -537,6 +577,7 @@ ps_stream_blocking(struct ps_stream *stream, int *blocking)
         return PS_ERROR_FOREIGN;
     }
     return owned->kind == PS_STREAM_OWNED ||
+                   owned->kind == PS_STREAM_THREADS ||
                    stream->device->runtime->backend->stream_blocking == NULL
                ? PS_SUCCESS
                : PS_CALL(stream->device, stream_blocking, stream->handle,

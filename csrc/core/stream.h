@@ -19,9 +19,14 @@ struct ps_event;
 struct ps_partition;
 
 enum ps_stream_kind {
+    /* Stands for the calling thread's default stream: no work is queued on it,
+     * see thread_stream.h. */
+    PS_STREAM_CALLERS = -1,
     PS_STREAM_DEFAULT,
+    /* The references to the kinds from here on are counted. */
     PS_STREAM_OWNED,
     PS_STREAM_EXTERNAL,
+    PS_STREAM_THREADS, /* the default stream of one thread */
 };
 
 struct ps_stream {
@@ -31,6 +36,9 @@ struct ps_stream {
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
+    /* What tells it from the device's other streams on any thread: its handle,
+     * but for a thread's default stream the name that the backend gives. */
+    ps_handle identity;
     int priority;
     /* Whether it was created to serialize with the default stream. */
     bool blocking;
@@ -53,6 +61,14 @@ struct ps_stream {
     struct ps_partition *partition;
     /* The next stream whose release was deferred. */
     struct ps_stream *next_deferred;
+    /* Of a thread's default stream, see thread_stream.h. */
+    struct {
+        /* Recorded after work with blocks, and when the thread ends. */
+        struct ps_event *latest;
+        atomic_bool lags;       /* the last attempt to record it failed */
+        atomic_bool ended;      /* the thread has */
+        struct ps_stream *next; /* of the thread's; its own */
+    } of_thread;
     /* For retired memory: the uses by this stream's work that are not over,
      * the oldest first, and the blocks to be freed in its order after the end
      * of a capture.  The mutex of the runtime's pool guards it. */
@@ -103,19 +119,20 @@ ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
 
-/* The handles of the device's default stream and of its live owned streams, as
- * many as there is room for; the number of all. */
-size_t
-ps_device_handles(struct ps_device *device, ps_handle *handles, size_t room);
+/* The identities of the device's default stream and of its live owned streams
+ * and those of threads, as many as there is room for; the number of all. */
+size_t ps_device_identities(struct ps_device *device, ps_handle *identities,
+                            size_t room);
 
-/* A new reference to a live owned stream with this handle, or NULL. */
-struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle handle);
+/* A new reference to such a stream with this identity, or NULL. */
+struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle identity);
 
-/* References are counted, except to a default stream, which is never freed. */
+/* References are counted, except to a device's own streams, which are never
+ * freed. */
 static inline struct ps_stream *
 ps_stream_ref(struct ps_stream *stream)
 {
-    if (stream->kind != PS_STREAM_DEFAULT) {
+    if (stream->kind > PS_STREAM_DEFAULT) {
         atomic_fetch_add_explicit(&stream->refs, 1, memory_order_relaxed);
     }
     return stream;
@@ -125,8 +142,19 @@ ps_stream_ref(struct ps_stream *stream)
 static inline bool
 ps_stream_drop_shared(struct ps_stream *stream)
 {
-    return stream->kind == PS_STREAM_DEFAULT ||
+    return stream->kind <= PS_STREAM_DEFAULT ||
            ps_refs_drop_shared(&stream->refs);
+}
+
+/* Whether it is one of the calling thread's default streams. */
+__attribute__((cold)) bool ps_thread_has(const struct ps_stream *stream);
+
+/* Whether it is a default stream of another thread, or of one that has ended:
+ * no member may be called with its handle, which means another stream here. */
+static inline bool
+ps_stream_is_remote(const struct ps_stream *stream)
+{
+    return stream->kind == PS_STREAM_THREADS && !ps_thread_has(stream);
 }
 
 /* Accepts NULL.  Dropping the last reference may block; the status is that of
@@ -150,8 +178,9 @@ ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
 /* As ps_stream_query, for core's own housekeeping: disturbs no capture, and
- * reports a stream that is being captured as busy.  A capture that another
- * thread begins on the stream meanwhile is not seen. */
+ * reports as busy a stream that is being captured, and another thread's
+ * default stream until that thread has ended.  A capture that another thread
+ * begins on the stream meanwhile is not seen. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);

@@ -121,6 +121,7 @@ static const struct {
     MEMBER(ACTIVITIES, activities_end),
     MEMBER(ACTIVITIES, stream_number),
     MEMBER(OPTIONAL, peer_access),
+    MEMBER(OPTIONAL, thread_stream),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

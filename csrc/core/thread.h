@@ -16,10 +16,11 @@
 
 #include <pthread.h>
 
-/* PS_THREAD_MEMORY and PS_THREAD_OWN belong to core, the others to its
- * caller. */
+/* PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN belong to core, the
+ * others to its caller. */
 enum ps_thread_word {
     PS_THREAD_MEMORY,
+    PS_THREAD_STREAMS,
     PS_THREAD_CURRENTS,
     PS_THREAD_WORKER,
     PS_THREAD_TRACING,

@@ -21,13 +21,40 @@ _Static_assert(offsetof(struct ps_backend, status_name) +
                "a member of the contract is not forwarded");
 
 struct ps_actor_name
+ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream)
+{
+    const struct ps_backend *inner = ps_observed(backend);
+    struct ps_actor_name name = {ps_observer_of(backend)->runtime, device,
+                                 stream};
+    if (stream == PS_STREAM_PER_THREAD && inner->thread_stream != NULL) {
+        name.blocking = true;
+        inner->thread_stream(inner, device, &name.stream);
+    }
+    return name;
+}
+
+bool
+ps_actor_handle(const struct ps_backend *backend, int device, ps_handle stream,
+                ps_handle *handle)
+{
+    ps_handle own = 0;
+    *handle = stream;
+    if (!ps_is_thread_stream_name(stream)) {
+        return true;
+    }
+    *handle = PS_STREAM_PER_THREAD;
+    return backend->thread_stream(backend, device, &own) == PS_SUCCESS &&
+           own == stream;
+}
+
+struct ps_actor_name
 ps_actor_in_order(const struct ps_backend *backend, int device,
                   ps_handle stream)
 {
     const struct ps_backend *inner = ps_observed(backend);
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
-    int blocking = 0;
-    if (stream != 0 && inner->stream_blocking != NULL) {
+    int blocking = name.blocking;
+    if (stream != 0 && !blocking && inner->stream_blocking != NULL) {
         inner->stream_blocking(inner, device, stream, &blocking);
     }
     name.blocking = blocking != 0;

@@ -8,7 +8,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* A stream: the number of its runtime, its device and its handle. */
+/* A stream: the number of its runtime, its device and its handle, or the name
+ * that thread_stream gives. */
 struct ps_actor_name {
     int runtime;
     int device;
@@ -43,15 +44,17 @@ ps_observed(const struct ps_backend *backend)
     return ps_observer_of(backend)->inner;
 }
 
-static inline struct ps_actor_name
-ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream)
-{
-    return (struct ps_actor_name){ps_observer_of(backend)->runtime, device,
-                                  stream};
-}
+/* The stream of a call on this thread, by its handle. */
+struct ps_actor_name
+ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream);
 
-/* Likewise, of a stream that work is to be queued on: asks the backend whether
- * it is a blocking one. */
+/* The handle of the stream on this thread; false if it is the default stream
+ * of another one. */
+bool ps_actor_handle(const struct ps_backend *backend, int device,
+                     ps_handle stream, ps_handle *handle);
+
+/* As ps_actor_named, of a stream that work is to be queued on: asks the
+ * backend whether it is a blocking one. */
 struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
                                        int device, ps_handle stream);
 

@@ -165,6 +165,7 @@ MEMBER(ps_status, activities_end, (const struct ps_backend *backend), (inner))
 ON_DEVICE(stream_number, (ps_handle stream, uint64_t *number),
           (stream, number))
 ON_DEVICE(peer_access, (int peer, int access), (peer, access))
+ON_DEVICE(thread_stream, (ps_handle * name), (name))
 
 #undef WITH
 #undef TO

@@ -153,9 +153,11 @@ bool
 ps_reports_stream(const struct ps_actor_name *stream, uint64_t *number)
 {
     const struct ps_backend *backend = atomic_load(&backends[stream->runtime]);
+    ps_handle handle;
     return backend != NULL &&
-           backend->stream_number(backend, stream->device, stream->stream,
-                                  number) == PS_SUCCESS;
+           ps_actor_handle(backend, stream->device, stream->stream, &handle) &&
+           backend->stream_number(backend, stream->device, handle, number) ==
+               PS_SUCCESS;
 }
 
 void

@@ -345,10 +345,13 @@ ps_is_capturing(const struct ps_backend *backend,
                 const struct ps_actor_name *stream)
 {
     int capturing = 0;
-    return backend->stream_capturing != NULL &&
-           (backend->stream_capturing(backend, stream->device, stream->stream,
-                                      &capturing) != PS_SUCCESS ||
-            capturing);
+    ps_handle handle;
+    return !ps_actor_handle(backend, stream->device, stream->stream,
+                            &handle) ||
+           (backend->stream_capturing != NULL &&
+            (backend->stream_capturing(backend, stream->device, handle,
+                                       &capturing) != PS_SUCCESS ||
+             capturing));
 }
 
 /* Record a new event on the stream; 0 if that failed. */
@@ -356,9 +359,10 @@ static ps_handle
 record_event(struct device *device, ps_handle stream)
 {
     const struct ps_backend *backend = device->backend;
-    ps_handle event = take_event(device);
+    ps_handle event = take_event(device), handle;
+    ps_actor_handle(backend, device->index, stream, &handle);
     if (event != 0 && backend->event_record(backend, device->index, event,
-                                            stream) != PS_SUCCESS) {
+                                            handle) != PS_SUCCESS) {
         give_event(device, event);
         event = 0;
     }

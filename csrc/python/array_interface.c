@@ -43,7 +43,7 @@ wait_for_producer(struct ps_device *device, struct ps_stream *stream,
         return -1;
     }
     struct ps_stream *ours = handshake_stream(device, stream);
-    int result = stream_imply_wait(ours, theirs);
+    int result = ours != NULL ? stream_imply_wait(ours, theirs) : -1;
     stream_release(ours);
     stream_release(theirs);
     return result;
@@ -197,7 +197,7 @@ Buffer_get_array_interface(PyObject *self, void *Py_UNUSED(closure))
         return NULL;
     }
     struct ps_device *device = span.block->device;
-    struct ps_stream *stream = ps_stream_ref(current_stream_of(device));
+    struct ps_stream *stream = NULL;
     PyObject *interface = NULL;
     if (span.block->host ||
         device->runtime->backend->device_type != PS_DEVICE_CUDA) {
@@ -205,7 +205,8 @@ Buffer_get_array_interface(PyObject *self, void *Py_UNUSED(closure))
                         "__cuda_array_interface__ is of CUDA device memory "
                         "alone");
     }
-    else if (span_settle(&span, stream) == 0) {
+    else if ((stream = current_stream_of(device)) != NULL &&
+             span_settle(&span, stream) == 0) {
         interface = Py_BuildValue("{s:(n),s:s,s:(KO),s:i,s:O,s:K}", "shape",
                                   span.nbytes, "typestr", "|u1", "data",
                                   (unsigned long long)(uintptr_t)span.data,

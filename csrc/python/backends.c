@@ -172,10 +172,10 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 register_backends(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int cpus, emulated;
+    int cpus, emulated, per_thread;
     unsigned long long memory;
-    if (!PyArg_ParseTuple(args, "iiK:register_backends", &cpus, &emulated,
-                          &memory)) {
+    if (!PyArg_ParseTuple(args, "iiKp:register_backends", &cpus, &emulated,
+                          &memory, &per_thread)) {
         return NULL;
     }
     if (ps_runtime_count() > 0) {
@@ -184,6 +184,7 @@ register_backends(PyObject *Py_UNUSED(module), PyObject *args)
     if (ps_core_init() != PS_SUCCESS) {
         return PyErr_NoMemory();
     }
+    ps_default_per_thread = per_thread != 0;
     int result = register_table(ps_cpu_backend("cpu", PS_DEVICE_CPU, cpus, 0),
                                 &ps_cpu_faults);
     if (result == 0 && emulated > 0) {
@@ -263,12 +264,13 @@ takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 PyMethodDef backend_functions[] = {
     FUNCTION(
         "register_backends", register_backends, METH_VARARGS,
-        "cpus, emulated, memory, /",
+        "cpus, emulated, memory, per_thread, /",
         "Register the backends of this library, once in a process.\n\n"
         "cpus: the number of devices that the CPU engine shows; emulated: "
         "the number of CUDA\ndevices that it stands in for, 0 for real "
         "ones; memory: the bytes of each of these, 0\nfor its share of "
-        "the machine's memory."),
+        "the machine's memory; per_thread: whether each thread's default "
+        "stream is\none of its own."),
     FUNCTION(
         "register_backend", register_backend, METH_VARARGS,
         "capsule, faults=None, /",

@@ -237,9 +237,9 @@ claim_hold(const struct claim *claim, struct ps_device *host_device,
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream)
 {
-    return ps_stream_ref(stream != NULL && stream->device == device
-                             ? stream
-                             : current_stream_of(device));
+    return stream != NULL && stream->device == device
+               ? ps_stream_ref(stream)
+               : current_stream_of(device);
 }
 
 struct ps_stream *
@@ -261,8 +261,10 @@ protocol_stream(struct ps_device *device, const char *function,
                      function, name);
         return NULL;
     }
-    if (handle <= 2 &&
-        device->runtime->backend->device_type != PS_DEVICE_CUDA) {
+    if ((handle == 1 &&
+         device->runtime->backend->device_type != PS_DEVICE_CUDA) ||
+        (handle == PS_STREAM_PER_THREAD &&
+         device->runtime->backend->thread_stream == NULL)) {
         handle = 0;
     }
     return stream_from_handle(function, device, false, handle, NULL);
@@ -401,8 +403,8 @@ follow(struct span *span, struct ps_stream *stream)
         stream->device->runtime != device->runtime) {
         return 0;
     }
-    struct ps_stream *current = ps_stream_ref(current_stream_of(device));
-    int result = stream_imply_wait(stream, current);
+    struct ps_stream *current = current_stream_of(device);
+    int result = current != NULL ? stream_imply_wait(stream, current) : -1;
     stream_release(current);
     return result;
 }

@@ -67,9 +67,9 @@ int operand_hold(const struct signature *method, PyObject *object,
                  struct span *span);
 
 /* A new reference to the stream that work on memory of the device will run on:
- * `stream` if it is of that device, else the current one.  The reference is
- * needed because Python code that runs until then may make another stream
- * current. */
+ * `stream` if it is of that device, else the current one; NULL with an
+ * exception.  The reference is needed because Python code that runs until then
+ * may make another stream current. */
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream);
 

@@ -243,7 +243,7 @@ allocation_stream(const char *function, struct ps_device *device,
                   PyObject *argument)
 {
     if (argument == NULL) {
-        return ps_stream_ref(current_stream_of(device));
+        return current_stream_of(device);
     }
     struct ps_stream *stream = stream_named(function, argument);
     if (stream != NULL && stream->device != device) {

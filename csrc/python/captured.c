@@ -294,7 +294,7 @@ capture_job(struct job *job)
     captured->calls = calls;
     captured->job = job;
     captured->device = stream->device;
-    captured->stream = stream->handle;
+    captured->stream = stream->identity;
     captured->tail = &captured->first;
     if (settle(job) < 0) {
         goto failed;
@@ -542,7 +542,7 @@ concerns(const struct failure *failure, const struct work *work)
         return true;
     }
     return work->stream != NULL
-               ? work->stream->handle == stream->handle &&
+               ? work->stream->identity == stream->identity &&
                      work->stream->device == stream->device
                : work->event == NULL && work->device == stream->device;
 }

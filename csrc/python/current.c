@@ -12,6 +12,7 @@
 #include "current.h"
 
 #include "../core/thread.h"
+#include "../core/thread_stream.h"
 
 #include "args.h"
 #include "backends.h"
@@ -36,10 +37,25 @@ struct choice {
 static PyObject *_Atomic variable;
 
 static void
+end_thread_streams(void)
+{
+    if (ps_thread_word(PS_THREAD_STREAMS) == NULL) {
+        return;
+    }
+    WITHOUT_GIL({
+        for (int i = 0; i < ps_runtime_count(); i++) {
+            ps_memory_sweep(ps_runtime_at(i));
+        }
+        ps_thread_streams_end(NULL);
+    });
+}
+
+static void
 choice_destroy(struct choice *choice)
 {
     if (choice == ps_thread_word(PS_THREAD_CURRENTS)) {
         ps_thread_set_word(PS_THREAD_CURRENTS, NULL);
+        end_thread_streams();
     }
     ps_currents_destroy(choice->currents, stream_release);
     Py_XDECREF(choice->home);
@@ -155,9 +171,44 @@ currents_in_use(void)
 }
 
 struct ps_stream *
-current_stream_of(struct ps_device *device)
+thread_stream(struct ps_device *device)
+{
+    struct ps_stream *stream = ps_thread_stream(device);
+    if (stream != NULL || thread_choice() == NULL) {
+        return stream;
+    }
+    /* The thread's streams end when its choice is destroyed. */
+    PyObject *name = import_call("pystreams._names", "default_stream_name",
+                                 "(k)", PyThread_get_thread_ident());
+    const char *text = name != NULL ? PyUnicode_AsUTF8(name) : NULL;
+    ps_status status = text != NULL
+                           ? ps_thread_stream_create(device, text, &stream)
+                           : PS_RAISED;
+    Py_XDECREF(name);
+    raise_status(device->runtime, "the default stream of a thread", status);
+    return stream;
+}
+
+/* The device's current stream, borrowed, or what stands for the calling
+ * thread's. */
+static struct ps_stream *
+named_current(struct ps_device *device)
 {
     return ps_current_stream(currents_in_use(), device);
+}
+
+/* A new reference to the stream, or to the one that it stands for. */
+static inline struct ps_stream *
+resolve(struct ps_stream *stream)
+{
+    return stream->kind >= PS_STREAM_DEFAULT ? ps_stream_ref(stream)
+                                             : thread_stream(stream->device);
+}
+
+struct ps_stream *
+current_stream_of(struct ps_device *device)
+{
+    return resolve(named_current(device));
 }
 
 struct ps_stream *
@@ -165,7 +216,7 @@ current_stream_at(int type)
 {
     struct device_name name = {type, -1};
     struct ps_device *device = device_at("current_stream", name);
-    return device != NULL ? ps_stream_ref(current_stream_of(device)) : NULL;
+    return device != NULL ? resolve(named_current(device)) : NULL;
 }
 
 /* Whether the running context, which was entered, is the one that its
@@ -374,7 +425,7 @@ stream_at(struct ps_device *device, bool current, PyTypeObject *class)
         return NULL;
     }
     struct ps_stream *stream =
-        current ? current_stream_of(device) : &device->default_stream;
+        current ? named_current(device) : device->first_current;
     return stream_wrap(class, ps_stream_ref(stream));
 }
 
@@ -475,14 +526,16 @@ PyMethodDef cuda_current_stream_function =
 PyMethodDef cuda_default_stream_function =
     FUNCTION("default_stream", cuda_default_stream,
              METH_FASTCALL | METH_KEYWORDS, "device=None",
-             "Return the default stream of a device, which has handle 0.");
+             "Return the default stream of a device: handle 0, or with\n"
+             "PYSTREAMS_PER_THREAD_DEFAULT_STREAM=1 the calling thread's, "
+             "handle 2.");
 
 PyMethodDef current_functions[] = {
     FUNCTION("current_stream", current_stream, METH_VARARGS,
              "type, device=None, /", "Return the device's current stream."),
     FUNCTION("default_stream", default_stream, METH_VARARGS,
              "type, device=None, /",
-             "Return the device's default stream, handle 0."),
+             "Return the device's default stream, handle 0 or 2."),
     FUNCTION("set_stream", set_stream, METH_O, "stream, /",
              "Make the stream current on its device, for this thread or its "
              "asyncio task,\nand its device current, for the thread."),

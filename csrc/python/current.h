@@ -7,10 +7,15 @@
 
 #include "module.h"
 
-/* The current streams; NULL if all are the default streams.  Borrowed until
- * they change. */
+/* The current streams; NULL if all are the first ones.  Borrowed until they
+ * change. */
 struct ps_currents *currents_in_use(void);
+
+/* New references to the device's current stream, and to the calling thread's
+ * default stream; NULL with an exception. */
 struct ps_stream *current_stream_of(struct ps_device *device);
+__attribute__((cold)) struct ps_stream *
+thread_stream(struct ps_device *device);
 
 /* `with stream:`, for any Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);

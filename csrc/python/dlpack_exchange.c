@@ -11,7 +11,7 @@
 #include "stream.h"
 
 /* The stream that a consumer of memory of a DLPack device is to work on: the
- * current one, borrowed; NULL for the CPU, which has none.  -1 with an
+ * current one, a new reference; NULL for the CPU, which has none.  -1 with an
  * exception. */
 static int
 work_stream(int32_t type, int32_t id, struct ps_stream **stream)
@@ -30,6 +30,7 @@ work_stream(int32_t type, int32_t id, struct ps_stream **stream)
     }
     if (device != NULL) {
         *stream = current_stream_of(device);
+        return *stream != NULL ? 0 : -1;
     }
     return 0;
 }
@@ -43,10 +44,12 @@ prepare(struct span *span, struct dlpack_tensor *tensor)
         return -1;
     }
     /* A consumer may access host memory at once, whatever its stream. */
-    if (span->block->host && dlpack_settle_host(span) < 0) {
-        return -1;
+    int result = span->block->host ? dlpack_settle_host(span) : 0;
+    if (result == 0 && stream != NULL) {
+        result = dlpack_use(span, stream);
     }
-    return stream != NULL ? dlpack_use(span, stream) : 0;
+    stream_release(stream);
+    return result;
 }
 
 /* The memory of a Buffer as a tensor, without its extents. */
@@ -171,8 +174,9 @@ allocate_tensor(const struct dlpack_tensor *prototype,
     if (device == NULL) {
         return -1;
     }
-    struct ps_stream *stream = ps_stream_ref(current_stream_of(device));
-    int result = span_create(kind, device, stream, nbytes, &span);
+    struct ps_stream *stream = current_stream_of(device);
+    int result =
+        stream != NULL ? span_create(kind, device, stream, nbytes, &span) : -1;
     stream_release(stream);
     if (result < 0) {
         return -1;
@@ -235,6 +239,7 @@ current_work_stream(int device_type, int32_t device_id, void **handle)
         return -1;
     }
     *handle = stream != NULL ? (void *)stream->handle : NULL;
+    stream_release(stream);
     return 0;
 }
 

@@ -244,13 +244,13 @@ copy_span(struct span *span, bool to_host)
     if (device == NULL) {
         return -1;
     }
-    struct ps_stream *current =
-        ps_stream_ref(current_stream_of(span->block->device));
-    struct ps_stream *order = span->block->pinned && !to_host
-                                  ? NULL
-                                  : ps_stream_ref(current_stream_of(device));
+    bool ordered = !span->block->pinned || to_host;
+    struct ps_stream *current = current_stream_of(span->block->device);
+    struct ps_stream *order = ordered ? current_stream_of(device) : NULL;
     struct span copied;
-    int result = span_settle(span, current);
+    int result = current != NULL && (order != NULL || !ordered)
+                     ? span_settle(span, current)
+                     : -1;
     if (result == 0) {
         result = span_create(order != NULL ? MEMORY_ORDERED : MEMORY_PINNED,
                              device, order, span->nbytes, &copied);

@@ -350,7 +350,8 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     }
     if (device != NULL) {
         ours = handshake_stream(device, stream);
-        number = PyLong_FromSize_t(protocol_number(ours));
+        number =
+            ours != NULL ? PyLong_FromSize_t(protocol_number(ours)) : NULL;
     }
     PyObject *capsule =
         device == NULL || number != NULL ? ask_capsule(object, number) : NULL;
@@ -422,7 +423,9 @@ follow_producer(const struct dlpack_exchange *table, PyObject *object,
         return -1;
     }
     struct ps_stream *ours = handshake_stream(device, stream);
-    int result = ours != theirs ? stream_imply_wait(ours, theirs) : 0;
+    int result = ours == theirs ? 0
+                 : ours != NULL ? stream_imply_wait(ours, theirs)
+                                : -1;
     stream_release(ours);
     stream_release(theirs);
     return result;

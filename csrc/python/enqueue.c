@@ -50,11 +50,16 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
      * event's record may be. */
     struct ps_stream *alive =
         source != 0 ? ps_stream_find(device, source) : NULL;
+    if (alive != NULL && ps_stream_is_remote(alive)) {
+        stream_release(alive);
+        alive = NULL;
+    }
     CALL_BACKEND(stream->device->runtime, {
         backend->stream_capture(backend, stream->device->index, stream->handle,
                                 &number);
         if (alive != NULL) {
-            backend->stream_capture(backend, device->index, source, &other);
+            backend->stream_capture(backend, device->index, alive->handle,
+                                    &other);
         }
     });
     stream_release(alive);
@@ -72,7 +77,7 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         drop_result(import_call(
             "pystreams.cuda._captures", "waited", "((iK)(sKz)(sKN)s)",
             backend->device_type, (unsigned long long)number, names[0],
-            (unsigned long long)stream->handle, ps_stream_name(stream),
+            (unsigned long long)stream->identity, ps_stream_name(stream),
             names[1], (unsigned long long)source,
             stream_name_at(device, source),
             status != PS_SUCCESS ? backend->status_text(backend, status)
@@ -102,7 +107,7 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     } while (status == PS_ERROR_QUEUE_FULL &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
-    note_wait(stream, other->device, other->handle, status);
+    note_wait(stream, other->device, other->identity, status);
     return zero_or_raise_on(stream, "Stream.wait_stream", status);
 }
 

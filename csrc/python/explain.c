@@ -148,7 +148,7 @@ target_of(const struct work *work, PyObject *object)
     if (work->stream != NULL) {
         return Py_BuildValue(
             "(sN)", "stream",
-            key_of(work->stream->device, work->stream->handle));
+            key_of(work->stream->device, work->stream->identity));
     }
     if (work->event != NULL) {
         return Py_BuildValue("(sN)", "event", state_of_event(work->event));
@@ -248,13 +248,13 @@ with_busy_streams(PyObject *list, struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->registered;
     size_t room = backend->stream_explain != NULL
-                      ? ps_device_handles(device, NULL, 0)
+                      ? ps_device_identities(device, NULL, 0)
                       : 0;
     ps_handle *handles = PyMem_Calloc(room + 1, sizeof(*handles));
     if (handles == NULL) {
         return list_with(list, PyErr_NoMemory());
     }
-    size_t count = room > 0 ? ps_device_handles(device, handles, room) : 0;
+    size_t count = room > 0 ? ps_device_identities(device, handles, room) : 0;
     for (size_t i = 0; i < count && i < room && list != NULL; i++) {
         struct ps_stream_state state;
         int states;
@@ -329,12 +329,12 @@ static PyObject *
 tuple_of_callable(const struct job *job)
 {
     const struct ps_stream *stream = atomic_load(&job->stream);
-    return Py_BuildValue("(NOONOOkdN)", key_of(stream->device, stream->handle),
-                         job->function, job->future, future_place(job->future),
-                         job->state != NULL ? Py_True : Py_False,
-                         atomic_load(&job->reached) ? Py_True : Py_False,
-                         job->thread, seconds_since(job->since_ns),
-                         frame_of(job->state));
+    return Py_BuildValue(
+        "(NOONOOkdN)", key_of(stream->device, stream->identity), job->function,
+        job->future, future_place(job->future),
+        job->state != NULL ? Py_True : Py_False,
+        atomic_load(&job->reached) ? Py_True : Py_False, job->thread,
+        seconds_since(job->since_ns), frame_of(job->state));
 }
 
 static PyObject *

@@ -4,6 +4,7 @@
 #include "external_stream.h"
 
 #include "args.h"
+#include "current.h"
 #include "device.h"
 #include "errors.h"
 #include "stream.h"
@@ -20,17 +21,13 @@ release_owner(void *owner)
     PyGILState_Release(gil);
 }
 
-/* CUDA numbers its default streams: 1 is the device's (cudaStreamLegacy), 2
- * the calling thread's (cudaStreamPerThread).  An emulated device has none per
- * thread and uses the device's, which orders more. */
+/* On CUDA, 1 is the device's default stream, too (cudaStreamLegacy). */
 static bool
 is_default(struct ps_device *device, ps_handle handle)
 {
     const struct ps_backend *backend = device->runtime->backend;
     return handle == 0 ||
-           (backend->device_type == PS_DEVICE_CUDA &&
-            (handle == 1 ||
-             (handle == 2 && (backend->flags & PS_BACKEND_EMULATED) != 0)));
+           (backend->device_type == PS_DEVICE_CUDA && handle == 1);
 }
 
 /* The device of a handle, if the backend can tell; else the one given. */
@@ -72,6 +69,10 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
     struct ps_stream *stream;
     if (is_default(device, handle)) {
         return ps_stream_ref(&device->default_stream);
+    }
+    if (handle == PS_STREAM_PER_THREAD &&
+        device->runtime->backend->thread_stream != NULL) {
+        return thread_stream(device);
     }
     /* The backend need not be asked about a stream created here. */
     stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
@@ -322,9 +323,11 @@ PyDoc_STRVAR(external_stream_doc,
              "__cuda_stream__, which is\nthen kept alive.  The handle must "
              "stay valid until this object, and all Buffers that\nwork on the "
              "stream has used, are closed or collected: a wrong CUDA handle "
-             "crashes the\nprocess.  0, and on CUDA 1, is the default stream. "
-             " A Stream of this package, or its\nhandle, is shared: the "
-             "stream lives until all objects that share it are closed.\n\n"
+             "crashes the\nprocess.  0, and on CUDA 1, is the default stream; "
+             "2 is the default stream of the thread\nthat uses this object, "
+             "another one on each.  A Stream of this package, or its handle, "
+             "is\nshared: the stream lives until all objects that share it "
+             "are closed.\n\n"
              "Raises TypeError for another type, ValueError for an int out of "
              "range or a device that\nis not the stream's, RuntimeError if a "
              "priority is given.");
@@ -337,10 +340,10 @@ PyDoc_STRVAR(
     "__cuda_stream__, which is\nthen kept alive.  The handle must stay valid "
     "until this object, and all Buffers that\nwork on the stream has used, "
     "are closed or collected: a wrong handle crashes the\nprocess.  0 and 1 "
-    "are the default stream, 2 is the calling thread's, for which "
-    "an\nemulated device uses its default stream.  A Stream of this package, "
-    "or its handle, is\nshared: the stream lives until all objects that share "
-    "it are closed.\n\n"
+    "are the default stream, 2 is that of the thread that uses this object, "
+    "another one on\neach.  A Stream of this package, or its handle, is "
+    "shared: the stream lives until all\nobjects that share it are "
+    "closed.\n\n"
     "Raises as pystreams.ExternalStream.");
 
 static PyType_Slot external_stream_slots[] = {

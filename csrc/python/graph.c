@@ -97,7 +97,7 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
              stream->device->index);
     drop_result(import_call("pystreams.cuda._captures", "begun", "((iK)(sKz))",
                             backend->device_type, (unsigned long long)number,
-                            name, (unsigned long long)stream->handle,
+                            name, (unsigned long long)stream->identity,
                             ps_stream_name(stream)));
     /* Without memory a failure says less; reading a frame may leave an
      * exception behind that the function does not see. */

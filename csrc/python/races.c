@@ -30,7 +30,7 @@ actor_name(const struct ps_stream *stream)
     const struct ps_stream *owned =
         stream->shared != NULL ? stream->shared : stream;
     return (struct ps_actor_name){device->runtime->index, device->index,
-                                  stream->handle, owned->blocking};
+                                  stream->identity, owned->blocking};
 }
 
 /* ---- Hooks ---- */

@@ -98,7 +98,7 @@ try_use(PyObject *stream, struct stream_use *use)
 {
     unsigned uses = as_stream(stream)->uses;
     do {
-        if (uses & STREAM_CLOSED) {
+        if (uses & (STREAM_CLOSED | STREAM_CALLERS)) {
             return false;
         }
     } while (!change_uses(stream, &uses, uses + 1));
@@ -108,19 +108,48 @@ try_use(PyObject *stream, struct stream_use *use)
     return true;
 }
 
+/* A new reference to the stream of a Stream of the caller's; NULL with
+ * ValueError if it is closed. */
+__attribute__((cold, noinline)) static struct ps_stream *
+callers_stream(PyObject *stream)
+{
+    if (stream_is_closed(stream)) {
+        PyErr_Format(PyExc_ValueError, "the Stream is closed: %R", stream);
+        return NULL;
+    }
+    return thread_stream(as_stream(stream)->device);
+}
+
+/* Likewise, NULL without an exception. */
+__attribute__((cold, noinline)) static struct ps_stream *
+try_callers_stream(PyObject *stream)
+{
+    struct saved_exception saved = exception_save();
+    struct ps_stream *callers = callers_stream(stream);
+    exception_restore(saved);
+    return callers;
+}
+
 int
 stream_use(PyObject *stream, struct stream_use *use)
 {
-    if (!try_use(stream, use)) {
-        return refuse(PyExc_ValueError, "the Stream is closed: %R", stream);
+    if (try_use(stream, use)) {
+        return 0;
     }
-    return 0;
+    use->object = NULL;
+    use->stream = callers_stream(stream);
+    return use->stream != NULL ? 0 : -1;
 }
 
 bool
 stream_try_use(PyObject *stream, struct stream_use *use)
 {
-    return try_use(stream, use);
+    if (try_use(stream, use)) {
+        return true;
+    }
+    use->object = NULL;
+    use->stream = try_callers_stream(stream);
+    return use->stream != NULL;
 }
 
 /* Whether it was the last use of a closed object. */
@@ -165,6 +194,20 @@ check_open(PyObject *stream)
     return 0;
 }
 
+/* What an object has for a stream of this handle, which may be an ordinary one
+ * of a backend without default streams of threads. */
+__attribute__((cold, noinline)) static struct ps_stream *
+stand_in(StreamObject *self, struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    if (stream->kind == PS_STREAM_THREADS) {
+        stream_release(stream);
+        stream = &device->callers_stream;
+    }
+    self->uses = stream->kind == PS_STREAM_CALLERS ? STREAM_CALLERS : 0;
+    return stream;
+}
+
 PyObject *
 stream_wrap(PyTypeObject *type, struct ps_stream *stream)
 {
@@ -177,6 +220,9 @@ stream_wrap(PyTypeObject *type, struct ps_stream *stream)
     if (self == NULL) {
         stream_release(stream);
         return NULL;
+    }
+    if (stream->handle == PS_STREAM_PER_THREAD) {
+        stream = stand_in(self, stream);
     }
     self->stream = stream;
     self->device = stream->device;

@@ -30,13 +30,18 @@ typedef struct {
     PyObject *name; /* a str, or NULL */
 } StreamObject;
 
-/* A new object of the type (NULL: the type for the device) for a stream.
+/* A new object of the type (NULL: the type for the device) for a stream.  For
+ * a thread's default stream, it stands for that of whichever thread uses it.
  * Takes over the caller's reference, also on failure. */
 PyObject *stream_wrap(PyTypeObject *type, struct ps_stream *stream);
 
 /* Set in `uses` once the object is closed: then no use begins, and the end of
  * the last one releases the stream. */
 #define STREAM_CLOSED (UINT_MAX / 2 + 1)
+
+/* Set in `uses` of an object that stands for the default stream of the thread
+ * that uses it.  Such uses are not counted; each has a reference. */
+#define STREAM_CALLERS (STREAM_CLOSED / 2)
 
 static inline bool
 stream_is_closed(PyObject *stream)
@@ -57,10 +62,10 @@ struct stream_use {
 };
 
 /* Begin to use an open Stream that the caller keeps alive; -1 with ValueError
- * if it is closed. */
+ * if it is closed, or the exception of thread_stream. */
 int stream_use(PyObject *stream, struct stream_use *use);
 
-/* Likewise; false without an exception if it is closed. */
+/* Likewise; false without an exception if it is closed, or without memory. */
 bool stream_try_use(PyObject *stream, struct stream_use *use);
 
 /* Likewise, the stream that a function's argument names: that of a Stream, or

@@ -767,7 +767,7 @@ is_own_stream(struct ps_stream *stream)
 {
     struct ps_stream *mine = own_stream();
     return mine != NULL && mine->device == stream->device &&
-           mine->handle == stream->handle;
+           mine->identity == stream->identity;
 }
 
 int
@@ -783,7 +783,7 @@ check_may_wait(const struct work *work)
         cyclic = is_own_stream(work->stream);
     }
     else if (work->event != NULL) {
-        cyclic = atomic_load(&work->event->source) == mine->handle &&
+        cyclic = atomic_load(&work->event->source) == mine->identity &&
                  ps_event_query(work->event) == PS_ERROR_NOT_READY;
     }
     if (cyclic) {

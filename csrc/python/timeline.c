@@ -175,7 +175,9 @@ stream_label(const struct ps_actor_name *stream)
                                                    index, context)
                             : PyUnicode_FromFormat("stream #%u", index);
     }
-    struct handle_text text = handle_text(stream->stream);
+    struct handle_text text = handle_text(
+        ps_is_thread_stream_name(stream->stream) ? PS_STREAM_PER_THREAD
+                                                 : stream->stream);
     PyObject *name = name_of_actor(stream);
     PyObject *label = name == NULL ? NULL
                       : name == Py_None
@@ -259,8 +261,12 @@ void
 timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                ps_handle first, ps_handle second)
 {
+    const struct ps_backend *backend = device->runtime->backend;
     struct ps_actor_name name = {device->runtime->index, device->index,
                                  second};
+    if (second == PS_STREAM_PER_THREAD && backend->thread_stream != NULL) {
+        backend->thread_stream(backend, device->index, &name.stream);
+    }
     switch (kind) {
     case PS_TRACE_EVENT_RECORD:
         ps_timeline_record(&name, first);
@@ -381,10 +387,10 @@ log_free(struct log *log)
 static void
 know_streams(struct ps_device *device)
 {
-    size_t room = ps_device_handles(device, NULL, 0);
+    size_t room = ps_device_identities(device, NULL, 0);
     ps_handle *handles = PyMem_Calloc(room, sizeof(*handles));
     size_t count =
-        handles != NULL ? ps_device_handles(device, handles, room) : 0;
+        handles != NULL ? ps_device_identities(device, handles, room) : 0;
     /* The first one is the default stream's.  Others may have been destroyed
      * meanwhile. */
     for (size_t i = 1; i < count && i < room; i++) {

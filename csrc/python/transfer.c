@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "../core/capture.h"
+#include "../core/thread_stream.h"
 #include "../core/work.h"
 
 #include "args.h"
@@ -15,6 +16,7 @@
 #include "current.h"
 #include "enqueue.h"
 #include "errors.h"
+#include "event.h"
 #include "races.h"
 #include "stream.h"
 #include "submit.h"
@@ -128,6 +130,15 @@ imply_wait_for(const struct work *work)
 }
 
 static int
+imply_event_wait(struct ps_stream *stream, struct ps_event *event)
+{
+    imply_begin();
+    int result = event_wait_on(event, stream);
+    imply_end();
+    return result;
+}
+
+static int
 run_copy(struct transfer *transfer, struct span *to, struct span *from,
          bool wait)
 {
@@ -179,12 +190,12 @@ span_check_stream(const char *method, struct span *span,
 }
 
 /* A new reference to the stream for work on a span: the one given, or the
- * current stream of the span's device. */
+ * current stream of the span's device; NULL with an exception. */
 static struct ps_stream *
 work_stream(struct span *span, struct ps_stream *given)
 {
-    return ps_stream_ref(given != NULL ? given
-                                       : current_stream_of(device_of(span)));
+    return given != NULL ? ps_stream_ref(given)
+                         : current_stream_of(device_of(span));
 }
 
 /* Run a copy on the stream given, or on the leader's current one.  The
@@ -198,6 +209,9 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
         return -1;
     }
     transfer.stream = work_stream(leader, given);
+    if (transfer.stream == NULL) {
+        return -1;
+    }
     int result = run_copy(&transfer, to, from, wait);
     stream_release(transfer.stream);
     return result;
@@ -313,6 +327,9 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
     }
     struct ps_stream *stream = work_stream(span, given);
     ps_status status;
+    if (stream == NULL) {
+        return -1;
+    }
     struct transfer transfer = {stream, span->block, NULL};
     ENQUEUE_WITHOUT_GIL(
         status, stream,
@@ -322,6 +339,9 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
     return result;
 }
 
+/* Wait for work that the program did not ask to wait for: the stream waits, or
+ * the calling thread if it is NULL.  On another thread's default stream, that
+ * is all that this package has queued there with Buffers. */
 static int
 wait_for(struct ps_stream *user, struct ps_stream *stream)
 {
@@ -329,8 +349,16 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
     if (stream == user) {
         return 0;
     }
+    bool remote = ps_stream_is_remote(user);
+    if (remote && atomic_load(&user->of_thread.lags)) {
+        return refuse(PyExc_RuntimeError,
+                      "a Buffer's work is on %s, whose queue was full: record "
+                      "an event there, and wait for that",
+                      ps_stream_name(user));
+    }
     if (stream != NULL) {
-        return stream_imply_wait(stream, user);
+        return remote ? imply_event_wait(stream, user->of_thread.latest)
+                      : stream_imply_wait(stream, user);
     }
     if (is_own_stream(user)) {
         /* The work queued before the callable has completed. */
@@ -339,7 +367,8 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
     struct work work = {
         .operation = "waiting for a Buffer's work",
         .device = user->device,
-        .stream = user,
+        .stream = remote ? NULL : user,
+        .event = remote ? user->of_thread.latest : NULL,
     };
     status = imply_wait_for(&work);
     return zero_or_raise_on(user, work.operation, status);
@@ -351,6 +380,9 @@ span_settle(struct span *span, struct ps_stream *stream)
     struct ps_stream *current = work_stream(span, NULL);
     struct ps_stream **users;
     size_t count;
+    if (current == NULL) {
+        return -1;
+    }
     ps_status status = ps_block_streams(span->block, false, &users, &count);
     if (status != PS_SUCCESS) {
         stream_release(current);

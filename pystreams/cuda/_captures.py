@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from .._names import PER_THREAD, is_thread_stream
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # A device's name with its index, a handle, and the stream's own name.
@@ -48,6 +50,8 @@ def _place() -> _Place:
 
 def _name(stream: _Stream) -> str:
     device, handle, name = stream
+    if is_thread_stream(handle):
+        handle = PER_THREAD
     place = f"{device} 0x{handle:x}"
     return place if name is None else f"'{name}' ({place})"
 

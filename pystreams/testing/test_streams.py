@@ -4,15 +4,21 @@ Tests check a stream's progress with recorded events, so that a fault of
 stream_query fails only the tests of stream_query.
 """
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import pytest
 
 import pystreams
-from pystreams import _C, Stream
+from pystreams import _C, ExternalStream, Stream
 from pystreams.cuda._graphs import Graph
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device, fails
 from pystreams.testing.watch import Background, eventually, never
+
+_T = TypeVar("_T")
 
 LATEST = (
     "Work queued on the stream from here on starts after the "
@@ -50,6 +56,22 @@ BLOCKING = (
 QUERY = (
     "PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when "
     "some is not, else the failure that stays with the stream."
+)
+
+
+THREADS = (
+    "Optional; if it is there, PS_STREAM_PER_THREAD is in every member a "
+    "stream of the calling thread's own on the device, that serializes with "
+    "stream 0 as those of blocking_create do."
+)
+THREAD_ENDS = (
+    "It begins idle when its thread first uses it, and is never destroyed: "
+    "when the thread ends, work that is queued still runs, and nobody waits "
+    "for it."
+)
+THREAD_NAMES = (
+    "A name for the calling thread's: a number with PS_THREAD_STREAM_NAME "
+    "that no other stream of the device ever has."
 )
 
 
@@ -99,6 +121,56 @@ def test_the_default_stream_is_independent(device: Device, busy: Busy) -> None:
     gate.open()
     busy(default)
     eventually(device.mark(stream).query)
+
+
+def on_a_thread(call: Callable[[], _T]) -> _T:
+    """Return what the call returns on a thread that has ended."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@contract("thread_stream", THREADS)
+def test_threads_have_default_streams(device: Device, busy: Busy) -> None:
+    own = ExternalStream(2, device.name)
+    gate = busy(own)
+    eventually(on_a_thread(lambda: device.mark(own)).query)
+    only_once_open(gate, device.mark(own).query)
+
+
+@contract("thread_stream", THREADS)
+def test_the_default_stream_waits_for_that_of_a_thread(
+    device: Device, busy: Busy
+) -> None:
+    gate = busy(ExternalStream(2, device.name))
+    only_once_open(gate, device.mark(device.default_stream()).query)
+
+
+@contract("thread_stream", THREADS)
+def test_that_of_a_thread_waits_for_the_default_stream(
+    device: Device, busy: Busy
+) -> None:
+    own = ExternalStream(2, device.name)
+    gate = busy(device.default_stream())
+    only_once_open(gate, on_a_thread(lambda: device.mark(own)).query)
+
+
+@contract("thread_stream", THREAD_ENDS)
+def test_a_thread_ends_before_its_work(device: Device, busy: Busy) -> None:
+    own = ExternalStream(2, device.name)
+    gate, held = on_a_thread(lambda: (busy(own), device.mark(own)))
+    eventually(on_a_thread(lambda: device.mark(own)).query)
+    only_once_open(gate, held.query)
+
+
+@contract("thread_stream", THREAD_NAMES)
+def test_default_streams_of_threads_differ(device: Device) -> None:
+    own = ExternalStream(2, device.name)
+
+    def name() -> object:
+        return _C.explain_target(own)
+
+    names = {repr(name())} | {repr(on_a_thread(name)) for _ in range(4)}
+    assert len(names) == 5
 
 
 @contract("blocking_create", SERIALIZES)

@@ -403,16 +403,12 @@ def test_one_of_another_type_is_no_cuda_stream(cuda):
         pystreams.cuda.ExternalStream(pystreams.Stream("cpu"))
 
 
-@pytest.mark.parametrize("handle", [1, 2], ids=["legacy", "thread"])
-def test_cudas_numbers_of_default_streams(two_cuda, handle):
-    if handle == 2 and not two_cuda.on_engine:
-        pytest.skip(f"{two_cuda}: a thread's default stream is its own")
-
+def test_cudas_number_of_the_legacy_default_stream(two_cuda):
     class Numbered:
         def __cuda_stream__(self):
-            return 0, handle
+            return 0, 1
 
-    for source in (handle, Numbered()):
+    for source in (1, Numbered()):
         for index in range(two_cuda.count):
             view = pystreams.cuda.ExternalStream(source, index)
             assert view == two_cuda.default_stream(index)
@@ -420,7 +416,7 @@ def test_cudas_numbers_of_default_streams(two_cuda, handle):
     event = pystreams.cuda.Event()
     event.record(Numbered())
     assert event.device == two_cuda.device(0)
-    numbers = {"stream_id": handle, "device_index": 1, "device_type": 1}
+    numbers = {"stream_id": 1, "device_index": 1, "device_type": 1}
     assert pystreams.Stream(**numbers) == two_cuda.default_stream(1)
 
 

@@ -12,6 +12,7 @@ import random
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from captures import (
@@ -27,6 +28,7 @@ from captures import (
     filling,
     replay,
 )
+from deadlines import LONG
 
 import pystreams
 from pystreams import _C, AcceleratorError
@@ -808,3 +810,17 @@ def test_it_leaves_nothing_behind(engine, stream, graph, buffer):
         other.capture_begin()
     del other
     assert _captures._captures == {}
+
+
+def test_the_default_stream_of_a_thread_is_captured(backend):
+    own = pystreams.ExternalStream(2, backend.device())
+    graph, block = Graph(backend.type), backend.filled(0)
+    with Capture(graph, own), ThreadPoolExecutor(1) as pool:
+        block.fill_(5, stream=own)
+        assert own.is_capturing()
+        assert not pool.submit(own.is_capturing).result(LONG)
+        pool.submit(own.record_event).result(LONG).synchronize(LONG)
+    assert not own.is_capturing()
+    replay(graph, own)
+    with own:
+        assert block.tobytes() == bytes([5]) * block.nbytes

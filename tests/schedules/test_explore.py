@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import re
+import threading
 import weakref
 
 import pytest
@@ -616,3 +617,40 @@ def test_a_stale_name(engine, numbers):
 def test_a_wrong_number_is_refused(name, value, error):
     with pytest.raises(error, match=f"explore.. expects .* for {name}, but"):
         schedules.explore(int, **{name: value})
+
+
+def of_two_threads(engine, fixed=False):
+    """A copy on one thread's default stream of what another's writes."""
+
+    def fn():
+        own = pystreams.ExternalStream(2, engine.device())
+        a, b = (engine.empty(SIZE, stream=own) for _ in range(2))
+        written = []
+
+        def write():
+            own.wait_event(ready)
+            a.fill_(1, stream=own)
+            written.append(own.record_event())
+
+        ready = own.record_event()
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+        if fixed:
+            own.wait_event(written[0])
+        b.copy_(a, True, own)
+        own.synchronize()
+        with own:
+            assert b.tobytes() == bytes([1]) * SIZE
+
+    return fn
+
+
+@each_strategy
+def test_default_streams_of_threads(engine, strategy):
+    with pytest.raises(AssertionError) as caught:
+        schedules.explore(of_two_threads(engine), runs=200, strategy=strategy)
+    with pytest.raises(AssertionError):
+        schedules.replay(of_two_threads(engine), name_in(caught.value))
+    fixed = of_two_threads(engine, fixed=True)
+    schedules.explore(fixed, runs=100, strategy=strategy)

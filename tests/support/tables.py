@@ -19,6 +19,7 @@ OPTIONAL = {
     "event_elapsed",
     "peer_accessible",
     "peer_access",
+    "thread_stream",
     "memory_device",
     "host_function",
     "sleep",

@@ -313,6 +313,7 @@ engine_create(const char *name, int device_type, int device_count,
     };
     cpu_partition_members(table);
     cpu_stream_members(table);
+    cpu_thread_stream_members(table);
     cpu_event_members(table);
     cpu_notify_members(table);
     cpu_memory_members(table);
@@ -388,10 +389,11 @@ add_locked(struct cpu_engine *engine)
         pthread_key_create(&engine->current_key, NULL) != 0) {
         return false;
     }
-    if (engines == NULL &&
-        (pthread_key_create(&cpu_serving_key, NULL) != 0 ||
-         pthread_key_create(&cpu_times_key, NULL) != 0 ||
-         pthread_atfork(fork_prepare, fork_parent, fork_child) != 0)) {
+    if (!cpu_thread_streams_init(engine) ||
+        (engines == NULL &&
+         (pthread_key_create(&cpu_serving_key, NULL) != 0 ||
+          pthread_key_create(&cpu_times_key, NULL) != 0 ||
+          pthread_atfork(fork_prepare, fork_parent, fork_child) != 0))) {
         pthread_key_delete(engine->current_key);
         return false;
     }
@@ -425,6 +427,7 @@ ps_cpu_renew(const struct ps_backend *backend, uint64_t memory)
     struct cpu_engine *engine = cpu_engine_of(backend);
     pthread_key_t key;
     cpu_lock(engine);
+    cpu_thread_streams_trim_locked(engine);
     bool renewed =
         is_unused_locked(engine) && pthread_key_create(&key, NULL) == 0;
     if (renewed) {

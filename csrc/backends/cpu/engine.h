@@ -140,7 +140,7 @@ struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
     int priority;              /* constant */
-    ps_handle handle;          /* constant; 0: a default stream */
+    ps_handle handle;          /* constant; 0: a default stream; a name */
     _Atomic int64_t *known;    /* see cpu_slot; NULL if it has no handle */
     struct cpu_partition *partition; /* constant; NULL if in none */
     ps_status status; /* the first failure; changed by its server */
@@ -478,8 +478,9 @@ cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
 /* Free a destroyed stream that nothing uses any more.  A failure that has not
  * been reported is left to the device. */
 void cpu_stream_reap_locked(struct cpu_stream *stream);
-/* The stream of the handle, the device's default stream for 0; NULL if there
- * is no such stream on the device. */
+/* The stream of the handle, the device's default stream for 0, the calling
+ * thread's for PS_STREAM_PER_THREAD once it is made; NULL if there is no such
+ * stream on the device. */
 struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
                                           int device, ps_handle handle);
 /* Queue a copy of the operation on a stream that is not captured, with a
@@ -524,6 +525,23 @@ bool cpu_stream_help_locked(struct cpu_stream *stream);
 /* Do likewise with the streams that are ready, such as those that waited for
  * the caller's operation: they go on without a change of threads, too. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
+
+/* Give up a stream's handle, and the stream once nothing uses it. */
+void cpu_stream_give_up_locked(struct cpu_slot *slot);
+
+/* ---- Default streams of threads ---- */
+
+/* What a thread knows of its own. */
+struct cpu_thread {
+    struct cpu_engine *engine;
+    unsigned forks; /* that the handles are of */
+    ps_handle handles[];
+};
+
+/* Make the key; false if there is none left. */
+bool cpu_thread_streams_init(struct cpu_engine *engine);
+/* Give up those that are idle, of all threads. */
+void cpu_thread_streams_trim_locked(struct cpu_engine *engine);
 
 /* ---- The default stream and blocking streams ---- */
 
@@ -713,11 +731,12 @@ struct cpu_engine {
     _Atomic(struct cpu_slot *) chunks[CPU_CHUNKS];
     unsigned number;           /* constant; below CPU_ENGINES */
     pthread_key_t current_key; /* of a thread's device; changed unused */
+    pthread_key_t thread_key;  /* constant; of a thread's default streams */
     const struct cpu_clock *_Atomic clock; /* read without the lock, too */
-    void *(*worker_main)(void *engine); /* constant */
-    void *(*timer_main)(void *engine);  /* constant */
-    const struct cpu_driver *driver;    /* constant */
-    struct cpu_engine *next;            /* guarded by the list's lock */
+    void *(*worker_main)(void *engine);    /* constant */
+    void *(*timer_main)(void *engine);     /* constant */
+    const struct cpu_driver *driver;       /* constant */
+    struct cpu_engine *next;               /* guarded by the list's lock */
 
     pthread_mutex_t lock;
     pthread_condattr_t monotonic; /* constant; for every condition */
@@ -911,6 +930,16 @@ cpu_engine_of(const struct ps_backend *backend)
     return ((const struct cpu_table *)backend)->engine;
 }
 
+/* The handle of the calling thread's default stream; 0 if it has none yet. */
+static inline ps_handle
+cpu_thread_stream_handle(const struct cpu_engine *engine, int device)
+{
+    const struct cpu_thread *thread = pthread_getspecific(engine->thread_key);
+    return thread != NULL && thread->forks == cpu_forks
+               ? thread->handles[device]
+               : 0;
+}
+
 static inline void
 cpu_lock(struct cpu_engine *engine)
 {
@@ -1002,6 +1031,7 @@ uint64_t cpu_host_memory(void);
 /* Each file fills in the members of the table that it implements. */
 void cpu_partition_members(struct ps_backend *table);
 void cpu_stream_members(struct ps_backend *table);
+void cpu_thread_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);
 void cpu_notify_members(struct ps_backend *table);
 void cpu_memory_members(struct ps_backend *table);

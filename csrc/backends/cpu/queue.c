@@ -43,6 +43,17 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
     free(stream);
 }
 
+__attribute__((cold, noinline)) static struct cpu_stream *
+find_of_thread_locked(struct cpu_engine *engine, int device, ps_handle handle)
+{
+    struct cpu_slot *slot =
+        handle == PS_STREAM_PER_THREAD
+            ? cpu_slot_find_locked(engine, CPU_STREAM, device,
+                                   cpu_thread_stream_handle(engine, device))
+            : NULL;
+    return slot != NULL ? slot->object : NULL;
+}
+
 struct cpu_stream *
 cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
 {
@@ -51,7 +62,8 @@ cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     }
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
-    return slot != NULL ? slot->object : NULL;
+    return slot != NULL ? slot->object
+                        : find_of_thread_locked(engine, device, handle);
 }
 
 void

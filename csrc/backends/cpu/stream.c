@@ -144,6 +144,21 @@ cpu_stream_blocking(const struct ps_backend *backend, int device,
     return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
+void
+cpu_stream_give_up_locked(struct cpu_slot *slot)
+{
+    struct cpu_stream *stream = slot->object;
+    cpu_slot_give_locked(stream->engine, slot);
+    stream->known = NULL;
+    stream->destroyed = true;
+    if (stream->capture != NULL) {
+        cpu_capture_lose_locked(stream);
+    }
+    else {
+        cpu_stream_reap_locked(stream);
+    }
+}
+
 static ps_status
 cpu_stream_destroy(const struct ps_backend *backend, int device,
                    ps_handle handle)
@@ -154,16 +169,7 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     if (slot == NULL) {
         return PS_ERROR_INVALID_HANDLE;
     }
-    struct cpu_stream *stream = slot->object;
-    cpu_slot_give_locked(engine, slot);
-    stream->known = NULL;
-    stream->destroyed = true;
-    if (stream->capture != NULL) {
-        cpu_capture_lose_locked(stream);
-    }
-    else {
-        cpu_stream_reap_locked(stream);
-    }
+    cpu_stream_give_up_locked(slot);
     return PS_SUCCESS;
 }
 
@@ -266,6 +272,9 @@ static ps_status
 cpu_stream_device(const struct ps_backend *backend, ps_handle handle,
                   int *device)
 {
+    if (handle == PS_STREAM_PER_THREAD) {
+        return PS_SUCCESS;
+    }
     CPU_ENTER(engine, backend);
     struct cpu_slot *slot =
         cpu_slot_find_locked(engine, CPU_STREAM, CPU_ANY_DEVICE, handle);
@@ -338,7 +347,8 @@ cpu_stream_explain(const struct ps_backend *backend, int device,
 {
     struct cpu_engine *engine = cpu_engine_of(backend);
     cpu_lock(engine);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
+    struct cpu_stream *stream = cpu_stream_find_locked(
+        engine, device, handle & ~PS_THREAD_STREAM_NAME);
     ps_status status = stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
     int found = 0;
     /* A wait was queued after its record, so the chain ends. */

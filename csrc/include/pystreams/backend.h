@@ -89,6 +89,17 @@ enum {
 
 typedef uintptr_t ps_handle;
 
+/* The calling thread's default stream, and what every name of one has in its
+ * two upper bits; see thread_stream. */
+#define PS_STREAM_PER_THREAD  ((ps_handle)2)
+#define PS_THREAD_STREAM_NAME ((ps_handle)1 << 62)
+
+static inline int
+ps_is_thread_stream_name(ps_handle stream)
+{
+    return stream >> 62 == PS_THREAD_STREAM_NAME >> 62;
+}
+
 typedef void (*ps_host_function)(void *argument);
 
 /* The status is the failure of the work before the notification, or
@@ -973,6 +984,21 @@ struct ps_backend {
      * nothing has changed. */
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
+
+    /* Optional; if it is there, PS_STREAM_PER_THREAD is in every member a
+     * stream of the calling thread's own on the device, that serializes with
+     * stream 0 as those of blocking_create do.  It begins idle when its thread
+     * first uses it, and is never destroyed: when the thread ends, work that
+     * is queued still runs, and nobody waits for it.  Core uses it on its own
+     * thread alone.
+     *
+     * A name for the calling thread's: a number with PS_THREAD_STREAM_NAME
+     * that no other stream of the device ever has.  stream_explain takes and
+     * gives it instead of the handle, on any thread.  Core calls this before
+     * any member with the handle on that thread.  Answers.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    ps_status (*thread_stream)(const struct ps_backend *backend, int device,
+                               ps_handle *name);
 };
 
 #endif

@@ -299,9 +299,42 @@ handle_of(int stream)
     return (cudaStream_t)&streams[stream];
 }
 
+static pthread_key_t own_key;
+
+static void
+leave(void *own)
+{
+    pthread_mutex_lock(&mutex);
+    remove_stream((int)(intptr_t)own);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void
+make_own_key(void)
+{
+    pthread_key_create(&own_key, leave);
+}
+
+/* The calling thread's default stream, until the thread ends. */
+static int
+own_stream(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_own_key);
+    int own = (int)(intptr_t)pthread_getspecific(own_key);
+    if (own == 0) {
+        own = add_stream(1);
+        pthread_setspecific(own_key, (void *)(intptr_t)own);
+    }
+    return own;
+}
+
 int
 index_of(const void *handle)
 {
+    if ((uintptr_t)handle == (uintptr_t)CU_STREAM_PER_THREAD) {
+        return own_stream();
+    }
     return (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD
                ? 0
                : (int)((const struct stream *)handle - streams);

@@ -59,9 +59,9 @@ int late_cuda_context(const void *handle);
 void begin(void);
 void end(void);
 
-/* Streams are identified by an index; 0 is both default streams, which
- * serialize with blocking ones.  add_stream returns the new stream's, or -1 if
- * there are too many. */
+/* Streams are identified by an index; 0 is the default stream, which
+ * serializes with blocking ones, such as the default streams of threads.
+ * add_stream returns the new stream's, or -1 if there are too many. */
 int add_stream(int blocking);
 int is_blocking(int stream);
 void remove_stream(int stream);

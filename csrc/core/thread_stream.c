@@ -1,0 +1,155 @@
+/* Each thread has a list of its streams in a word of its own.  A stream leaves
+ * the list when its thread ends; from then on its latest event stands for all
+ * of its work. */
+#include "thread_stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture.h"
+#include "event.h"
+#include "runtime.h"
+
+static struct ps_stream *
+first_of_thread(void)
+{
+    return ps_thread_word(PS_THREAD_STREAMS);
+}
+
+/* Drop those of an ancestor, which calls no device. */
+static void
+forget_ancestors(void)
+{
+    struct ps_stream *next, *stream = first_of_thread();
+    if (stream == NULL || stream->generation == ps_generation()) {
+        return;
+    }
+    ps_thread_set_word(PS_THREAD_STREAMS, NULL);
+    for (; stream != NULL; stream = next) {
+        next = stream->of_thread.next;
+        ps_stream_unref(stream);
+    }
+}
+
+struct ps_stream *
+ps_thread_stream(struct ps_device *device)
+{
+    forget_ancestors();
+    struct ps_stream *stream = first_of_thread();
+    while (stream != NULL && stream->device != device) {
+        stream = stream->of_thread.next;
+    }
+    return stream != NULL ? ps_stream_ref(stream) : NULL;
+}
+
+/* Fill in a new stream, and add it to the thread's. */
+static ps_status
+begin(struct ps_stream *stream, const char *name)
+{
+    struct ps_device *device = stream->device;
+    ps_status status = PS_CALL(device, thread_stream, &stream->identity);
+    if (status == PS_SUCCESS) {
+        status =
+            ps_event_create(device->runtime, 0, &stream->of_thread.latest);
+    }
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    stream->of_thread.latest->internal = true;
+    stream->of_thread.next = first_of_thread();
+    stream->handle = PS_STREAM_PER_THREAD;
+    stream->blocking = true;
+    stream->name = strdup(name);
+    return stream->name != NULL ? ps_thread_set_word(PS_THREAD_STREAMS, stream)
+                                : PS_ERROR_OUT_OF_MEMORY;
+}
+
+ps_status
+ps_thread_stream_create(struct ps_device *device, const char *name,
+                        struct ps_stream **result)
+{
+    if (device->runtime->backend->thread_stream == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    struct ps_stream *stream = ps_stream_new(device, PS_STREAM_THREADS);
+    if (stream == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    ps_status status = begin(stream, name);
+    if (status != PS_SUCCESS) {
+        ps_event_unref(stream->of_thread.latest);
+        free(stream->name);
+        free(stream);
+        return status;
+    }
+    pthread_mutex_lock(&device->mutex);
+    LIST_INSERT_HEAD(&device->streams, stream, neighbours);
+    pthread_mutex_unlock(&device->mutex);
+    *result = ps_stream_ref(stream);
+    return PS_SUCCESS;
+}
+
+/* Record the event, as the library's own. */
+static ps_status
+record(struct ps_stream *stream)
+{
+    bool own = ps_own_begin(stream->device->runtime);
+    ps_status status = ps_event_record(stream->of_thread.latest, stream);
+    ps_own_end(own);
+    return status;
+}
+
+void
+ps_thread_stream_mark(struct ps_stream *stream)
+{
+    if (!ps_stream_in_capture(stream)) {
+        bool lags = record(stream) != PS_SUCCESS;
+        atomic_store(&stream->of_thread.lags, lags);
+    }
+}
+
+/* Have the latest event stand for all that is pending, or else for work of
+ * which no thread will learn when it is done. */
+static void
+record_end(struct ps_stream *stream)
+{
+    if (ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
+        (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS)) {
+        atomic_store(&stream->of_thread.latest->captured, true);
+    }
+}
+
+void
+ps_thread_streams_end(struct ps_runtime *runtime)
+{
+    forget_ancestors();
+    struct ps_stream *stream, *kept = NULL;
+    while ((stream = first_of_thread()) != NULL) {
+        struct ps_runtime *its = stream->device->runtime;
+        bool ends = runtime == NULL || its == runtime;
+        if (ends) {
+            record_end(stream);
+        }
+        /* From here on it is remote on this thread, too. */
+        ps_thread_set_word(PS_THREAD_STREAMS, stream->of_thread.next);
+        if (ends) {
+            atomic_store(&stream->of_thread.ended, true);
+            ps_memory_note_failure(&its->memory, ps_stream_unref(stream));
+        }
+        else {
+            stream->of_thread.next = kept;
+            kept = stream;
+        }
+    }
+    ps_thread_set_word(PS_THREAD_STREAMS, kept);
+}
+
+bool
+ps_stream_is_out_of_reach(struct ps_stream *stream)
+{
+    if (!ps_stream_is_remote(stream)) {
+        return ps_stream_in_capture(stream);
+    }
+    ps_status status = ps_stream_query_quietly(stream);
+    return status == PS_ERROR_NOT_READY || status == PS_ERROR_CAPTURED_EVENT;
+}
