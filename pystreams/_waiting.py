@@ -194,6 +194,9 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else deadline - monotonic()
 
 
+_CONDITIONS = ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION")
+
+
 def wait(
     objects: Iterable[_W],
     timeout: float | None = None,
@@ -207,12 +210,11 @@ def wait(
     the latest.  Blocks with the GIL released.  Ctrl-C ends the wait, not the
     work.
     """
-    if return_when not in (
-        "ALL_COMPLETED",
-        "FIRST_COMPLETED",
-        "FIRST_EXCEPTION",
-    ):
-        raise ValueError(f"Invalid return condition: {return_when!r}")
+    if return_when not in _CONDITIONS:
+        raise ValueError(
+            f"wait() expects one of {', '.join(_CONDITIONS)} for return_when, "
+            f"but got {return_when!r}"
+        )
     found = _check("wait", objects)
     deadline = _deadline("wait", timeout)
     done: set[_W] = set()

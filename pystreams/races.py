@@ -522,3 +522,5 @@ def declare(
     """
     if _watches:
         _C.races_declare(stream, name, reads, writes)
+    elif stream is not None and not hasattr(stream, "__cuda_stream__"):
+        _C.as_stream("declare", stream)

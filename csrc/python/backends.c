@@ -12,6 +12,7 @@
 #include "../observe/table.h"
 #include "../observe/timeline.h"
 
+#include "args.h"
 #include "device.h"
 #include "errors.h"
 
@@ -191,13 +192,14 @@ default_runtime(void)
 
 /* The pointer of a capsule with the name; NULL with an exception. */
 static void *
-capsule_pointer(PyObject *capsule, const char *name)
+capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 {
     if (!PyCapsule_IsValid(capsule, name)) {
         return PyErr_Format(
             PyExc_TypeError,
-            "register_backend() expects a capsule named \"%s\", but got %R",
-            name, capsule);
+            "register_backend() expects a capsule named \"%s\" for %s, but got "
+            "%R",
+            name, argument, capsule);
     }
     return PyCapsule_GetPointer(capsule, name);
 }
@@ -223,24 +225,29 @@ install_tables(void)
 }
 
 static PyObject *
-register_backend(PyObject *Py_UNUSED(module), PyObject *args)
+register_backend(PyObject *Py_UNUSED(module), PyObject *const *args,
+                 Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *capsule, *second = Py_None;
+    static const struct signature signature = {
+        "register_backend", 1, 2, {"capsule", "faults"}};
+    PyObject *values[2];
     const struct ps_faults *faults = NULL;
-    if (!PyArg_ParseTuple(args, "O|O:register_backend", &capsule, &second)) {
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
         return NULL;
     }
-    const struct ps_backend *table = capsule_pointer(capsule, PS_CAPSULE_NAME);
+    const struct ps_backend *table =
+        capsule_pointer("capsule", values[0], PS_CAPSULE_NAME);
     if (table == NULL ||
-        (second != Py_None &&
-         (faults = capsule_pointer(second, PS_FAULTS_CAPSULE_NAME)) == NULL) ||
+        (values[1] != NULL && values[1] != Py_None &&
+         (faults = capsule_pointer("faults", values[1],
+                                   PS_FAULTS_CAPSULE_NAME)) == NULL) ||
         register_table(table, faults) < 0) {
         return NULL;
     }
     install_tables();
-    /* The tables may go with their capsules, so these never go. */
-    Py_INCREF(capsule);
-    Py_INCREF(second);
+    /* A table may be freed with its capsule, so both stay for ever. */
+    Py_INCREF(values[0]);
+    Py_XINCREF(values[1]);
     Py_RETURN_NONE;
 }
 
@@ -346,8 +353,8 @@ PyMethodDef backend_functions[] = {
         "ones; memory: the bytes of each of these, 0\nfor its share of "
         "the machine's memory."),
     FUNCTION(
-        "register_backend", register_backend, METH_VARARGS,
-        "capsule, faults=None, /",
+        "register_backend", register_backend, METH_FASTCALL | METH_KEYWORDS,
+        "capsule, faults=None",
         "Register a backend: the table that a capsule named \"" PS_CAPSULE_NAME
         "\" points to (see <pystreams/backend.h>).\n\n"
         "faults is None or a capsule named \"" PS_FAULTS_CAPSULE_NAME

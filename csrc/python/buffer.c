@@ -539,7 +539,8 @@ copy_with(PyObject *op, const struct signature *signature,
     bool non_blocking;
     int result = -1;
     if (parse_arguments(signature, args, nargs, kwnames, values) < 0 ||
-        truth_argument(values[1], &non_blocking) < 0 ||
+        switch_argument(signature->function, "non_blocking", values[1],
+                        &non_blocking) < 0 ||
         buffer_hold(op, &self) < 0) {
         return NULL;
     }
@@ -849,7 +850,8 @@ Buffer_subscript(PyObject *op, PyObject *key)
     if (step != 1) {
         span_release(&part);
         return PyErr_Format(PyExc_ValueError,
-                            "a slice of a Buffer must have step 1, got %zd",
+                            "Buffer[start:stop:step] expects 1 for step, but "
+                            "got %zd",
                             step);
     }
     part.nbytes = PySlice_AdjustIndices(part.nbytes, &start, &stop, step);

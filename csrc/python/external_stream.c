@@ -107,23 +107,23 @@ parse_protocol(const char *function, PyObject *object, PyObject *result,
     const char *type = Py_TYPE(object)->tp_name;
     if (!PyTuple_Check(result) || PyTuple_GET_SIZE(result) != 2) {
         return refuse(PyExc_TypeError,
-                      "__cuda_stream__ of %s must give a tuple (version, "
-                      "address), but gave %R",
-                      type, result);
+                      "%s() expects a tuple (version, address) from "
+                      "__cuda_stream__ of %s, but got %R",
+                      function, type, result);
     }
     PyObject *version = PyTuple_GET_ITEM(result, 0);
     if (!PyLong_Check(version)) {
         return refuse(PyExc_TypeError,
-                      "__cuda_stream__ of %s must give its version as an int, "
-                      "but gave %R",
-                      type, version);
+                      "%s() expects an int for the version from "
+                      "__cuda_stream__ of %s, but got %R",
+                      function, type, version);
     }
     if (PyLong_AsLong(version) != 0) {
         PyErr_Clear();
         return refuse(PyExc_ValueError,
-                      "__cuda_stream__ of %s has version %R; only version 0 "
-                      "is supported",
-                      type, version);
+                      "%s() expects version 0 from __cuda_stream__ of %s, but "
+                      "got %R",
+                      function, type, version);
     }
     return handle_argument(function, "the address in __cuda_stream__",
                            PyTuple_GET_ITEM(result, 1), handle);

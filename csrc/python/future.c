@@ -1015,10 +1015,14 @@ Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Future_add_done_callback(PyObject *op, PyObject *callback)
+Future_add_done_callback(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames)
 {
     FutureObject *self = as_future(op);
-    if (!is_done(self) && check_generation(self) < 0) {
+    PyObject *callback;
+    if (parse_required("add_done_callback", "fn", args, nargs, kwnames,
+                       &callback) < 0 ||
+        (!is_done(self) && check_generation(self) < 0)) {
         return NULL;
     }
     watch(self);
@@ -1057,7 +1061,8 @@ static PyMethodDef future_methods[] = {
     METHOD("done", Future_done, METH_NOARGS, ", /",
            "Return whether the callable has ended or was cancelled."),
     METHOD(
-        "add_done_callback", Future_add_done_callback, METH_O, ", fn, /",
+        "add_done_callback", Future_add_done_callback,
+        METH_FASTCALL | METH_KEYWORDS, ", /, fn",
         "Call fn with the Future when it is done, on the thread that "
         "completes it; at once if\nit already is.\n\n"
         "Raises RuntimeError in a child forked since, in which the callable "

@@ -363,6 +363,11 @@ def set_peer_access(
     Raises ValueError if the devices are the same, AcceleratorError if they
     have no access to each other.
     """
+    if not isinstance(enabled, int):
+        raise TypeError(
+            "set_peer_access() expects a bool for enabled, but got "
+            f"{type(enabled).__name__}"
+        )
     _C.set_peer_access(_CUDA, device, peer_device, enabled)
 
 

@@ -227,11 +227,20 @@ def register_graph_destroy_hook(
     return _register(_everywhere.setdefault("graph_destroy", {}), fn)
 
 
+def _check_path(function: str, path: object) -> None:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(
+            f"{function}() expects a path (str, bytes or os.PathLike) for "
+            f"path, but got {type(path).__name__}"
+        )
+
+
 def export_dot(
     path: str | os.PathLike[str], *, verbose: bool = True
 ) -> Callable[[Graph], None]:
     """Return a hook for register_capture_end_hook() that writes the graph to a
     file, as debug_dump() does."""
+    _check_path("export_dot", path)
 
     def dump(graph: Graph) -> None:
         graph.debug_dump(path, verbose=verbose)
@@ -244,6 +253,7 @@ def export_graph_data(
 ) -> Callable[[Graph], None]:
     """Return a hook for register_post_instantiate_hook() that pickles what
     get_graph_data() returns into a file."""
+    _check_path("export_graph_data", path)
 
     def dump(graph: Graph) -> None:
         from pickle import dumps
