@@ -111,8 +111,8 @@ class Watched(Generic[_W]):
             self._watch(next(tokens), obj)
 
     def watch_unaware(self, tokens: Iterator[int], objects: list[_W]) -> None:
-        """Watch objects, of which the program knows only those that know()
-        is called with to be done."""
+        """Watch objects; the program knows one to be done only after
+        know()."""
         for obj in objects:
             if isinstance(obj, (_C.Stream, _C.Event)):
                 self._moments[obj] = _C.races_moment(obj)
@@ -136,7 +136,7 @@ class Watched(Generic[_W]):
         elif isinstance(obj, (_C.Stream, _C.Event)):
             self._waiter.watch(obj, token)
         else:
-            # Whoever made the Future has imported it already.
+            # A Future exists, so its module is imported already.
             from functools import partial
 
             self._waiter.expect(token)

@@ -12,8 +12,8 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* The device whose memory the address is in, as far as the backend can tell;
- * a wrong address is left for claim_hold to refuse. */
+/* The device of the memory at the address, if the backend knows it, else the
+ * given one.  claim_hold refuses a wrong address later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {
@@ -76,7 +76,7 @@ struct interface {
     PyObject *stream;
 };
 
-/* entries: what _interchange.read_array_interface returned. */
+/* entries: the result of _interchange.read_array_interface. */
 static int
 parse_entries(const char *function, PyObject *entries,
               struct interface *interface)

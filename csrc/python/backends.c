@@ -1,7 +1,7 @@
-/* Which backends there are, and which of them a call uses: those of this
- * library, registered when the package is first imported, and those that
- * extension modules register.  Backends outlive the module, so that a second
- * import finds them. */
+/* The registered backends, and the choice among them.  Those of this library
+ * are registered when the package is first imported; extension modules
+ * register others.  Backends outlive the module, so that a second import finds
+ * them. */
 #include "backends.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "device.h"
 #include "errors.h"
 
-/* -1 with an exception, ValueError if the table is refused. */
+/* -1 with an exception: ValueError if the table is refused. */
 static int
 register_table(const struct ps_backend *table, const struct ps_faults *faults)
 {
@@ -195,11 +195,10 @@ static void *
 capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 {
     if (!PyCapsule_IsValid(capsule, name)) {
-        return PyErr_Format(
-            PyExc_TypeError,
-            "register_backend() expects a capsule named \"%s\" for %s, but got "
-            "%R",
-            name, argument, capsule);
+        return PyErr_Format(PyExc_TypeError,
+                            "register_backend() expects a capsule named "
+                            "\"%s\" for %s, but got %R",
+                            name, argument, capsule);
     }
     return PyCapsule_GetPointer(capsule, name);
 }
@@ -251,7 +250,7 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *const *args,
     Py_RETURN_NONE;
 }
 
-/* Those of the library. */
+/* Register the backends of this library. */
 static PyObject *
 register_backends(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -308,8 +307,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* Which of the members that wait take a limit, according to calls with nothing
- * to wait for. */
+/* Whether each member that waits supports a limit: found by calls that have
+ * nothing to wait for. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -361,7 +360,7 @@ PyMethodDef backend_functions[] = {
         "\", with which\nthe device's tests make its work fail (see "
         "<pystreams/faults.h>).  The tables and\nthe capsules stay until "
         "the process ends.  Raises TypeError for anything "
-        "else,\nValueError with the reason if the table is not whole, or "
+        "else,\nValueError with the reason if the table is incomplete, or "
         "its name or device type\nis taken."),
     FUNCTION("backend_members", backend_members, METH_VARARGS, "type, /",
              "Return a dict of the contract's functions, and stream_fail: "

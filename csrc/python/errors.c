@@ -149,9 +149,10 @@ may_invalidate(ps_status status)
     }
 }
 
-/* A call that a device refuses during a capture may have made it invalid: keep
- * the call in mind for the capture's end.  What the call's own error says of
- * the captures in progress; NULL without an exception if there are none. */
+/* A call that a device refuses during a capture may have made the capture
+ * invalid: note the call for the error at the capture's end.  Returns the text
+ * about the captures in progress for the call's own error; NULL without an
+ * exception if there are none. */
 static PyObject *
 note_refused(struct ps_runtime *runtime, const char *operation,
              ps_status status)
@@ -165,7 +166,7 @@ note_refused(struct ps_runtime *runtime, const char *operation,
     PyObject *text = import_call(
         "pystreams.cuda._captures", "refused", "(issi)", backend->device_type,
         operation, backend->status_text(backend, status), status);
-    /* Without memory a failure says less. */
+    /* Without memory, the message is shorter. */
     PyErr_Clear();
     exception_restore(saved);
     return text;
@@ -241,7 +242,7 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
         return operation;
     }
     size_t length = strnlen(name, 80);
-    /* No part of a character: some readers refuse that. */
+    /* Do not cut a character: some readers refuse invalid UTF-8. */
     while (length > 0 && (name[length] & 0xc0) == 0x80) {
         length--;
     }

@@ -1,12 +1,13 @@
-/* What threads, streams, events and callables wait for. */
+/* The waits of threads, streams, events and callables, for explain(). */
 #ifndef PYSTREAMS_PYTHON_EXPLAIN_H
 #define PYSTREAMS_PYTHON_EXPLAIN_H
 
 #include "module.h"
 #include "wait.h"
 
-/* A wait of the calling thread, from blocked_begin to blocked_end, both with
- * the GIL held.  It waits for the work, or if that is NULL for the object. */
+/* A wait of the calling thread, from blocked_begin to blocked_end, both called
+ * with the GIL held.  The thread waits for the work or, if that is NULL, for
+ * the object. */
 struct blocked {
     struct blocked *next, **link;
     unsigned generation;
@@ -26,8 +27,8 @@ void blocked_end(struct blocked *blocked);
  * reference; NULL if there is none, or no GIL that stops the thread. */
 PyObject *frame_of(PyThreadState *state);
 
-/* What the work waits for, as the end of an error's message: a new str; NULL
- * with an exception that is not an Exception. */
+/* The explanation of a wait for the work, as the end of an error message: a
+ * new str; NULL with an exception that is not an Exception. */
 PyObject *explanation_of(const struct work *work, PyObject *object);
 
 #endif

@@ -33,7 +33,7 @@ is_default(struct ps_device *device, ps_handle handle)
              (handle == 2 && (backend->flags & PS_BACKEND_EMULATED) != 0)));
 }
 
-/* The device of a handle, if the backend can tell; else the one given. */
+/* The device of a handle, if the backend knows it; else the given one. */
 static ps_status
 find_device(struct ps_device **device, ps_handle handle)
 {
@@ -288,9 +288,9 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
 
 /* The owner, if this object alone keeps it alive: the object has the only
  * reference to the stream, and no call is using the stream, which could add a
- * reference with the GIL released.  Both change with the GIL held, or with no
- * collection going on, so the collector gets one answer throughout one; a
- * count that falls meanwhile only makes it keep the owner. */
+ * reference with the GIL released.  Both change only with the GIL held, or
+ * when no collection runs, so the answer is the same throughout a collection;
+ * if a count falls meanwhile, the collector only keeps the owner. */
 static PyObject *
 sole_owner(PyObject *op)
 {

@@ -48,8 +48,8 @@ static ps_status
 create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
-    /* Blocks and streams that were dropped while they were busy keep their
-     * partitions until somebody looks again. */
+    /* Blocks and streams that were dropped while busy keep their partitions
+     * until the next sweep. */
     ps_memory_sweep(device->runtime);
     ps_status status = ps_device_give_up_deferred(device);
     return status == PS_SUCCESS

@@ -14,14 +14,14 @@ void places_exclude(PyObject *package);
  * line that it is at; NULL without an exception if there is none. */
 PyCodeObject *find_place(int *line);
 
-/* Between the two, places are numbered; they keep their numbers as long as
- * anybody holds them. */
+/* Between these calls, places are numbered.  They keep their numbers until
+ * every holder has dropped them. */
 int places_hold(void);
 void places_release(void);
 
-/* The number of the place that find_place finds, which is kept for each call
- * of the program; -1 if there is none, or no memory, with the pending
- * exception kept. */
+/* The number of the place that find_place finds; it is cached for each call of
+ * the program.  -1 if there is none, or no memory; keeps a pending
+ * exception. */
 Py_ssize_t place_number(void);
 
 /* The place as (file, line, function), a new reference; NULL without an

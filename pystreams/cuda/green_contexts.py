@@ -102,8 +102,9 @@ class GreenContext(Partition):
         """Make a stream of the context, and its device, the thread's current.
 
         The stream waits for the one that was current.  pop_context() undoes
-        this.  What other libraries queue on the default stream does not run in
-        the context.  Raises RuntimeError if the last call was not undone.
+        this.  Work that other libraries queue on the default stream does not
+        run in the context.  Raises RuntimeError if the last call was not
+        undone.
         """
         if self._entered is not None:
             raise RuntimeError(
