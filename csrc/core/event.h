@@ -29,8 +29,8 @@ struct ps_event {
     atomic_uint flags;
     /* Created by core for its own use, and not traced. */
     bool internal;
-    /* The flag PS_EVENT_EXTERNAL: graphs record the event, so its state is
-     * unknown without a query. */
+    /* Whether it has PS_EVENT_EXTERNAL: graphs record the event, so its state
+     * is unknown without a query. */
     bool external;
     /* Whether the latest record was captured, and so never completes. */
     atomic_bool captured;
@@ -43,8 +43,8 @@ struct ps_event {
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The stream of the latest record.  For a shared or external event, which
-     * others may have recorded since, a value that is no stream's handle. */
+    /* The stream of the latest record.  A shared or external event may be
+     * recorded elsewhere; it has a value here that is no stream's handle. */
     _Atomic ps_handle source;
     /* Its interprocess handle; NULL until exported or opened. */
     struct ps_ipc *_Atomic ipc;

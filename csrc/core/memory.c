@@ -187,9 +187,9 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Settle a block that no other stream uses.  If its own stream is being
  * captured, the block waits for the end of the capture; otherwise the free
- * would become part of the graph.  One that is to be unpinned, or that
+ * would become part of the graph.  A block to be unpinned, or one that
  * processes share, waits with the default stream for a sweep by a thread that
- * may wait, because the driver may, and may disturb captures. */
+ * may wait, because the driver may wait then, and disturb captures. */
 static ps_status
 finish(struct ps_block *block)
 {
@@ -343,8 +343,8 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 }
 
 /* Settle the blocks that no longer wait for a stream that was taken out.
- * wait: NULL, or wait so that none does.  False in a child that the release of
- * an owner or a signal handler has forked: the rest is the parent's. */
+ * wait: NULL, or wait until no block does.  False in a child that was forked
+ * by the release of an owner or a signal handler: the parent does the rest. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
@@ -371,7 +371,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
 }
 
 /* Settle the retired blocks whose uses are over.  wait: NULL, or wait until
- * they are, those, too, whose streams other threads have taken out. */
+ * all are, including those with streams that other threads have taken out. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
 {
@@ -475,7 +475,7 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
         struct ps_runtime *runtime = block->device->runtime;
         sweep(runtime, may_not_wait() ? NULL : limit);
         drop_idle(&runtime->memory, 0);
-        /* A signal handler may have forked, and this be the child. */
+        /* A signal handler may have forked, and this may be the child. */
         status = block->generation == ps_generation()
                      ? allocate_native(block, nbytes)
                      : PS_ERROR_FOREIGN;
@@ -680,7 +680,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    /* Callables may have left more than is kept. */
+    /* Callables, which may not wait, may have left more idle blocks than are
+     * kept. */
     drop_idle(&device->runtime->memory, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
@@ -834,7 +835,7 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* Settle it now: a lender may rely on getting its memory back. */
+        /* Settle it now: a lender may rely on the return of its memory. */
         status = ps_first_failure(status, finish(block));
     }
     else {
@@ -877,7 +878,7 @@ ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
     return mark(block, stream, false, 1);
 }
 
-/* Have the peak begin at what there is now. */
+/* Reset the peak to the present value. */
 static void
 reset_peak(struct ps_memory_counter *counter)
 {

@@ -1,5 +1,5 @@
 /* Each member stands in the list twice: as the function that forwards it, and
- * as what is filled in. */
+ * as the entry of the table. */
 #include "forward.h"
 
 #define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)

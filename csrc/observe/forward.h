@@ -1,5 +1,5 @@
-/* A table that forwards each member to another one: what the tables that
- * observe begin with, which then replace members by their own. */
+/* A table that forwards each member to another one.  The tables that observe
+ * begin as such a table, and then replace members by their own. */
 #ifndef PYSTREAMS_OBSERVE_FORWARD_H
 #define PYSTREAMS_OBSERVE_FORWARD_H
 
@@ -17,7 +17,8 @@ struct ps_actor_name {
     bool blocking;
 };
 
-/* Kept for ever, as a call may still be on its way when it is switched off. */
+/* Kept for ever: a call may still be in progress when the observer is switched
+ * off. */
 struct ps_observer {
     struct ps_backend table;
     const struct ps_backend *_Atomic inner;
@@ -48,8 +49,8 @@ ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream)
 struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
                                        int device, ps_handle stream);
 
-/* Have a new observer forward to the table that it stands before, whose
- * missing members stay NULL. */
+/* Make a new observer forward to the table `inner`; members that this lacks
+ * stay NULL. */
 void ps_forward(struct ps_observer *observer, int runtime,
                 const struct ps_backend *inner);
 

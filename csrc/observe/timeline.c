@@ -1,5 +1,5 @@
-/* One mutex guards the log; hooks are called without it.  Slices do not move,
- * and are written by whoever has them. */
+/* One mutex guards the log; hooks are called without it.  Slices do not move;
+ * only the caller that added a slice writes it. */
 #include "timeline.h"
 
 #include <pthread.h>
@@ -58,7 +58,7 @@ static uint64_t next_index; /* of the next log's first slice */
 /* A thread's slice for the call that it is about to make: a source. */
 static pthread_key_t queued_slice;
 static bool has_key;
-/* By how much operations seemed to begin before their calls. */
+/* The most by which an operation seemed to begin before its call. */
 static _Atomic int64_t greatest_error;
 /* By runtime, and by whether the table is called with the GIL released. */
 static struct ps_observer observers[MOST_RUNTIMES][2];
@@ -135,7 +135,7 @@ kind_of(const struct ps_slice *slice)
     return __atomic_load_n(&slice->kind, __ATOMIC_ACQUIRE);
 }
 
-/* Whether somebody else may still write the slice. */
+/* Whether another thread or a device may still write the slice. */
 static bool
 is_pending(const struct ps_slice *slice)
 {
@@ -172,7 +172,7 @@ any_pending(const struct chunk *chunk)
     return i < CHUNK;
 }
 
-/* Free what has ended meanwhile of logs that are gone. */
+/* Free the chunks of dropped logs whose slices have ended meanwhile. */
 static void
 free_finished_locked(void)
 {
@@ -228,7 +228,8 @@ fork_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* The child gets no half of a change that another thread makes. */
+/* Locked over a fork, so that the child sees no partial change of another
+ * thread. */
 static void
 fork_child(void)
 {
@@ -508,7 +509,7 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        /* The host waits for what a stream has, and queues nothing on it. */
+        /* The host waits for the stream's work, and queues nothing on it. */
         if (stream != NULL && timeline->any_blocking &&
             (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
             serialize_locked(timeline, stream, &like);
@@ -539,8 +540,8 @@ foreign_name(uint32_t number)
     return number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
-/* A slice of the calling thread, which may hold locks of a driver, or any;
- * returns its source, 0 without. */
+/* Add a slice of the calling thread, which may hold any lock, such as a
+ * driver's.  Returns its source, or 0. */
 static uint64_t
 add_foreign(const struct ps_slice *like)
 {
@@ -611,8 +612,8 @@ ps_timeline_range_end(uint64_t source)
 
 /* ---- What orders streams ---- */
 
-/* What is known of an event: the index of its record, plus one; or the number
- * of the capture that it was recorded in. */
+/* The mark of an event: the index of its record, plus one, or the number of
+ * the capture in which it was recorded. */
 static uintptr_t
 record_mark(uint64_t source)
 {
@@ -770,7 +771,7 @@ times_by_events(const struct ps_backend *inner)
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
-/* Have the calling thread's call be that of a slice; NULL: of none. */
+/* Set the slice of the calling thread's next call; NULL: none. */
 static void
 set_queued_slice(uint64_t source)
 {
@@ -779,7 +780,7 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* Of a call that has none, though it may be reported. */
+/* For a call that has no slice, though it may be reported. */
 #define NO_SLICE UINT64_MAX
 
 /* Whether the device reports one activity for an operation of this kind. */
@@ -858,7 +859,7 @@ queued(const struct ps_backend *backend, const struct queueing *this,
         ps_slice_publish(slice, this->time);
     }
     else {
-        /* What has run at once needs no time of its own. */
+        /* Work that ran at once needs no separate time. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
         ps_slice_publish(slice, begin > 0 ? begin : ps_timeline_now());
@@ -972,8 +973,8 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     return inner->stream_destroy(inner, device, stream);
 }
 
-/* A wait of ours has its own slice, if any: what a device reports of it is of
- * none. */
+/* Our own wait has its slice already, if any: ignore the device's report of
+ * it. */
 static ps_status
 waited(ps_status status)
 {
@@ -1152,7 +1153,8 @@ add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
     }
 }
 
-/* What a report says of an operation but its times; false without memory. */
+/* Copy a report's data of an operation, except its times; false without
+ * memory. */
 static bool
 describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
                 const struct ps_report *report,
@@ -1176,8 +1178,8 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     return true;
 }
 
-/* Another library has waited.  What for is not known: that is taken to be what
- * had ended last by then. */
+/* Another library has waited, for unknown work.  Take it to be the operation
+ * that had ended last by then. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1196,7 +1198,7 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
     struct ps_slice *slice =
         timeline != NULL ? source_at(timeline, report->source) : NULL;
     struct ps_slice like;
-    /* Of ours, those whose calls failed are none. */
+    /* Ignore our own operations whose calls failed. */
     if (slice == NULL ||
         (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
         return;
@@ -1324,8 +1326,8 @@ ps_timeline_source(const struct ps_timeline *timeline,
     return slice;
 }
 
-/* How far a stream has come: the time at which it has done all before a slice,
- * 0 if that is not known yet, and the source that took it there. */
+/* The progress of a stream: the time at which all operations before a slice
+ * were done, 0 if unknown, and the source that determined that time. */
 struct reached {
     int64_t time;
     uint64_t source;
@@ -1338,8 +1340,8 @@ later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* inexact: whether times of host and device may disagree; what comes after
- * something then begins no earlier than that ended. */
+/* inexact: times of host and device may disagree; an operation then begins no
+ * earlier than its predecessor ended. */
 static void
 resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
                   bool inexact)
@@ -1357,7 +1359,7 @@ resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
     if (end <= 0) {
         return;
     }
-    /* So is what came before, whose report may come later, or be lost. */
+    /* Earlier work is done, too; its report may come later, or be lost. */
     at->pending = false;
     if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
@@ -1389,7 +1391,7 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     }
 }
 
-/* What came last of all streams of the device. */
+/* The latest slice of all streams of the device. */
 static uint64_t
 latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)
