@@ -106,8 +106,8 @@ _EXIT_DEADLINE = 5.0
 def explain(x: Stream | Event | Future[Any] | None = None) -> str:
     """explain(x=None)
 
-    Return what a stream, an event or a Future of Stream.submit waits for, down
-    to the root, in words; without one, what everything waits for.
+    Return in words what a stream, an event or a Future of Stream.submit waits
+    for, down to the root; without an argument, what everything waits for.
 
     Known are the queues of the CPU engine, callables of Stream.submit, and the
     threads that wait in this package.  Safe to call from any thread and from a

@@ -1,6 +1,6 @@
 """Backends of installed distributions, found by their entry points.
 
-The name of an entry point of the group is what programs write, its value the
+The name of an entry point of the group is the device type, its value the
 module that registers the backend, or a function that does.
 """
 

@@ -44,7 +44,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _label(key: Key) -> str:
-    """Return what people call a stream."""
+    """Return a stream's name for people."""
     backend, _, index, handle = key
     return stream_label(f"{backend}:{index}", handle, _C.explain_name(key))
 
@@ -128,7 +128,7 @@ class _Explanation:
         # Those that wait for each other.
         self.ring: list[_Callable] = []
         # The streams that the sentences are about.
-        self.told: set[Key] = set()
+        self.shown: set[Key] = set()
 
     def add_wait(self, target: tuple[Any, ...]) -> None:
         """Have the calling thread wait for the target."""
@@ -142,12 +142,13 @@ class _Explanation:
         return found[-1] if found else None
 
     def stream(self, key: Key) -> str:
-        """Return what follows "the stream": "has 2 operations; ..."."""
-        self.told.add(key)
+        """Return the text that follows "the stream": "has 2 operations;
+        ..."."""
+        self.shown.add(key)
         states = _C.explain_stream(key)
         if states is None:
             return self._unseen(key)
-        self.told.update(state[0] for state in states)
+        self.shown.update(state[0] for state in states)
         if states[0][1] == 0:
             return "is idle"
         last = states[-1]
@@ -221,7 +222,7 @@ class _Explanation:
         return f"{_label(target[1])} {self.stream(target[1])}"
 
     def target(self, target: tuple[Any, ...]) -> str:
-        """Return what is waited for, and what that waits for."""
+        """Return the target of a wait, and the wait of that in turn."""
         kind, *rest = target
         if kind == "stream":
             return f"{_label(rest[0])}, which {self.stream(rest[0])}"
@@ -280,7 +281,7 @@ class _Explanation:
         return "a Future whose callable has ended"
 
     def any(self, obj: Any) -> str:
-        """Return what an object of the program is, and what it waits for."""
+        """Return a text about an object of the program, and its wait."""
         if not isinstance(obj, (_C.Stream, _C.Event)):
             return self.object_of(obj)
         target = _C.explain_target(obj)
@@ -303,7 +304,7 @@ class _Explanation:
         return f"{ring}; {text}" if ring else text
 
     def _brief(self, target: tuple[Any, ...]) -> str:
-        """Return what a thread waits for."""
+        """Return a text about a thread's wait."""
         kind, *rest = target
         if kind == "stream":
             return _label(rest[0])
@@ -325,20 +326,20 @@ class _Explanation:
         sentences: dict[Key, tuple[str, set[Key]]] = {}
         rings: dict[frozenset[int], list[_Callable]] = {}
         for key in keys:
-            self.told, self.ring = set(), []
-            sentences[key] = f"{_label(key)} {self.stream(key)}", self.told
+            self.shown, self.ring = set(), []
+            sentences[key] = f"{_label(key)} {self.stream(key)}", self.shown
             if self.ring:
                 rings[frozenset(map(id, self.ring))] = self.ring
-        lines, told = [], set()
+        lines, shown = [], set()
         for self.ring in rings.values():
             lines.append(self.deadlock())
         # Without items(), whose iterator CPython 3.10 frees wrongly if it is
         # short of memory.
         inner = {k for key in sentences for k in sentences[key][1] - {key}}
         for key in sorted(sentences, key=inner.__contains__):
-            if key not in told:
+            if key not in shown:
                 lines.append(sentences[key][0])
-                told |= sentences[key][1]
+                shown |= sentences[key][1]
         running = {c.thread for c in self.callables if c.running}
         for thread in self.threads:
             if thread.ident not in running:
@@ -354,7 +355,7 @@ class _Explanation:
 
 
 def _surely(limit: int, say: Callable[[_Explanation], str]) -> str:
-    """Return what `say` returns; a deadlock only if it is there to stay."""
+    """Return the result of `say`; report a deadlock only if it persists."""
     for pause in (0.02, 0.05):
         explanation = _Explanation(limit)
         text = say(explanation)

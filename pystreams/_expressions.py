@@ -36,7 +36,7 @@ def _first(elements: Iterable[Any]) -> list[Any]:
 
 
 def _attributes(value: object) -> Iterator[tuple[str, object]]:
-    """Yield the names and values of what an object stores."""
+    """Yield the names and values of the objects that an object stores."""
     for kind in type(value).__mro__:
         members = vars(kind)
         for name in list(members.copy()):

@@ -56,7 +56,7 @@ class StreamFuture(_C.FutureBase, Future[Any]):
 
 
 def log_callback(future: StreamFuture, error: Exception) -> None:
-    """Log what a callback raised as concurrent.futures does."""
+    """Log the exception of a callback as concurrent.futures does."""
     getLogger("concurrent.futures").error(
         "exception calling callback for %r", future, exc_info=error
     )

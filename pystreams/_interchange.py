@@ -42,7 +42,7 @@ def _item_size(typestr: Any) -> int:
 
 
 def read_array_interface(
-    interface: object,
+    function: str, interface: object
 ) -> tuple[Any, bool, int, tuple[Any, ...], tuple[Any, ...], Any]:
     """Return (address, read-only, item size, shape, strides, stream).
 
@@ -50,7 +50,8 @@ def read_array_interface(
     """
     if not isinstance(interface, dict):
         raise TypeError(
-            f"{_WHAT} must be a dict, got {type(interface).__name__}"
+            f"{function}() expects {_WHAT} to be a dict, but got "
+            f"{type(interface).__name__}"
         )
     # To read an entry may run the producer's code, which may change it.
     entries = interface.copy()

@@ -1,6 +1,6 @@
 """Every order of a program's steps that can differ, each of them once.
 
-A step is an operation of a stream, or what the program does between two of its
+A step is an operation of a stream, or the program's part between two of its
 calls.  Two steps depend on each other if they are of one stream, or of the
 program; if one makes the other possible; or if they conflict: their order can
 be seen in memory, or in the answer to a query.  Runs in which dependent steps
@@ -58,7 +58,7 @@ def _overlap(some: Iterable[_Span], others: Sequence[_Span]) -> bool:
 
 @dataclass
 class Step:
-    """One step of a run, and what can show when it came."""
+    """One step of a run, and the facts that can show its position."""
 
     #: The number of the stream, or 0 for the program.
     process: int
@@ -264,7 +264,7 @@ class _Suffix:
 
 
 class _Order:
-    """A run's steps, with what comes before what in all equal orders."""
+    """A run's steps, with the order that they have in all equal orders."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
@@ -391,7 +391,7 @@ class Orders:
             self._points.append(_Point(step, asleep, rest))
 
     def _choose(self) -> None:
-        """Say what runs next: the last point that has another branch."""
+        """Choose the next run: the last point that has another branch."""
         while self._points and not self._points[-1].branches:
             self._points.pop()
         if not self._points:

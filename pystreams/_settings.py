@@ -54,7 +54,7 @@ def _devices(variable: str, least: int) -> int:
 def parse_memory(name: str, text: str) -> int:
     """Return the number of bytes that a text such as "4GiB" means.
 
-    ValueError gives the name of what has the text.
+    ValueError names the variable or parameter that has the text.
     """
     digits = text.rstrip("KMGTiB")
     shift = _UNITS.get(text[len(digits) :], 64)
@@ -148,7 +148,7 @@ def explore_a_schedule() -> None:
 
 
 def explain_on_signal() -> None:
-    """Explain what work waits for upon a signal that the environment names."""
+    """Print explain() at the signal that the environment names."""
     text = os.environ.get("PYSTREAMS_EXPLAIN_SIGNAL")
     if not text:
         return

@@ -111,8 +111,8 @@ class Watched(Generic[_W]):
             self._watch(next(tokens), obj)
 
     def watch_unaware(self, tokens: Iterator[int], objects: list[_W]) -> None:
-        """Watch objects, of which the program knows only those that know()
-        is called with to be done."""
+        """Watch objects; the program knows one to be done only after
+        know()."""
         for obj in objects:
             if isinstance(obj, (_C.Stream, _C.Event)):
                 self._moments[obj] = _C.races_moment(obj)
@@ -136,7 +136,7 @@ class Watched(Generic[_W]):
         elif isinstance(obj, (_C.Stream, _C.Event)):
             self._waiter.watch(obj, token)
         else:
-            # Whoever made the Future has imported it already.
+            # A Future exists, so its module is imported already.
             from functools import partial
 
             self._waiter.expect(token)
@@ -194,6 +194,9 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else deadline - monotonic()
 
 
+_CONDITIONS = ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION")
+
+
 def wait(
     objects: Iterable[_W],
     timeout: float | None = None,
@@ -207,12 +210,11 @@ def wait(
     the latest.  Blocks with the GIL released.  Ctrl-C ends the wait, not the
     work.
     """
-    if return_when not in (
-        "ALL_COMPLETED",
-        "FIRST_COMPLETED",
-        "FIRST_EXCEPTION",
-    ):
-        raise ValueError(f"Invalid return condition: {return_when!r}")
+    if return_when not in _CONDITIONS:
+        raise ValueError(
+            f"wait() expects one of {', '.join(_CONDITIONS)} for return_when, "
+            f"but got {return_when!r}"
+        )
     found = _check("wait", objects)
     deadline = _deadline("wait", timeout)
     done: set[_W] = set()

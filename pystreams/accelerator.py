@@ -217,8 +217,8 @@ def memory_stats(device: _Device = None, /) -> dict[str, int]:
 
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
-    reserved_bytes.all.current and .peak count what the device's pool has: the
-    memory of buffers, and freed memory that it keeps for reuse.
+    reserved_bytes.all.current and .peak count the memory of the device's pool:
+    that of buffers, and freed memory that it keeps for reuse.
     """
     return _C.memory_stats(*_place("memory_stats", device))
 
@@ -262,14 +262,14 @@ def reset_peak_memory_stats(device: _Device = None, /) -> None:
 
 
 def reset_accumulated_memory_stats(device: _Device = None, /) -> None:
-    """Have .allocated and .freed of memory_stats() count from now on."""
+    """Reset .allocated and .freed of memory_stats() to 0."""
     _C.reset_accumulated_memory_stats(
         *_place("reset_accumulated_memory_stats", device)
     )
 
 
 def empty_cache() -> None:
-    """Give the freed memory that the pools of all devices keep to the devices.
+    """Return the freed memory that pools keep to the devices.
 
     Memory that queued work still uses stays.  Does nothing if no device has
     been used, or if the backend keeps nothing; may block.

@@ -162,7 +162,7 @@ class RaceError(RuntimeError):
 
 
 class _Watch:
-    """Something that looks for races, and what it does about one."""
+    """A user of the detector, and its action for a race."""
 
     def __init__(self, action: Action, keeps: bool) -> None:
         self.action = action
@@ -354,7 +354,7 @@ def _undelivered(thread: int) -> RaceError | None:
 
 
 def _deliver(cause: BaseException | None) -> None:
-    """At the end of a block: raise what was found and got lost."""
+    """At the end of a block: raise a RaceError that was lost."""
     global _raised
     with _lock:
         error = _undelivered(threading.get_ident())
@@ -417,13 +417,13 @@ class detect(ContextDecorator):
     Look for races in the whole process until the block ends.
 
     action says what is done about a race.  "raise" raises RaceError from the
-    call that makes the second access, which is not queued then; if the error
-    does not come so far, because another library drops it or because it ends a
-    callable or a thread, the block raises it when it ends.  "warn" logs
+    call that makes the second access, which is not queued then; if that error
+    is lost, because another library drops it or because it ends a callable or
+    a thread, the block raises it when it ends.  "warn" logs
     each pair of places once, to the logger "pystreams.races".  A callable is
     called with the Race, and the second access is queued if it returns.  Of
-    nested blocks the one that began last decides.  What was queued before the
-    outermost block began does not take part.
+    nested blocks, the one that began last decides.  Work queued before the
+    outermost block began is ignored.
 
     A decorated function is called in the block.
 
@@ -456,7 +456,7 @@ class detect(ContextDecorator):
 
 @dataclass(frozen=True)
 class Redundant:
-    """A wait of the program that ordered nothing new, whenever it was made."""
+    """A wait of the program that never ordered anything new."""
 
     #: "wait", of a stream, or "synchronize", of the host.
     name: str
@@ -476,8 +476,8 @@ class Redundant:
 def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
     """redundant(action="raise")
 
-    Do what detect(action) does, and fill the list that the block is given,
-    when it ends, with the waits that ordered nothing new: calls of wait_event,
+    Do as detect(action) does, and give the block a list.  When the block ends,
+    the list has the waits that ordered nothing new: calls of wait_event,
     wait_stream, Event.wait and synchronize for work that was ordered before
     already, or known to be done.
 
@@ -486,7 +486,7 @@ def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
     is declared: a wait for other work looks redundant.  Of blocks that
     overlap, each lists the waits since the first began.
 
-    Raises what detect() raises.
+    Raises as detect() does.
     """
     with detect(action), _counted_waits() as found:
         yield found
@@ -525,8 +525,8 @@ def declare(
 ) -> None:
     """declare(stream, *, reads=(), writes=(), name="declared work")
 
-    Say which memory is touched by the work that another library is about to
-    queue, or has just queued, on the stream.
+    Declare the memory that work of another library accesses.  The library is
+    about to queue that work on the stream, or has just queued it.
 
     With stream=None it is the host's own access, through a view or a pointer
     that it has kept.  reads and writes hold Buffers and their slices, arrays
@@ -534,7 +534,10 @@ def declare(
     array with gaps, the gaps count too.  Does nothing, and costs little, while
     nothing looks for races.
 
-    Raises what detect() says, and TypeError for another kind of memory.
+    Raises RaceError as detect() does, and TypeError for another kind of memory
+    or stream.
     """
     if _watches:
         _C.races_declare(stream, name, reads, writes)
+    elif stream is not None and not hasattr(stream, "__cuda_stream__"):
+        _C.as_stream("declare", stream)

@@ -1,4 +1,4 @@
-"""Test a program under many legal schedules, and any one of them again.
+"""Test a program under many legal schedules, and replay any of them.
 
 result = pystreams.schedules.explore(fn)
 pystreams.schedules.replay(fn, "pct:2:17:240")
@@ -11,11 +11,11 @@ that the program allows.  The same name gives the same order on every machine.
 
 Time is virtual: a sleep costs nothing, elapsed_time() is exact, and the limit
 of a wait expires in virtual time.  Memory is poisoned when it is allocated and
-when it is freed.  A wait for what cannot come raises RuntimeError at once.
+when it is freed.  A wait that can never end raises RuntimeError at once.
 
-fn makes its own streams, and devices are idle before and after it.  What other
-threads of the program queue is taken as it comes, and callables of
-Stream.submit run one at a time, when the schedule says.
+fn makes its own streams, and devices are idle before and after it.  Work that
+other threads of the program queue takes part in the order in which it arrives.
+Callables of Stream.submit run one at a time, when the schedule says.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Result:
-    """What explore() has found: no schedule under which fn raises."""
+    """The result of explore(): fn raised under none of the schedules."""
 
     #: How many schedules ran.
     runs: int
@@ -122,7 +122,7 @@ def _late(text: str) -> tuple[int, ...]:
 
 
 def _read(name: str) -> _Schedule:
-    """Return what a schedule's name means; ValueError for another text."""
+    """Return the meaning of a schedule's name; ValueError for another text."""
     match name.split(":"):
         case ["late" | "early" | "all" as strategy]:
             return _Schedule(_STRATEGIES[strategy])
@@ -182,7 +182,7 @@ class _Places:
         self._places: dict[int, str] = {}
         # By operation, device and handle: a graph has other streams, too.
         self._names: dict[tuple[int, int, int], str | None] = {}
-        # Whether the run has failed: what is queued then is its clean-up.
+        # Whether the run has failed: later work is part of its clean-up.
         self.complete = False
 
     def note(
@@ -207,14 +207,14 @@ class _Places:
         return self._places.get(number, "")
 
     def label(self, operation: _Operation) -> str:
-        """Return what the operation's stream was called."""
+        """Return the name of the operation's stream."""
         o = operation
         name = self._names.get((o.number, o.device, o.handle))
         return stream_label(f"{o.device_type}:{o.device}", str(o.stream), name)
 
 
 class _Run:
-    """A run under one schedule, and what came of it."""
+    """A run under one schedule, and its result."""
 
     def __init__(
         self, name: str, *, logged: bool = False, asks: str = "explore()"
@@ -337,10 +337,10 @@ def run(name: str) -> Iterator[None]:
 
     Run the work of the block under the schedule with this name.
 
-    When the block ends, what is left of its work is run; if it ends with an
-    exception, it is dropped.  Raises ValueError for another name, TypeError if
-    it is no str, and RuntimeError if a device is busy, if a device is used
-    that is not the CPU engine's, or within another schedule.
+    When the block ends, its remaining work is run; if the block ends with an
+    exception, that work is dropped.  Raises ValueError for another name,
+    TypeError if it is no str, and RuntimeError if a device is busy, if a
+    device is used that is not the CPU engine's, or within another schedule.
     """
     with _Run(name, asks="run()"):
         yield
@@ -452,7 +452,7 @@ def _add_note(error: BaseException, note: str) -> None:
 
 
 def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
-    """Raise what fn raises under the schedule, with a note; or return."""
+    """Raise fn's exception under the schedule, with a note; or return."""
     logged = _Run(name, logged=True)
     error = logged.failure_of(fn, keep=False)
     if error is None:
@@ -567,12 +567,13 @@ def explore(
       of them once, unless there are more than runs.
 
     The first schedule under which fn raises an Exception is reduced to the
-    fewest late operations with which it still raises one of its type, and that
-    is raised, with a note: the schedule's name, the operations in order, and
-    what was late.  With races=True, fn is called within races.detect(), so
-    that a RaceError is such an Exception.  seed is the first schedule's; None
-    takes 0.  Otherwise returns how many schedules ran, how many differed, and
-    whether these were all, which only strategy "all" can tell.
+    fewest late operations with which it still raises one of its type.  That
+    exception is raised with a note: the schedule's name, the operations in
+    order, and those that were late.  With races=True, fn is called within
+    races.detect(), so that a RaceError is such an Exception.  seed is that of
+    the first schedule; None takes 0.  Otherwise returns the numbers of
+    schedules that ran and that differed, and whether these were all, which
+    only strategy "all" knows.
 
     Raises ValueError or TypeError for other arguments, TypeError if fn is a
     coroutine function, and RuntimeError as run() does.
@@ -610,8 +611,8 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
 
     Call fn under the schedule with this name, and return its result.
 
-    An Exception of fn's is raised with a note: the operations in order, and
-    what was late.  With races=True, fn is called within races.detect().
+    An Exception of fn is raised with a note: the operations in order, and
+    those that were late.  With races=True, fn is called within races.detect().
     Raises ValueError for another name, or if fn queues fewer operations than
     the schedule names, TypeError if name is no str or fn no callable or a
     coroutine function, and RuntimeError as run() does.

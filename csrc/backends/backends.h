@@ -26,29 +26,27 @@ extern const struct ps_faults ps_cpu_faults;
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
-/* Have an engine begin anew, with as many bytes of memory for each device and
- * the devices of every thread's choice forgotten.  False, with nothing
- * changed, if it has work, streams, events, graphs or memory, or explores a
- * schedule. */
+/* Reset an engine, with `memory` bytes for each device; every thread's current
+ * device is forgotten.  False, with nothing changed, if it has work, streams,
+ * events, graphs or memory, or explores a schedule. */
 bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* ---- Schedules ----
  *
  * While a schedule is explored, no thread of the CPU engines serves streams:
- * the calls of the host do, on the calling thread, and the schedule says which
+ * the host's calls do, on the calling thread.  The schedule decides which
  * operation is next, or that the host goes on.  Time is virtual. */
 
 /* Statuses of its own, next to the contract's. */
 enum {
-    /* What is waited for can not come; the words come from
-     * ps_cpu_schedules. */
+    /* The wait can never end; ps_cpu_schedules.deadlock describes it. */
     PS_ERROR_DEADLOCK = 1020,
     /* An event of several processes, which no schedule can order. */
     PS_ERROR_SCHEDULED = 1021,
 };
 
 enum ps_strategy {
-    PS_LATE,   /* what a wait of the host needs, when it waits */
+    PS_LATE,   /* only operations that a wait of the host needs */
     PS_EARLY,  /* everything as soon as it can run */
     PS_RANDOM, /* any operation that can run, or the host */
     PS_PCT,    /* the one with the highest of random priorities */
@@ -57,7 +55,7 @@ enum ps_strategy {
                   can go on, or the operation that was queued first */
 };
 
-/* What memory holds that was not written, or was freed. */
+/* The byte in memory that was not written, or was freed. */
 enum { PS_SCHEDULE_POISON = 0xdb };
 
 struct ps_schedule {
@@ -66,20 +64,20 @@ struct ps_schedule {
     /* PS_PCT: how often a priority changes, within so many first steps. */
     unsigned changes;
     uint64_t steps;
-    /* PS_HELD: the numbers of those operations, ascending.  PS_GIVEN: of the
-     * streams; 0 is the host. */
+    /* PS_HELD: the numbers of the operations run as PS_LATE, ascending.
+     * PS_GIVEN: the numbers of the streams; 0 is the host. */
     const uint64_t *numbers;
     size_t count;
     /* Whether to keep a log, and the notes. */
     bool logged;
     bool noted;
-    /* Whether the calling thread queues work for the library's own sake, which
-     * is no step of the program; whether it runs a callable. */
+    /* Whether the calling thread queues work internally, which is no step of
+     * the program; whether it runs a callable. */
     bool (*is_internal)(void);
     bool (*is_callable)(void);
     /* NULL, or called after operations with these numbers were queued, on the
-     * thread that did, with no lock held; and with the last one's stream, 0 if
-     * it is not known any more. */
+     * queueing thread, with no lock held.  stream is that of the last
+     * operation, 0 if it is no longer known. */
     void (*queued)(uint64_t first, uint64_t last, int device_type, int device,
                    ps_handle stream);
 };
@@ -97,8 +95,8 @@ struct ps_schedule_entry {
     bool overtaken;  /* the host or another operation went on before it */
 };
 
-/* What the steps of a schedule depend on.  A note is about the step that the
- * latest PS_NOTE_STEP began, unless it says otherwise.  Operations and steps
+/* The dependencies of a schedule's steps.  A note is about the step that the
+ * latest PS_NOTE_STEP began, unless stated otherwise.  Operations and steps
  * are numbered from 1. */
 enum ps_note_kind {
     /* A stream's number and the operation's, or 0 and 0 for the host; then how
@@ -143,7 +141,7 @@ struct ps_schedule_result {
     bool mixed;  /* more than one: their steps are in no common order */
 };
 
-/* What came of an attempt to run an operation. */
+/* The result of an attempt to run an operation. */
 enum ps_progress {
     PS_RAN,     /* one ran */
     PS_EXPIRED, /* the limit was reached */
@@ -152,9 +150,9 @@ enum ps_progress {
     PS_NOTHING, /* there is none */
 };
 
-/* Who waits for whom: the caller for the first stream, each for the next, and
- * the last one for its callable, which waits for work behind it.  No streams:
- * the caller waits for a callable. */
+/* A deadlock: the caller waits for the first stream, each stream for the next,
+ * and the last one for its callable, which waits for work behind it.  Without
+ * streams, the caller waits for a callable. */
 struct ps_deadlock {
     const char *name; /* of the device type */
     int device_type;
@@ -192,8 +190,8 @@ struct ps_schedules {
      * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*begin)(const struct ps_schedule *schedule, char pending[256]);
 
-    /* Run what is left, without its effects if it is dropped, and end.  The
-     * engines have threads again then.
+    /* Run the remaining work, without its effects if `drop`, and end.  Then
+     * the engines have threads again.
      * PS_ERROR_TIMED_OUT: callables still run, and the schedule is still
      * on. */
     ps_status (*end)(bool drop, int64_t timeout_ns,
@@ -202,15 +200,15 @@ struct ps_schedules {
     /* Whether a schedule is explored.  With or without the GIL. */
     bool (*is_on)(void);
 
-    /* The calling thread polls: let the schedule run what it wants. */
+    /* The calling thread polls: the schedule may run operations. */
     void (*poll)(void);
 
-    /* The calling thread waits for something else than work of a stream or an
-     * event, such as a Future, and has so much virtual time left.  Run one
-     * operation, and take the time that it took from what is left. */
+    /* The calling thread waits for something other than work of a stream or an
+     * event, such as a Future, for *left_ns of virtual time at most.  Run one
+     * operation, and subtract its time from *left_ns. */
     enum ps_progress (*advance)(int64_t *left_ns);
 
-    /* The calling thread begins and ends to sleep while it waits like that. */
+    /* The calling thread begins to sleep in such a wait, or ends to. */
     void (*sleep)(struct ps_sleep *sleep);
     void (*wake)(struct ps_sleep *sleep);
 
@@ -223,7 +221,7 @@ struct ps_schedules {
     /* Add a note to the current step. */
     void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
-    /* What PS_ERROR_DEADLOCK or PS_STUCK was about. */
+    /* Describe the latest PS_ERROR_DEADLOCK or PS_STUCK. */
     void (*deadlock)(struct ps_deadlock *deadlock);
 };
 

@@ -1,5 +1,5 @@
-/* The captures that are under way, in a list under one mutex, which is held
- * for a few instructions and never across a call of a backend. */
+/* The captures in progress: a list under one mutex, which is held for a few
+ * instructions and never across a call of a backend. */
 #include "capture.h"
 
 #include <pthread.h>

@@ -8,8 +8,8 @@
 #include "runtime.h"
 #include "stream.h"
 
-/* What `with stream:` replaced.  On one and the same device the two streams
- * are the same. */
+/* The streams that `with stream:` replaced: on the device left and on the
+ * device entered.  If these are one device, the two streams are the same. */
 struct scope {
     struct ps_stream *entered;
     struct ps_device *left;
@@ -33,7 +33,7 @@ devices_of(int runtime)
     return (size_t)ps_runtime_at(runtime)->room;
 }
 
-/* Take one of the streams that are held; NULL if there is none. */
+/* Take out any stream that is held; NULL if there is none. */
 static struct ps_stream *
 take_any(struct ps_currents *currents)
 {
@@ -97,7 +97,8 @@ forget_ancestors_streams(struct ps_currents *currents)
     }
 }
 
-/* Allocate room for copies of the others; false if out of memory. */
+/* Allocate the rows and scopes that the other currents have; false if out of
+ * memory. */
 static bool
 reserve_as(struct ps_currents *currents, const struct ps_currents *others)
 {
@@ -179,8 +180,8 @@ reserve_row(struct ps_currents *currents, struct ps_runtime *runtime)
     return *row != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes over the caller's reference and hands over that of the stream in its
- * place before; the row exists. */
+/* Takes over the caller's reference, and returns that of the stream that was
+ * set before.  The row exists. */
 static struct ps_stream *
 replace(struct ps_currents *currents, struct ps_stream *stream)
 {

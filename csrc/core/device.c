@@ -9,7 +9,7 @@
 #include "runtime.h"
 #include "thread.h"
 
-/* Whatever another thread held or was changing at the fork is dropped. */
+/* Drop all state that another thread held or was changing at the fork. */
 static void
 reset_in_child(struct ps_runtime *runtime)
 {

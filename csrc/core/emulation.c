@@ -1,4 +1,4 @@
-/* Emulations: how they begin, end and are used again. */
+/* Beginning, end and reuse of emulations. */
 #include "emulation.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ drain_device(struct ps_device *device)
     int count = device->pooled_stream_count;
     device->pooled_streams = NULL;
     device->pooled_stream_count = device->pooled_stream_room = 0;
-    /* A block of the side stream is freed on it. */
+    /* A block that was allocated on the side stream is freed on it. */
     struct ps_stream *side = device->side;
     if (side != NULL && atomic_load(&side->refs) > 1) {
         side = NULL;

@@ -65,7 +65,7 @@ ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,
                 struct ps_event **result)
 {
-    /* Not calloc: a thread's own free memory serves malloc alone. */
+    /* Not calloc: only malloc uses the thread's cache of free memory. */
     struct ps_event *event = malloc(sizeof(*event));
     if (event == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -247,7 +247,8 @@ ps_event_keep(struct ps_event *event)
 
 /* ---- Records ---- */
 
-/* Make each launch of the graph record the event. */
+/* Capture the record of an external event: each launch of the graph records
+ * it. */
 static ps_status
 record_external(struct ps_event *event, struct ps_stream *stream)
 {

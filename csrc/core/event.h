@@ -29,8 +29,8 @@ struct ps_event {
     atomic_uint flags;
     /* Created by core for its own use, and not traced. */
     bool internal;
-    /* The flag PS_EVENT_EXTERNAL: graphs record the event, so its state is
-     * unknown without a query. */
+    /* Whether it has PS_EVENT_EXTERNAL: graphs record the event, so its state
+     * is unknown without a query. */
     bool external;
     /* Whether the latest record was captured, and so never completes. */
     atomic_bool captured;

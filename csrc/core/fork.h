@@ -14,7 +14,7 @@ ps_generation(void)
     return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
 }
 
-/* Call first of all in the child: begins its generation. */
+/* Begin the child's generation.  Call before anything else in the child. */
 void ps_fork_begin_child(void);
 
 #endif

@@ -28,8 +28,8 @@ ps_graph_create(bool keeps, struct ps_graph **result)
     return PS_SUCCESS;
 }
 
-/* PS_ERROR_FOREIGN for a graph of an ancestor.  A thread that does not exist
- * here may hold its mutex. */
+/* PS_ERROR_FOREIGN for a graph of an ancestor: a thread of that process may
+ * hold its mutex. */
 static ps_status
 lock(struct ps_graph *graph)
 {
@@ -95,12 +95,13 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
-    /* What work of others added stays until the next reset. */
+    /* Objects that were added for work of other captures stay until the next
+     * reset. */
     graph->keep = graph->capture.keep;
     return unlock(graph, status);
 }
 
-/* References taken out of a graph, to be dropped once it is unlocked. */
+/* References taken out of a graph, to be dropped after it is unlocked. */
 struct leftovers {
     struct ps_stream *origin;
     struct ps_stream *launched;
@@ -109,7 +110,8 @@ struct leftovers {
     struct ps_block *launches;
 };
 
-/* The owner of a block: what is kept until the launches are done. */
+/* The owner of a block: the objects that are kept until the launches are
+ * done. */
 struct kept_pair {
     struct ps_keep keep;
     struct ps_keep updated;
@@ -165,8 +167,8 @@ drop(struct leftovers *left)
     return ps_first_failure(status, ps_device_give_up_deferred(device));
 }
 
-/* Whether another thread must end the capture.  A driver that is asked to
- * end it here fails, and yet ends it. */
+/* Whether another thread must end the capture.  On this thread, the driver's
+ * call fails, but ends the capture all the same. */
 static bool
 is_other_threads(const struct ps_graph *graph)
 {
@@ -232,7 +234,7 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
                          options, &graph->executable);
 }
 
-/* Drop what a graph consists of, and take out what it refers to. */
+/* Drop the native graph and its executable, and take out the references. */
 static ps_status
 empty_locked(struct ps_graph *graph, struct leftovers *left)
 {
@@ -292,7 +294,7 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
         status = drop_native_locked(graph);
     }
     if (status != PS_SUCCESS) {
-        /* Do not leave a graph that could be launched without its objects. */
+        /* Otherwise the graph could be launched without its objects. */
         empty_locked(graph, &left);
     }
     unlock(graph, status);
@@ -346,7 +348,7 @@ ps_graph_instantiate(struct ps_graph *graph, unsigned options)
     return LOCKED(graph, instantiate_again_locked(graph, options));
 }
 
-/* Add the objects of the one to the other. */
+/* Add the objects of `from` to `to`. */
 static ps_status
 copy_keep(const struct ps_keep *from, struct ps_keep *to)
 {
@@ -378,8 +380,8 @@ check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
                : PS_SUCCESS;
 }
 
-/* The launches that were queued, and they alone, use what the last update has
- * left; both they and `instantiate` use what was captured. */
+/* Only launches that are already queued use the objects of the last update.
+ * Those launches and `instantiate` use the captured objects. */
 static ps_status
 update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
               struct ps_graph_difference *difference, struct leftovers *left)
@@ -493,8 +495,8 @@ ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                             add_child_locked(graph, child, number, stream));
 }
 
-/* Make the stream that of the latest launch: its later work follows every
- * launch.  The caller drops *before. */
+/* Store the stream as that of the latest launch; its later work runs after
+ * every launch.  The caller drops *before. */
 static void
 set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
                     struct ps_stream **before)
@@ -515,8 +517,8 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* Either queue may be the full one.  Waiting for room in the other one may
-     * not be permitted; the caller finds out. */
+    /* Either queue may be full.  Waiting for room in the other one may not be
+     * permitted; the caller finds out. */
     else if (status == PS_ERROR_QUEUE_FULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;

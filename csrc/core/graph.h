@@ -41,9 +41,9 @@ struct ps_graph {
      * update has put in its place. */
     struct ps_keep keep;
     struct ps_keep updated;
-    /* Created at the first launch, and used by the streams of all launches:
-     * the kept objects are dropped with it, once those are done.  NULL
-     * before. */
+    /* A block that the streams of all launches use; the kept objects are
+     * dropped with it when the launches are done.  NULL before the first
+     * launch. */
     struct ps_block *launches;
     /* The stream of the latest launch; its later work runs after every
      * launch. */
@@ -74,7 +74,7 @@ ps_status ps_graph_capture_end(struct ps_graph *graph,
  * (keep_native: keep it in any case).  May block. */
 ps_status ps_graph_finish(struct ps_graph *graph, bool keep_native);
 
-/* Have the graph keep the object as what its work uses. */
+/* Make the graph keep the object, which its work uses. */
 ps_status ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item);
 
 /* A reference to the stream that is being captured; NULL if there is none. */
@@ -89,9 +89,9 @@ struct ps_stream *ps_graph_launched(struct ps_graph *graph);
  * backend knows no options and not all are wanted. */
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
-/* Have later launches do the work of the other graph's capture of that number,
- * which it must have kept and which has no gates; instantiates the graph if
- * necessary.  Both keep what that work uses.  May block.
+/* Make later launches do the work of the other graph's capture of that number,
+ * which it must have kept and which has no gates.  Instantiates the graph if
+ * necessary.  Both keep the objects that the work uses.  May block.
  * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_SOURCE, PS_ERROR_GRAPH_CHANGED if the
  * other one holds another capture, PS_ERROR_GRAPH_STREAM if they were captured
  * on different devices; PS_ERROR_GRAPH_UPDATE, with *difference, and with the
@@ -101,15 +101,15 @@ ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
                 uint64_t number, struct ps_graph_difference *difference);
 
 /* Capture the work of the child's capture of that number, which it must have
- * kept and which has no gates, on a stream of the graph's capture; the graph
- * keeps what that work uses, too.  May block.
+ * kept and which has no gates, on a stream of the graph's capture.  The graph
+ * keeps the objects that the work uses, too.  May block.
  * PS_ERROR_GRAPH_IDLE, PS_ERROR_GRAPH_SOURCE, PS_ERROR_GRAPH_CHANGED as
  * above; PS_ERROR_GRAPH_STREAM if the stream is in no capture of the graph's,
  * or of another device than the child. */
 ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                              uint64_t number, struct ps_stream *stream);
 
-/* What a launch of the capture of that number needs.  Launches of one graph
+/* Callbacks for a launch of the capture of that number.  Launches of one graph
  * call these one after another, in the order of the launches, and with the
  * graph's mutex held: a function must not wait. */
 struct ps_launch {

@@ -1,4 +1,4 @@
-/* A list of handles.  The mutex is held for a few instructions. */
+/* A list of handles; its mutex is held for a few instructions. */
 #include "ipc.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* The handles that this process exported, of events and of memory.  They must
- * not be opened here, because runtimes fail differently then. */
+/* The handles of events and memory that this process exported.  They must not
+ * be opened in this process: runtimes fail in different ways. */
 #ifndef PYSTREAMS_CORE_IPC_H
 #define PYSTREAMS_CORE_IPC_H
 

@@ -22,10 +22,10 @@ struct ps_mailbox {
     /* Guards the fields below; never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    /* Those to be taken: a ring of their notifications. */
+    /* The messages to be taken: a ring of their notifications. */
     struct ps_notification *arrived;
-    /* All messages by their tokens, but those that were taken or abandoned;
-     * and how many there are, with those abandoned. */
+    /* The messages by their tokens, except those that were taken or abandoned;
+     * and the number of messages, abandoned ones included. */
     struct ps_message **buckets;
     size_t bucket_count; /* a power of two */
     size_t count;
@@ -97,7 +97,7 @@ remove_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     *link = message->same_hash;
 }
 
-/* Used as long as there is no memory for more buckets. */
+/* Without memory, the old buckets stay in use. */
 static void
 grow_locked(struct ps_mailbox *mailbox)
 {
@@ -289,7 +289,7 @@ unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     }
 }
 
-/* Cancel those of a bucket's messages, with the token or all, that can be
+/* Cancel the messages of a bucket, those with the token or all, that can be
  * cancelled at once.  Return one that the backend must cancel, held. */
 static struct ps_message *
 cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,

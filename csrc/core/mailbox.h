@@ -64,7 +64,7 @@ void ps_mailbox_cancel(struct ps_mailbox *mailbox, uint64_t token);
 void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
 
 /* The oldest message that arrived and was not taken; false if there is none.
- * seen is called with what is attached to it, with the mailbox's lock held. */
+ * seen(attached) is called with the mailbox's lock held. */
 bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status, void (*seen)(void *attached));
 

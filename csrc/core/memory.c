@@ -382,8 +382,8 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 }
 
 /* Settle the blocks that no longer wait for a stream that was taken out.
- * wait: NULL, or wait so that none does.  False in a child that the release of
- * an owner or a signal handler has forked: the rest is the parent's. */
+ * wait: NULL, or wait until no block does.  False in a child that was forked
+ * by the release of an owner or a signal handler: the parent does the rest. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
@@ -410,7 +410,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
 }
 
 /* Settle the retired blocks whose uses are over.  wait: NULL, or wait until
- * they are, those, too, whose streams other threads have taken out. */
+ * all are, including those with streams that other threads have taken out. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
 {
@@ -514,7 +514,7 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
         struct ps_runtime *runtime = block->device->runtime;
         sweep(runtime, may_not_wait() ? NULL : limit);
         drop_idle(&runtime->memory, 0);
-        /* A signal handler may have forked, and this be the child. */
+        /* A signal handler may have forked, and this may be the child. */
         status = block->generation == ps_generation()
                      ? allocate_native(block, nbytes)
                      : PS_ERROR_FOREIGN;
@@ -685,7 +685,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    /* Callables may have left more than is kept. */
+    /* Callables, which may not wait, may have left more idle blocks than are
+     * kept. */
     drop_idle(&device->runtime->memory, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
@@ -839,7 +840,7 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* Settle it now: a lender may rely on getting its memory back. */
+        /* Settle it now: a lender may rely on the return of its memory. */
         status = ps_first_failure(status, finish(block));
     }
     else {
@@ -885,7 +886,7 @@ ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
     return mark(block, stream, false, 1);
 }
 
-/* Have the peak begin at what there is now. */
+/* Reset the peak to the present value. */
 static void
 reset_peak(struct ps_memory_counter *counter)
 {

@@ -67,7 +67,7 @@ struct ps_loan {
     ps_status (*release)(void *owner);
 };
 
-/* What makes a block that processes share. */
+/* The state of a block that processes share. */
 struct ps_share {
     struct ps_export base;
     bool exported; /* by this process, which allocated it */
@@ -112,9 +112,9 @@ extern atomic_int ps_memory_poison;
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Set whether the calling thread may wait for work; initially every thread
- * may.  A thread that work waits for may not: its allocations do not wait if
- * memory is short, and it frees no pinned memory, because the driver may wait
- * for work before it frees that.  PS_ERROR_OUT_OF_MEMORY is possible only at a
+ * may.  A thread must not if work waits for it: its allocations then do not
+ * wait if memory is short, and it frees no pinned memory, because the driver
+ * may wait for work first.  PS_ERROR_OUT_OF_MEMORY is possible only at a
  * thread's first call with false. */
 ps_status ps_memory_may_wait(bool may);
 
@@ -132,8 +132,8 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 void ps_memory_sweep(struct ps_runtime *runtime);
 
 /* Return and clear the failure of a clean-up, PS_SUCCESS if none has failed
- * since this was last called.  A clean-up that fails does not fail the
- * operation that did it: the caller of that operation reports it. */
+ * since this was last called.  A failed clean-up does not fail the operation
+ * that ran it; the caller of the operation reports it. */
 static inline ps_status
 ps_memory_take_failure(struct ps_memory_pool *pool)
 {
@@ -167,8 +167,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
 
 /* Likewise, nbytes, at least 1, of device memory that other processes may
- * open, for work of any stream.  The handle of the block and its nbytes are
- * what they need. */
+ * open, for work of any stream.  They need the handle of the block and its
+ * nbytes. */
 ps_status
 ps_block_create_shared(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
@@ -224,13 +224,13 @@ ps_status ps_block_streams(struct ps_block *block, bool lasting,
 void
 ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats);
 
-/* Likewise, and what the backend's pool has reserved for it: as much as
- * is in use if it has no pool.  May block. */
+/* Likewise, with the memory that the backend's pool has reserved, which equals
+ * the memory in use if there is no pool.  May block. */
 ps_status
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);
 ps_status ps_memory_stats_reset_peak(struct ps_device *device);
-/* Count what is allocated and freed from 0 again.  Never blocks. */
+/* Reset the totals of allocated and freed memory to 0.  Never blocks. */
 void ps_memory_stats_reset_totals(struct ps_device *device);
 
 /* Likewise, pinned memory.  Never blocks. */

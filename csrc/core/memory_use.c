@@ -23,9 +23,9 @@ ps_use_drop(struct ps_block_use *use)
     return status;
 }
 
-/* Whether a status means that work is over.  A status that reports a capture
- * does not, and another thread may begin one at any time.  The stream reports
- * failures of its work. */
+/* Whether a status means that work is over.  A status about a capture does
+ * not; another thread may begin a capture at any time.  A failure does: the
+ * stream reports it. */
 static bool
 says_over(ps_status status)
 {
@@ -40,7 +40,7 @@ is_done(struct ps_block_use *use)
     bool own = ps_own_begin(use->stream->device->runtime);
     ps_status status = ps_event_query(use->done);
     ps_own_end(own);
-    /* One that was captured has to be recorded again. */
+    /* A captured record must be repeated. */
     use->recorded = status != PS_ERROR_CAPTURED_EVENT;
     return says_over(status);
 }
@@ -109,7 +109,8 @@ ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait)
     if (use->recorded) {
         return is_done(use);
     }
-    /* With no event, an idle stream is the end of the use, or a wait. */
+    /* Without an event, the use is over if the stream is idle or was waited
+     * for. */
     return waited == PS_SUCCESS ||
            says_over(ps_stream_query_quietly(use->stream));
 }

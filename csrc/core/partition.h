@@ -32,9 +32,8 @@ ps_partition_ref(struct ps_partition *partition)
     return partition;
 }
 
-/* Have the captures of the runtime that are under way keep the partition,
- * which the work captured on its streams needs; accepts NULL.
- * PS_ERROR_OUT_OF_MEMORY. */
+/* Make the captures in progress of the runtime keep the partition, which work
+ * captured on its streams needs; accepts NULL.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_partition_keep(struct ps_partition *partition);
 
 /* Dropping the last reference may block; the status is that of the clean-up,

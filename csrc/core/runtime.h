@@ -1,5 +1,5 @@
-/* Runtimes: the registered backends, and what core keeps for each device.
- * A runtime and its devices live until the process ends, so pointers to them
+/* Runtimes: the registered backends, and core's state of each device.  A
+ * runtime and its devices live until the process ends, so pointers to them
  * need no count. */
 #ifndef PYSTREAMS_CORE_RUNTIME_H
 #define PYSTREAMS_CORE_RUNTIME_H
@@ -62,8 +62,8 @@ struct ps_device {
     /* The side stream, on which memory is allocated for captured work; made
      * when it is first needed. */
     struct ps_stream *side;
-    /* Native streams without an owner, in an array of this capacity; their
-     * count is read without the mutex, too. */
+    /* Native streams without an owner, in an array of this capacity.  Their
+     * count is also read without the mutex. */
     struct ps_pooled_stream *pooled_streams;
     atomic_int pooled_stream_count;
     int pooled_stream_room;
@@ -74,9 +74,9 @@ struct ps_device {
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
-    /* Notifications of all the device's work, guarded by the mutex of
-     * notify.c: a ring of them, the latest number, whether a thread waits, and
-     * a failure that no call has returned. */
+    /* Notifications of all the device's work: a ring, the latest number,
+     * whether a thread waits, and a failure that no call has returned.  The
+     * mutex of notify.c guards them. */
     struct ps_notification *notifications;
     uint64_t notified;
     bool notifying;
@@ -84,8 +84,8 @@ struct ps_device {
 };
 
 struct ps_runtime {
-    /* The table that was registered, and the one that is called: that of the
-     * observer while there is one. */
+    /* The registered table, and the table that core calls: the observer's if
+     * there is one. */
     const struct ps_backend *registered;
     const struct ps_backend *_Atomic backend;
     const struct ps_faults *faults;

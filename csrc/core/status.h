@@ -20,7 +20,7 @@ enum {
     PS_ERROR_GRAPH_INNER = 1015,   /* it would be launched in a capture */
     PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
     PS_ERROR_GRAPH_CHANGED = 1017, /* it holds another capture by now */
-    PS_ERROR_GRAPH_SOURCE = 1018,  /* it has not kept what it captured */
+    PS_ERROR_GRAPH_SOURCE = 1018,  /* it has not kept its capture */
     PS_ERROR_GRAPH_BEHIND = 1019,  /* it follows a stream that is captured */
 };
 

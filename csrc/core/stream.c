@@ -1,4 +1,4 @@
-/* Streams, and the pool of native streams that nobody holds.  Only an idle
+/* Streams, and the pool of native streams without an owner.  Only an idle
  * native stream leaves the pool, so that a new stream never waits for a former
  * owner's work and never gets its failure.  A busy one is not destroyed
  * either, because the next stream to be created could get its handle. */
@@ -33,7 +33,8 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* Take the stream at a place in the pool, if it is as this one (NULL: any). */
+/* Take the stream at a place in the pool if it is of the same kind as this one
+ * (NULL: any kind). */
 static bool
 pool_take(struct ps_device *device, int place, const struct ps_stream *like,
           struct ps_pooled_stream *taken)
@@ -86,10 +87,9 @@ make_room_locked(struct ps_device *device)
 }
 
 /* Put it into the pool, as the native stream of `owner` (NULL: of none), or
- * destroy it if there is no memory for that.
- *
- * In one step, and the last that touches the device: once no stream is in the
- * list and none in the pool, an emulation that was left may be used again. */
+ * destroy it if there is no memory for that.  This is one step, and the last
+ * that accesses the device: when no stream is in the list or in the pool, an
+ * emulation that was left may be reused. */
 static ps_status
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
@@ -106,8 +106,8 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
     return room ? PS_SUCCESS : PS_CALL(device, stream_destroy, given->handle);
 }
 
-/* Give the stream a native stream taken from the pool if that is idle.  A busy
- * one goes back, a failed one is destroyed. */
+/* Give the stream the native stream taken from the pool if it is idle.  A busy
+ * one goes back to the pool; a failed one is destroyed. */
 static ps_status
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
@@ -642,7 +642,7 @@ wait_external(struct ps_stream *stream, struct ps_event *event)
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event)
 {
-    /* It joins a capture if the event's record is captured. */
+    /* The stream joins a capture if the event's record is captured. */
     ps_status status = ps_partition_keep(stream->partition);
     if (status != PS_SUCCESS) {
         return status;

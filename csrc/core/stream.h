@@ -57,7 +57,7 @@ struct ps_stream {
     struct ps_stream *shared;
     /* Neighbours among the device's owned streams; its mutex guards them. */
     LIST_ENTRY(ps_stream) neighbours;
-    /* That it belongs to, a reference; NULL if it belongs to none. */
+    /* The partition that it belongs to, a reference; NULL if none. */
     struct ps_partition *partition;
     /* The next stream whose release was deferred. */
     struct ps_stream *next_deferred;
@@ -97,8 +97,8 @@ ps_stream_create(struct ps_device *device, int priority, bool blocking,
  * itself does if the backend has blocking streams.  Answers. */
 ps_status ps_stream_blocking(struct ps_stream *stream, int *blocking);
 
-/* Likewise, in the partition, whose streams are not pooled: it could not be
- * destroyed before them. */
+/* Likewise, in the partition.  Its streams are not pooled, because it cannot
+ * be destroyed before them. */
 ps_status ps_partition_stream(struct ps_partition *partition, int priority,
                               const char *name, struct ps_stream **stream);
 

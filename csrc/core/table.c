@@ -1,5 +1,5 @@
-/* The form of a table, member by member: this list and the contract say the
- * same. */
+/* The form of a table, member by member; this list must agree with the
+ * contract. */
 #include "table.h"
 
 #include <stdarg.h>

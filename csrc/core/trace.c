@@ -1,4 +1,4 @@
-/* The one hook of the trace points, which is set before it is wanted and then
+/* The one hook of the trace points.  It is set before it is used, and then
  * stays, so that reading it takes no lock. */
 #include "trace.h"
 

@@ -1,5 +1,5 @@
-/* A table that forwards each member to another one: what the tables that
- * observe begin with, which then replace members by their own. */
+/* A table that forwards each member to another one.  The tables that observe
+ * begin as such a table, and then replace members by their own. */
 #ifndef PYSTREAMS_OBSERVE_FORWARD_H
 #define PYSTREAMS_OBSERVE_FORWARD_H
 

@@ -1,4 +1,4 @@
-/* A value is at the first free slot from that of its hash on. */
+/* A value is in the first free slot at or after that of its hash. */
 #include "map.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value)
     return true;
 }
 
-/* Those behind it move up. */
+/* Remove it; later values of the same run move up. */
 void *
 ps_map_take(struct ps_map *map, uint64_t first, uint64_t second)
 {

@@ -1,4 +1,4 @@
-/* A table from pairs of numbers to values that are not NULL. */
+/* A hash table from pairs of numbers to values other than NULL. */
 #ifndef PYSTREAMS_OBSERVE_MAP_H
 #define PYSTREAMS_OBSERVE_MAP_H
 

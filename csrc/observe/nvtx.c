@@ -15,9 +15,9 @@
 /* The name that NVTX gives to the domain of NULL. */
 static const char default_domain[] = "NVTX";
 
-/* The ranges that a thread has pushed, in the order of the calls; those that
- * it pushed before anything was recorded are not there.  Ranges of different
- * domains need not be nested. */
+/* The ranges that a thread has pushed, in the order of the calls, without
+ * those from before the first recording.  Ranges of different domains need not
+ * be nested. */
 struct stack {
     size_t count, room;
     struct pushed {
@@ -68,8 +68,8 @@ number_of_wide(const wchar_t *text)
     return number;
 }
 
-/* Handles of domains and registered strings are numbers of names, or those of
- * another tool that served the library before. */
+/* Handles of domains and registered strings are numbers of names, or handles
+ * of another tool that the library used before. */
 static uint32_t
 number_of_handle(const void *handle)
 {
@@ -157,7 +157,7 @@ push(const void *domain, const struct nvtx_event *event)
         grown->items[grown->count++] = (struct pushed){domain, source};
     }
     else if (is_open) {
-        /* The next to be popped would be taken for this one. */
+        /* Otherwise the next pop would end the wrong range. */
         stack->count = 0;
     }
     return NVTX_NO_PUSH_POP_TRACKING;

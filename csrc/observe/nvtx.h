@@ -1,6 +1,6 @@
-/* What a tool needs of NVTX's headers, which no build requires: the interface
- * of NVTX 2 and 3 between a library that has ranges and the one that
- * NVTX_INJECTION64_PATH names. */
+/* The declarations of NVTX that a tool needs, so that no build requires NVTX's
+ * headers: the interface of NVTX 2 and 3 between a library with ranges and the
+ * library that NVTX_INJECTION64_PATH names. */
 #ifndef PYSTREAMS_OBSERVE_NVTX_H
 #define PYSTREAMS_OBSERVE_NVTX_H
 
@@ -45,7 +45,7 @@ enum {
 /* nvtxMessageType_t */
 enum { NVTX_TEXT = 1, NVTX_WIDE_TEXT = 2, NVTX_REGISTERED = 3 };
 
-/* What a tool returns that counts no levels. */
+/* The result of a tool that counts no levels. */
 enum { NVTX_NO_PUSH_POP_TRACKING = -2 };
 
 /* nvtxEventAttributes_t */

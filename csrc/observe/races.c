@@ -18,14 +18,15 @@ static struct ps_description *forgotten;
 
 /* ---- Clocks ---- */
 
-/* By the actors' indices; not changed once it is shared. */
+/* Entries by the actors' indices; constant once the clock is shared. */
 struct clock {
     atomic_uint refs;
     int count;
     uint64_t at[];
 };
 
-/* The clock, and this actor up to this number. */
+/* All that the clock covers, and the operations of the actor up to the
+ * number. */
 struct ps_moment {
     atomic_uint refs;
     unsigned start; /* that its indices are of */
@@ -34,8 +35,9 @@ struct ps_moment {
     struct clock *clock;
     unsigned capture; /* that it is of, or 0 */
     bool unknown;     /* nothing covers it */
-    /* A callable runs there that has not ended: it is among the pending ones,
-     * with its turn, and what the host knew, when it was queued. */
+    /* Whether it is the moment of a callable that has not ended.  Then it is
+     * in `pending`, with its turn, and with the host's clock at the time of
+     * queueing. */
     bool pending;
     uint64_t turn;
     struct clock *known;
@@ -65,7 +67,7 @@ clock_at(const struct clock *clock, int actor)
     return clock != NULL && actor < clock->count ? clock->at[actor] : 0;
 }
 
-/* Make it one that may be changed, with so many entries; false if there is no
+/* Make the clock an unshared one with `count` entries; false if there is no
  * memory. */
 static bool
 clock_own(struct clock **clock, int count)
@@ -139,8 +141,8 @@ ps_moment_unref(struct ps_moment *moment)
     }
 }
 
-/* Whether who has the clock knows the moment, and so what streams do before
- * it; who is the stream with the index itself, or HOST. */
+/* Whether the owner of the clock knows the moment, and so the operations
+ * before it; who is the owner's index, or HOST. */
 static bool
 clock_covers(const struct clock *clock, int who,
              const struct ps_moment *moment)
@@ -172,11 +174,12 @@ enum { HOST, FIRST_STREAM };
 struct actor {
     struct ps_actor_name name;
     bool alive;
-    /* The number of its latest operation.  It goes on when another stream
-     * takes its place, so that no clock covers that one's by accident. */
+    /* The number of its latest operation.  Another stream that takes this
+     * place continues the numbers, so that no clock covers its operations by
+     * accident. */
     uint64_t number;
-    struct clock *clock; /* of what its next operation comes after */
-    uint64_t learned;    /* how much of what the host knows is in it */
+    struct clock *clock; /* that its next operation comes after */
+    uint64_t learned;    /* the state of the host's clock that is in it */
     unsigned capture;    /* that it is part of, or 0 */
     /* Whether all of it was known when its moment was last asked for. */
     bool was_known;
@@ -187,8 +190,8 @@ static struct actor *actors;
 static int actor_count;
 static bool any_blocking;
 
-/* Indices of actors, plus one, by their names; moments of events, and of the
- * latest launches of executables; the events of several processes. */
+/* Indices of actors, plus one, by their names; the moments of events; the
+ * moments of the latest launches of executables; interprocess events. */
 static struct ps_map streams, events, launches, shared;
 
 /* What the host knows, and how often that grew. */
@@ -208,8 +211,9 @@ any_pending(void)
     return !TAILQ_EMPTY(&pending);
 }
 
-/* What all know that may still come: the host's calls, and the callables,
- * which know no less than the host did when the first was queued. */
+/* The clock that every later operation covers: those of later host calls, and
+ * those of pending callables, which know at least the host's clock when the
+ * first of them was queued. */
 static const struct clock *
 known_to_all(void)
 {
@@ -217,8 +221,8 @@ known_to_all(void)
     return first != NULL ? first->known : host;
 }
 
-/* A place that no access can tell from a new one's; nor can a clock, as its
- * numbers go on. */
+/* A free place: no access refers to it.  Clocks need no change, because its
+ * numbers continue. */
 static int
 free_place(void)
 {
@@ -262,9 +266,9 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
-/* Join what the stream serializes with: a default stream with all that the
- * blocking streams of its device have now, a blocking stream with what its
- * default stream has.  False if there is no memory. */
+/* Join the clocks that the stream serializes with: for a default stream, those
+ * of the blocking streams of its device; for a blocking stream, that of its
+ * default stream.  False if there is no memory. */
 static bool
 join_serialized(int index, struct clock **clock)
 {
@@ -287,8 +291,8 @@ join_serialized(int index, struct clock **clock)
     return done;
 }
 
-/* The index of the stream's actor, which has been made to wait for what the
- * stream serializes with; -1 if there is no memory. */
+/* The index of the stream's actor, after a wait for the streams that it
+ * serializes with; -1 if there is no memory. */
 static int
 serialized(const struct ps_actor_name *name)
 {
@@ -300,7 +304,7 @@ serialized(const struct ps_actor_name *name)
                                                                       : -1;
 }
 
-/* A Future may hold one for longer than anything looks. */
+/* A Future may hold a moment for longer than the detector is on. */
 static bool
 is_current(const struct ps_moment *moment)
 {
@@ -321,7 +325,7 @@ moment_now(int index)
     };
 }
 
-/* A moment like that; NULL if there is no memory. */
+/* A copy of the moment; NULL if there is no memory. */
 static struct ps_moment *
 moment_create(struct ps_moment like)
 {
@@ -358,13 +362,13 @@ struct entry {
     bool freed; /* the memory's life ended before it was over */
     uint64_t number;
     uint64_t turn;
-    /* What it comes after, if callables were pending, as they may run later
-     * than what is queued after them. */
+    /* The clock that it comes after, if callables were pending: these may run
+     * after operations that are queued later. */
     struct clock *clock;
     struct ps_description *description;
 };
 
-/* Bytes that the same entries are of. */
+/* A range of bytes with the same entries. */
 struct segment {
     uintptr_t begin, end;
     struct entry *entries;
@@ -428,8 +432,8 @@ is_any(const struct entry *entry)
     return true;
 }
 
-/* Whatever comes knows that it is over; of the host's accesses, callables that
- * are pending do not. */
+/* Whether every later operation knows that it is over.  Pending callables do
+ * not know the host's accesses. */
 static bool
 is_known_to_all(const struct entry *entry)
 {
@@ -488,7 +492,7 @@ entries_copy(const struct entry *entries, struct entry **copy)
     return true;
 }
 
-/* Let no segment reach over the address. */
+/* Split the segment that contains the address, so that one begins there. */
 static bool
 split(struct accesses *in, uintptr_t address)
 {
@@ -509,8 +513,8 @@ split(struct accesses *in, uintptr_t address)
     return true;
 }
 
-/* Remove what is chosen of the bytes from begin to end, and the segments that
- * nothing is left of. */
+/* Remove the chosen entries of the bytes from begin to end, and the segments
+ * that become empty. */
 static void
 sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
       bool (*chosen)(const struct entry *))
@@ -532,7 +536,7 @@ sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
 
 struct graph;
 
-/* An access by an operation that knows so much. */
+/* An access, and its operation. */
 struct actual {
     const struct ps_access *access;
     struct accesses *among;
@@ -541,7 +545,7 @@ struct actual {
     uint64_t number;
     uint64_t turn;
     struct clock *clock;
-    bool late; /* within a callable: what comes after may be queued */
+    bool late; /* within a callable: later operations may be queued already */
     struct ps_description *description;
 };
 
@@ -634,7 +638,7 @@ is_replaced(const struct actual *actual, const struct entry *entry)
                      entry->actor, entry->clock);
 }
 
-/* Note the access instead of those that say no more. */
+/* Note the access in place of the entries that it makes redundant. */
 static bool
 entry_note(struct segment *segment, const struct actual *actual)
 {
@@ -715,7 +719,7 @@ struct graph {
     struct accesses among;
     struct ps_access *list; /* once the capture has ended */
     int count;
-    /* What each launch records and waits for. */
+    /* The events that each launch records and waits for. */
     struct external {
         ps_handle event;
         bool records;
@@ -774,7 +778,7 @@ lock(void)
     pthread_mutex_lock(&mutex);
 }
 
-/* Unlock, and forget what is to be forgotten. */
+/* Unlock, and forget the descriptions in the list. */
 static void
 unlock(void)
 {
@@ -801,7 +805,8 @@ ps_races_are_on(void)
     return atomic_load_explicit(&on, memory_order_acquire);
 }
 
-/* The child gets no half of a change that another thread makes. */
+/* Locked over a fork, so that the child sees no partial change of another
+ * thread. */
 static void
 fork_parent(void)
 {
@@ -877,7 +882,7 @@ ps_races_stop(void)
     unlock();
 }
 
-/* Lock if the call is to be looked at. */
+/* Lock if the detector is on and the call counts; false otherwise. */
 static bool
 enter(void)
 {
@@ -965,8 +970,8 @@ look(const struct actual *actual, struct ps_race *race,
     return true;
 }
 
-/* The accesses are the callable's own: what comes after it on its stream is
- * ordered after them. */
+/* The accesses are the callable's own: later work on its stream is ordered
+ * after them. */
 static void
 attribute(const struct ps_moment *callable, struct actual *actual)
 {
@@ -976,7 +981,7 @@ attribute(const struct ps_moment *callable, struct actual *actual)
     actual->late = true;
 }
 
-/* Say who makes the accesses, and what it knows; false if there is no memory.
+/* Set the actor of the accesses, and its clock; false if there is no memory.
  * awaited: a callable waits for the stream's operation.  The caller releases
  * the clock and the graph. */
 static bool
@@ -1070,7 +1075,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                 status = check(&actual);
             }
         }
-        /* What the host accesses is over when the next operation comes. */
+        /* An access of the host is over when the next operation is queued. */
         bool noted = actual.actor != HOST || any_pending();
         for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
@@ -1201,7 +1206,7 @@ ps_races_moment(const struct ps_actor_name *stream)
             struct actor *actor = &actors[index];
             struct ps_moment now = moment_now(index);
             clock_ref(now.clock);
-            /* To ask for a default stream orders nothing by itself. */
+            /* A query of a default stream orders nothing by itself. */
             bool whole =
                 stream->stream != 0 || join_serialized(index, &now.clock);
             actor->was_known = whole && is_known(&now, callable);
@@ -1246,8 +1251,8 @@ ps_races_callable_ended(struct ps_moment *moment)
     }
 }
 
-/* The moment after what each stream has now: of the device, or of any if name
- * is NULL. */
+/* The moment after the present work of each stream of the device, or of every
+ * device if name is NULL. */
 static struct ps_moment *
 moment_of_all(const struct ps_actor_name *name)
 {
@@ -1291,7 +1296,7 @@ ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number)
     return result;
 }
 
-/* Let the handle mean the moment that the stream has reached. */
+/* Set the handle's moment to the one that the stream has reached. */
 static void
 moment_set(struct ps_map *map, ps_handle handle,
            const struct ps_actor_name *stream)
@@ -1430,7 +1435,7 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
     unlock();
 }
 
-/* Set what the handle means. */
+/* Set the graph of the handle. */
 static void
 graph_name(struct ps_map *map, int runtime, ps_handle handle,
            struct graph *graph)

@@ -3,11 +3,12 @@
  *
  * Streams are actors whose operations are numbered; so is the host, as calls
  * of the library count as ordered in the order in which they are made.  A
- * clock says for each actor up to which of its operations all have happened
- * before a point.  Each operation knows what the host knows when it is queued,
- * and what its stream was made to wait for.  For each range of bytes the
- * latest read and the latest write of each actor are kept: an access races
- * with one of those if the two conflict and its clock does not cover it. */
+ * clock has, for each actor, the number up to which all of its operations have
+ * happened before a point.  An operation's clock covers the host's clock at
+ * the time of queueing, and the moments that its stream waited for.  For each
+ * range of bytes, the latest read and the latest write of each actor are kept:
+ * an access races with one of those if the two conflict and its clock does not
+ * cover it. */
 #ifndef PYSTREAMS_OBSERVE_RACES_H
 #define PYSTREAMS_OBSERVE_RACES_H
 
@@ -32,7 +33,7 @@ struct ps_access {
     uintptr_t begin;
     size_t nbytes;
     bool writes;
-    /* The memory's owner does not know of it. */
+    /* Declared work: the owner of the memory does not know of it. */
     bool declared;
 };
 
@@ -42,7 +43,7 @@ struct ps_operation {
     bool writes;
 };
 
-/* In the order in which they were queued; the first is a stream's. */
+/* The two operations, in the order of queueing; the first is a stream's. */
 struct ps_race {
     struct ps_operation first, second;
     uintptr_t begin; /* of the bytes that both access */
@@ -78,8 +79,8 @@ struct ps_races_hooks {
     void (*waited)(const char *operation, bool useful);
 };
 
-/* Start with empty clocks; the hooks live as long as the process.  After
- * ps_races_stop nothing is looked for, and memory is given back. */
+/* Start with empty clocks; the hooks live as long as the process.
+ * ps_races_stop ends the search and frees the memory. */
 void ps_races_start(const struct ps_races_hooks *hooks);
 void ps_races_stop(void);
 bool ps_races_are_on(void);
@@ -94,9 +95,9 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 void ps_races_wait(const struct ps_actor_name *stream,
                    const struct ps_moment *moment);
 
-/* A stream was made to wait for the moment.  Core calls no backend if it knows
- * that the moment has been reached; the host knows then, too, and this alone
- * counts the wait. */
+/* A stream was made to wait for the moment.  If core knows that the moment has
+ * been reached, it calls no backend; the host knows then, too, and only this
+ * call counts the wait. */
 void ps_races_waited(const struct ps_moment *moment);
 
 /* The host is to synchronize with the moment, or with the stream, which may
@@ -107,8 +108,8 @@ void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 /* The host knows that the moment has been reached. */
 void ps_races_reached(const struct ps_moment *moment);
 
-/* The moment after what the stream, or each stream of the device, has now;
- * NULL if there is none that is not known, or no memory. */
+/* The moment after the present work of the stream, or of each stream of the
+ * device; NULL if the host already knows it, or without memory. */
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
@@ -131,34 +132,34 @@ struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
 void ps_races_share_event(int runtime, ps_handle event);
 void ps_races_forget_event(int runtime, ps_handle event);
 
-/* A stream begins or ends a life: its handle may have been another's. */
+/* A stream begins or ends: its handle may have belonged to another stream. */
 void ps_races_forget_stream(const struct ps_actor_name *stream);
 
-/* Between the two, the work of the stream, and of those that come to wait for
- * it, is captured into the graph, 0 if that failed.  Each launch of an
- * executable of the graph makes its accesses, after the executable's earlier
- * launches. */
+/* Between these calls, the work of the stream and of the streams that join the
+ * capture is captured into the graph, 0 if the capture failed.  Each launch of
+ * an executable of the graph makes its accesses, after the executable's
+ * earlier launches. */
 void ps_races_capture_begin(const struct ps_actor_name *stream);
 void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
-/* Each launch records the event, or waits for it: all of the launch. */
+/* Each launch as a whole records the event, or waits for it. */
 void ps_races_capture_event(const struct ps_actor_name *stream,
                             ps_handle event, bool records);
-/* The graph's work is captured on the stream: with its accesses, and with what
- * it records and waits for. */
+/* The graph's work is captured on the stream, with its accesses, records and
+ * waits. */
 ps_status
 ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle graph);
-/* The executable was made from the graph, or has come to do its work. */
+/* The executable was made from the graph, or updated to its work. */
 void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);
 void ps_races_forget_graph(int runtime, ps_handle graph);
 void ps_races_forget_executable(int runtime, ps_handle executable);
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
 
-/* The memory's life ends, after what these streams have now. */
+/* The memory's life ends, after the present work of these streams. */
 void ps_races_free(const struct ps_actor_name *streams, size_t count,
                    uintptr_t begin, size_t nbytes);
 
-/* The memory begins a new life, ordered after what its last ended after. */
+/* The memory begins a new life, ordered after the end of its last one. */
 void ps_races_forget_memory(uintptr_t begin, size_t nbytes);
 
 #endif

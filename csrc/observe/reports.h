@@ -1,5 +1,5 @@
-/* Reports of devices: which call of which library queued what, and when that
- * began and ended.  They are kept until the timeline takes them. */
+/* Reports of devices: the begin and end of each operation, and the call that
+ * queued it, of any library.  They are kept until the timeline takes them. */
 #ifndef PYSTREAMS_OBSERVE_REPORTS_H
 #define PYSTREAMS_OBSERVE_REPORTS_H
 
@@ -21,8 +21,8 @@ struct ps_reports {
     size_t count;
 };
 
-/* What a call is known by: a number that source() returns when the call is
- * made, on its thread and with locks of a driver held; 0 if it is not wanted.
+/* source() returns the number that identifies a call.  It is called on the
+ * call's thread, with locks of a driver held; 0 if the call is not wanted.
  * Statuses as of activities_begin. */
 ps_status
 ps_reports_begin(int runtime, const struct ps_backend *backend,
@@ -35,13 +35,13 @@ void ps_reports_end(void);
 /* No log is left: forget all calls. */
 void ps_reports_reset(void);
 
-/* What has been reported since the last time; items belong to the caller. */
+/* The reports since the last call; the items belong to the caller. */
 struct ps_reports ps_reports_take(void);
 
 /* The number of the stream in reports; false if it has none. */
 bool ps_reports_stream(const struct ps_actor_name *stream, uint64_t *number);
 
-/* Around a fork, so that the child gets no half of a change. */
+/* Called around a fork, so that the child sees no partial change. */
 void ps_reports_lock(void);
 void ps_reports_unlock(void);
 

@@ -1,6 +1,6 @@
 /* One mutex guards the devices and their lists.  Backends are called without
- * it: a driver may keep a call waiting for as long as a stream is full, and
- * what empties the stream may be a callable that uses a timeline, too. */
+ * it: a driver's call may wait while a stream is full, and the stream may
+ * depend on a callable that uses a timeline, too. */
 #include "stamps.h"
 
 #include <pthread.h>
@@ -81,7 +81,8 @@ ps_stamps_are_possible(const struct ps_backend *backend)
     return backend->event_elapsed != NULL;
 }
 
-/* Calls that no capture on another stream may notice. */
+/* Set the calling thread's capture mode, relaxed for calls that must disturb
+ * no capture; returns the one before. */
 static enum ps_capture_mode
 relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 {
@@ -93,7 +94,7 @@ relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 
 /* ---- Events ---- */
 
-/* A timed event; 0 if there is none to be had. */
+/* Take a timed event; 0 if none can be made. */
 static ps_handle
 take_event(struct device *device)
 {
@@ -148,7 +149,7 @@ base_unref(struct device *device, struct base *base)
     }
 }
 
-/* Have the device use another base, or none; takes the reference. */
+/* Set the device's base, or none; takes the reference. */
 static void
 set_base(struct device *device, struct base *base)
 {
@@ -159,8 +160,8 @@ set_base(struct device *device, struct base *base)
     base_unref(device, former);
 }
 
-/* Record the event on an idle stream: the time at which that was done, and the
- * error of it; false if it took too long. */
+/* Record the event on an idle stream, and measure the time of the record and
+ * its error; false if it took too long. */
 static bool
 measure(struct device *device, ps_handle stream, ps_handle event,
         int64_t *time, int64_t *error)
@@ -247,8 +248,8 @@ find_device(const struct ps_backend *backend,
     return device;
 }
 
-/* A reference to the base of now.  One thread measures a new one; the others
- * go on with what there is. */
+/* A reference to the present base.  One thread measures a new base; the others
+ * use the old one meanwhile. */
 static struct base *
 take_base(struct device *device)
 {
@@ -445,8 +446,8 @@ first_device(void)
     return SLIST_FIRST(&devices);
 }
 
-/* Others may hold stamps of operations that have ended; but one that its
- * driver keeps waiting may hold them for long. */
+/* Other threads may hold stamps of operations that have ended; one that waits
+ * in its driver may hold them for long. */
 static void
 wait_for_collectors(struct device *device)
 {

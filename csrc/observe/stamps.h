@@ -1,4 +1,4 @@
-/* Times of operations on devices whose backend does not say them: a timed
+/* Times of operations on devices whose backend does not report them: a timed
  * event is recorded before each operation, and one after it.
  *
  * Events are compared with a base: an event whose time the host knows, within
@@ -15,11 +15,10 @@
 
 struct ps_stamps;
 
-/* Whether the backend has what it takes. */
+/* Whether the backend has the members that this needs. */
 bool ps_stamps_are_possible(const struct ps_backend *backend);
 
-/* Whether what is queued on the stream is captured; true if the backend cannot
- * say. */
+/* Whether the stream is being captured; true if the backend cannot say. */
 bool ps_is_capturing(const struct ps_backend *backend,
                      const struct ps_actor_name *stream);
 
@@ -34,7 +33,7 @@ bool ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times);
 /* It was not. */
 void ps_stamps_drop(struct ps_stamps *stamps);
 
-/* Write the times of all that has ended. */
+/* Write the times of all operations that have ended. */
 void ps_stamps_collect(void);
 
 /* CLOCK_MONOTONIC, in nanoseconds. */

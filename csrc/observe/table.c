@@ -1,5 +1,5 @@
 /* The table that stands between core and a backend while something looks for
- * races: it tells the race detector what passes. */
+ * races: it reports the calls to the race detector. */
 #include "table.h"
 
 #include "forward.h"

@@ -1,5 +1,5 @@
-/* One mutex guards the log; hooks are called without it.  Slices do not move,
- * and are written by whoever has them. */
+/* One mutex guards the log; hooks are called without it.  Slices do not move;
+ * only the caller that added a slice writes it. */
 #include "timeline.h"
 
 #include <pthread.h>
@@ -169,7 +169,7 @@ any_pending(const struct chunk *chunk)
     return i < CHUNK;
 }
 
-/* Free what has ended meanwhile of logs that are gone. */
+/* Free the chunks of dropped logs whose slices have ended meanwhile. */
 static void
 free_finished_locked(void)
 {
@@ -225,7 +225,8 @@ fork_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* The child gets no half of a change that another thread makes. */
+/* Locked over a fork, so that the child sees no partial change of another
+ * thread. */
 static void
 fork_child(void)
 {
@@ -477,7 +478,7 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        /* The host waits for what a stream has, and queues nothing on it. */
+        /* The host waits for the stream's work, and queues nothing on it. */
         if (stream != NULL && timeline->any_blocking &&
             (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
             serialize_locked(timeline, stream, &like);
@@ -506,8 +507,8 @@ foreign_name(uint32_t number)
     return number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
-/* A slice of the calling thread, which may hold locks of a driver, or any;
- * returns its source, 0 without. */
+/* Add a slice of the calling thread, which may hold any lock, such as a
+ * driver's.  Returns its source, or 0. */
 static uint64_t
 add_foreign(const struct ps_slice *like)
 {
@@ -575,8 +576,8 @@ ps_timeline_range_end(uint64_t source)
 
 /* ---- What orders streams ---- */
 
-/* What is known of an event: the index of its record, plus one; or the number
- * of the capture that it was recorded in. */
+/* The mark of an event: the index of its record, plus one, or the number of
+ * the capture in which it was recorded. */
 static uintptr_t
 record_mark(uint64_t source)
 {
@@ -735,7 +736,7 @@ times_by_events(const struct ps_backend *inner)
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
-/* Have the calling thread's call be that of a slice; NULL: of none. */
+/* Set the slice of the calling thread's next call; NULL: none. */
 static void
 set_queued_slice(uint64_t source)
 {
@@ -744,7 +745,7 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* Of a call that has none, though it may be reported. */
+/* For a call that has no slice, though it may be reported. */
 #define NO_SLICE UINT64_MAX
 
 /* Whether the device reports one activity for an operation of this kind. */
@@ -823,7 +824,7 @@ queued(const struct ps_backend *backend, const struct queueing *this,
         ps_slice_publish(slice, this->time);
     }
     else {
-        /* What has run at once needs no time of its own. */
+        /* Work that ran at once needs no separate time. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
         ps_slice_publish(slice, begin > 0 ? begin : ps_timeline_now());
@@ -1100,7 +1101,8 @@ add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
     }
 }
 
-/* What a report says of an operation but its times; false without memory. */
+/* Copy a report's data of an operation, except its times; false without
+ * memory. */
 static bool
 describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
                 const struct ps_report *report,
@@ -1124,8 +1126,8 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     return true;
 }
 
-/* Another library has waited.  What for is not known: that is taken to be what
- * had ended last by then. */
+/* Another library has waited, for unknown work.  Take it to be the operation
+ * that had ended last by then. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1144,7 +1146,7 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
     struct ps_slice *slice =
         timeline != NULL ? source_at(timeline, report->source) : NULL;
     struct ps_slice like;
-    /* Of ours, those whose calls failed are none. */
+    /* Ignore our own operations whose calls failed. */
     if (slice == NULL ||
         (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
         return;
@@ -1261,8 +1263,8 @@ ps_timeline_source(const struct ps_timeline *timeline,
     return slice;
 }
 
-/* How far a stream has come: the time at which it has done all before a slice,
- * 0 if that is not known yet, and the source that took it there. */
+/* The progress of a stream: the time at which all operations before a slice
+ * were done, 0 if unknown, and the source that determined that time. */
 struct reached {
     int64_t time;
     uint64_t source;
@@ -1275,8 +1277,8 @@ later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* inexact: whether times of host and device may disagree; what comes after
- * something then begins no earlier than that ended. */
+/* inexact: times of host and device may disagree; an operation then begins no
+ * earlier than its predecessor ended. */
 static void
 resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
                   bool inexact)
@@ -1294,7 +1296,7 @@ resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
     if (end <= 0) {
         return;
     }
-    /* So is what came before, whose report may come later, or be lost. */
+    /* Earlier work is done, too; its report may come later, or be lost. */
     at->pending = false;
     if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
@@ -1326,7 +1328,7 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     }
 }
 
-/* What came last of all streams of the device. */
+/* The latest slice of all streams of the device. */
 static uint64_t
 latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)

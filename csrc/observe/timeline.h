@@ -1,9 +1,8 @@
-/* The timeline: a log of what was queued on streams, and of what the host
- * waited for, with the times at which each began and ended.
- *
- * The log is a list of slices in the order in which they were made, which are
- * numbered over all logs.  A slice may end after the recording: whoever has
- * the slice writes its end, and its memory is kept until then. */
+/* The timeline: a log of the operations of streams and the waits of the host,
+ * with the times at which each began and ended.  The log is a list of slices
+ * in the order of the calls; their numbers continue over all logs.  A slice
+ * may end after the recording: the code that ends it writes its end, and its
+ * memory is kept until then. */
 #ifndef PYSTREAMS_OBSERVE_TIMELINE_H
 #define PYSTREAMS_OBSERVE_TIMELINE_H
 
@@ -35,12 +34,13 @@ enum ps_slice_kind {
 struct ps_slice {
     /* end: 0 while it is not over; -1 if it is not known. */
     struct ps_times times;
-    /* Written last by whoever adds the slice: 0 until it may be read. */
+    /* Written last when a slice is added.  While it is 0, do not read the
+     * slice. */
     int64_t queued;
     /* Of a range or mark of another library: the number of its domain. */
     uint64_t nbytes;
-    /* An index, plus one; or 0.  Of a foreign one on a thread without an
-     * index: its identifier, a pthread_t. */
+    /* An index, plus one; or 0.  In a foreign slice of a thread without an
+     * index: the thread's identifier, a pthread_t. */
     uint64_t source;
     /* Indices, plus one; or 0.  The hooks number threads, places and names. */
     uint32_t stream;
@@ -50,8 +50,9 @@ struct ps_slice {
     uint32_t row; /* as of the last ps_timeline_resolve, or PS_NO_ROW */
     uint8_t kind; /* enum ps_slice_kind */
     bool timed;   /* a span of a stream that has times of its own */
-    /* Found by its index: its device says its times, and if it is foreign all
-     * the rest, too, until when it is PS_SLICE_NONE; or it is a range. */
+    /* Whether it is found by its index: its device reports its times, and all
+     * the rest if it is foreign (until then it is PS_SLICE_NONE); or it is a
+     * range. */
     bool reported;
     bool foreign; /* made by another library */
 };
@@ -60,17 +61,19 @@ struct ps_slice {
 
 /* An operation within a launch of a graph. */
 struct ps_node {
-    struct ps_slice slice; /* its launch's, but for what is its own */
+    struct ps_slice slice; /* a copy of its launch's, with the operation's own
+                            * data */
     uint64_t launch;       /* the index of that slice */
 };
 
 /* The handle that stands for a device's memory instead of a stream. */
 #define PS_TIMELINE_MEMORY UINTPTR_MAX
 
-/* In a handle: it is the number of a stream whose handle is not known. */
+/* A handle with this bit is the number of a stream whose handle is not
+ * known. */
 #define PS_TIMELINE_NUMBER (~(UINTPTR_MAX >> 1))
 
-/* In the name of a slice: it is a number of names.h. */
+/* A slice's name with this bit is a number of names.h. */
 #define PS_TIMELINE_NAME (UINT32_C(1) << 31)
 
 /* Called with no lock of the timeline's held. */
@@ -106,8 +109,8 @@ int64_t ps_timeline_now(void);
 const struct ps_backend *
 ps_timeline_table(int runtime, const struct ps_backend *backend);
 
-/* Have the backend of a runtime report activities, as far as it can, while
- * this log is the current one.  Statuses as of activities_begin. */
+/* Make the backend of a runtime report activities, if it can, while this log
+ * is the current one.  Statuses as of activities_begin. */
 ps_status ps_timeline_activities(int runtime, const struct ps_backend *backend,
                                  char *reason, size_t size);
 
@@ -131,7 +134,8 @@ struct ps_open_span {
 struct ps_open_span ps_timeline_span_begin(const struct ps_actor_name *stream);
 void ps_timeline_span_end(const struct ps_actor_name *stream,
                           const struct ps_open_span *span);
-/* Nobody will end the span, which is a thread's or has stamps; it may be none.
+/* The span will not be ended.  It belongs to a thread or has stamps; it may be
+ * none.
  */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
@@ -143,20 +147,22 @@ uint64_t
 ps_timeline_range(enum ps_slice_kind kind, uint32_t name, uint32_t domain);
 void ps_timeline_range_end(uint64_t source);
 
-/* Have forks leave no lock taken; ps_timeline_start does so, too. */
+/* Prepare for forks, so that no lock stays taken; ps_timeline_start does so,
+ * too. */
 void ps_timeline_prepare(void);
 
 /* The greatest known error of the times that are taken by events or reported
  * by devices, in nanoseconds. */
 int64_t ps_timeline_error(const struct ps_timeline *timeline);
 
-/* All but its times is written; when it was queued. */
+/* All fields but its times are written; publish the slice with the time of
+ * queueing. */
 void ps_slice_publish(struct ps_slice *slice, int64_t queued);
 
 /* The slice begins, or ends, now. */
 void ps_slice_begin(struct ps_slice *slice);
 void ps_slice_end(struct ps_slice *slice);
-/* It did not happen. */
+/* The operation did not happen. */
 void ps_slice_drop(struct ps_slice *slice);
 
 /* The event was recorded on the stream; the stream waits for it. */
@@ -171,15 +177,14 @@ void ps_timeline_know(const struct ps_actor_name *stream);
 uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
 uint64_t ps_timeline_recorded(int runtime, ps_handle event);
 
-/* A stream of this handle begins a life. */
+/* A stream with this handle begins: forget an earlier one. */
 void ps_timeline_forget_stream(const struct ps_actor_name *stream);
 
 /* The index that the next slice gets. */
 uint64_t ps_timeline_end(const struct ps_timeline *timeline);
 
-/* Compute what nobody writes from what is known now: times of records, waits
- * and spans of streams, sources of waits for devices, and rows.  False without
- * memory. */
+/* Compute from the present data: times of records, waits and spans of streams,
+ * sources of waits for devices, and rows.  False without memory. */
 bool ps_timeline_resolve(struct ps_timeline *timeline);
 
 const struct ps_slice *

@@ -24,8 +24,8 @@ int parse_arguments(const struct signature *signature, PyObject *const *args,
 int parse_tuple(const struct signature *signature, PyObject *args,
                 PyObject *kwargs, PyObject **values);
 
-/* How objects of a type are made: tp_new (tp_init for a type that has one)
- * parses a tuple and a dict, and tp_vectorcall needs neither. */
+/* A type's constructor, for tp_new (or tp_init), which parses a tuple and a
+ * dict, and for tp_vectorcall, which needs neither. */
 struct constructor {
     const struct signature *signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
@@ -42,8 +42,8 @@ int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
 
-/* An argument that is one value, most often given by position: borrowed.  -1
- * with TypeError. */
+/* The argument of a function with one required parameter, borrowed.  -1 with
+ * TypeError. */
 static inline int
 parse_required(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -55,7 +55,8 @@ parse_required(const char *function, const char *name, PyObject *const *args,
     return parse_named(function, name, 1, args, nargs, kwnames, value);
 }
 
-/* Likewise, an optional one: NULL if it is None or was not given. */
+/* Likewise, of a function with one optional parameter: NULL if it is None or
+ * was not given. */
 static inline int
 parse_optional(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -78,8 +79,9 @@ PyObject *raise_expected(const char *function, const char *expected,
 int refuse_type(const char *function, const char *expected, const char *name,
                 PyObject *argument);
 
-/* The value of an int; if it does not fit, OverflowError, or the nearest that
- * does.  -1 with an exception. */
+/* The value of an int.  If it does not fit, the first raises OverflowError,
+ * and the second returns the nearest value that does.  -1 with an
+ * exception. */
 int int_argument(const char *function, const char *name, PyObject *argument,
                  Py_ssize_t *value);
 int clamped_argument(const char *function, const char *name,
@@ -102,7 +104,7 @@ int switch_argument(const char *function, const char *name, PyObject *argument,
 int name_argument(const char *function, const char *name, PyObject *argument,
                   const char **text);
 
-/* An int that may be a handle or an address; -1 with an exception. */
+/* The value of an int that is a handle or an address; -1 with an exception. */
 int handle_argument(const char *function, const char *name, PyObject *argument,
                     ps_handle *handle);
 

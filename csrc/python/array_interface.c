@@ -12,8 +12,8 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* The device whose memory the address is in, as far as the backend can tell;
- * a wrong address is left for claim_hold to refuse. */
+/* The device of the memory at the address, if the backend knows it, else the
+ * given one.  claim_hold refuses a wrong address later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {
@@ -76,7 +76,7 @@ struct interface {
     PyObject *stream;
 };
 
-/* entries: what _interchange.read_array_interface returned. */
+/* entries: the result of _interchange.read_array_interface. */
 static int
 parse_entries(const char *function, PyObject *entries,
               struct interface *interface)
@@ -132,12 +132,14 @@ entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
 
 /* The checked entries of an interface; NULL with an exception. */
 static PyObject *
-read_interface(PyObject *interface)
+read_interface(const char *name, PyObject *interface)
 {
     PyObject *function =
         import_once(&module_state.read_array_interface,
                     "pystreams._interchange", "read_array_interface");
-    return function != NULL ? PyObject_CallOneArg(function, interface) : NULL;
+    return function != NULL
+               ? PyObject_CallFunction(function, "sO", name, interface)
+               : NULL;
 }
 
 int
@@ -150,7 +152,7 @@ array_interface_hold(PyObject *object, struct ps_device *device,
     if (found != 1) {
         return found;
     }
-    PyObject *entries = read_interface(interface);
+    PyObject *entries = read_interface("copy_", interface);
     Py_DECREF(interface);
     if (entries != NULL &&
         device->runtime->backend->device_type != PS_DEVICE_CUDA) {
@@ -180,7 +182,7 @@ array_interface_extent(const char *function, PyObject *object,
         return 0;
     }
     struct interface interface;
-    PyObject *entries = read_interface(found);
+    PyObject *entries = read_interface(function, found);
     Py_DECREF(found);
     bool known = entries != NULL &&
                  parse_entries(function, entries, &interface) == 0 &&

@@ -1,7 +1,7 @@
-/* Which backends there are, and which of them a call uses: those of this
- * library, registered when the package is first imported, and those that
- * extension modules register.  Backends outlive the module, so that a second
- * import finds them. */
+/* The registered backends, and the choice among them.  Those of this library
+ * are registered when the package is first imported; extension modules
+ * register others.  Backends outlive the module, so that a second import finds
+ * them. */
 #include "backends.h"
 
 #include "../backends/backends.h"
@@ -9,10 +9,11 @@
 #include "../observe/table.h"
 #include "../observe/timeline.h"
 
+#include "args.h"
 #include "device.h"
 #include "errors.h"
 
-/* -1 with an exception, ValueError if the table is refused. */
+/* -1 with an exception: ValueError if the table is refused. */
 static int
 register_table(const struct ps_backend *table, const struct ps_faults *faults)
 {
@@ -115,13 +116,13 @@ default_runtime(void)
 
 /* The pointer of a capsule with the name; NULL with an exception. */
 static void *
-capsule_pointer(PyObject *capsule, const char *name)
+capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 {
     if (!PyCapsule_IsValid(capsule, name)) {
-        return PyErr_Format(
-            PyExc_TypeError,
-            "register_backend() expects a capsule named \"%s\", but got %R",
-            name, capsule);
+        return PyErr_Format(PyExc_TypeError,
+                            "register_backend() expects a capsule named "
+                            "\"%s\" for %s, but got %R",
+                            name, argument, capsule);
     }
     return PyCapsule_GetPointer(capsule, name);
 }
@@ -147,28 +148,33 @@ install_tables(void)
 }
 
 static PyObject *
-register_backend(PyObject *Py_UNUSED(module), PyObject *args)
+register_backend(PyObject *Py_UNUSED(module), PyObject *const *args,
+                 Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *capsule, *second = Py_None;
+    static const struct signature signature = {
+        "register_backend", 1, 2, {"capsule", "faults"}};
+    PyObject *values[2];
     const struct ps_faults *faults = NULL;
-    if (!PyArg_ParseTuple(args, "O|O:register_backend", &capsule, &second)) {
+    if (parse_arguments(&signature, args, nargs, kwnames, values) < 0) {
         return NULL;
     }
-    const struct ps_backend *table = capsule_pointer(capsule, PS_CAPSULE_NAME);
+    const struct ps_backend *table =
+        capsule_pointer("capsule", values[0], PS_CAPSULE_NAME);
     if (table == NULL ||
-        (second != Py_None &&
-         (faults = capsule_pointer(second, PS_FAULTS_CAPSULE_NAME)) == NULL) ||
+        (values[1] != NULL && values[1] != Py_None &&
+         (faults = capsule_pointer("faults", values[1],
+                                   PS_FAULTS_CAPSULE_NAME)) == NULL) ||
         register_table(table, faults) < 0) {
         return NULL;
     }
     install_tables();
-    /* The tables may go with their capsules, so these never go. */
-    Py_INCREF(capsule);
-    Py_INCREF(second);
+    /* A table may be freed with its capsule, so both stay for ever. */
+    Py_INCREF(values[0]);
+    Py_XINCREF(values[1]);
     Py_RETURN_NONE;
 }
 
-/* Those of the library. */
+/* Register the backends of this library. */
 static PyObject *
 register_backends(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -226,8 +232,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* Which of the members that wait take a limit, according to calls with nothing
- * to wait for. */
+/* Whether each member that waits supports a limit: found by calls that have
+ * nothing to wait for. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -272,15 +278,15 @@ PyMethodDef backend_functions[] = {
         "the machine's memory; per_thread: whether each thread's default "
         "stream is\none of its own."),
     FUNCTION(
-        "register_backend", register_backend, METH_VARARGS,
-        "capsule, faults=None, /",
+        "register_backend", register_backend, METH_FASTCALL | METH_KEYWORDS,
+        "capsule, faults=None",
         "Register a backend: the table that a capsule named \"" PS_CAPSULE_NAME
         "\" points to (see <pystreams/backend.h>).\n\n"
         "faults is None or a capsule named \"" PS_FAULTS_CAPSULE_NAME
         "\", with which\nthe device's tests make its work fail (see "
         "<pystreams/faults.h>).  The tables and\nthe capsules stay until "
         "the process ends.  Raises TypeError for anything "
-        "else,\nValueError with the reason if the table is not whole, or "
+        "else,\nValueError with the reason if the table is incomplete, or "
         "its name or device type\nis taken."),
     FUNCTION("backend_members", backend_members, METH_VARARGS, "type, /",
              "Return a dict of the contract's functions, and stream_fail: "

@@ -1,4 +1,4 @@
-/* The backends that are registered, and which of them a call uses. */
+/* The registered backends, and the choice among them. */
 #ifndef PYSTREAMS_PYTHON_BACKENDS_H
 #define PYSTREAMS_PYTHON_BACKENDS_H
 
@@ -12,20 +12,21 @@
  * registered for it. */
 struct ps_runtime *find_runtime(long type);
 
-/* Load the backend that a distribution offers under the name, of so many
- * characters.  *type: its device type; -1 if there is none.  -1 with an
- * exception. */
+/* Load the backend that a distribution offers under the name, which has
+ * `length` characters.  *type is its device type, or -1 if there is none.  -1
+ * with an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
-/* Have core call all backends by the tables that go with what is on: the
- * schedule that is explored, the timeline and the race detector. */
+/* Choose the table by which core calls each backend: its own, or one that
+ * observes its calls for the schedule that is explored, the timeline or the
+ * race detector. */
 void install_tables(void);
 
 /* ps_runtime_devices, with the GIL released if that may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
-/* As find_runtime, for a runtime that has devices and may be used in this
- * process; NULL with an exception that gives the reason if it may not. */
+/* As find_runtime, but the runtime has devices and may be used in this
+ * process; otherwise NULL with an exception that gives the reason. */
 struct ps_runtime *use_runtime(int type);
 
 /* The runtime used when no device is given; NULL with an exception. */

@@ -1,5 +1,5 @@
-/* Memory of other libraries, which copies accept like Buffers.  Everything
- * that a producer says of its memory is checked before it is used. */
+/* Memory of other libraries, which copies accept like Buffers.  All claims of
+ * a producer about its memory are checked before the memory is used. */
 #include "borrow.h"
 
 #include "args.h"
@@ -154,7 +154,7 @@ check_address(const struct claim *claim, Py_ssize_t nbytes)
                : check_place(claim, first + nbytes - 1);
 }
 
-/* How to give memory back to its owner. */
+/* The owner to release memory to, and the function to call. */
 struct debt {
     void (*release)(void *owner);
     void *owner;
@@ -289,9 +289,9 @@ has_objects(const char *format)
     return *format != '\0';
 }
 
-/* After an object refused a view: 0 with the exception cleared if DLPack
- * should be tried, else -1.  The arrays of CuPy and JAX, for example, have the
- * buffer protocol, but use it only for host memory. */
+/* Called when an object has refused a view: 0 with the exception cleared if
+ * DLPack should be tried, else -1.  Arrays of CuPy and JAX, for example,
+ * support the buffer protocol for host memory only. */
 static int
 try_dlpack_instead(PyObject *object)
 {

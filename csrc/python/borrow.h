@@ -12,7 +12,7 @@ enum { MOST_DIMENSIONS = 64 };
 
 /* A producer's claim about its memory. */
 struct claim {
-    /* The claimant, for messages: "the DLPack tensor". */
+    /* The claimant, for error messages: "the DLPack tensor". */
     const char *what;
     /* NULL for host memory. */
     struct ps_device *device;
@@ -48,9 +48,9 @@ bytes_claim(const char *what, void *data, const int64_t *nbytes)
 int claim_extent(const struct claim *claim, const char **begin,
                  Py_ssize_t *nbytes);
 
-/* Check a claim and hold the memory, host memory on behalf of host_device.
- * After success release(owner) is called, with the GIL held, when nothing uses
- * the memory any more.  -1 with an exception. */
+/* Check a claim and hold the memory; host_device holds host memory.  After
+ * success, release(owner) is called with the GIL held when nothing uses the
+ * memory any more.  -1 with an exception. */
 int claim_hold(const struct claim *claim, struct ps_device *host_device,
                void *owner, void (*release)(void *owner), struct span *span);
 

@@ -1,6 +1,6 @@
 /* The type `Buffer`: device or pinned memory, or a part of another Buffer's.
- * A method works on a held copy of the object's fields, because another thread
- * may close the Buffer meanwhile. */
+ * A method holds a copy of the object's fields, because another thread may
+ * close the Buffer meanwhile. */
 #include "buffer.h"
 
 #include <inttypes.h>
@@ -111,7 +111,7 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
-/* Report a deferred free that failed, as it belongs to no call. */
+/* Report a failed deferred free here: it belongs to no call. */
 static void
 memory_report(struct ps_runtime *runtime)
 {
@@ -222,21 +222,22 @@ span_create(enum memory_kind kind, struct ps_device *device,
     status = wait_end(&wait, status);
     memory_report(runtime);
     if (status != PS_SUCCESS && block != NULL) {
-        /* The handler raised when there was memory at last. */
+        /* The signal handler raised, although memory was allocated at last. */
         block_release(block);
     }
     if (status != PS_SUCCESS) {
         raise_not_allocated(device, nbytes, kind == MEMORY_PINNED, status);
         return -1;
     }
-    /* It may have been kept for reuse: no backend allocated it now. */
+    /* The block may come from the pool, so no backend has reported a new
+     * allocation. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
 }
 
-/* The stream to allocate in the order of: the one given, which must be of the
+/* The stream in whose order to allocate: the given one, which must be of the
  * device, or the device's current stream.  A new reference. */
 static struct ps_stream *
 allocation_stream(const char *function, struct ps_device *device,
@@ -308,8 +309,8 @@ kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
     return 0;
 }
 
-/* What a device lacks that cannot allocate memory of the kind; NULL if it
- * can. */
+/* The missing feature if the device cannot allocate memory of the kind, else
+ * NULL. */
 static const char *
 lacking(const struct ps_backend *backend, enum memory_kind kind)
 {
@@ -451,14 +452,15 @@ PyMethodDef buffer_functions[] = {
     FUNCTION("empty", empty, METH_FASTCALL | METH_KEYWORDS,
              "nbytes, *, device=None, stream=None, pin_memory=False, "
              "interprocess=False",
-             "Return nbytes of uninitialized memory that streams order.\n\n"
+             "Return a Buffer of nbytes of uninitialized memory, used in "
+             "stream order.\n\n"
              "Device memory is allocated in the order of the stream, by "
              "default the device's current\none; pinned memory is host "
              "memory; interprocess memory is device memory that other "
              "processes\nmay open.  May block.  Raises ValueError for a "
-             "negative size, a stream of another device\nand arguments that "
-             "exclude each other, OutOfMemoryError if there is not enough "
-             "memory."),
+             "negative size, a stream of another device\nand arguments "
+             "that exclude each other, OutOfMemoryError if there is not "
+             "enough memory."),
     FUNCTION("pin", pin, METH_FASTCALL | METH_KEYWORDS,
              "memory, *, device=None",
              "Pin existing host memory and return a Buffer for it "
@@ -532,7 +534,8 @@ copy_with(PyObject *op, const struct signature *signature,
     bool non_blocking;
     int result = -1;
     if (parse_arguments(signature, args, nargs, kwnames, values) < 0 ||
-        truth_argument(values[1], &non_blocking) < 0 ||
+        switch_argument(signature->function, "non_blocking", values[1],
+                        &non_blocking) < 0 ||
         buffer_hold(op, &self) < 0) {
         return NULL;
     }
@@ -619,7 +622,7 @@ pattern_of(PyObject *object, struct pattern *pattern)
 }
 
 /* An int is a byte, as in cuda.core.  NumPy's numbers have __index__, too, but
- * a type that says how many bytes they are. */
+ * their type gives a size. */
 static int
 pattern_argument(PyObject *argument, struct pattern *pattern)
 {
@@ -833,7 +836,8 @@ Buffer_subscript(PyObject *op, PyObject *key)
     if (step != 1) {
         span_release(&part);
         return PyErr_Format(PyExc_ValueError,
-                            "a slice of a Buffer must have step 1, got %zd",
+                            "Buffer[start:stop:step] expects 1 for step, but "
+                            "got %zd",
                             step);
     }
     part.nbytes = PySlice_AdjustIndices(part.nbytes, &start, &stop, step);
@@ -878,12 +882,12 @@ view_exported(PyObject *op, Py_buffer *view, int flags)
                       "pinned Buffer, or use tobytes()",
                       device->runtime->backend->name, device->index);
     }
-    /* It is of this view alone: to report a race may make others. */
+    /* Reset now: a report of a race may make other views. */
     bool reading = ps_thread_word(PS_THREAD_READING) == op;
     if (reading) {
         ps_thread_set_word(PS_THREAD_READING, NULL);
     }
-    /* memoryview() asks for no writable view, and gets one. */
+    /* memoryview() requests a read-only view, but gets a writable one. */
     bool writes =
         !reading && !self->block->read_only &&
         ((flags & PyBUF_WRITABLE) || (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO);
@@ -932,8 +936,8 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                             traits.device->index);
 }
 
-/* The side stream, on which memory for captured work is allocated, is the
- * library's own. */
+/* Memory for captured work is allocated on the side stream, which is
+ * internal. */
 static PyObject *
 Buffer_get_stream(PyObject *op, void *Py_UNUSED(closure))
 {
@@ -1008,9 +1012,9 @@ static PyMethodDef buffer_methods[] = {
            ", /, stream=None",
            "Queue a fill of every byte with 0 and return self."),
     METHOD("record_stream", Buffer_record_stream, METH_O, ", stream, /",
-           "Declare that work on the stream uses the memory: it is not reused "
-           "before the work that\nthe stream has when the Buffer is closed or "
-           "collected is done."),
+           "Declare that work on the stream uses the memory.  It is reused "
+           "only after all work that\nthe stream has when the Buffer is "
+           "closed or collected."),
     METHOD("tobytes", Buffer_tobytes, METH_NOARGS, ", /",
            "Return the bytes, after the work queued on the current stream of "
            "the Buffer's device.\n\n"
@@ -1087,7 +1091,7 @@ static PyGetSetDef buffer_getset[] = {
                "be freed; None for\npinned memory, another library's, and "
                "memory allocated in a capture.")},
     {"readonly", Buffer_get_readonly, NULL,
-     PyDoc_STR("Whether the memory is read-only, which only another library's "
+     PyDoc_STR("Whether the memory is read-only; only another library's "
                "memory can be.")},
     {"interprocess", Buffer_get_interprocess, NULL,
      PyDoc_STR("Whether other processes can open the memory.")},

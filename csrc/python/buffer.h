@@ -13,8 +13,8 @@ typedef struct {
     /* The first byte, within the block. */
     char *data;
     Py_ssize_t nbytes;
-    /* The views that the buffer protocol has handed out and not got back: the
-     * Buffer cannot be closed. */
+    /* The number of views of the buffer protocol that are not released.  If it
+     * is not 0, the Buffer cannot be closed. */
     Py_ssize_t exports;
     PyObject *weakrefs;
 } BufferObject;
@@ -25,8 +25,8 @@ struct span {
     struct ps_block *block;
     char *data;
     Py_ssize_t nbytes;
-    /* Whether another library owns the memory: its owner does not know of the
-     * work queued here. */
+    /* Whether another library owns the memory.  That library does not know of
+     * the work queued here. */
     bool foreign;
 };
 
@@ -49,8 +49,8 @@ span_release(struct span *span)
 /* A new Buffer for the span, which is released on failure. */
 PyObject *buffer_wrap(struct span *span);
 
-/* The same in two steps, of which the second cannot fail: a new Buffer that is
- * closed, NULL with an exception; and what it is then for. */
+/* The same in two steps: buffer_new returns a closed Buffer, or NULL with an
+ * exception; the second step opens it for the span, and cannot fail. */
 PyObject *buffer_new(void);
 void buffer_open(PyObject *buffer, const struct span *span);
 

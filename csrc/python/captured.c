@@ -1,11 +1,11 @@
 /* Callables in captured graphs.  A capture has a template of each callable
- * that is submitted in it.  Each launch has a job of its own for each
- * template, which waits there until the launch's gate is reached:
+ * that is submitted in it.  Each launch makes a job for each template; the job
+ * waits there until the launch's gate is reached:
  *
  *   replay --> template --its gate is reached--> queue --> as in submit.c
  *
- * Launches of one graph run one after another, so the first job that waits is
- * that of the launch which has reached the gate. */
+ * Launches of one graph run one after another, so the first waiting job
+ * belongs to the launch that has reached the gate. */
 #include "captured.h"
 
 #include "current.h"
@@ -19,14 +19,15 @@
 struct captured {
     struct captured *next;
     struct calls *calls;
-    /* As submit made it, but on no stream: the graph keeps none. */
+    /* The job that submit made, but without a stream, because a graph keeps
+     * none. */
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
-    /* The callable that counts those of the same stream of the capture. */
+    /* The callable that has the count for its stream of the capture. */
     struct captured *row;
     unsigned jobs;
-    /* The jobs of launches that have not reached it. */
+    /* The jobs of launches that have not reached this callable. */
     struct job *first;
     struct job **tail;
 };
@@ -167,7 +168,7 @@ reached(void *argument, ps_handle gate, ps_status status)
         job_reached(job, status);
     }
     else {
-        /* Another library has launched the executable. */
+        /* Another library has launched the executable, so there is no job. */
         const struct ps_backend *backend = captured->device->runtime->backend;
         backend->gate_open(backend, captured->device->index, gate);
     }
@@ -232,7 +233,8 @@ add(struct calls *calls, struct captured *captured)
     jobs_unlock();
 }
 
-/* The last that was added, unless others came behind it. */
+/* Remove the callable, which is the last one unless other threads have added
+ * more. */
 static void
 discard(struct calls *calls, struct captured *captured)
 {
@@ -249,7 +251,7 @@ discard(struct calls *calls, struct captured *captured)
     jobs_unlock();
 }
 
-/* The Future of a captured callable is done, as nothing runs before a
+/* Settle the Future of a captured callable at once: nothing runs before a
  * replay. */
 static int
 settle(struct job *job)
@@ -276,7 +278,8 @@ capture_job(struct job *job)
     const struct ps_backend *backend = stream->device->runtime->backend;
     struct captured *captured = NULL;
     ps_status status;
-    /* Each launch has a moment of its own, and a timeline shows launches. */
+    /* Each launch has its own moment, and the timeline shows launches
+     * instead. */
     ps_races_callable_ended(future_moment(job->future));
     if (job->slice != NULL) {
         ps_slice_drop(job->slice);
@@ -375,7 +378,7 @@ replay_begin(struct ps_launch *launch, struct ps_stream *stream)
     jobs_unlock();
 }
 
-/* They are the last ones. */
+/* The jobs of this launch are the last in each list. */
 static void
 replay_cancel(struct ps_launch *launch)
 {
@@ -412,7 +415,7 @@ replay_create(struct calls *calls)
     struct captured *captured = NULL;
     if (calls != NULL) {
         jobs_lock();
-        /* None can be launched while they may still change. */
+        /* A graph cannot be launched while its capture may add callables. */
         number = calls->capturing == 0 ? calls->number : UINT64_MAX;
         count = calls->capturing == 0 ? calls->count : 0;
         captured = calls->first;
@@ -547,8 +550,8 @@ concerns(const struct failure *failure, const struct work *work)
                : work->event == NULL && work->device == stream->device;
 }
 
-/* Take out the oldest failure of the work, of any if it is NULL: its
- * exception, or NULL. */
+/* Take out the oldest failure of the work, or of any work if that is NULL.
+ * Returns its exception, or NULL. */
 static PyObject *
 take_failure(const struct work *work)
 {

@@ -9,20 +9,21 @@
 #include "submit.h"
 #include "wait.h"
 
-/* One of them, and all those of one capture, in the order of the calls. */
+/* A captured callable, and all callables of one capture, in the order of the
+ * calls. */
 struct captured;
 struct calls;
 
-/* Those of a capture that is about to begin, with one reference; NULL with an
- * exception. */
+/* The callables of a capture that is about to begin, with one reference; NULL
+ * with an exception. */
 struct calls *calls_create(struct ps_runtime *runtime);
 /* Accept NULL. */
 struct calls *calls_ref(struct calls *calls);
 void calls_unref(struct calls *calls);
 int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
 
-/* From the first to the second, what is submitted in the capture of that
- * number, 0 for none, is added.  The second accepts NULL. */
+/* Between these calls, callables that are submitted in the capture with the
+ * number (0: none) are added.  The second accepts NULL. */
 void calls_begin(struct calls *calls, uint64_t number);
 void calls_end(struct calls *calls);
 /* That number, also after the capture. */
@@ -30,8 +31,8 @@ uint64_t calls_number(const struct calls *calls);
 /* Whether a callable was captured. */
 bool calls_any(struct calls *calls);
 
-/* Have each launch run the job, which belongs to this function also on
- * failure; its Future is done.  -1 with an exception. */
+/* Make each launch run the job, which this function takes over, also on
+ * failure.  Its Future is done.  -1 with an exception. */
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 
@@ -40,8 +41,8 @@ void captured_unref(struct captured *captured);
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        struct ps_currents *currents, struct ps_stream **full);
 
-/* The name of the callable that the argument of a gate stands for: None if it
- * is none of these, which may be NULL; NULL with an exception. */
+/* The name of the callable whose gate has the argument; None if it is not
+ * among calls, which may be NULL; NULL with an exception. */
 PyObject *calls_name(struct calls *calls, const void *argument);
 
 /* The hook of the race detector. */

@@ -1,14 +1,14 @@
-/* The current stream, as Python sees it: `with stream:` and the functions that
- * ask for and set it.
+/* The current stream in Python: `with stream:` and the functions that return
+ * and set it.
  *
- * What is current belongs to a thread, and to a task: to a context that was
- * entered (PyContext_Enter, which asyncio does for each step of a task).  The
- * streams that a thread sets in the context it starts in are the thread's, and
- * are changed in place.  A change within such a context puts a changed copy
- * into a context variable: contexts that were copied from it before keep what
- * was current then.  A context without a value has the thread's streams, and
- * so has one on another thread than the one that set the value: a thread
- * starts with the default streams, whichever context it runs. */
+ * The current streams belong to a thread or, within a task, to a context that
+ * was entered (PyContext_Enter, which asyncio calls for each step of a task).
+ * In the context in which it starts, a thread changes its own streams in
+ * place.  In a context that was entered, a change puts a changed copy into a
+ * context variable, so that contexts that were copied earlier keep their
+ * streams.  A context without a value has the thread's streams.  So has a
+ * context whose value was set on another thread: every thread starts with the
+ * default streams. */
 #include "current.h"
 
 #include "../core/thread.h"
@@ -106,8 +106,8 @@ thread_choice(void)
     if (choice != NULL) {
         return choice;
     }
-    /* The thread's dictionary is cleared when its thread state ends, which
-     * is the one place where dropping a stream is safe. */
+    /* The thread's dictionary is cleared when its thread state ends.  Only
+     * there is it safe to drop a stream at a thread's end. */
     PyObject *dictionary = PyThreadState_GetDict();
     choice = dictionary != NULL
                  ? choice_create(NULL, atomic_fetch_add(&threads, 1) + 1)
@@ -142,7 +142,7 @@ find_choice(struct choice *thread)
         PyErr_Clear();
         return NULL;
     }
-    /* Any code that iterates over a context sees the variable, and could set
+    /* Any code that iterates over a context can see the variable, and set
      * it. */
     if (capsule != NULL && PyCapsule_IsValid(capsule, CHOICE)) {
         choice = PyCapsule_GetPointer(capsule, CHOICE);
@@ -219,8 +219,8 @@ current_stream_at(int type)
     return device != NULL ? resolve(named_current(device)) : NULL;
 }
 
-/* Whether the running context, which was entered, is the one that its
- * threading.Thread runs in, as each does from Python 3.14 on: 1 or 0, -1 with
+/* Whether the running context, which was entered, is that of its
+ * threading.Thread; from Python 3.14 on, each thread has one.  1 or 0; -1 with
  * an exception. */
 static int
 is_threads_own(PyObject *context)
@@ -313,7 +313,7 @@ choice_to_change(void)
 }
 
 /* Call ps_current_set or ps_current_enter for a stream that the caller holds;
- * with the GIL released if that has to switch the device, which may take
+ * with the GIL released if the device has to be switched, which may take
  * long. */
 static ps_status
 make_current(struct ps_stream *stream,
@@ -395,7 +395,7 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
             Py_ssize_t Py_UNUSED(nargs))
 {
     if (is_forked(self)) {
-        /* It was entered before a fork, and the child has nothing to
+        /* The parent entered it before the fork; the child has nothing to
          * restore. */
         Py_RETURN_NONE;
     }

@@ -152,8 +152,8 @@ device_name_of(PyObject *device)
     return ((DeviceObject *)device)->name;
 }
 
-/* The type and the index of an object that has both, such as torch.device: 1;
- * 0 if it has not; -1 with an exception. */
+/* Read the type and index of an object such as torch.device.  Returns 1, 0 if
+ * it lacks one, -1 with an exception. */
 static int
 typed_object(PyObject *object, struct device_name *name)
 {
@@ -178,8 +178,8 @@ typed_object(PyObject *object, struct device_name *name)
     return found;
 }
 
-/* The index of an object such as cuda.device: 1; 0 if it has none; -1 with an
- * exception. */
+/* Read the index of an object such as cuda.device.  Returns 1, 0 if it has
+ * none, -1 with an exception. */
 static int
 indexed_object(PyObject *object, int *index)
 {

@@ -21,8 +21,9 @@ const char *device_type_name(int type);
 struct ps_device *
 device_argument(const char *function, int type, PyObject *argument);
 
-/* As device_argument, for a parameter of another name and without using the
- * device: type and index, -1 for the current one.  -1 with an exception. */
+/* As device_argument, for a parameter of another name, and without using the
+ * device: sets its type and its index, -1 for the current device.  -1 with an
+ * exception. */
 int device_name_argument(const char *function, const char *parameter, int type,
                          PyObject *argument, struct device_name *name);
 
@@ -34,12 +35,13 @@ struct ps_device *device_at(const char *function, struct device_name name);
 int index_argument(const char *function, const char *name, PyObject *argument,
                    int *index);
 
-/* The device of arguments that are a type and optionally a device, for a
- * function that the format names, or a third argument if the format has one;
- * NULL with an exception. */
+/* Parse the arguments (type, device=None), with the function's name as a third
+ * one if the format has one; otherwise the format names the function.  Returns
+ * the device; NULL with an exception. */
 struct ps_device *parse_device(PyObject *args, const char *format);
 
-/* Make the device current; its index before, or -1 with an exception. */
+/* Make the device current.  Returns the index of the previous one, or -1 with
+ * an exception. */
 int device_switch(struct ps_device *device);
 
 #endif

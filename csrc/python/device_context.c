@@ -22,9 +22,9 @@ struct entry {
 
 typedef struct {
     PyObject ob_base;
-    /* With the index -1: leave the device as it is. */
+    /* The index is -1 to leave the device as it is. */
     struct device_name name;
-    /* Its index as it was given: an int, None, or NULL. */
+    /* The index argument: an int, None, or NULL. */
     PyObject *idx;
     int prev_idx;
     /* The latest entry. */
@@ -207,8 +207,8 @@ DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* Remove the calling thread's latest entry, and find the type of its device;
- * NULL if there is none. */
+/* Remove the calling thread's latest entry and return it, with the type of its
+ * device; NULL if there is none. */
 static struct entry *
 take_entry(PyObject *op, int *type)
 {

@@ -1,6 +1,6 @@
-/* DLPack: its ABI, as its specification lays it out (version 1.3), a tensor,
- * the two forms in which a capsule hands it over and the table of functions
- * that does without capsules; and both ways between tensors and Buffers. */
+/* DLPack: its ABI (version 1.3) and the conversions between tensors and
+ * Buffers.  The ABI has the tensor, the two forms of a tensor in a capsule,
+ * and a table of functions that needs no capsules. */
 #ifndef PYSTREAMS_PYTHON_DLPACK_H
 #define PYSTREAMS_PYTHON_DLPACK_H
 
@@ -59,12 +59,12 @@ struct dlpack_versioned {
 };
 
 /* DLPackExchangeAPI, in a capsule of this name that is an attribute of a type.
- * What a function returns is 0, or -1 with an exception. */
+ * A function returns 0, or -1 with an exception. */
 struct dlpack_exchange {
     uint32_t major;
     uint32_t minor;
-    /* One of an older version, or NULL.  Of another major version only this
-     * far is known. */
+    /* The table of an older version, or NULL.  If the major version is another
+     * one, only the fields up to this one are known. */
     const struct dlpack_exchange *older;
     /* Needs no GIL: reports an error by set_error alone. */
     int (*allocate)(struct dlpack_tensor *prototype,
@@ -108,25 +108,25 @@ int dlpack_place(const char *function, long type, long id,
 /* The size of a tensor with these dimensions; -1 with ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
-/* Hold a tensor, of the host for the memory's own device, and take it over;
- * -1 with an exception, and the tensor is still the caller's. */
+/* Hold a tensor and take it over; host memory is held by its own device.  -1
+ * with an exception; the tensor then still belongs to the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
-/* The fields of a tensor of bytes that say where the span's memory is and what
- * its items are; -1 with BufferError. */
+/* Set the fields of a tensor of bytes that describe the span's memory and its
+ * items; -1 with BufferError. */
 int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
 
-/* Wait for the work that is known to use the span's host memory, which another
- * library is to access; -1 with an exception. */
+/* Wait for the work that is known to use the span's host memory, before
+ * another library accesses it; -1 with an exception. */
 int dlpack_settle_host(struct span *span);
 
-/* The library may queue work on the stream that uses the span; -1 with an
- * exception. */
+/* Note that another library may queue work on the stream that uses the span;
+ * -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
-/* A tensor of the span, which it takes over, also on failure.  The form has
- * its device, its items and its shape.  NULL with an exception. */
+/* A tensor for the span, which it takes over, also on failure.  form has the
+ * tensor's device, items and shape.  NULL with an exception. */
 struct dlpack_versioned *
 dlpack_export(struct span *span, const struct dlpack_tensor *form);
 

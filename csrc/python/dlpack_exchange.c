@@ -1,6 +1,6 @@
 /* `Buffer.__dlpack_c_exchange_api__`: DLPack's table of functions, by which
- * another library exchanges tensors with no call of Python.  Nothing in it
- * orders streams: the consumer is to work on the current one. */
+ * another library exchanges tensors with no call of Python.  It does not order
+ * streams: the consumer must use the current stream. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -92,7 +92,7 @@ tensor_from_object(void *object, struct dlpack_tensor *tensor)
     if (hold_tensor(object, &span, tensor) < 0) {
         return -1;
     }
-    /* They last as long as the object. */
+    /* The extents live as long as the object. */
     tensor->shape = &((BufferObject *)object)->nbytes;
     tensor->strides = &one;
     span_release(&span);
@@ -103,8 +103,8 @@ static int
 managed_to_object(struct dlpack_versioned *tensor, void **object)
 {
     struct span span;
-    /* After this only the tensor can be refused, and then it still is the
-     * caller's. */
+    /* From here on, only a refusal of the tensor can fail; the tensor then
+     * still belongs to the caller. */
     PyObject *buffer = buffer_new();
     if (buffer == NULL) {
         return -1;
@@ -118,7 +118,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
     return 0;
 }
 
-/* The device that is to allocate a tensor, and what; NULL with an exception.
+/* The device that must allocate a tensor, and the kind of memory; NULL with an
+ * exception.
  */
 static struct ps_device *
 allocating_device(const struct dlpack_tensor *form, enum memory_kind *kind)
@@ -185,7 +186,8 @@ allocate_tensor(const struct dlpack_tensor *prototype,
     return *tensor != NULL ? 0 : -1;
 }
 
-/* Pass the pending exception on, by the name of a built-in one. */
+/* Pass the pending exception to set_error, under the name of a built-in
+ * one. */
 static void
 pass_error(void *context, void (*set_error)(void *context, const char *kind,
                                             const char *message))
@@ -256,7 +258,7 @@ dlpack_add_exchange(PyTypeObject *type)
         .current_work_stream = current_work_stream,
     };
     PyObject *capsule = PyCapsule_New(&table, DLPACK_EXCHANGE_NAME, NULL);
-    /* The type is immutable for Python, which its own dictionary is not. */
+    /* The type is immutable from Python, but its dictionary can be changed. */
     int result =
         capsule != NULL
             ? PyDict_SetItem(type->tp_dict, module_state.str_dlpack_exchange,

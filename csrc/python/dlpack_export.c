@@ -1,6 +1,6 @@
 /* `Buffer.__dlpack__`: a Buffer as a tensor of bytes.  A tensor holds the
- * memory, not the Buffer, until the consumer's deleter call or, in a capsule,
- * the end of that. */
+ * memory, not the Buffer, until the consumer calls the deleter or, in a
+ * capsule, until the capsule ends. */
 #include "dlpack.h"
 
 #include "../core/memory_use.h"
@@ -16,8 +16,8 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* What another library gets.  The managed tensor comes first, so that a
- * pointer to it is a pointer to the whole. */
+/* A tensor that another library gets.  The managed tensor comes first, so that
+ * a pointer to it is a pointer to the export. */
 struct export
 {
     union {
@@ -108,7 +108,8 @@ struct request {
     bool to_host;
 };
 
-/* For the span, which it takes over, also on failure; NULL with an exception.
+/* An export of the span, which it takes over, also on failure; NULL with an
+ * exception.
  */
 static struct export *
 export_create(struct span *span, const struct dlpack_tensor *form,
@@ -130,7 +131,7 @@ export_create(struct span *span, const struct dlpack_tensor *form,
     for (size_t i = ndim; i-- > 0;) {
         tensor.shape[i] = form->shape[i];
         tensor.strides[i] = stride;
-        /* Overflows only if another extent is 0. */
+        /* This overflows only if another extent is 0. */
         (void)__builtin_mul_overflow(stride, form->shape[i], &stride);
     }
     export->span = *span;
@@ -202,8 +203,8 @@ dlpack_use(struct span *span, struct ps_stream *stream)
                          status);
 }
 
-/* Make the memory ready for the consumer's stream, which has a number by the
- * protocol. */
+/* Make the memory ready for the consumer's stream, which the number
+ * identifies. */
 static int
 make_ready(struct span *span, PyObject *number)
 {

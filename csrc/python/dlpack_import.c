@@ -3,9 +3,9 @@
  * reads it, and gets its old name back if the tensor is refused, so that its
  * destructor still frees the tensor.
  *
- * A type's table of functions is used only if there is no __dlpack__, which
- * refuses what should not be shared: torch's table exports tensors that need
- * gradients, and conjugated ones as if they were not. */
+ * A type's table of functions is used only if there is no __dlpack__, because
+ * __dlpack__ refuses tensors that should not be shared: torch's table exports
+ * tensors that need gradients, and exports conjugated tensors unconjugated. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -291,7 +291,7 @@ capsule_hold(PyObject *capsule, const struct place *promise,
     return 1;
 }
 
-/* The device that __dlpack_device__ names: -1 with an exception. */
+/* The device that __dlpack_device__ returns; -1 with an exception. */
 static int
 ask_device(PyObject *object, struct place *place)
 {
@@ -370,8 +370,8 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
-/* A type's table of a version that is understood, NULL if it has none; -1 with
- * an exception. */
+/* A type's table of a supported version, NULL if it has none; -1 with an
+ * exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 {
@@ -405,8 +405,8 @@ exchange_failed(PyObject *object, const char *function)
                         function, Py_TYPE(object)->tp_name);
 }
 
-/* Make the stream that is to work on the memory wait for the producer's
- * current one: nothing else orders the two. */
+/* Make the stream that will use the memory wait for the producer's current
+ * one: nothing else orders the two. */
 static int
 follow_producer(const struct dlpack_exchange *table, PyObject *object,
                 const struct dlpack_tensor *tensor, struct ps_device *device,

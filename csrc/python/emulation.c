@@ -12,7 +12,7 @@
 static struct ps_runtime *
 make_emulation(uint64_t memory)
 {
-    /* An engine for which there was no memory for a runtime. */
+    /* An engine that was created when there was no memory for its runtime. */
     static const struct ps_backend *_Atomic spare;
     struct ps_runtime *runtime;
     const struct ps_backend *backend = atomic_exchange(&spare, NULL);
@@ -30,8 +30,8 @@ make_emulation(uint64_t memory)
     return runtime;
 }
 
-/* An emulation with so much memory on each device, entered; NULL if there
- * can be none.  Called with the GIL released. */
+/* Enter an emulation with `memory` bytes on each device; NULL if none can be
+ * made.  Called with the GIL released. */
 static struct ps_runtime *
 find_emulation(uint64_t memory)
 {
@@ -127,7 +127,7 @@ PyMethodDef emulation_functions[] = {
              "devices, memory, /",
              "Have the CPU engine stand in for so many CUDA devices, each "
              "with so many bytes.\n\n"
-             "Return what emulation_leave takes."),
+             "Return the arguments of emulation_leave."),
     FUNCTION("emulation_current", emulation_current, METH_NOARGS, "/",
              "Return the number of the latest emulation that was entered and "
              "not left; -1 if there\nis none."),

@@ -31,8 +31,8 @@ ps_status wait_for_room(struct ps_stream *stream);
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
 
-/* A stream was made to wait for the source, or that failed with the status:
- * keeps in mind what a capture that fails is to say. */
+/* A stream was made to wait for the source, or this failed with the status:
+ * note it for the error message of a capture that fails. */
 __attribute__((cold)) void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source, ps_status status);

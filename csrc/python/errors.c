@@ -239,7 +239,7 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
         return operation;
     }
     size_t length = strnlen(name, 80);
-    /* No part of a character: some readers refuse that. */
+    /* Do not cut a character: some readers refuse invalid UTF-8. */
     while (length > 0 && (name[length] & 0xc0) == 0x80) {
         length--;
     }

@@ -18,13 +18,13 @@ struct shouted_name {
 };
 struct shouted_name shout(struct ps_runtime *runtime);
 
-/* Raise the exception that the status of the operation means, none for
- * PS_SUCCESS; always returns NULL. */
+/* Raise the exception for the operation's status, none for PS_SUCCESS; always
+ * returns NULL. */
 PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
                        ps_status status);
 
-/* What a message calls an operation on a stream: with the stream's name, if
- * it has one. */
+/* The text for an operation on a stream in messages: with the stream's name,
+ * if it has one. */
 struct named_operation {
     char chars[320];
 };

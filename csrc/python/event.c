@@ -90,8 +90,8 @@ event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
     return event_wrap(type, event);
 }
 
-/* The flags that a constructor's four switches ask for; a switch is NULL if it
- * was not given.  -1 with TypeError. */
+/* The flags for a constructor's four switches; a switch is NULL if it was not
+ * given.  -1 with TypeError. */
 static int
 event_flags(const char *const *names, PyObject *const *switches,
             unsigned *flags)
@@ -564,13 +564,13 @@ static PyMethodDef event_methods[] = {
            "RuntimeError for a stream of another device than the\nevent's."),
     METHOD("wait", Event_wait, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
-           "Make all work queued on the stream after this call wait for the "
-           "event's latest record\n(cudaStreamWaitEvent).\n\n"
-           "Without a stream, the current one.  Does nothing if the event was "
-           "never recorded.  In\na capture, an external event is bound to the "
-           "stream's device, and each replay waits\nfor the record that is "
-           "the latest then.  Blocks with the GIL released while "
-           "the\nstream's queue is full."),
+           "Make all work queued on the stream after this call wait for "
+           "the event's latest record\n(cudaStreamWaitEvent).\n\n"
+           "Without a stream, the current one.  Does nothing if the event "
+           "was never recorded.  In a\ncapture, an external event is bound "
+           "to the stream's device, and each replay waits for\nthe record "
+           "that is the latest at the time of the replay.  Blocks with the "
+           "GIL released\nwhile the stream's queue is full."),
     METHOD("query", Event_query, METH_NOARGS, ", /",
            "Return whether the work before the latest record has completed "
            "(cudaEventQuery).\n\n"
@@ -683,7 +683,7 @@ construct_cuda(PyTypeObject *type, PyObject **values)
     if (event_flags(cuda_event_signature.names, values, &flags) < 0) {
         return NULL;
     }
-    /* As torch's, it may be made on a machine without a GPU. */
+    /* As in torch, it may be created on a machine without a GPU. */
     struct ps_runtime *runtime = find_runtime(PS_DEVICE_CUDA);
     return runtime != NULL ? event_new(type, runtime, flags) : NULL;
 }

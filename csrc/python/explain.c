@@ -1,7 +1,7 @@
-/* What work waits for: the facts that pystreams/_explain.py turns into words.
- * Nothing here blocks, takes part in the order of work, or changes a state, so
- * that it can be asked while anything else waits.  Facts are copied in one go
- * with the GIL held, so those of Python's side are of one moment. */
+/* The facts about waits that pystreams/_explain.py turns into words.  Nothing
+ * here blocks, takes part in the order of work, or changes a state, so it can
+ * be called while anything else waits.  Facts are copied in one step with the
+ * GIL held, so those of Python's side are of one moment. */
 #include "explain.h"
 
 #include <errno.h>
@@ -107,8 +107,8 @@ key_of(const struct ps_device *device, ps_handle handle)
                          (unsigned long long)handle);
 }
 
-/* Whether the event's latest record is known to be done.  Asks a backend that
- * does not wait for others. */
+/* Whether the event's latest record is known to be done.  Queries the backend
+ * only if the query waits for no other library. */
 static bool
 is_done(struct ps_event *event)
 {
@@ -137,7 +137,7 @@ state_of_event(struct ps_event *event)
     return Py_BuildValue("(ON)", done ? Py_True : Py_False, key);
 }
 
-/* What is waited for: ("stream", key), ("event", (done, key or None)),
+/* The target of a wait: ("stream", key), ("event", (done, key or None)),
  * ("device", backend, runtime, index), or ("object", object). */
 static PyObject *
 target_of(const struct work *work, PyObject *object)
@@ -372,17 +372,17 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return list_in_one_go(list_waits);
 }
 
-/* ---- A signal that asks ----
+/* ---- A signal that prints explain() ----
  *
- * The handler counts; a thread of the package waits for that, with the GIL
- * released, and asks in its turn.  So it needs nothing of the main thread,
- * which may be blocked in any call. */
+ * The handler posts a semaphore.  A thread of the package waits for it with
+ * the GIL released, and then calls explain().  The main thread is not needed;
+ * it may be blocked in any call. */
 
 static sem_t asked;
 
-/* What was there before count_signal, by signal.  A handler that has replaced
- * count_signal since may call it, so the two would call each other for ever if
- * count_signal were installed again. */
+/* The handler before count_signal, by signal.  A handler that has replaced
+ * count_signal since may call it: if count_signal were installed again, the
+ * two would call each other for ever. */
 static struct {
     bool known;
     struct sigaction action;
@@ -434,7 +434,8 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     if (number == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    /* That it can be set to what it is shows that it can be caught. */
+    /* If the signal's handler can be set to its present value, the signal can
+     * be caught. */
     if (number < 1 || number >= NSIG ||
         sigaction((int)number, NULL, &before) != 0 ||
         sigaction((int)number, &before, NULL) != 0) {

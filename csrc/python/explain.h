@@ -1,12 +1,13 @@
-/* What threads, streams, events and callables wait for. */
+/* The waits of threads, streams, events and callables, for explain(). */
 #ifndef PYSTREAMS_PYTHON_EXPLAIN_H
 #define PYSTREAMS_PYTHON_EXPLAIN_H
 
 #include "module.h"
 #include "wait.h"
 
-/* A wait of the calling thread, from blocked_begin to blocked_end, both with
- * the GIL held.  It waits for the work, or if that is NULL for the object. */
+/* A wait of the calling thread, from blocked_begin to blocked_end, both called
+ * with the GIL held.  The thread waits for the work or, if that is NULL, for
+ * the object. */
 struct blocked {
     struct blocked *next, **link;
     unsigned generation;

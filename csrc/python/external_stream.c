@@ -30,7 +30,7 @@ is_default(struct ps_device *device, ps_handle handle)
            (backend->device_type == PS_DEVICE_CUDA && handle == 1);
 }
 
-/* The device of a handle, if the backend can tell; else the one given. */
+/* The device of a handle, if the backend knows it; else the given one. */
 static ps_status
 find_device(struct ps_device **device, ps_handle handle)
 {
@@ -108,23 +108,23 @@ parse_protocol(const char *function, PyObject *object, PyObject *result,
     const char *type = Py_TYPE(object)->tp_name;
     if (!PyTuple_Check(result) || PyTuple_GET_SIZE(result) != 2) {
         return refuse(PyExc_TypeError,
-                      "__cuda_stream__ of %s must give a tuple (version, "
-                      "address), but gave %R",
-                      type, result);
+                      "%s() expects a tuple (version, address) from "
+                      "__cuda_stream__ of %s, but got %R",
+                      function, type, result);
     }
     PyObject *version = PyTuple_GET_ITEM(result, 0);
     if (!PyLong_Check(version)) {
         return refuse(PyExc_TypeError,
-                      "__cuda_stream__ of %s must give its version as an int, "
-                      "but gave %R",
-                      type, version);
+                      "%s() expects an int for the version from "
+                      "__cuda_stream__ of %s, but got %R",
+                      function, type, version);
     }
     if (PyLong_AsLong(version) != 0) {
         PyErr_Clear();
         return refuse(PyExc_ValueError,
-                      "__cuda_stream__ of %s has version %R; only version 0 "
-                      "is supported",
-                      type, version);
+                      "%s() expects version 0 from __cuda_stream__ of %s, but "
+                      "got %R",
+                      function, type, version);
     }
     return handle_argument(function, "the address in __cuda_stream__",
                            PyTuple_GET_ITEM(result, 1), handle);
@@ -289,9 +289,9 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
 
 /* The owner, if this object alone keeps it alive: the object has the only
  * reference to the stream, and no call is using the stream, which could add a
- * reference with the GIL released.  Both change with the GIL held, or with no
- * collection going on, so the collector gets one answer throughout one; a
- * count that falls meanwhile only makes it keep the owner. */
+ * reference with the GIL released.  Both change only with the GIL held, or
+ * when no collection runs, so the answer is the same throughout a collection;
+ * if a count falls meanwhile, the collector only keeps the owner. */
 static PyObject *
 sole_owner(PyObject *op)
 {

@@ -6,10 +6,10 @@
 
 #include "module.h"
 
-/* A new reference to a stream that owner (may be NULL) owns and that keeps it
- * alive.  Its device is that of the handle if the backend can tell; strict:
- * ValueError if that is not the device given.  NULL with
- * an exception, which names the function. */
+/* A new reference to a stream that keeps its owner (may be NULL) alive.  Its
+ * device is that of the handle if the backend knows it; strict: ValueError if
+ * that is not the given device.  NULL with an exception, which
+ * names the function. */
 struct ps_stream *
 stream_from_handle(const char *function, struct ps_device *device, bool strict,
                    ps_handle handle, PyObject *owner);

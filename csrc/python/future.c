@@ -2,8 +2,8 @@
  * differ from those of concurrent.futures.Future, its other base; and
  * `_C.FutureLock`, the type of its _condition.
  *
- * The state is an atomic word.  No method takes a lock, which an exception
- * could leave locked for ever, and starting and settling need no memory. */
+ * The state is an atomic word.  No method takes a lock, because an exception
+ * could leave it locked for ever.  Starting and settling need no memory. */
 #include "future.h"
 
 #include <errno.h>
@@ -24,10 +24,10 @@
 #include "wait.h"
 
 enum {
-    /* How long a waiter spins for a result: about as long as sleeping and
-     * waking up take. */
+    /* How long a waiter spins for a result: about the time of sleeping and
+     * waking up. */
     LINGER_NS = 50 * 1000,
-    /* How long the main thread sleeps at once, because a signal may come just
+    /* The longest single sleep of the main thread: a signal may come just
      * before the sleep that it should end. */
     SLICE_NS = 500 * 1000 * 1000,
     /* Likewise, any thread while a schedule is explored. */
@@ -41,7 +41,7 @@ typedef struct {
     PyObject ob_base;
     /* An enum future_state. */
     atomic_int state;
-    /* Its exception has to be logged unless somebody asks for it. */
+    /* Its exception must be logged unless somebody retrieves it. */
     atomic_bool unretrieved;
     /* The number of threads that sleep until it is done. */
     atomic_int sleepers;
@@ -54,11 +54,13 @@ typedef struct {
     /* Set before it is done, and then fixed. */
     PyObject *result;
     PyObject *exception;
-    /* Of the stream's work, with the callable; NULL if nothing observed. */
+    /* The moment after the callable on its stream; NULL if nothing
+     * observed. */
     struct ps_moment *moment;
-    /* The source in the timeline of waits for it, or 0. */
+    /* The source in the timeline for waits for it, or 0. */
     uint64_t source;
-    /* Of submit's caller, and where in it; NULL if no Python called it. */
+    /* The code that called submit, and the position in it; NULL if no Python
+     * code called it. */
     PyCodeObject *code;
     int instruction;
     /* Lists; NULL until they are asked for. */
@@ -93,9 +95,9 @@ future_is_done(void *future)
     return is_done(future);
 }
 
-/* Whether, while a schedule is explored, a thread may wait for a Future where
- * it calls nothing here: in a function of concurrent.futures, or in an event
- * loop.  Then the threads that run callables run the work, too. */
+/* Whether, while a schedule is explored, a thread may wait for a Future
+ * without calling this file: in a function of concurrent.futures, or in an
+ * event loop.  If so, the threads that run callables run the work, too. */
 static atomic_bool watched;
 
 static void
@@ -163,7 +165,7 @@ future_new(void)
     return type != NULL ? alloc((PyTypeObject *)type) : NULL;
 }
 
-/* A list of the Future's: a new reference; NULL if it was not asked for. */
+/* A new reference to a list of the Future; NULL if there is none yet. */
 static PyObject *
 list_get(FutureObject *self, PyObject *_Atomic *field)
 {
@@ -175,12 +177,12 @@ list_get(FutureObject *self, PyObject *_Atomic *field)
     return list;
 }
 
-/* Likewise, of a list that is made if need be; NULL with an exception. */
+/* Likewise, but makes the list if there is none; NULL with an exception. */
 static PyObject *
 list_ask(FutureObject *self, PyObject *_Atomic *field)
 {
     PyObject *list = list_get(self, field);
-    /* Another thread may make one, and drop it. */
+    /* Another thread may make one and drop it meanwhile. */
     while (list == NULL && set_once(field, PyList_New(0)) != NULL) {
         list = list_get(self, field);
     }
@@ -257,12 +259,12 @@ Future_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* ---- What wait() and as_completed() of concurrent.futures use ----
+/* ---- For wait() and as_completed() of concurrent.futures ----
  *
  * They rely on a Future not becoming done while they hold its _condition.  The
  * _condition is not a lock, which Ctrl-C could leave locked for ever: a done
- * Future shows its new _state once there are no holders, or after a second,
- * when they are taken for dead. */
+ * Future shows its new _state when there are no holders, or after a second,
+ * when the holders count as dead. */
 
 enum {
     NAP_US = 1000,
@@ -362,23 +364,23 @@ is_known_to(PyObject *waiter, PyObject *future)
     return found;
 }
 
-/* A caller learns that it is done; one that was cancelled says nothing about
- * its stream. */
+/* The caller knows now that the Future is done.  A cancelled Future says
+ * nothing about its stream's work. */
 static void
-tell(FutureObject *self)
+note_reached(FutureObject *self)
 {
     if (state_of_future(self) == FINISHED) {
         ps_races_reached(self->moment);
     }
 }
 
-/* A failure inside a waiter's own method cannot be repaired: its locks may be
+/* A failure inside a waiter's own method cannot be retried: its locks may be
  * left locked. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
     int result;
-    tell(as_future(future));
+    note_reached(as_future(future));
     do {
         result =
             drop_result(PyObject_CallMethod(waiter, method, "(O)", future));
@@ -389,8 +391,8 @@ notify(PyObject *waiter, PyObject *future, const char *method)
     }
 }
 
-/* Show that it is done, as soon as there are no holders.  No callback is added
- * afterwards, because a thread that adds one counts itself first. */
+/* Publish the done state when there are no holders.  No callback is added
+ * afterwards, because a thread that adds one is in `adders` first. */
 static void
 show(FutureObject *self)
 {
@@ -438,7 +440,7 @@ get_state(PyObject *op, void *Py_UNUSED(closure))
         state = state == CANCELLED ? PENDING : RUNNING;
     }
     if (state == FINISHED) {
-        tell(self);
+        note_reached(self);
     }
     return Py_NewRef(PyTuple_GET_ITEM(module_state.future_states, state));
 }
@@ -594,7 +596,7 @@ take_exception(void)
 static int
 call_callback(PyObject *callback, PyObject *future)
 {
-    tell(as_future(future));
+    note_reached(as_future(future));
     if (drop_result(PyObject_CallOneArg(callback, future)) == 0) {
         return 0;
     }
@@ -617,7 +619,8 @@ call_callbacks(FutureObject *self)
     struct snapshot snapshot;
     PyObject *exit = NULL;
     snapshot_take(&snapshot, self, &self->callbacks);
-    /* What waits by a callback is not kept for as long as the Future is. */
+    /* Drop the callbacks: the Future may outlive the objects that they refer
+     * to. */
     list_drop(self, &self->callbacks);
     for (Py_ssize_t i = 0; i < snapshot.count; i++) {
         if (call_callback(snapshot.items[i], (PyObject *)self) < 0) {
@@ -929,7 +932,7 @@ wait_with(PyObject *op, const char *method, PyObject *const *args,
         (!is_done(self) && wait_until_done(self, timeout, timeout_ns) < 0)) {
         return -1;
     }
-    tell(self);
+    note_reached(self);
     return state_of_future(self) == CANCELLED ? raise("CancelledError") : 0;
 }
 
@@ -990,7 +993,7 @@ Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     bool done = is_done(as_future(self));
     if (done) {
-        tell(as_future(self));
+        note_reached(as_future(self));
     }
     else {
         poll_schedule();
@@ -999,10 +1002,14 @@ Future_done(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Future_add_done_callback(PyObject *op, PyObject *callback)
+Future_add_done_callback(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames)
 {
     FutureObject *self = as_future(op);
-    if (!is_done(self) && check_generation(self) < 0) {
+    PyObject *callback;
+    if (parse_required("add_done_callback", "fn", args, nargs, kwnames,
+                       &callback) < 0 ||
+        (!is_done(self) && check_generation(self) < 0)) {
         return NULL;
     }
     watch(self);
@@ -1041,7 +1048,8 @@ static PyMethodDef future_methods[] = {
     METHOD("done", Future_done, METH_NOARGS, ", /",
            "Return whether the callable has ended or was cancelled."),
     METHOD(
-        "add_done_callback", Future_add_done_callback, METH_O, ", fn, /",
+        "add_done_callback", Future_add_done_callback,
+        METH_FASTCALL | METH_KEYWORDS, ", /, fn",
         "Call fn with the Future when it is done, on the thread that "
         "completes it; at once if\nit already is.\n\n"
         "Raises RuntimeError in a child forked since, in which the callable "

@@ -12,12 +12,12 @@ PyObject *future_new(void);
  * not be called. */
 bool future_start(PyObject *future);
 
-/* The moment of the stream's work that the callable runs at, or NULL; the
- * Future takes the reference over. */
+/* Set the moment at which the callable runs in its stream, or NULL; the Future
+ * takes over the reference. */
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* The callable's source in the timeline, or 0. */
+/* Set the callable's source in the timeline, or 0. */
 void future_set_source(PyObject *future, uint64_t source);
 
 /* Have the Future remember the call that queues the callable; where that is,
@@ -26,8 +26,8 @@ void future_set_place(PyObject *future);
 PyObject *future_place(PyObject *future);
 
 /* Give a running Future its result, or its exception if the callable failed.
- * lost: if nobody asks the Future for the exception, nobody learns of it.
- * future_finish: then wake what waits for it, and call the callbacks. */
+ * lost: the exception must be logged unless somebody retrieves it from the
+ * Future.  future_finish: then wake the waiters and call the callbacks. */
 void
 future_settle(PyObject *future, PyObject *outcome, bool failed, bool lost);
 void future_finish(PyObject *future);
@@ -39,8 +39,8 @@ void future_cancel(PyObject *future);
  * about to release the GIL. */
 void future_mark_settled(void);
 
-/* Call on a thread that has run a callable: while a schedule is explored, it
- * runs work for threads that cannot. */
+/* Call on a thread that has run a callable.  While a schedule is explored, it
+ * runs work for waiting threads that cannot. */
 void future_advance_watched(void);
 
 /* Take the pending exception, of which there must be one, with its

@@ -43,8 +43,8 @@ runtime_of(PyObject *self)
 /* Whether a hook was ever registered, of one graph or of all. */
 static atomic_bool hooked;
 
-/* Run the hooks of the kind; -1 with the exception of one, after which no
- * other runs. */
+/* Run the hooks of the kind.  Stops at the first that raises, and returns -1
+ * with its exception. */
 static int
 run_hooks(PyObject *self, const char *kind)
 {
@@ -63,7 +63,7 @@ has_executable(PyObject *self)
     return native == 0 || executable != 0;
 }
 
-/* The hooks of graphs that are gone, which report what they raise. */
+/* Run the destroy hooks; their exceptions are logged. */
 static void
 run_destroy_hooks(PyObject *self, ps_handle executable)
 {
@@ -84,7 +84,7 @@ is_capturing_now(PyObject *self)
     return stream != NULL;
 }
 
-/* Keep in mind where the capture of that number begins. */
+/* Note the place at which the capture of that number begins. */
 static void
 note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
 {
@@ -104,7 +104,8 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     PyErr_Clear();
 }
 
-/* Forget that, and add to the pending exception what explains the status. */
+/* Forget the place, and add the explanation of the status to the pending
+ * exception. */
 static void
 note_end(PyObject *self, uint64_t number, ps_status status)
 {
@@ -159,8 +160,8 @@ reset(PyObject *self)
     return status;
 }
 
-/* The deallocation, which follows, drops the graph whichever thread it runs
- * on; a reset may be refused. */
+/* A reset may be refused on this thread; the deallocation, which follows,
+ * drops the graph on any thread. */
 static void
 Graph_finalize(PyObject *self)
 {
@@ -206,7 +207,7 @@ calls_set(PyObject *self, struct calls *calls)
     calls_unref(replaced);
 }
 
-/* Drop those of a capture that the graph does not hold any more. */
+/* Drop the callables of a capture that the graph no longer holds. */
 static void
 calls_settle(PyObject *self)
 {
@@ -807,8 +808,8 @@ check_other(PyObject *self, const char *function, const char *name,
                                 : runtime_of(other)->backend->name);
 }
 
-/* The number of its capture.  A callable belongs to one executable: -1 with an
- * exception if there is one. */
+/* The number of the graph's capture; -1 with an exception if it has callables,
+ * because a callable belongs to one executable. */
 static int
 number_without_calls(PyObject *other, const char *function, uint64_t *number)
 {
@@ -1004,18 +1005,19 @@ static PyMethodDef graph_methods[] = {
            "another stream, AcceleratorError if it failed or\na stream that "
            "joined it was not joined back; its streams are usable again "
            "then.\nWarns if nothing was captured.  May block."),
-    METHOD(
-        "instantiate", Graph_instantiate, METH_FASTCALL | METH_KEYWORDS,
-        ", /, *, auto_free_on_launch=True, use_node_priority=True",
-        "Make the captured graph ready to replay (cudaGraphInstantiate).\n\n"
-        "For graphs with keep_graph=True; otherwise their first replay() "
-        "does it.\nauto_free_on_launch: a replay first frees what the one "
-        "before it has allocated and\nnot freed, as work of other libraries "
-        "may; without it, such a replay fails.\nuse_node_priority: work has "
-        "the priority of the stream on which it was captured, not\nthat of "
-        "the replay's stream.  May block.  Raises RuntimeError if there is no "
-        "such\ngraph, NotImplementedError if the backend knows no options and "
-        "one is False."),
+    METHOD("instantiate", Graph_instantiate, METH_FASTCALL | METH_KEYWORDS,
+           ", /, *, auto_free_on_launch=True, use_node_priority=True",
+           "Make the captured graph ready to replay "
+           "(cudaGraphInstantiate).\n\n"
+           "For graphs with keep_graph=True; otherwise their first replay() "
+           "does it.\nauto_free_on_launch: a replay first frees memory that "
+           "the previous replay allocated and\ndid not free, as work of other "
+           "libraries may; without it, such a replay "
+           "fails.\nuse_node_priority: work has the priority of the stream on "
+           "which it was captured, not\nthat of the replay's stream.  May "
+           "block.  Raises RuntimeError if there is no such "
+           "graph,\nNotImplementedError if the backend knows no options and "
+           "one is False."),
     METHOD("replay", Graph_replay, METH_NOARGS, ", /",
            "Queue the captured work on the current stream of its device "
            "(cudaGraphLaunch).\n\n"
@@ -1062,19 +1064,18 @@ static PyMethodDef graph_methods[] = {
            "NotImplementedError if the backend\nhas no such function."),
     METHOD(
         "update", Graph_update, METH_O, ", other, /",
-        "Have later replays do the work that another graph has captured "
+        "Make later replays run the work of another captured graph "
         "(cudaGraphExecUpdate).\n\n"
         "The other graph has keep_graph=True, the same nodes and edges, in "
-        "the order of the\ncalls that were captured, and no callables; only "
-        "their parameters may differ, such as\naddresses and values.  "
-        "Cheaper than to instantiate that graph.  Replays that are\nqueued do "
-        "the earlier work.  This graph keeps what the new work uses, and "
-        "still "
-        "its\nown: instantiate() makes it as captured again.  May block.  "
-        "Raises AcceleratorError,\nwhich names the first node that differs, "
-        "RuntimeError if either is empty or the\nother was not kept, "
-        "ValueError "
-        "for one of another device; the graph is as it was then."),
+        "the order of the calls\nthat were captured, and no callables; "
+        "only their parameters may differ, such as\naddresses and values.  "
+        "Cheaper than to instantiate that graph.  Replays that are "
+        "queued\ndo the earlier work.  This graph keeps the objects that "
+        "the new work uses, and those of\nits own work, which "
+        "instantiate() brings back.  May block.  Raises "
+        "AcceleratorError,\nwhich names the first node that differs, "
+        "RuntimeError if either is empty or the other\nwas not kept, "
+        "ValueError for one of another device; the graph is as it was then."),
     METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
            "Return a list of nodes (kind, kernel, function, function's name, "
            "event, bytes) and\none of edges (from, to).  May block."),

@@ -8,7 +8,7 @@
 
 struct ps_device;
 
-/* What is shared, for errors. */
+/* The kind of shared object, for error messages. */
 struct shared_kind {
     const char *type;    /* "Event" */
     const char *noun;    /* "event" */
@@ -27,8 +27,8 @@ int ipc_arguments(const struct shared_kind *kind, int only,
 PyObject *raise_not_opened(const struct shared_kind *kind,
                            struct ps_device *device, ps_status status);
 
-/* What __reduce__ returns: the object is opened anew by its type's
- * from_ipc_handle, and then has the state, unless it is NULL. */
+/* The result of __reduce__: the type's from_ipc_handle opens the object anew
+ * and then sets the state, unless it is NULL. */
 PyObject *
 ipc_reduce(PyObject *self, struct device_name device,
            const unsigned char *handle, Py_ssize_t nbytes, PyObject *state);

@@ -1,5 +1,5 @@
-/* Functions of the module for the memory of devices and what pools keep of it.
- * Each takes torch's number of a device type first. */
+/* Functions of the module for the memory of devices and their pools.  Each
+ * takes torch's number of a device type first. */
 #include "module.h"
 
 #include "args.h"
@@ -182,8 +182,8 @@ empty_host_cache(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The device and the number of bytes that a function's arguments name; NULL
- * with an exception.  None is as much as there can be if it is allowed. */
+/* The device and the number of bytes in a function's arguments; NULL with an
+ * exception.  If None is allowed, it means no limit. */
 static struct ps_device *
 parse_limit(PyObject *args, const char *function, bool none, uint64_t *nbytes)
 {

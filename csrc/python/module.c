@@ -207,7 +207,7 @@ make_constants(void)
         {&state->str_array_interface, "__cuda_array_interface__"},
         {&state->str_host_array_interface, "__array_interface__"},
     };
-    /* Objects of an earlier import use them. */
+    /* Objects of an earlier import use these constants. */
     if (state->future_states != NULL) {
         return 0;
     }

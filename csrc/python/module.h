@@ -59,25 +59,24 @@ extern struct module_state {
     atomic_int default_type;
 } module_state;
 
-/* Between these, the fields of the object are one thread's, as the GIL makes
- * them in any case: on a free-threaded interpreter a critical section.  It
- * ends early wherever the thread waits, so it holds reads and changes of
- * fields, and nothing that may run Python code or release the GIL. */
+/* Between these, one thread at a time accesses the object's fields: on a
+ * free-threaded interpreter by a critical section, otherwise by the GIL.  A
+ * critical section is suspended if the thread waits, so only read and change
+ * fields within it: run no Python code, and do not release the GIL. */
 #if PY_VERSION_HEX < 0x030D0000
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION()         }
 #endif
 
-/* What the variables of a file belong to, as fields do to an object: its
- * critical section guards them. */
+/* The object whose critical section guards the static variables of a file. */
 static inline PyObject *
 variables_owner(void)
 {
     return (PyObject *)module_state.device_type;
 }
 
-/* A new reference to the object that a field of the owner has, which another
- * thread may replace meanwhile; NULL if it has none. */
+/* A new reference to the object in a field of the owner, which another thread
+ * may replace meanwhile; NULL if the field is NULL. */
 static inline PyObject *
 reference_get(PyObject *owner, PyObject *const *field)
 {
@@ -89,7 +88,7 @@ reference_get(PyObject *owner, PyObject *const *field)
     return object;
 }
 
-/* Replace it; takes over the caller's reference. */
+/* Replace the object in the field; takes over the caller's reference. */
 static inline void
 reference_set(PyObject *owner, PyObject **field, PyObject *object)
 {
@@ -138,12 +137,12 @@ is_instance(PyObject *object, PyTypeObject *type)
     return base != NULL;
 }
 
-/* An attribute of a Python module, and what it returns when called; the format
- * is Py_BuildValue's for a tuple.  New references, NULL with an exception. */
+/* An attribute of a Python module, and the result of calling it; the format is
+ * Py_BuildValue's for a tuple.  New references, NULL with an exception. */
 PyObject *import_attribute(const char *module, const char *name);
 
-/* Set a field that is set once, unless another thread did first: what it has
- * then, borrowed; NULL if `made`, which it takes over, is. */
+/* Set a field that is set once, unless another thread has set it.  Takes over
+ * `made`.  Returns the field's value, borrowed; NULL if `made` is NULL. */
 PyObject *set_once(PyObject *_Atomic *field, PyObject *made);
 
 /* Likewise, an attribute of a Python module; NULL with an exception. */
@@ -173,8 +172,8 @@ Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
  * memory.  Runs no Python, except to drop. */
 PyObject *list_with(PyObject *list, PyObject *item);
 
-/* With no GIL a list that reads as empty may still be in use: only the
- * interpreter can tell. */
+/* Without the GIL, a list that reads as empty may still be in use; only the
+ * interpreter knows. */
 static inline void
 clear_weakrefs(PyObject *self, PyObject *list)
 {
@@ -188,7 +187,7 @@ clear_weakrefs(PyObject *self, PyObject *list)
     }
 }
 
-/* What every tp_dealloc does last. */
+/* The last step of every tp_dealloc. */
 static inline void
 object_free(PyObject *self)
 {
@@ -197,7 +196,8 @@ object_free(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Then a clean-up must not call devices: it leaks. */
+/* Whether the interpreter is finalizing: a clean-up then calls no device, and
+ * leaks. */
 static inline bool
 is_finalizing(void)
 {
@@ -249,7 +249,7 @@ extern PyMethodDef cuda_stream_function;
             READONLY, NULL                                            \
     }
 
-/* An entry of a table of functions or methods, with what help() shows: the
+/* An entry of a table of functions or methods, with the text for help(): the
  * parameters, as in "type, /" of a function and ", /, stream=None" of a
  * method, and the docstring. */
 #define ENTRY(name, function, flags, signature, text)         \

@@ -23,7 +23,7 @@ partition_of(PyObject *self)
     return ((PartitionObject *)self)->partition;
 }
 
-/* As torch: RuntimeError for a number that no partition can have. */
+/* RuntimeError for more than are left. */
 static PyObject *
 raise_count(struct ps_device *device, int count, int taken)
 {
@@ -34,12 +34,6 @@ raise_count(struct ps_device *device, int count, int taken)
                                                     &properties));
     if (status != PS_SUCCESS) {
         return raise_status(device->runtime, "creating a partition", status);
-    }
-    if (count <= 0) {
-        return PyErr_Format(PyExc_RuntimeError,
-                            "a partition has at least 1 multiprocessor, but "
-                            "%d were asked for",
-                            count);
     }
     return PyErr_Format(
         PyExc_RuntimeError,
@@ -54,8 +48,8 @@ static ps_status
 create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
-    /* Blocks and streams that were dropped while they were busy keep their
-     * partitions until somebody looks again. */
+    /* Blocks and streams that were dropped while busy keep their partitions
+     * until the next sweep. */
     ps_memory_sweep(device->runtime);
     ps_status status = ps_device_give_up_deferred(device);
     return status == PS_SUCCESS
@@ -75,6 +69,12 @@ Partition_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (parse_tuple(&signature, args, kwargs, values) < 0 ||
         clamped_argument("Partition", "count", values[0], &count) < 0) {
         return NULL;
+    }
+    if (count < 1) {
+        return PyErr_Format(PyExc_ValueError,
+                            "Partition() expects an int of at least 1 for "
+                            "count, but got %S",
+                            values[0]);
     }
     struct ps_device *device = device_argument("Partition", -1, values[1]);
     if (device == NULL) {
@@ -202,10 +202,10 @@ PyDoc_STRVAR(
     "partition.\n\n"
     "The partition lives until the object, its streams and their work are "
     "gone, and the\nBuffers that were used and the graphs that were captured "
-    "on them.  May block, with the\nGIL released.  Raises RuntimeError if so "
-    "many are not left, and NotImplementedError if the\nbackend or the driver "
-    "(before CUDA 12.5) has no partitions.  Safe to use from several\n"
-    "threads.");
+    "on them.  May block, with the\nGIL released.  Raises ValueError for a "
+    "count below 1, RuntimeError if fewer are left, and\nNotImplementedError "
+    "if the backend or the driver (before CUDA 12.5) has no partitions.\n"
+    "Safe to use from several threads.");
 
 static PyType_Slot partition_slots[] = {
     {Py_tp_new, Partition_new},         {Py_tp_dealloc, Partition_dealloc},

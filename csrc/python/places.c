@@ -1,13 +1,13 @@
-/* What is kept is guarded as variables_owner() says.  Code is found again by
- * its address and the offset of the call; code that is made anew has the
- * places of the old one. */
+/* variables_owner() guards the variables.  A call is identified by the address
+ * of its code and its offset; new code at the same address has the places of
+ * the old code. */
 #include "places.h"
 
 #include <stdatomic.h>
 
 #include "errors.h"
 
-/* How the files of this package begin; set once. */
+/* The prefix of the file names of this package; set once. */
 static PyObject *_Atomic own;
 
 void

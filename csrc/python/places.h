@@ -27,9 +27,9 @@ PyObject *place_of(PyCodeObject *code, int line);
 int places_hold(void);
 void places_release(void);
 
-/* The number of the place that find_place finds, which is kept for each call
- * of the program; -1 if there is none, or no memory, with the pending
- * exception kept. */
+/* The number of the place that find_place finds; it is cached for each call of
+ * the program.  -1 if there is none, or no memory; keeps a pending
+ * exception. */
 Py_ssize_t place_number(void);
 
 /* The place as (file, line, function), a new reference; NULL without an

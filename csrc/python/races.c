@@ -1,5 +1,5 @@
-/* What the race detector needs of Python: places in programs, and what is done
- * about a race.  pystreams/races.py turns what is found into words.
+/* The race detector's use of Python: places in programs, and reports of races,
+ * which pystreams/races.py turns into words.
  *
  * Core calls backends with or without the GIL, so each hook takes it. */
 #include "races.h"
@@ -41,7 +41,7 @@ static PyObject *report;
 
 struct description {
     struct ps_description base;
-    /* Of the program: NULL if no function of its runs. */
+    /* The program's code; NULL if none of its functions runs. */
     PyCodeObject *code;
     int line;
     unsigned long thread;
@@ -93,7 +93,7 @@ name_of_actor(const struct ps_actor_name *actor)
                : Py_NewRef(Py_None);
 }
 
-/* What races.Operation is made of; NULL with an exception. */
+/* The arguments of races.Operation; NULL with an exception. */
 static PyObject *
 operation_of(const struct ps_operation *operation)
 {
@@ -146,7 +146,7 @@ found(const struct ps_race *race)
 
 /* ---- Waits that order nothing new ---- */
 
-/* How often a place of the program made a wait; whether that ever ordered
+/* The number of waits at a place of the program, and whether one ever ordered
  * anything new. */
 struct tally {
     long long count;
@@ -404,7 +404,7 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
     enum { DEEPEST = 8 };
     PyObject *items = NULL;
     if (PyList_Check(object) || PyTuple_Check(object)) {
-        /* To look at an item may run code that changes the list. */
+        /* Reading an item may run code that changes the list. */
         items = PySequence_Tuple(object);
     }
     else if (PyDict_Check(object)) {
@@ -504,7 +504,7 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
-    /* Held before they are counted, and as long as a thread may count. */
+    /* Held before waits are counted, and as long as a thread may count one. */
     if (places_hold() < 0) {
         return NULL;
     }
@@ -624,7 +624,7 @@ races_ignore(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* What a program ends with that went on after a race. */
+/* The exit status of a program that went on after a race. */
 static int exit_status;
 
 static void
@@ -651,7 +651,7 @@ set_exit_status(PyObject *Py_UNUSED(module), PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* The bytes of what declare() was given. */
+/* The bytes of an argument of declare(). */
 static int
 extent_of(PyObject *memory, struct ps_access *access)
 {

@@ -13,7 +13,7 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
-/* What the work consists of so far; NULL if nothing looks for races. */
+/* The moment after the work so far; NULL if nothing looks for races. */
 struct ps_moment *moment_of_work(const struct work *work);
 
 /* The name of a live stream, or None; NULL with an exception. */
@@ -23,9 +23,9 @@ PyObject *name_of_actor(const struct ps_actor_name *actor);
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
-/* Between the two, the calling thread waits for what no program asked it to
- * wait for, and races.redundant() does not list that; it waits for what it
- * queues, too. */
+/* Between these calls, the calling thread's waits are the library's own, which
+ * races.redundant() does not list, and the thread waits for the work that it
+ * queues. */
 static inline void
 imply_begin(void)
 {
@@ -43,7 +43,7 @@ imply_end(void)
     }
 }
 
-/* The host accesses memory, or the callable that this thread runs does; -1
+/* The host accesses memory, or the callable that runs on this thread does; -1
  * with an exception. */
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);

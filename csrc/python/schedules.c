@@ -1,5 +1,5 @@
-/* The functions that begin and end a schedule on the CPU engines, and what the
- * engines need of Python meanwhile. */
+/* The functions that begin and end a schedule on the CPU engines, and the
+ * hooks that the engines call meanwhile. */
 #include "schedules.h"
 
 #include <pthread.h>
@@ -183,7 +183,7 @@ begin(const struct ps_schedule *schedule, PyObject *function)
     if (check_off() < 0) {
         return -1;
     }
-    /* What the program freed before is no work of the schedule's. */
+    /* Work of earlier frees must not become part of the schedule. */
     for (int i = 0; i < ps_runtime_count(); i++) {
         memory_settle(ps_runtime_at(i));
     }
@@ -223,7 +223,8 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
     schedule.queued = schedule.logged ? queued : NULL;
-    /* Checked first, because a thread that ends one may wait for this. */
+    /* Checked first, because a thread that ends a schedule may wait for this
+     * one. */
     int result = check_off();
     if (result == 0) {
         result = parse_numbers(numbers, &schedule);
@@ -338,10 +339,10 @@ PyMethodDef schedules_functions[] = {
              "strategy, seed, changes, steps, numbers, queued, /",
              "Have the CPU engines run work as a schedule says.\n\n"
              "queued is None or, for a log, called with the first and the "
-             "last number of operations that\nwere queued, and the "
-             "device_index, handle and name of their stream; the name may be "
-             "None.\nRaises RuntimeError if a device is "
-             "busy or no CPU engine's."),
+             "last number of operations\nthat were queued, and the "
+             "device_index, handle and name of their stream; the name may "
+             "be\nNone.  Raises RuntimeError if a device is busy or "
+             "belongs to no CPU engine."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run what is left, or drop it, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "

@@ -1,4 +1,4 @@
-/* Schedules that are explored, seen from calls that wait. */
+/* The interface of schedules for calls that wait. */
 #ifndef PYSTREAMS_PYTHON_SCHEDULES_H
 #define PYSTREAMS_PYTHON_SCHEDULES_H
 
@@ -17,8 +17,8 @@ poll_schedule(void)
     }
 }
 
-/* Have the notes of the schedule, if there are any, say what the program does
- * with memory. */
+/* Add the program's use of memory to the notes of the schedule, if it keeps
+ * notes. */
 static inline void
 note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
 {
@@ -27,8 +27,7 @@ note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
     }
 }
 
-/* The calling thread has waited by advance_schedule, and goes on.  Releases
- * the GIL. */
+/* The calling thread's wait by advance_schedule is over.  Releases the GIL. */
 static inline void
 arrive_in_schedule(void)
 {
@@ -38,8 +37,8 @@ arrive_in_schedule(void)
 }
 
 /* While a schedule is explored, run work until is_done(object), or until no
- * virtual time is left or nothing can run; *left_ns is what is left then.
- * Statuses: PS_SUCCESS: wait on, if it is not done; PS_ERROR_TIMED_OUT,
+ * virtual time is left or nothing can run; *left_ns is the time that is left
+ * then.  Statuses: PS_SUCCESS: wait on, if it is not done; PS_ERROR_TIMED_OUT,
  * PS_ERROR_DEADLOCK.  Releases the GIL. */
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t *left_ns);

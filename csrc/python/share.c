@@ -1,7 +1,7 @@
-/* Buffers of several processes.  A Buffer's handle is that of its block and
- * the part of the block that the Buffer is.  A part cannot leave its block,
- * whatever the handle says: the backend checks the block's size, and this file
- * the rest. */
+/* Buffers of several processes.  A Buffer's handle has the handle of its block
+ * and the Buffer's range within the block.  The range cannot exceed the block,
+ * whatever the handle's bytes: the backend checks the block's size, and this
+ * file checks the range. */
 #include "share.h"
 
 #include <stddef.h>
@@ -122,7 +122,7 @@ open_part(struct ps_device *device, const struct handle *handle,
     return status;
 }
 
-/* Open it on that device of the runtime which has the memory. */
+/* Open the memory on the device of the runtime that has it. */
 static ps_status
 open_anywhere(struct ps_device *device, const struct handle *handle,
               struct span *span)

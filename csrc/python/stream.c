@@ -43,8 +43,8 @@ mark_used(struct ps_stream *stream)
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-/* Replace the uses that were read; false, with those there are now, if another
- * thread changed them first.  The GIL lets none. */
+/* Replace the uses that were read; false, with the present ones, if another
+ * thread has changed them first.  With the GIL, none can. */
 static inline bool
 change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
@@ -182,7 +182,8 @@ stream_share(PyObject *stream)
     return use.stream;
 }
 
-/* -1 with ValueError if it is closed.  Then its handle means nothing. */
+/* -1 with ValueError if it is closed, because its handle may be reused
+ * then. */
 static int
 check_open(PyObject *stream)
 {
@@ -414,8 +415,8 @@ Stream_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* The operations that the stream has pending; 0 if the backend does not tell
- * without waiting for other libraries. */
+/* The number of the stream's pending operations; 0 if the backend can only
+ * report it after a wait for other libraries. */
 static unsigned
 count_pending(PyObject *self)
 {
@@ -533,8 +534,8 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_device *device = use.stream->device;
-    /* A query is faster than a wait, which also checks for signals.  In the
-     * notes it would be one of the program's. */
+    /* A query is faster than a wait, which also checks for signals.  While
+     * notes are kept, it would count as a query of the program. */
     if (!ps_cpu_schedules.is_noted() &&
         stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
@@ -794,35 +795,34 @@ static PyMethodDef stream_methods[] = {
            "Ctrl-C ends a wait with a\ntimeout, and any wait on the CPU "
            "engine; the work goes on.  Raises TimeoutError, "
            "or\nAcceleratorError with the first failure of that work."),
-    METHOD(
-        "submit", Stream_submit, METH_FASTCALL | METH_KEYWORDS,
-        ", fn, /, *args, **kwargs",
-        "Queue a call of fn(*args, **kwargs) in stream order and return "
-        "a\nconcurrent.futures.Future for its result.\n\n"
-        "fn runs on one of the package's threads, in a copy of the caller's "
-        "context\n(contextvars), and may block and use CUDA.  In fn, the "
-        "default streams are current, even\nif submit is called inside `with "
-        "stream:`.  Work queued on the stream later starts\nafter fn has "
-        "returned.  An exception goes to the Future, and the stream goes on. "
-        " At\nmost 256 callables run at once.  A callable that waits for its "
-        "own stream gets a\nRuntimeError.  A child process that fn forks ends "
-        "when fn returns, as a child of\nmultiprocessing does: with status 0, "
-        "or with "
-        "1 and a traceback if fn raised, and\nwithout atexit functions.  On "
-        "CUDA, fn must not be the first to use a kernel: the\ndriver loads a "
-        "kernel when all streams are idle, and fn's own stream is not.\n\n"
-        "While the stream is being captured, fn is captured instead: each "
-        "replay runs it, with\nthese arguments and in a copy of this "
-        "context.  The Future is done at once then, and its\nresult() raises "
-        "RuntimeError; what fn raises comes from the next wait for the "
-        "replay's\nstream or device.  Raises NotImplementedError if the "
-        "backend cannot capture callables.\n\n"
-        "Blocks with the GIL released while the stream's queue is full: of "
-        "65,536 operations on\nthe CPU engine, where Ctrl-C ends it, and of "
-        "some five hundred callables on CUDA.\nCallables that have not "
-        "started when the program ends are cancelled; after that "
-        "submit\nraises RuntimeError.  Raises NotImplementedError if the "
-        "backend has no gates."),
+    METHOD("submit", Stream_submit, METH_FASTCALL | METH_KEYWORDS,
+           ", fn, /, *args, **kwargs",
+           "Queue a call of fn(*args, **kwargs) in stream order and return "
+           "a\nconcurrent.futures.Future for its result.\n\n"
+           "fn runs on one of the package's threads, in a copy of the "
+           "caller's context\n(contextvars), and may block and use CUDA.  In "
+           "fn, the default streams are current, even\nif submit is called "
+           "inside `with stream:`.  Work queued on the stream later "
+           "starts\nafter fn has returned.  An exception goes to the Future, "
+           "and the stream goes on.  At\nmost 256 callables run at once.  A "
+           "callable that waits for its own stream gets a\nRuntimeError.  A "
+           "child process that fn forks ends when fn returns, as a child "
+           "of\nmultiprocessing does: with status 0, or with 1 and a "
+           "traceback if fn raised, and\nwithout atexit functions.  On CUDA, "
+           "fn must not be the first to use a kernel: the\ndriver loads a "
+           "kernel when all streams are idle, and fn's own stream is not.\n\n"
+           "While the stream is being captured, fn is captured instead: each "
+           "replay runs it, with\nthese arguments and in a copy of this "
+           "context.  The Future is done at once then, and its\nresult() "
+           "raises RuntimeError; the next wait for the replay's stream or "
+           "device raises\nfn's exception.  Raises NotImplementedError if the "
+           "backend cannot capture callables.\n\n"
+           "Blocks with the GIL released while the stream's queue is full.  "
+           "The CPU engine's queue\nholds 65,536 operations, and Ctrl-C ends "
+           "the wait.  On CUDA a stream queues about five\nhundred "
+           "callables.  Callables that have not started when the program ends "
+           "are cancelled;\nafter that submit raises RuntimeError.  Raises "
+           "NotImplementedError if the backend has no\ngates."),
     METHOD("wait_event", Stream_wait_event, METH_FASTCALL | METH_KEYWORDS,
            ", /, event",
            "Make all work queued after this call wait for the event's latest "
@@ -841,9 +841,10 @@ static PyMethodDef stream_methods[] = {
            ", /, event=None",
            "Record an event on this stream and return it.\n\n"
            "Without one, a new event: timed on a Stream, not timed on a "
-           "cuda.Stream.\nBlocks with the GIL released while the stream's "
-           "queue is full: of 65,536 operations on\nthe CPU engine, where "
-           "Ctrl-C ends it, and as long as the driver's is on CUDA."),
+           "cuda.Stream.  Blocks with\nthe GIL released while the stream's "
+           "queue is full.  The CPU engine's queue holds "
+           "65,536\noperations, and Ctrl-C ends the wait.  On CUDA the "
+           "driver sets the limit."),
     METHOD("is_capturing", Stream_is_capturing, METH_NOARGS, ", /",
            "Return whether work on this stream is being captured into a "
            "graph\n(cudaStreamIsCapturing); False if the backend has no "

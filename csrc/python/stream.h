@@ -10,7 +10,7 @@
 
 #define is_stream(object) is_instance((object), module_state.stream_type)
 
-/* The GIL guards it, if there is one. */
+/* The GIL guards it, if there is a GIL. */
 #ifdef Py_GIL_DISABLED
 typedef atomic_uint use_count;
 #else
@@ -21,7 +21,7 @@ typedef struct {
     PyObject ob_base;
     /* Valid within a use. */
     struct ps_stream *stream;
-    /* Those of the stream, which the object outlives. */
+    /* The stream's device and handle; the object may outlive the stream. */
     struct ps_device *device;
     ps_handle handle;
     /* The number of calls that are using the stream, and STREAM_CLOSED. */
@@ -49,13 +49,13 @@ stream_is_closed(PyObject *stream)
     return ((StreamObject *)stream)->uses & STREAM_CLOSED;
 }
 
-/* Close the object: the stream, which the caller releases, or NULL if a use
- * that has not ended will, or if it was closed before. */
+/* Close the object.  Returns the stream, which the caller releases, or NULL if
+ * the last use will release it, or if it was already closed. */
 struct ps_stream *stream_take(PyObject *stream);
 
-/* A stream that a call uses, also if another thread closes the object
- * meanwhile.  The object counts its uses, because the GIL makes that cheaper
- * than a reference, which would cost two atomic operations. */
+/* The use of a stream by a call, which keeps the stream if another thread
+ * closes the object.  The object counts its uses: with the GIL that is cheaper
+ * than a reference, which costs two atomic operations. */
 struct stream_use {
     struct ps_stream *stream;
     StreamObject *object; /* NULL if the use has a reference */

@@ -193,12 +193,12 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     return entered;
 }
 
-/* The exception is that of the block, else of the end of the capture, else of
- * leaving the stream. */
+/* The exception of the block comes first, then that of the capture's end, then
+ * that of leaving the stream. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    /* Neither this nor its call needs memory. */
+    /* Neither this lookup nor the call needs memory. */
     PyObject *end = PyObject_GetAttr(self, module_state.str_end);
     bool raised = end == NULL || (nargs > 0 && args[0] != Py_None);
     if ((end == NULL || drop_result(PyObject_CallNoArgs(end)) < 0) && raised &&

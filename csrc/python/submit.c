@@ -56,14 +56,14 @@ static struct {
     int leaving;
     /* The callables that are running. */
     int running;
-    /* The number of threads that can be used: one for each stream with
-     * callables that have not ended, and one for each thread that callbacks
-     * keep busy. */
+    /* The number of threads that can be busy: one for each stream with
+     * callables that have not ended, and one for each thread that runs
+     * callbacks. */
     int wanted;
     /* No callable starts any more. */
     bool closed;
     /* The callables that have not started, and those that run; the GIL guards
-     * them, if there is one, else the mutex. */
+     * them, or the mutex if there is no GIL. */
     struct job *pending;
     struct job *started;
 } queue;
@@ -192,9 +192,9 @@ wait_and_take(void)
         idle = sem_timedwait(&queue.hints, &end) != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
-        /* A thread stays while callables that count on it may still come; and
-         * when the program ends: Python stops threads then, which would keep
-         * the locks of threading that they have, and that it needs. */
+        /* A thread stays while callables may still come that need it.  It also
+         * stays when the program ends: Python would stop it while it holds
+         * locks of threading, which Python itself needs then. */
         stays = queue.closed || !idle || queue.threads <= queue.wanted;
         if (job == NULL && !stays) {
             queue.threads--;
@@ -218,8 +218,8 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Counted only now, because a thread that spins for the result then takes
-     * the GIL. */
+    /* Only now, because a thread that spins for the result then takes the
+     * GIL. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
@@ -254,7 +254,7 @@ static PyObject *
 call(struct job *job)
 {
     if (job->status != PS_SUCCESS && job->captured != NULL) {
-        /* The launch's stream has failed, as every wait for it says. */
+        /* The launch's stream has failed; every wait for it raises that. */
         Py_RETURN_NONE;
     }
     if (job->status != PS_SUCCESS) {
@@ -320,7 +320,7 @@ want_threads(int change)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* The row of the job has one callable more, or one less. */
+/* Add one callable to the job's row, or remove one. */
 static void
 count_locked(const struct job *job, int change)
 {
@@ -401,7 +401,7 @@ link_locked(struct job *job, struct job **list)
 }
 
 /* Put a job into the list of callables that have not started; one of the next
- * two takes it out. */
+ * two functions takes it out. */
 static void
 link_pending(struct job *job)
 {
@@ -508,8 +508,8 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
-    /* If the callable forked, this is the child, and the rest is for the
-     * parent to do. */
+    /* If the callable forked and this is the child, the parent does the
+     * rest. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
@@ -522,9 +522,8 @@ run(struct worker *self, struct job *job)
     }
     if (outcome != NULL) {
         /* Before the gate opens: a thread that finds the stream's work done
-         * finds the Future done, too.  The stream's owner learns of a failure
-         * of the work before it, and what fails because the program has ended
-         * is nobody's. */
+         * finds the Future done, too.  The stream reports a failure of earlier
+         * work; a failure because the program has ended is not reported. */
         future_settle(job->future, outcome, failed,
                       job->status == PS_SUCCESS && !has_closed());
     }
@@ -549,7 +548,7 @@ static bool
 prepare(void)
 {
     struct worker *self = calloc(1, sizeof(*self));
-    /* Do both once now, so that neither can fail later. */
+    /* Do both once now, so that they cannot fail later. */
     if (self == NULL ||
         ps_thread_set_word(PS_THREAD_WORKER, self) != PS_SUCCESS ||
         ps_memory_may_wait(false) != PS_SUCCESS) {
@@ -803,7 +802,7 @@ close_queue(void)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* So that their Futures end. */
+/* Cancel the pending callables, so that their Futures end. */
 static void
 cancel_pending(void)
 {

@@ -24,8 +24,8 @@ struct job {
     /* The fork generation of the process that runs it. */
     unsigned generation;
     struct ps_stream *_Atomic stream;
-    /* What counts the callables that run one after another with this one:
-     * those of the stream, or of a stream of the capture. */
+    /* The count of the callables that run one after another with this one:
+     * those of its stream, or of its stream of the capture. */
     unsigned *row;
     /* The captured callable that a launch runs, or NULL. */
     struct captured *captured;
@@ -36,7 +36,7 @@ struct job {
     PyObject *context;
     /* Its part of the timeline until it has ended, or NULL. */
     struct ps_slice *slice;
-    /* args[0], in the place of which a method has its `self` while it runs. */
+    /* args[0]; while a method runs, its `self` takes that place. */
     PyObject *function;
     /* The function and its arguments, as submit got them. */
     PyObject *kwnames; /* may be NULL */
@@ -49,9 +49,10 @@ struct job {
 struct job *job_again(const struct job *job);
 /* Accepts NULL. */
 void job_destroy(struct job *job);
-/* It is about to be queued: have a thread for it; -1 with an exception. */
+/* Call before the job is queued: makes sure that a thread can run it; -1 with
+ * an exception. */
 int job_expect(struct job *job);
-/* It was not queued after all. */
+/* Call if the job was not queued after all. */
 void job_give_up(struct job *job);
 /* The stream has reached it; called on any thread. */
 void job_reached(struct job *job, ps_status status);
@@ -68,8 +69,8 @@ PyObject *Stream_submit(PyObject *self, PyObject *const *args,
  * for. */
 bool is_own_stream(struct ps_stream *stream);
 
-/* Whether the calling thread runs a callable, and the moment of it: NULL if
- * nothing observed when it was queued. */
+/* Whether the calling thread runs a callable; *moment is the callable's, NULL
+ * if nothing observed when it was queued. */
 bool callable_moment(struct ps_moment **moment);
 
 /* Called before a wait.  After a callable has ended, a callback may wait here:

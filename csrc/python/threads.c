@@ -1,6 +1,6 @@
-/* Threads that run Python, started and ended in C: threading's start-up code,
- * in which an exception would end a thread, does not run, and threads still
- * start when the program ends and Python starts none any more.  They are
+/* Threads that run Python, started and ended in C: threading's start-up code
+ * does not run, because an exception in it would end the thread.  Threads can
+ * start even when the program ends and Python starts no more.  They are
  * daemons: the program does not wait for them. */
 #include "threads.h"
 

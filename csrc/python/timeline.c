@@ -1,5 +1,5 @@
-/* What the timeline needs of Python: names of threads, streams and functions,
- * and places in programs.  A log keeps its names as long as it lives.
+/* The timeline's use of Python: names of threads, streams and functions, and
+ * places in programs.  A log keeps its names as long as it lives.
  *
  * Core calls backends with or without the GIL, so each hook takes it. */
 #include "timeline.h"
@@ -34,11 +34,11 @@ struct log {
     PyObject *active;  /* threads of Python by their identifiers */
 };
 
-/* What records now: it is read, and logs are added to, within a critical
- * section of variables_owner(), so that a log that stops is used no more. */
+/* The log that records now, or NULL.  Read it and add to logs only within a
+ * critical section of variables_owner(), so that a stopped log is not used. */
 static struct log *current;
 static uintptr_t logs;
-/* The number of the current log, for those without the GIL; 0: none. */
+/* The number of the current log, for callers without the GIL; 0: none. */
 static atomic_uintptr_t current_number;
 
 /* Of rows: those of slices, and of what graphs do. */
@@ -71,12 +71,12 @@ is_internal(void)
     return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
 }
 
-/* A thread keeps its index, plus one, in a word with the number of the log. */
+/* A thread's word has its index, plus one, and the number of the log. */
 enum { BITS = 24 };
 
-/* The name of a thread, as of threading.Thread.  Runs no code in Python, where
- * another thread could get its turn, and then wait with the GIL for a lock
- * that this thread's caller holds.  New reference; NULL with an exception. */
+/* The name of a thread, as in threading.Thread.  Runs no Python code: another
+ * thread could get the GIL meanwhile, and wait for a lock that this thread's
+ * caller holds.  New reference; NULL with an exception. */
 static PyObject *
 thread_name(PyObject *active, unsigned long identifier)
 {
@@ -114,7 +114,7 @@ thread_index(void)
         current != NULL && current->number == number
             ? thread_name(current->active, PyThread_get_thread_ident())
             : NULL;
-    /* The section may have been left for a while. */
+    /* The critical section may have been suspended. */
     if (name != NULL && current != NULL && current->number == number &&
         PyList_Append(current->threads, name) == 0) {
         index = (uint32_t)PyList_GET_SIZE(current->threads);
@@ -159,8 +159,8 @@ origin(struct ps_slice *slice)
     PyGILState_Release(gil);
 }
 
-/* What a stream is called; NULL with an exception.  Names need not be unique,
- * so that its handle stands there, too. */
+/* A stream's label; NULL with an exception.  It includes the handle, because
+ * names need not be unique. */
 static PyObject *
 stream_label(const struct ps_actor_name *stream)
 {
@@ -241,7 +241,7 @@ memory_name(const struct ps_device *device)
                                   PS_TIMELINE_MEMORY};
 }
 
-/* nbytes: of a block that is about to be freed. */
+/* nbytes: the size of a block that is about to be freed. */
 static void
 note_memory(struct ps_device *device, uint64_t nbytes)
 {
@@ -601,8 +601,8 @@ item(PyObject *list, uint32_t index)
     return found;
 }
 
-/* A kernel's name as its programmer wrote it, if the C++ library is there,
- * which a process with kernels in C++ has. */
+/* Demangle a kernel's name, if libstdc++ is loaded.  A process with C++
+ * kernels has loaded it. */
 static PyObject *
 demangled(const char *name)
 {
@@ -672,8 +672,8 @@ slice_thread(const struct log *log, const struct ps_slice *slice)
     return item(log->threads, slice->thread);
 }
 
-/* The stream's (device, label), or None.  One that only reports named has none
- * yet.  New reference. */
+/* The stream's (device, label), or None.  A stream that only reports have
+ * named has none yet.  New reference. */
 static PyObject *
 slice_stream(const struct log *log, const struct ps_slice *slice)
 {

@@ -13,8 +13,8 @@
 void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 
-/* The calling thread is to wait for work, or, if that is NULL, for the source;
- * NULL if nothing records.  Ended by ps_slice_end. */
+/* Begin the slice of the calling thread's wait for the work or, if that is
+ * NULL, for the source; NULL if nothing records.  End it with ps_slice_end. */
 struct ps_slice *timeline_add_wait(const char *operation,
                                    const struct work *work, uint64_t source);
 
@@ -33,7 +33,8 @@ timeline_waited(struct ps_slice *slice)
     }
 }
 
-/* A callable is to be queued on the stream; NULL if nothing records. */
+/* The slice of a callable that will be queued on the stream; NULL if nothing
+ * records. */
 struct ps_slice *timeline_callable(struct ps_stream *stream,
                                    PyObject *function, uint64_t *source);
 

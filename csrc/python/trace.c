@@ -15,7 +15,7 @@ static atomic_int wanted[PS_TRACE_KINDS];
 /* The kinds that the race detector and the timeline need. */
 static atomic_uint for_races, for_timeline;
 
-/* Report an event that the callbacks could not be called for. */
+/* Report that the callbacks could not be called for an event. */
 static void
 report_no_memory(PyObject *function)
 {

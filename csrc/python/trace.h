@@ -1,4 +1,4 @@
-/* The package's end of core's trace points. */
+/* Core's trace points, reported to the package. */
 #ifndef PYSTREAMS_PYTHON_TRACE_H
 #define PYSTREAMS_PYTHON_TRACE_H
 
@@ -10,11 +10,10 @@
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
 
-/* Whether the race detector is to know which streams are made, and what is
- * waited for. */
+/* Set whether the race detector gets creations of streams, and waits. */
 void trace_races(bool streams, bool waits);
 
-/* Whether the timeline is to know of records, waits, streams and memory. */
+/* Set whether the timeline gets records, waits, streams and memory. */
 void trace_timeline(bool on);
 
 #endif

@@ -1,8 +1,7 @@
 /* Copies and fills: the stream-ordered operations of `Buffer`.
  *
- * Work that is not waited for marks its blocks as used by its stream while it
- * is queued, so that no block is reused before it is done.  Callers hold the
- * blocks. */
+ * Work that is not waited for marks its blocks as used by its stream, so that
+ * no block is reused before the work is done.  Callers hold the blocks. */
 #include "transfer.h"
 
 #include <stdlib.h>
@@ -119,7 +118,7 @@ check_may_wait_for_copy(const struct work *work, bool pinned)
         status);
 }
 
-/* Wait although the program did not ask for that. */
+/* Wait without a request of the program. */
 static ps_status
 imply_wait_for(const struct work *work)
 {
@@ -217,8 +216,8 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
     return result;
 }
 
-/* To the backend of one side, the other side is plain host memory whose
- * streams it does not know.  Wait for those streams, and for the copy. */
+/* For the backend of one side, the other side is plain host memory with
+ * unknown streams.  Wait for those streams, and for the copy. */
 static int
 copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)

@@ -84,7 +84,8 @@ synchronize(const struct work *work, const struct ps_limit *limit)
 ps_status
 run_handlers(unsigned generation)
 {
-    /* The waits of a handler are the program's, whatever they interrupt. */
+    /* Waits in a signal handler are the program's own, even if they interrupt
+     * an internal wait. */
     const void *own = ps_thread_word(PS_THREAD_OWN);
     const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
     ps_thread_set_word(PS_THREAD_OWN, NULL);
@@ -97,9 +98,9 @@ run_handlers(unsigned generation)
                                            : PS_SUCCESS;
 }
 
-/* Whether a signal's handler raised, or forked.  Signals are the main
- * thread's; another one could find the interpreter at its end, and would leave
- * the backend with a wait whose stack is gone. */
+/* Whether a signal handler raised or forked.  Only the main thread handles
+ * signals: another thread could find the interpreter at its end, and would
+ * leave the backend with a wait whose stack is gone. */
 static int
 is_disturbed(void *argument)
 {
@@ -178,7 +179,7 @@ mailbox_slice(const void *context, int64_t timeout_ns)
     return status;
 }
 
-/* What is left of a limit of a wait since `start`. */
+/* The time that is left of a wait's limit since `start`. */
 static int64_t
 left_of(int64_t timeout_ns, int64_t start)
 {
@@ -230,7 +231,8 @@ wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
         if (status != PS_SUCCESS) {
             return status;
         }
-        /* Callables take real time, too. */
+        /* The limit holds in real time, too, because callables take real
+         * time. */
         int64_t real = left_of(timeout_ns, wait->start);
         left = left < real ? left : real;
     }

@@ -21,7 +21,7 @@ struct work {
 
 /* A wait in core, of the thread that began it. */
 struct core_wait {
-    /* That signal handlers end the wait. */
+    /* The limit by which signal handlers end the wait. */
     struct ps_limit limit;
     PyThreadState *thread;
     unsigned generation;
@@ -36,13 +36,14 @@ void wait_begin(struct core_wait *wait, int64_t timeout_ns);
 ps_status wait_end(struct core_wait *wait, ps_status status);
 
 /* Run the handlers of signals that came, during a wait that began in the fork
- * generation.  PS_RAISED: one raised; PS_ERROR_FOREIGN: one forked, this is
- * the child, and nothing that is waited for comes to it. */
+ * generation.  PS_RAISED: a handler raised.  PS_ERROR_FOREIGN: a handler
+ * forked and this is the child, in which the wait cannot end. */
 ps_status run_handlers(unsigned generation);
 
 int64_t monotonic_ns(void);
 
-/* Likewise, to a few milliseconds, for a few nanoseconds. */
+/* Likewise, accurate to a few milliseconds, but takes only a few
+ * nanoseconds. */
 int64_t coarse_ns(void);
 
 /* A function's timeout in seconds; -1 with an exception. */

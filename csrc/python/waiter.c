@@ -27,7 +27,7 @@ typedef struct {
     /* Whether backends must be called with the GIL released. */
     atomic_bool shared;
     PyObject *weakrefs;
-    /* A dict with the objects that are waited for, or NULL. */
+    /* A dict of the objects that the wait is for, or NULL. */
     PyObject *objects;
 } WaiterObject;
 
@@ -309,7 +309,7 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return status != PS_RAISED ? Waiter_take(self, NULL) : NULL;
 }
 
-/* -1 with the exception for the status of an await, or with that of a captured
+/* -1 with the exception for the status of an await, or that of a captured
  * callable that the stream ran. */
 static int
 check_stream(PyObject *object, ps_status status)
@@ -377,8 +377,8 @@ static PyMethodDef waiter_methods[] = {
            "After a MemoryError all messages are still there."),
     METHOD("wait", Waiter_wait, METH_FASTCALL | METH_KEYWORDS,
            ", /, timeout=None",
-           "Wait for a message, for timeout seconds at most; then do what "
-           "take() does.\n\n"
+           "Wait for a message, for timeout seconds at most; then return "
+           "the messages, as take()\ndoes.\n\n"
            "Blocks with the GIL released; Ctrl-C ends it."),
     METHOD("check", Waiter_check, METH_VARARGS, ", obj, status, /",
            "Raise the exception that a message's status means for a Stream or "

@@ -11,7 +11,7 @@
 #include "errors.h"
 #include "stream.h"
 
-/* End the use and return None, or raise what queueing failed with. */
+/* End the use; return None, or raise the error of the queueing. */
 static PyObject *
 queued(struct stream_use *use, const char *operation, ps_status status)
 {

@@ -469,7 +469,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def unwritable(error: OSError) -> int:
-    """Drop what was not written to stdout, and return the exit code."""
+    """Drop output that was not written to stdout, and return the exit code."""
     # Otherwise the interpreter's flush at exit fails, too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):

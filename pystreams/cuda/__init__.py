@@ -221,7 +221,7 @@ _ATTRIBUTES = {
 class _CudaDeviceProperties:
     """The properties of a device; sizes are in bytes, rates in kHz.
 
-    What a device does not tell is 0.
+    A property that a device does not report is 0.
     """
 
     __slots__ = (
@@ -316,7 +316,7 @@ def get_device_attributes(device: _Device = None) -> dict[str, int]:
     """Return a device's attributes, such as "MaxThreadsPerBlock", by name.
 
     The names are those of CUDA's cudaDeviceAttr without their prefix, as in
-    CuPy's Device.attributes.  What the device does not have is left out.
+    CuPy's Device.attributes.  Attributes that the device lacks are left out.
     """
     return _C.device_attributes(_CUDA, device, "get_device_attributes")
 
@@ -355,14 +355,19 @@ def set_peer_access(
 
     Without a call the first copy between the two gives access where
     can_device_access_peer() is true (cudaMemPoolSetAccess).  A kernel of a
-    library that reads Buffers of another device needs it before.  With access
-    taken away, copies go through the host; synchronize first, as work that
-    still uses the memory faults.  interprocess=True Buffers keep theirs.  On
-    emulated devices it changes nothing.  May block.
+    library that reads Buffers of another device needs this call first.  With
+    access taken away, copies go through the host; synchronize first, as work
+    that still uses the memory faults.  interprocess=True Buffers keep theirs.
+    On emulated devices it changes nothing.  May block.
 
     Raises ValueError if the devices are the same, AcceleratorError if they
     have no access to each other.
     """
+    if not isinstance(enabled, int):
+        raise TypeError(
+            "set_peer_access() expects a bool for enabled, but got "
+            f"{type(enabled).__name__}"
+        )
     _C.set_peer_access(_CUDA, device, peer_device, enabled)
 
 
@@ -382,9 +387,9 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
 
     allocation.all.* count buffers and allocated_bytes.all.* their bytes:
     .current now, .peak at most, .allocated and .freed since the start.
-    reserved_bytes.all.current and .peak count what the device's pool has got
-    from the driver: the memory of buffers, and freed memory that it keeps.
-    Empty if no device has been used yet; initializes nothing.
+    reserved_bytes.all.current and .peak count the memory that the device's
+    pool has got from the driver: that of buffers, and freed memory that it
+    keeps.  Empty if no device has been used yet; initializes nothing.
     """
     return _stats("memory_stats", device)
 
@@ -440,17 +445,17 @@ def reset_peak_memory_stats(device: _Device = None) -> None:
 
 
 def reset_accumulated_memory_stats(device: _Device = None) -> None:
-    """Have .allocated and .freed of memory_stats() count from now on."""
+    """Reset .allocated and .freed of memory_stats() to 0."""
     _C.reset_accumulated_memory_stats(_CUDA, device)
 
 
 def empty_cache() -> None:
-    """Give the freed memory that the pools of all devices keep to the driver.
+    """Return the freed memory that pools of all devices keep to the driver.
 
     Other programs and libraries can then have it.  Memory that queued work
-    still uses stays, and on a GPU that has work for a millisecond or longer so
-    may what was freed since the last synchronize().  Does nothing if no device
-    has been used; may block.
+    still uses stays.  On a GPU that is busy for a millisecond or longer,
+    memory freed since the last synchronize() may stay, too.  Does nothing if
+    no device has been used; may block.
     """
     if is_initialized():
         _C.empty_cache(_CUDA)
@@ -466,9 +471,9 @@ def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
 
 
 def set_pool_threshold(nbytes: int | None, device: _Device = None) -> None:
-    """Have a pool keep freed memory only while it has nbytes at most.
+    """Make a pool keep freed memory only while it has nbytes at most.
 
-    What exceeds them goes to the driver, on a GPU at the next wait for work
+    Memory beyond that goes to the driver, on a GPU at the next wait for work
     (cudaMemPoolAttrReleaseThreshold).  None, as at the start, keeps
     everything.  May block.
     """
@@ -492,7 +497,7 @@ def reset_peak_host_memory_stats() -> None:
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Have .allocated and .freed of host_memory_stats() count from now on."""
+    """Reset .allocated and .freed of host_memory_stats() to 0."""
     _C.reset_accumulated_host_memory_stats(_CUDA)
 
 

@@ -126,7 +126,7 @@ def refused(
 
 
 def ended(capture: tuple[int, int], status: int) -> str:
-    """Forget the capture; return what explains the status, or ""."""
+    """Forget the capture; return an explanation of the status, or ""."""
     joined, waits, failures = _captures.pop(capture, ({}, {}, {}))
     if status == _INVALIDATED and joined:
         return "".join(f"\n{failure}." for failure in failures.values()) or (

@@ -60,7 +60,7 @@ def _mode(name: str, function: str = "capture_begin") -> int:
 
 
 def _global(mode: str) -> str:
-    """Return what accelerator.Graph's "default" stands for, or the mode."""
+    """Return "global" for accelerator.Graph's "default", else the mode."""
     return "global" if mode == "default" else mode
 
 
@@ -95,8 +95,8 @@ _everywhere: dict[str, _Hooks] = {}
 
 
 class Handle:
-    """What stops a hook, or the keeping of an object: by remove(), close() or
-    the end of a with block."""
+    """Stops a hook, or drops a retained object, by remove(), close() or the
+    end of a with block."""
 
     __slots__ = ("__weakref__", "_remove", "id")
     id: int
@@ -177,7 +177,7 @@ def _destroyed(graph: Graph, executable: int) -> None:
 
 
 def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
-    """Have fn(graph) called when any graph's capture has begun.
+    """Call fn(graph) when any graph's capture has begun.
 
     As CUDAGraph.register_capture_start_hook.
     """
@@ -185,7 +185,7 @@ def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
 
 
 def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
-    """Have fn(graph) called when any graph's capture has ended.
+    """Call fn(graph) when any graph's capture has ended.
 
     As CUDAGraph.register_capture_end_hook.
     """
@@ -193,7 +193,7 @@ def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
 
 
 def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
-    """Have fn(graph) called when any graph was instantiated.
+    """Call fn(graph) when any graph was instantiated.
 
     As CUDAGraph.register_post_instantiate_hook.
     """
@@ -201,7 +201,7 @@ def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
 
 
 def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
-    """Have fn(graph) called before each replay of any graph is queued.
+    """Call fn(graph) before each replay of any graph is queued.
 
     As CUDAGraph.register_replay_start_hook.
     """
@@ -209,7 +209,7 @@ def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
 
 
 def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
-    """Have fn(graph) called after each replay of any graph was queued.
+    """Call fn(graph) after each replay of any graph was queued.
 
     As CUDAGraph.register_replay_end_hook.
     """
@@ -219,12 +219,20 @@ def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
 def register_graph_destroy_hook(
     fn: Callable[[list[int]], object],
 ) -> Handle:
-    """Have fn(executables) called when any graph is reset or gone.
+    """Call fn(executables) when any graph is reset or gone.
 
     executables has the handle that raw_cuda_graph_exec() returned, if there
-    was one.  What fn raises is logged.
+    was one.  An exception of fn is logged.
     """
     return _register(_everywhere.setdefault("graph_destroy", {}), fn)
+
+
+def _check_path(function: str, path: object) -> None:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(
+            f"{function}() expects a path (str, bytes or os.PathLike) for "
+            f"path, but got {type(path).__name__}"
+        )
 
 
 def export_dot(
@@ -232,6 +240,7 @@ def export_dot(
 ) -> Callable[[Graph], None]:
     """Return a hook for register_capture_end_hook() that writes the graph to a
     file, as debug_dump() does."""
+    _check_path("export_dot", path)
 
     def dump(graph: Graph) -> None:
         graph.debug_dump(path, verbose=verbose)
@@ -244,6 +253,7 @@ def export_graph_data(
 ) -> Callable[[Graph], None]:
     """Return a hook for register_post_instantiate_hook() that pickles what
     get_graph_data() returns into a file."""
+    _check_path("export_graph_data", path)
 
     def dump(graph: Graph) -> None:
         from pickle import dumps
@@ -277,29 +287,29 @@ class Graph(_C.Graph):
         return _register(kinds.setdefault(kind, {}), hook)
 
     def register_capture_start_hook(self, hook: _GraphHook) -> Handle:
-        """Have hook(graph) called when a capture has begun.
+        """Call hook(graph) when a capture has begun.
 
-        What it queues on the captured stream is captured.  If it raises, the
-        capture is dropped, and capture_begin() raises that.
+        Work that it queues on the captured stream is captured.  If it raises,
+        the capture is dropped, and capture_begin() raises its exception.
 
         Hooks run on the thread that makes the call, once for each, in the
         order in which they were registered, those of all graphs included;
-        never in a forked child.  After one that raises, no other runs.
+        never in a forked child.  No hook runs after one that raises.
         Returns a handle, whose remove() stops the hook.
         """
         return self._register("capture_start", hook)
 
     def register_capture_end_hook(self, hook: _GraphHook) -> Handle:
-        """Have hook(graph) called when a capture has ended.
+        """Call hook(graph) when a capture has ended.
 
         raw_cuda_graph(), debug_dump() and get_graph_data() work there whatever
-        keep_graph is.  If the hook raises, capture_end() raises that; the
-        graph can be replayed.  See register_capture_start_hook().
+        keep_graph is.  If the hook raises, so does capture_end(); the graph
+        can be replayed.  See register_capture_start_hook().
         """
         return self._register("capture_end", hook)
 
     def register_post_instantiate_hook(self, hook: _GraphHook) -> Handle:
-        """Have hook(graph) called after each instantiation.
+        """Call hook(graph) after each instantiation.
 
         The graph can be inspected there, as in a capture-end hook.
         If it raises, so does the call that instantiated: capture_end(),
@@ -309,15 +319,15 @@ class Graph(_C.Graph):
         return self._register("post_instantiate", hook)
 
     def register_replay_start_hook(self, hook: _GraphHook) -> Handle:
-        """Have hook(graph) called before each replay is queued.
+        """Call hook(graph) before each replay is queued.
 
-        If it raises, replay() raises that and queues nothing.  See
+        If it raises, so does replay(), which then queues nothing.  See
         register_capture_start_hook().
         """
         return self._register("replay_start", hook)
 
     def register_replay_end_hook(self, hook: _GraphHook) -> Handle:
-        """Have hook(graph) called after each replay was queued, or failed to.
+        """Call hook(graph) after each replay was queued, or failed to.
 
         The work itself may not be done.  If the hook raises, so does replay(),
         but the replay is queued.  See register_capture_start_hook().
@@ -330,12 +340,12 @@ class Graph(_C.Graph):
         *,
         synchronize_before_release: bool = False,
     ) -> Handle:
-        """Have cb() called once, when the graph is reset or gone.
+        """Call cb() once, when the graph is reset or gone.
 
-        With synchronize_before_release, after its replays are done, which
-        reset() then waits for.  What cb raises is logged, and the others still
-        run.  A reset() that raises before it has reset calls none.  Not called
-        for a graph that exists when the program ends.
+        With synchronize_before_release, reset() waits for the replays first.
+        An exception of cb is logged, and the other callbacks still run.  A
+        reset() that raises before it has reset calls none.  Not called for a
+        graph that exists when the program ends.
         """
         handle = self._register("destroy", cb)
         if synchronize_before_release:
@@ -499,7 +509,7 @@ class AcceleratorGraph(Graph):
     However the block ends, the capture ends.  pool and capture_error_mode are
     attributes, too, for the next capture: a token of
     generate_graph_pool_handle() or pool(), and 'global', 'thread_local',
-    'relaxed' or 'default', which is 'global'.  For all else see
+    'relaxed' or 'default', which is 'global'.  Otherwise as
     pystreams.cuda.CUDAGraph.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 from .. import _C
 from .._C import Partition
 from .._C import cuda_current_stream as _current_stream
@@ -20,6 +22,23 @@ __all__ = ["GreenContext"]
 _CUDA = 1
 
 
+def _count(num_sms: int) -> int:
+    """Return the number; the errors of Partition would name its parameter."""
+    try:
+        count = index(num_sms)
+    except TypeError:
+        raise TypeError(
+            "GreenContext() expects an int for num_sms, but got "
+            f"{type(num_sms).__name__}"
+        ) from None
+    if count < 1:
+        raise ValueError(
+            "GreenContext() expects an int of at least 1 for num_sms, but got "
+            f"{count}"
+        )
+    return count
+
+
 class GreenContext(Partition):
     """GreenContext(num_sms, device_id=None)
 
@@ -33,8 +52,9 @@ class GreenContext(Partition):
     _entered: tuple[StreamContext, _C.Stream, _C.Stream] | None = None
 
     def __new__(cls, num_sms: int, device_id: _Device = None) -> Self:
-        index = _C.device_index(_CUDA, device_id, False, "GreenContext")
-        return super().__new__(cls, num_sms, _C.device("cuda", index))
+        count = _count(num_sms)
+        number = _C.device_index(_CUDA, device_id, False, "GreenContext")
+        return super().__new__(cls, count, _C.device("cuda", number))
 
     @staticmethod
     def create(num_sms: int, device_id: _Device = None) -> GreenContext:
@@ -82,8 +102,9 @@ class GreenContext(Partition):
         """Make a stream of the context, and its device, the thread's current.
 
         The stream waits for the one that was current.  pop_context() undoes
-        this.  What other libraries queue on the default stream does not run in
-        the context.  Raises RuntimeError if the last call was not undone.
+        this.  Work that other libraries queue on the default stream does not
+        run in the context.  Raises RuntimeError if the last call was not
+        undone.
         """
         if self._entered is not None:
             raise RuntimeError(

@@ -2,8 +2,8 @@
 
 emulated_cuda(), hold() and fail() are for the tests of any program.
 
-The conformance suite are tests of the promises of <pystreams/backend.h>, for
-any registered backend.
+The conformance suite tests any registered backend against the promises of
+<pystreams/backend.h>.
 
     pytest --pyargs pystreams.testing --pystreams-device mtia \\
         --pystreams-plugin fake_device

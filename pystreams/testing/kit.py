@@ -19,7 +19,7 @@ _CUDA = 1
 
 
 class emulated_cuda(ContextDecorator):
-    """Have the CPU engine stand in for CUDA devices within a with block.
+    """Emulate CUDA devices by the CPU engine within a with block.
 
     For the whole process: "cuda" means the emulated devices, of which each
     has so much memory (bytes, or a text such as "512MiB"), whatever
@@ -27,7 +27,7 @@ class emulated_cuda(ContextDecorator):
     PYSTREAMS_ACCELERATOR says otherwise.  On exit, "cuda" means again what it
     meant before, with its current devices and streams, its memory and its
     statistics; in another emulation, all of these begin anew.  Objects made
-    inside may be used afterwards; a capture is to be ended inside.
+    inside may be used afterwards; end captures inside.
 
     Emulations may be nested.  Raises ValueError for a number of devices not
     from 1 to 16 or for no size of memory; entering one raises RuntimeError
@@ -105,9 +105,9 @@ def hold(stream: _StreamLike) -> Iterator[Hold]:
     """Keep a stream busy within a with block.
 
     Work that is queued on the stream meanwhile starts at the end of the
-    block, or when release() of what `with` gives is called.  Works on every
-    backend that has Stream.submit(); the work takes one of the package's
-    threads.  Raises RuntimeError while a schedule is explored.
+    block, or at a call of release() of the object that `with` returns.  Works
+    on every backend that has Stream.submit(); the work takes one of the
+    package's threads.  Raises RuntimeError while a schedule is explored.
     """
     held = Hold(stream)
     try:

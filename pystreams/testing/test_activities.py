@@ -51,7 +51,7 @@ def test_work_is_observed(device: Device) -> None:
 
 @contract(
     "activities_flush",
-    "Report, before it returns, what has ended;",
+    "Report, before it returns, the work that has ended;",
     "memory_fill",
 )
 def test_what_has_ended_is_reported(device: Device) -> None:
@@ -67,7 +67,7 @@ def test_what_has_ended_is_reported(device: Device) -> None:
 
 @contract(
     "activities_end",
-    "Observe no more; what was queued before may be reported later.",
+    "Observe no more; work queued before may be reported later.",
     "memory_fill",
 )
 def test_what_is_queued_is_reported_later(device: Device, busy: Busy) -> None:

@@ -9,8 +9,8 @@ from pystreams.testing.device import Device
 from pystreams.testing.watch import Background, eventually
 
 STATES = (
-    "Write what the stream has pending and what that waits for, for people: "
-    "the state of the stream, then that of the stream whose record its first "
+    "Describe the stream's pending work and its obstacle, for people: the "
+    "state of the stream, then that of the stream whose record its first "
     "operation waits for, and so on."
 )
 

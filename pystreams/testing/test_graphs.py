@@ -317,8 +317,8 @@ def test_nodes(device: Device) -> None:
 
 @contract(
     "graph_upload",
-    "Queue on the stream what makes the executable's next launch fast, such "
-    "as an upload to the device.",
+    "Queue an operation on the stream that makes the executable's next launch "
+    "fast, such as an upload to the device.",
     "memory_fill",
 )
 def test_upload(device: Device) -> None:
@@ -350,7 +350,7 @@ def test_instantiate_without_options(device: Device) -> None:
 
 @contract(
     "graph_update",
-    "Have later launches of the executable do the work of the graph, which "
+    "Make later launches of the executable do the work of the graph, which "
     "has the same nodes and edges but for their parameters, and no gates.",
     "memory_fill",
 )
@@ -399,8 +399,8 @@ def test_an_update_that_is_refused(device: Device) -> None:
 
 @contract(
     "capture_graph",
-    "after the stream's captured work, and before what is captured on it from "
-    "here on.",
+    "after the stream's captured work, and before work that is captured on it "
+    "from here on.",
     "memory_fill",
 )
 def test_a_graph_in_a_capture(device: Device) -> None:

@@ -271,7 +271,7 @@ def test_register_twice(device: Device) -> None:
     pinned.close()
 
 
-@contract("host_unregister", "Unpin what one host_register pinned.")
+@contract("host_unregister", "Unpin memory that one host_register pinned.")
 def test_unregister(device: Device) -> None:
     memory = bytearray(1 << 16)
     for _ in range(3):
@@ -308,7 +308,9 @@ def test_pool_usage(device: Device) -> None:
     assert reserved(device)[1] >= most
 
 
-@contract("pool_reset_peak", "Have the peak begin at what is reserved now.")
+@contract(
+    "pool_reset_peak", "Reset the peak to the bytes that are reserved now."
+)
 def test_pool_reset_peak(device: Device) -> None:
     stream = device.stream()
     device.empty(32 << 20, stream).close()
@@ -342,8 +344,8 @@ def test_pool_trim(device: Device) -> None:
 
 @contract(
     "pool_set_threshold",
-    "Keep freed memory only while at most nbytes are reserved; what exceeds "
-    "them is returned to the device when it is freed or at a later wait for "
+    "Keep freed memory only while at most nbytes are reserved; memory beyond "
+    "that is returned to the device when it is freed or at a later wait for "
     "work.",
 )
 def test_pool_set_threshold(device: Device) -> None:

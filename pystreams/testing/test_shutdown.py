@@ -5,8 +5,8 @@ from pystreams.testing.elsewhere import Elsewhere
 
 SHUTTING_DOWN = "4"
 ENDING = (
-    "The program is ending: start no more queued work, wait for what is "
-    "running until timeout_ns, end the backend's threads."
+    "The program is ending: start no more queued work, wait for running work "
+    "until timeout_ns, end the backend's threads."
 )
 
 

@@ -6,9 +6,9 @@ print(t)
 t.save("program.json")
 
 Recorded are the operations of every stream (copies, fills, callables, graph
-launches, sleeps, and what span() names), waits of streams for events, waits of
-threads for work, and the memory in use.  On CUDA, if CUPTI is installed, so
-are the kernels, copies and fills that other libraries queue, and their waits;
+launches, sleeps, and spans), waits of streams for events, waits of threads for
+work, and the memory in use.  On CUDA, if CUPTI is installed, so are the
+kernels, copies and fills that other libraries queue, and their waits;
 otherwise span() can be put around them.
 
 Ranges and marks of NVTX are recorded if its first use, for each library that
@@ -89,7 +89,7 @@ _nvtx.attach()
 
 
 class Timeline:
-    """What record() has recorded; reading it while it records is allowed."""
+    """The result of record(); it may be read while it is recorded."""
 
     def __init__(self, log: object) -> None:
         self._log = log
@@ -112,9 +112,9 @@ class Timeline:
     @property
     def clock_error(self) -> int:
         """How far times of devices may be off those of the host, in
-        nanoseconds: 0 on the CPU engine, half of what a record and a query
-        took where events are timed; where CUPTI reports, by how much an
-        operation seemed to begin before its call."""
+        nanoseconds: 0 on the CPU engine, half the time of a record and a query
+        if events are timed; if CUPTI reports, the most by which an operation
+        seemed to begin before its call."""
         return _C.timeline_error(self._log)
 
     def _after_last(self) -> int:
@@ -139,7 +139,7 @@ class Timeline:
     @property
     def rows(self) -> list[Row]:
         """A tuple for everything that was recorded, in the order of the calls,
-        with nodes of graphs last; COLUMNS names what it has."""
+        with nodes of graphs last; COLUMNS names its items."""
         return [row for chunk in self._chunks() for row in chunk]
 
     def __repr__(self) -> str:
@@ -154,7 +154,7 @@ class Timeline:
 
         Return a chart of when each stream and each thread was busy, as text of
         so many columns; None: of the terminal, 120 at most.  marks are the
-        characters from idle to busy; None: what the output can show.
+        characters from idle to busy; None: those that the output can show.
         """
         if columns is None:
             columns = min(120, shutil.get_terminal_size().columns)
@@ -180,7 +180,7 @@ class Timeline:
         """Return how long copies ("copy"), other operations ("work") and the
         host were busy, alone and together, in nanoseconds: for each set of
         those, a tuple in alphabetical order, the time in which exactly these
-        were busy; the empty tuple is when nothing was.
+        were busy.  The empty tuple has the time in which nothing was.
 
         Fills count as copies.  The host is busy while any thread is not
         waiting: the one that records all the time, others from their first
@@ -191,9 +191,9 @@ class Timeline:
         return overlap(self)
 
     def critical_path(self) -> CriticalPath:
-        """Return the chain of operations, waits and times of the host that the
-        block took so long for, from its end back to its beginning: what each
-        step waited for last.
+        """Return the chain of operations, waits and times of the host that
+        made the block take so long.  From the block's end back to its
+        beginning, each step waited for the one before it last.
         """
         from ._analysis import critical_path
 
@@ -206,8 +206,8 @@ class Timeline:
         Perfetto (https://ui.perfetto.dev), .json for Chrome's trace events,
         .png or .svg for a picture, which needs Matplotlib.
 
-        What has not ended is left out.  Raises ValueError for another suffix,
-        ImportError without Matplotlib, and OSError.
+        Operations that have not ended are left out.  Raises ValueError for
+        another suffix, ImportError without Matplotlib, and OSError.
         """
         from . import _files
 
@@ -233,8 +233,8 @@ def record() -> Iterator[Timeline]:
     Record what the whole process does until the block ends, and return the
     Timeline.
 
-    What is queued in the block takes part, even if it ends later: its times
-    are known once it has ended.  Blocks may be nested, or overlap in several
+    Work queued in the block is recorded, even if it ends later: its times are
+    known once it has ended.  Blocks may be nested, or overlap in several
     threads; each has a Timeline of its own.
 
     Warns, once, if other libraries' work on CUDA is not seen because another
@@ -269,11 +269,11 @@ def record() -> Iterator[Timeline]:
 class span:
     """span(name, stream=None)
 
-    Name what a with block queues on the stream, or what the calling thread
-    does in it if stream is None.
+    Name the work that a with block queues on the stream or, if stream is None,
+    the block's time on the calling thread.
 
     Does little while nothing records.  Raises TypeError for a name that is no
-    str and a stream that is none.
+    str, and for anything else than a stream.
     """
 
     def __init__(self, name: str, stream: Stream | None = None) -> None:

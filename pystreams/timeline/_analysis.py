@@ -1,4 +1,4 @@
-"""What a timeline says about its program: what overlapped, and which chain of
+"""The analysis of a timeline: which operations overlapped, and which chain of
 work and waits took the time."""
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Cause(NamedTuple):
 
 
 class Program:
-    """What came after what, from the rows in the order of the calls."""
+    """The order of operations, from the rows in the order of the calls."""
 
     def __init__(self, rows: list[Row], recorder: str) -> None:
         self.rows = rows

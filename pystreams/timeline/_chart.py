@@ -52,7 +52,7 @@ def busy(spans: Sequence[float]) -> float:
 
 
 def ruler(label: str, end: float, label_width: int, width: int) -> str:
-    """Return the line above bars: what they are of, and 0 to end in ms."""
+    """Return the line above bars: their subject, and 0 to end in ms."""
     text = milliseconds(end)
     return f"{label:<{label_width}} 0 ms{text.rjust(width - 4)}"
 

@@ -1,6 +1,6 @@
 """Timelines as files: Chrome's trace events, and Perfetto's protobuf.
 
-walk() says what is in a file, once for both; a writer says how it is written.
+walk() yields the contents of a file for both formats; a writer formats them.
 Files are written in pieces, so that no file has to fit into memory.
 """
 
@@ -73,7 +73,7 @@ class Depths:
         yield queued, len(ends)
 
     def rest(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (device, time, depth) for what is left."""
+        """Yield (device, time, depth) for the rest."""
         for device, ends in self._ends.items():
             for time, depth in self._until(ends, None):
                 yield device, time, depth
@@ -250,7 +250,7 @@ class Json:
         )
 
     def take(self) -> bytes:
-        """Return what has been written since the last call."""
+        """Return the bytes written since the last call."""
         parts = "".join(self._parts)
         self._parts.clear()
         return parts.encode()
@@ -297,7 +297,7 @@ UNITS = {"operations": 2, "bytes": 3}
 
 @lru_cache(maxsize=65536)
 def event(kind: int, track: int, name: str = "", category: str = "") -> bytes:
-    """Return a TrackEvent without what is its own alone."""
+    """Return a TrackEvent without its individual fields."""
     body = number(9, kind) + number(11, track)
     if name:
         body += text(22, category) + text(23, name)
@@ -320,7 +320,8 @@ def begin_of(
     line: int,
     function: str,
 ) -> bytes:
-    """Return the beginning of a slice, without what depends on its times."""
+    """Return the beginning of a slice, without the fields that depend on its
+    times."""
     body = event(BEGIN, track, name, category)
     body += note("thread", text(6, thread))
     if nbytes:

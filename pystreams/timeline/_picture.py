@@ -34,7 +34,7 @@ def save(timeline: Timeline, path: str, suffix: str) -> None:
 
 
 def svg(timeline: Timeline) -> str:
-    """Return the picture as SVG, without what stands before its element."""
+    """Return the picture as SVG, without the text before its element."""
     file = io.StringIO()
     draw(timeline).savefig(file, format="svg")
     text = file.getvalue()

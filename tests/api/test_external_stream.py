@@ -150,7 +150,7 @@ def test_protocol_object_is_kept_while_current(cuda):
 
 @pytest.mark.parametrize("version", [1, -1, 2**70])
 def test_protocol_version(cuda, version):
-    with pytest.raises(ValueError, match=f"version {version};"):
+    with pytest.raises(ValueError, match=f"version 0 .* got {version}$"):
         ExternalStream(Foreign(cuda.stream(), version), device=cuda.device())
 
 
@@ -159,8 +159,10 @@ def test_a_protocol_version_that_is_no_int(cuda, version):
     foreign = Foreign(cuda.stream(), version)
     with pytest.raises(TypeError) as caught:
         ExternalStream(foreign, device=cuda.device())
-    assert "Foreign must give its version as an int" in str(caught.value)
-    assert repr(version) in str(caught.value)
+    assert str(caught.value) == (
+        "ExternalStream() expects an int for the version from "
+        f"__cuda_stream__ of Foreign, but got {version!r}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def test_no_more_than_there_are(backend, index):
 @pytest.mark.parametrize("count", [0, -1, -(10**30)])
 def test_no_fewer_than_one(backend, count):
     partition(backend)
-    with pytest.raises(RuntimeError, match="at least 1 multiprocessor"):
+    expected = f"expects an int of at least 1 for count, but got {count}$"
+    with pytest.raises(ValueError, match=expected):
         Partition(count, backend.device())
 
 

@@ -3,11 +3,13 @@ nothing."""
 
 import gc
 import sys
+from typing import ClassVar
 
 import pytest
 
 import pystreams
 from pystreams import _C, Event, Stream
+from pystreams.cuda import graphs
 from pystreams.cuda._graphs import Graph
 
 
@@ -108,6 +110,17 @@ class _Interface:
 
     def __init__(self, **entries):
         self.__cuda_array_interface__ = entries
+
+
+class _Protocol:
+    """An object whose __cuda_stream__ returns what it is given."""
+
+    def __init__(self, result):
+        self.__cuda_stream__ = lambda: result
+
+
+class _NoDict:
+    __cuda_array_interface__: ClassVar = []
 
 
 _SHAPE = {"version": 3, "data": (0, False), "typestr": "|u1"}
@@ -217,6 +230,108 @@ REFUSED = {
     "__dlpack__(copy='x')": (
         lambda: pystreams.empty(1, device="cpu").__dlpack__(copy="x"),
         TypeError("__dlpack__() expects a bool for copy, but got str"),
+    ),
+    "register_backend()": (
+        lambda: pystreams.register_backend(),
+        TypeError("register_backend() missing required argument 'capsule'"),
+    ),
+    "register_backend(faults=5)": (
+        lambda: pystreams.register_backend(capsule=None, faults=5),
+        TypeError(
+            'register_backend() expects a capsule named "pystreams.backend" '
+            "for capsule, but got None"
+        ),
+    ),
+    "GreenContext('x')": (
+        lambda: pystreams.cuda.GreenContext("x"),
+        TypeError("GreenContext() expects an int for num_sms, but got str"),
+    ),
+    "GreenContext.create('x')": (
+        lambda: pystreams.cuda.GreenContext.create(num_sms="x"),
+        TypeError("GreenContext() expects an int for num_sms, but got str"),
+    ),
+    "GreenContext(-1)": (
+        lambda: pystreams.cuda.GreenContext(-1),
+        ValueError(
+            "GreenContext() expects an int of at least 1 for num_sms, but got "
+            "-1"
+        ),
+    ),
+    "wait(return_when='x')": (
+        lambda: pystreams.wait([], return_when="x"),
+        ValueError(
+            "wait() expects one of ALL_COMPLETED, FIRST_COMPLETED, "
+            "FIRST_EXCEPTION for return_when, but got 'x'"
+        ),
+    ),
+    "add_done_callback()": (
+        lambda: Stream("cpu").submit(int).add_done_callback(),
+        TypeError("add_done_callback() missing required argument 'fn'"),
+    ),
+    "copy_(non_blocking='x')": (
+        lambda: pystreams.empty(1).copy_(bytes(1), non_blocking="x"),
+        TypeError("copy_() expects a bool for non_blocking, but got str"),
+    ),
+    "copy_to(non_blocking=1.5)": (
+        lambda: pystreams.empty(1).copy_to(bytearray(1), 1.5),
+        TypeError("copy_to() expects a bool for non_blocking, but got float"),
+    ),
+    "buffer[::2]": (
+        lambda: pystreams.empty(9)[::2],
+        ValueError("Buffer[start:stop:step] expects 1 for step, but got 2"),
+    ),
+    "set_peer_access(enabled='x')": (
+        lambda: pystreams.cuda.set_peer_access(0, 1, "x"),
+        TypeError("set_peer_access() expects a bool for enabled, but got str"),
+    ),
+    "export_dot(3)": (
+        lambda: graphs.export_dot(3),
+        TypeError(
+            "export_dot() expects a path (str, bytes or os.PathLike) for "
+            "path, but got int"
+        ),
+    ),
+    "export_graph_data(3)": (
+        lambda: graphs.export_graph_data(3),
+        TypeError(
+            "export_graph_data() expects a path (str, bytes or os.PathLike) "
+            "for path, but got int"
+        ),
+    ),
+    "declare(3)": (
+        lambda: pystreams.races.declare(3),
+        TypeError(
+            "declare() expects a Stream or an object with __cuda_stream__ for "
+            "stream, but got int"
+        ),
+    ),
+    "__cuda_stream__ of None": (
+        lambda: pystreams.ExternalStream(_Protocol(None)),
+        TypeError(
+            "ExternalStream() expects a tuple (version, address) from "
+            "__cuda_stream__ of _Protocol, but got None"
+        ),
+    ),
+    "__cuda_stream__ of version 'x'": (
+        lambda: pystreams.ExternalStream(_Protocol(("x", 0))),
+        TypeError(
+            "ExternalStream() expects an int for the version from "
+            "__cuda_stream__ of _Protocol, but got 'x'"
+        ),
+    ),
+    "__cuda_stream__ of version 1": (
+        lambda: pystreams.ExternalStream(_Protocol((1, 0))),
+        ValueError(
+            "ExternalStream() expects version 0 from __cuda_stream__ of "
+            "_Protocol, but got 1"
+        ),
+    ),
+    "array interface []": (
+        lambda: pystreams.empty(1).copy_(_NoDict()),
+        TypeError(
+            "copy_() expects the CUDA array interface to be a dict, but got "
+            "list"
+        ),
     ),
     "array interface {}": (
         lambda: pystreams.empty(1).copy_(_Interface()),

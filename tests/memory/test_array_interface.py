@@ -254,7 +254,7 @@ def test_read_only(cuda):
 def test_no_dict(cuda, interface):
     fake = Fake(cuda.empty(64))
     fake.__cuda_array_interface__ = interface
-    with pytest.raises(TypeError, match="must be a dict"):
+    with pytest.raises(TypeError, match="to be a dict, but got"):
         cuda.empty(64).copy_(fake)
 
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_waited_for(backend, bad):
 
 
 def test_bad_arguments(backend):
-    with pytest.raises(ValueError, match="Invalid return condition: 'ONE'"):
+    with pytest.raises(ValueError, match="for return_when, but got 'ONE'"):
         wait([], return_when="ONE")
     closed = backend.stream()
     closed.close()

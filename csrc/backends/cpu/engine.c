@@ -1,7 +1,7 @@
-/* The engine as a whole: how it begins and ends, its devices, the texts of its
- * statuses, and forks.  A child's engine starts empty: the parent's handles
- * are stale in it, and work that the parent has queued does not run there (its
- * memory is leaked in the child). */
+/* The engine as a whole: its beginning and end, devices, status texts, and
+ * forks.  A child's engine starts empty: the parent's handles are stale in it,
+ * and work that the parent has queued does not run there (its memory is leaked
+ * in the child). */
 #include "shared.h"
 #include "../backends.h"
 
@@ -70,7 +70,7 @@ static const struct {
            "the graph update was not performed because it included changes "
            "which violated constraints specific to instantiated graph update"),
     STATUS(ERROR_INVALID_RESOURCE, "invalid resource configuration"),
-    /* What a test makes work fail with reads as on a GPU. */
+    /* Failures that tests inject read as on a GPU. */
     {700, "cudaErrorIllegalAddress",
      "an illegal memory access was encountered"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
@@ -337,7 +337,7 @@ engine_create(const char *name, int device_type, int device_count,
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
                                                   : (unsigned)cores;
-    /* The lock is held for less time than it takes to sleep and wake. */
+    /* The lock is held for less time than a sleep and a wake-up take. */
     pthread_mutexattr_t adaptive;
     pthread_mutexattr_init(&adaptive);
     pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);

@@ -5,9 +5,9 @@
  * the freeing of a block, nor while a thread waits.  No other lock is ever
  * taken under it.
  *
- * Calls that change no queue do without it: a record, a wait or a query, if
- * the stream is known to be idle and the event to be done.  What is known of
- * an object is in its slot; see cpu_slot_known.
+ * Calls that change no queue take no lock: a record, a wait or a query, if the
+ * stream is known to be idle and the event to be done.  An object's known
+ * state is in its slot; see cpu_slot_known.
  *
  * A file calls those above it in this list alone: storage.c, times.c,
  * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c
@@ -50,7 +50,7 @@ enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH, CPU_PARTITION };
 
 enum { CPU_TAGS = 8, CPU_ANY_DEVICE = -1 };
 
-/* What is known of a slot's object without the lock. */
+/* The state of a slot's object that is known without the lock. */
 enum {
     CPU_UNKNOWN,
     /* A stream: idle, without a failure, not captured, and ordered with no
@@ -107,8 +107,8 @@ bool cpu_slots_any_locked(const struct cpu_engine *engine);
 /* All handles are stale.  No other thread may be in the engine. */
 void cpu_slots_forget(struct cpu_engine *engine);
 
-/* Relaxed: who makes the object change has its own order with those who rely
- * on the change. */
+/* Relaxed: the code that changes the object orders the change for those that
+ * rely on it. */
 static inline void
 cpu_forget(_Atomic int64_t *known)
 {
@@ -117,7 +117,7 @@ cpu_forget(_Atomic int64_t *known)
 
 /* ---- Streams ---- */
 
-/* The state of a stream is where it is.
+/* The state of a stream is its place.
  *
  *              head can run           a worker takes it
  *   idle ------------------> ready ----------------------> served
@@ -247,9 +247,9 @@ struct cpu_operation {
 
 /* ---- Records ---- */
 
-/* How other processes learn of a record's end; hooked onto the record. */
+/* Reports a record's end to other processes; linked from the record. */
 struct cpu_promise {
-    /* The record is done, or is given up undone; frees the promise. */
+    /* The record is done, or dropped undone; frees the promise. */
     void (*end_locked)(struct cpu_promise *promise,
                        const struct cpu_record *record);
 };
@@ -308,7 +308,7 @@ void cpu_item_give_locked(struct cpu_engine *engine, void *item);
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
-/* ---- Schedule: time, and what waits ---- */
+/* ---- Schedule: time and waits ---- */
 
 /* The first seam: the time, in nanoseconds. */
 struct cpu_clock {
@@ -360,7 +360,8 @@ struct cpu_limit {
 struct cpu_limit
 cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
 
-/* What a thread waits for: the work of a stream up to a ticket, or a record.
+/* The goal of a thread's wait: the work of a stream up to a ticket, or a
+ * record.
  */
 struct cpu_goal {
     struct cpu_stream *stream;
@@ -410,7 +411,7 @@ struct cpu_partition *cpu_partition_of(const struct cpu_stream *stream,
 /* The ready stream that a worker serves next: one whose partition has a worker
  * to spare.  Others wait in their partitions. */
 struct cpu_stream *cpu_partition_schedule_locked(struct cpu_engine *engine);
-/* A worker serves a stream of the partition, or does no more.  Both accept
+/* A worker begins or ends to serve a stream of the partition.  Both accept
  * NULL. */
 void cpu_partition_enter_locked(struct cpu_partition *partition);
 void cpu_partition_leave_locked(struct cpu_partition *partition);
@@ -431,7 +432,7 @@ void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
 void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
 
-/* Have the end of the record written as that of the times; without memory the
+/* Write the end of the record as the end of the times; without memory, the
  * times are given back. */
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
@@ -445,7 +446,7 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, which counts as running.  False if that fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
-/* While the engine is CPU_LAZY: have a worker run the host function at the
+/* While the engine is CPU_LAZY: make a worker run the host function at the
  * head of a stream that the caller took; false if there is none. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Stop counting a thread as running. */
@@ -500,16 +501,16 @@ void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
 /* Execute the operation at the head of a stream that the caller took, and free
  * it, except after a CPU_FREE: the caller frees that.
- * False in a child that the operation forked: of all that the caller knew,
- * only the engine still exists, with its lock held. */
+ * False in a child that the operation forked: only the engine still exists,
+ * with its lock held. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
-/* What people call such an operation. */
+/* The operation's name for people. */
 const char *cpu_operation_name(enum cpu_kind kind);
 /* Give up a stream that the caller took; it may be gone then. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
-/* Have it known of the stream that it is CPU_DONE, if it is. */
+/* Mark the stream as known to be CPU_DONE, if it is. */
 void cpu_stream_know_locked(struct cpu_stream *stream);
-/* It may not be any more. */
+/* Mark the stream as unknown. */
 static inline void
 cpu_stream_forget_locked(struct cpu_stream *stream)
 {
@@ -522,8 +523,8 @@ cpu_stream_forget_locked(struct cpu_stream *stream)
  * calling thread it only gives it up, so that notifications never nest.
  * False as cpu_stream_serve_locked. */
 bool cpu_stream_help_locked(struct cpu_stream *stream);
-/* Do likewise with the streams that are ready, such as those that waited for
- * the caller's operation: they go on without a change of threads, too. */
+/* Likewise, serve streams that are ready, such as those that waited for the
+ * caller's operation, without a change of threads. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 
 /* Give up a stream's handle, and the stream once nothing uses it. */
@@ -545,7 +546,7 @@ void cpu_thread_streams_trim_locked(struct cpu_engine *engine);
 
 /* ---- The default stream and blocking streams ---- */
 
-/* Have the new stream serialize with its device's default stream. */
+/* Make the new stream serialize with its device's default stream. */
 void cpu_stream_block_locked(struct cpu_stream *stream);
 /* As cpu_stream_order_locked, for a stream that may have to wait. */
 ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
@@ -556,8 +557,8 @@ bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
  * stream is being captured. */
 ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 
-/* Have the stream wait for what it serializes with: called before work is
- * queued on it.
+/* Make the stream wait for the streams that it serializes with; called before
+ * work is queued on it.
  * Statuses: PS_ERROR_CAPTURE_IMPLICIT, after which the capture is invalid,
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static inline ps_status
@@ -585,7 +586,7 @@ struct cpu_capture {
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_CAPTURE_INVALIDATED. */
 ps_status cpu_capture_add_locked(struct cpu_stream *stream,
                                  const struct cpu_operation *operation);
-/* Have the record mark the end of the captured stream's operations so far. */
+/* Make the record mark the end of the captured stream's operations so far. */
 ps_status cpu_capture_record_locked(struct cpu_stream *stream,
                                     struct cpu_record *record);
 /* If the stream or the record is captured, or both: join the record's capture.
@@ -616,7 +617,7 @@ struct cpu_watcher {
 enum cpu_phase {
     CPU_OPEN,
     CPU_LAZY,     /* no thread serves streams: the host's calls do */
-    CPU_STOPPING, /* no more work starts; waits for what runs */
+    CPU_STOPPING, /* no more work starts; running work ends */
     CPU_STOPPED,  /* no wait begins any more */
 };
 
@@ -626,17 +627,17 @@ struct cpu_device {
     LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
     LIST_HEAD(, cpu_stream) blocking;
     ps_status unreported; /* failure of a stream that is gone */
-    /* While a schedule is explored: what was so before, of which its work is
-     * to see nothing. */
+    /* While a schedule is explored: the failures of before, which its work
+     * must not see. */
     struct cpu_failures {
         ps_status unreported;
         ps_status of_default_stream;
         bool reported;
     } earlier;
     int partitioned; /* processors that are in partitions */
-    /* Bytes of memory, if it is emulated: in use, reserved as by a pool, at
-     * most reserved, and the threshold below which the pool keeps what is
-     * freed. */
+    /* Bytes of memory, if it is emulated: in use, reserved as by a pool, the
+     * most ever reserved, and the threshold below which the pool keeps freed
+     * memory. */
     uint64_t used;
     uint64_t reserved;
     uint64_t peak;
@@ -654,8 +655,8 @@ struct cpu_table {
 /* The second seam: what takes the place of the threads while the engine is
  * CPU_LAZY. */
 struct cpu_driver {
-    /* Release the lock; before that, run what the schedule wants to have run
-     * after a call that has queued work. */
+    /* Release the lock.  Before that, after a call that has queued work, run
+     * the operations that the schedule picks. */
     void (*release_locked)(struct cpu_engine *engine);
     /* Run work until the waiter is woken.  Statuses: as cpu_wait_locked. */
     ps_status (*wait_locked)(struct cpu_engine *engine,
@@ -668,13 +669,13 @@ struct cpu_driver {
      * record has them. */
     void (*note_locked)(struct cpu_engine *engine, enum ps_note_kind kind,
                         uint64_t first, uint64_t second);
-    /* Likewise: the host is about to query, so run what the schedule wants.
-     * False if the library queries for its own sake: then what is done within
-     * the schedule counts as pending, or the order could be seen from what the
-     * library does. */
+    /* Likewise: the host is about to query, so run the operations that the
+     * schedule picks.  False for an internal query: work that the schedule has
+     * done then counts as pending, or the order would show in the library's
+     * behaviour. */
     bool (*ask_locked)(struct cpu_engine *engine,
                        const struct ps_backend *backend);
-    /* It has asked for the stream's work, or for the record. */
+    /* The host has queried the stream's work, or the record. */
     void (*asked_locked)(struct cpu_engine *engine,
                          const struct cpu_stream *stream,
                          const struct cpu_record *record);
@@ -699,7 +700,7 @@ struct cpu_lazy {
     unsigned polls;            /* in vain */
     struct cpu_stream *polled; /* maybe gone */
     bool busy;                 /* a thread runs an operation */
-    bool ending;               /* what is left is being dropped */
+    bool ending;               /* the remaining work is being dropped */
     bool impatient;            /* do not wait for the callables that run */
     unsigned callables;        /* that run, host functions included */
     /* Those whose host functions workers are to run. */
@@ -724,8 +725,8 @@ struct cpu_lazy {
 struct cpu_engine {
     struct cpu_table table;      /* constant */
     struct cpu_table lazy_table; /* constant; with PS_BACKEND_SHARED */
-    /* Two that are read without the lock, too, and changed with it: far from
-     * the lock, whose line of the cache goes from thread to thread. */
+    /* These two are read without the lock, too, and changed with it.  They are
+     * far from the lock, whose cache line moves between threads. */
     _Atomic(enum cpu_phase) phase;
     /* Of slots; NULL from the first one that is not allocated. */
     _Atomic(struct cpu_slot *) chunks[CPU_CHUNKS];
@@ -781,14 +782,14 @@ struct cpu_engine {
 /* The initial priority of a stream, of the host for 0. */
 uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
 
-/* The calling thread is blocked; the caller removes the entry.  goal: NULL if
- * it is unknown. */
+/* Add the calling thread to the blocked ones; the caller removes the entry.
+ * goal: NULL if it is unknown. */
 void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
                       const struct cpu_goal *goal);
 
-/* The virtual time, which all engines share; it begins at 0.  Let it pass
- * until `time`, unless it has. */
+/* The virtual time, which all engines share.  It begins at 0; the second
+ * function advances it to `time`, unless it is later already. */
 void cpu_lazy_begin_time(void);
 int64_t cpu_lazy_now(void);
 void cpu_lazy_pass_time(int64_t time);
@@ -808,11 +809,12 @@ void cpu_lazy_arrived_locked(struct cpu_engine *engine);
 /* Whether there is pending work, and a description of it. */
 bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);
 
-/* Run or drop what is left; false if callables run until `end`, in real
- * time. */
+/* Run or drop the remaining work; false if callables still run at `end`, in
+ * real time. */
 bool cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end);
 
-/* Have the engine take part in schedules.  One thread at a time calls this. */
+/* Add the engine to those that take part in schedules.  One thread at a time
+ * calls this. */
 void cpu_explore_add(struct cpu_engine *engine);
 
 static inline bool
@@ -863,8 +865,8 @@ cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
         return CPU_UNKNOWN;
     }
     int home = atomic_load_explicit(&slot->device, memory_order_acquire);
-    /* Whoever has the handle has it from the call that made it, and it is
-     * never used again: both were of its object. */
+    /* The caller got the handle from the call that made it, and handles are
+     * never reused: both values belong to its object. */
     return atomic_load_explicit(&slot->handle, memory_order_relaxed) ==
                        handle &&
                    handle % CPU_TAGS == tag &&
@@ -994,7 +996,7 @@ ps_status
 cpu_event_record_locked(struct cpu_engine *engine, int device,
                         ps_handle handle, struct cpu_record **record);
 
-/* Queue the operation, or have it captured.
+/* Queue the operation, or capture it.
  * Statuses: those of cpu_stream_enqueue_locked and cpu_capture_add_locked,
  * PS_ERROR_INVALID_HANDLE. */
 ps_status

@@ -9,8 +9,8 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
-/* Have it known of the event, whose latest record is done, that it is CPU_DONE
- * or CPU_TIMED, if it is. */
+/* Mark the event, whose latest record is done, as known to be CPU_DONE or
+ * CPU_TIMED, if it is. */
 static void
 event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
 {
@@ -171,8 +171,8 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     return status;
 }
 
-/* Replace the time of an event that is known to be done; false if it is not
- * what it was any more. */
+/* Replace the time of an event that is known to be done; false if its state
+ * has changed. */
 static bool
 event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 {
@@ -182,10 +182,10 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
         memory_order_relaxed);
 }
 
-/* Record a done event on an idle stream; false if either may be otherwise.
- * That changes nothing but the time.  The event is looked at first: if it is
- * pending again by the time that the stream is idle, another thread has
- * recorded it after this one. */
+/* Record a done event on an idle stream, which changes nothing but the time;
+ * false if the event may not be done, or the stream not idle.  The event is
+ * looked at first: if it is pending again by the time that the stream is idle,
+ * another thread has recorded it after this one. */
 static bool
 record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
             ps_handle stream_handle)
@@ -198,7 +198,7 @@ record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
     return known == CPU_DONE || event_stamp(engine, event_handle, known);
 }
 
-/* Apart, so that the usual case saves no registers for it. */
+/* A separate function, so that the usual case saves no registers for it. */
 __attribute__((noinline)) static ps_status
 event_record(const struct ps_backend *backend, int device,
              ps_handle event_handle, ps_handle stream_handle)

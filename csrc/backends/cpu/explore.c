@@ -1,5 +1,5 @@
-/* Schedules of all engines together: how one begins and ends, and the calls of
- * threads that poll or wait for something else than work. */
+/* Schedules of all engines together: their beginning and end, and the calls of
+ * threads that poll, or wait for something other than work. */
 #include "engine.h"
 
 #include <stdatomic.h>
@@ -34,7 +34,7 @@ explore_poll(void)
 {
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        /* One that the program does not use is no part of the order. */
+        /* An engine that the program does not use is no part of the order. */
         if (cpu_is_lazy(engine) && engine->tickets > engine->lazy.first) {
             cpu_lazy_poll_locked(engine);
         }
@@ -169,8 +169,8 @@ hide_failures_locked(struct cpu_device *device)
     stream->reported = false;
 }
 
-/* Bring back the failures of before, in place of those of work that is
- * dropped. */
+/* Restore the failures of before the schedule, in place of those of work that
+ * is dropped. */
 static void
 show_failures_locked(struct cpu_device *device, bool drop)
 {

@@ -1,9 +1,9 @@
 /* Files that processes share: pages of memory, and the pipes that end with
  * the process.  A file of another process is found by number through /proc.
  *
- * One rule: a file is looked at before it is opened or mapped, and left alone
- * if it is not of the expected kind, since opening it may have effects: the
- * writer of a named pipe sees a reader come. */
+ * One rule: a file is inspected before it is opened or mapped, and skipped if
+ * it is not of the expected kind, because opening a file may have effects: the
+ * writer of a named pipe sees the reader. */
 #include "shared.h"
 
 #include <dirent.h>
@@ -124,8 +124,8 @@ checksum(const struct cpu_token *token)
     return sum;
 }
 
-/* NULL if they cannot be mapped.  A forked child does not inherit an event; of
- * memory it may have views. */
+/* NULL if they cannot be mapped.  A forked child does not inherit events; it
+ * inherits memory, because it may have views of it. */
 static void *
 pages_map(int file, const struct cpu_pages *pages)
 {
@@ -160,7 +160,7 @@ file_fill(int file, size_t nbytes)
 {
     sigset_t all, before;
     sigfillset(&all);
-    /* A signal would make it begin again. */
+    /* A signal would restart the call. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool filled = fallocate(file, 0, 0, (off_t)nbytes) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -219,7 +219,7 @@ is_sealed(int file)
     return seals >= 0 && (seals & SEALS) == SEALS;
 }
 
-/* Map a file that has been opened, if it is the token's. */
+/* Map an open file, if it is the one of the token. */
 static ps_status
 file_map(int file, const struct cpu_pages *pages,
          const struct cpu_token *token, void **mapped)

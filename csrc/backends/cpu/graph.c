@@ -12,7 +12,7 @@
 
 enum { MOST_BRANCHES = UINT16_MAX };
 
-/* What a launch must know of a stream of the capture. */
+/* A launch's data of a stream of the capture. */
 struct cpu_branch {
     int device;
     int priority;
@@ -261,7 +261,7 @@ static ps_status
 cpu_capture_begin(const struct ps_backend *backend, int device,
                   ps_handle handle, enum ps_capture_mode mode)
 {
-    /* No call here disturbs a capture of any thread. */
+    /* No call of this backend disturbs a capture of another thread. */
     (void)mode;
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
@@ -469,8 +469,8 @@ add_external(const struct ps_backend *backend, int device, ps_handle handle,
         return PS_ERROR_INVALID_HANDLE;
     }
     if (slot->shared != NULL) {
-        /* A launch that has begun to queue must not fail any more, as making
-         * a promise may. */
+        /* A launch must not fail once it has begun to queue, and making a
+         * promise may fail. */
         return PS_ERROR_NOT_SUPPORTED;
     }
     return stream->capture != NULL ? cpu_capture_add_locked(stream, &operation)
@@ -775,7 +775,7 @@ cpu_capture_graph(const struct ps_backend *backend, int device,
                                 : status;
 }
 
-/* No captured work allocates memory, so that none is to be freed. */
+/* No captured work allocates memory, so there is none to free. */
 static ps_status
 cpu_graph_instantiate_with(const struct ps_backend *backend, int device,
                            ps_handle handle, unsigned options,
@@ -797,8 +797,9 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
         PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
 }
 
-/* What keeps an executable from the new plan.  Both list their operations in
- * the order of the calls, so equal graphs are those of equal calls. */
+/* The first difference that keeps an executable from the new plan.  Both list
+ * their operations in the order of the calls, so equal graphs are those of
+ * equal calls. */
 static struct ps_graph_difference
 compare(const struct cpu_plan *plan, const struct cpu_plan *new)
 {

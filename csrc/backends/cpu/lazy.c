@@ -9,8 +9,8 @@
  * picked, or a wait's limit is all that is left.
  *
  * A callable runs on a thread of its own.  The thread that entered its gate
- * waits until it ends or waits for work itself; then the callable's thread is
- * the one that picks. */
+ * waits until the callable ends, or waits for work itself; then the callable's
+ * thread picks the operations. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 enum {
-    /* One of so many queries in vain runs an operation. */
+    /* One of so many queries that find work pending runs an operation. */
     POLLS = 16,
-    /* How long a host that does not wait is kept by a callable, which may wait
-     * for what the host does next: 0.1 s, and up to BUSY times as long if the
-     * machine is so busy that threads of the process do not get to run. */
+    /* How long a callable holds up a host that does not wait: 0.1 s, because
+     * the callable may wait for the host; and up to BUSY times as long if the
+     * machine is so busy that threads of the process do not run. */
     NAPS = 20,
     BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
@@ -122,7 +122,7 @@ cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
         counts = false;
         break;
     }
-    /* What came before the schedule is done. */
+    /* Work from before the schedule is done. */
     if (!counts || first > before) {
         add_note_locked(lazy,
                         &(struct ps_note){kind, {first - before, second}});
@@ -150,7 +150,7 @@ note_step_locked(struct cpu_engine *engine, const struct cpu_stream *stream)
     add_note_locked(lazy, &note);
 }
 
-/* What the operation depends on, and what depends on it. */
+/* Note the dependencies of the operation. */
 static void
 note_operation_locked(struct cpu_engine *engine,
                       struct cpu_operation *operation)
@@ -204,7 +204,7 @@ note_operation_locked(struct cpu_engine *engine,
 
 /* ---- Virtual time ---- */
 
-/* Of all engines: a program that uses several lives in one time. */
+/* Shared by all engines, so that a program that uses several has one time. */
 static _Atomic int64_t virtual_time;
 
 void
@@ -410,7 +410,7 @@ pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
                         : needed_locked(source_of(goal));
 }
 
-/* Likewise, for the thread that has blocked last and can go on thus. */
+/* Likewise, for the latest blocked thread that an operation lets go on. */
 static struct cpu_stream *
 pick_for_blocked_locked(struct cpu_engine *engine)
 {
@@ -584,8 +584,8 @@ is_runnable(const char *thread)
     return name_end != NULL && strncmp(name_end, ") R", 3) == 0;
 }
 
-/* Whether another thread of the process would run if it had a processor, or
- * does; a callable's that has not come to run yet is such a one. */
+/* Whether another thread of the process runs, or would if it had a processor.
+ * A callable's thread that has not begun to run is one. */
 static bool
 others_are_runnable(void)
 {
@@ -688,7 +688,7 @@ run_locked(struct cpu_stream *stream)
            (!cpu_may_notify(engine) || cpu_notify_due_locked(engine));
 }
 
-/* Run what the schedule wants before the host goes on; false as
+/* Run the operations that the schedule picks before the host goes on; false as
  * cpu_stream_serve_locked. */
 static bool
 step_locked(struct cpu_engine *engine)
@@ -716,7 +716,7 @@ step_locked(struct cpu_engine *engine)
 
 /* ---- Polls ---- */
 
-/* Of a record that is to come. */
+/* Note a query of a record that is still pending. */
 static void
 note_asked_locked(struct cpu_engine *engine, const struct cpu_record *record)
 {
@@ -742,7 +742,8 @@ is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
     return false;
 }
 
-/* Of a program that polls on and on; there is no end of such orders. */
+/* End the notes of a program that polls in a loop: there is no end of such
+ * orders. */
 static void
 end_polling_locked(struct cpu_engine *engine)
 {
@@ -770,7 +771,8 @@ cpu_lazy_poll_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     uint64_t steps = lazy->steps;
-    /* Before a query that has a note, what the schedule wants has run. */
+    /* Before a query that is noted, the schedule has already run its
+     * operations. */
     bool idle = lazy->queried;
     lazy->queried = false;
     if (!idle && !lazy->busy) {
@@ -942,7 +944,7 @@ may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
            is_asleep(stream) && stream->deadline > limit->deadline;
 }
 
-/* Run an operation, or wait for what keeps all from running. */
+/* Run an operation, or wait for the callables that keep all from running. */
 static ps_status
 wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                  const struct cpu_limit *limit)
@@ -1096,8 +1098,8 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
     return false;
 }
 
-/* Take the effect from the operation at the head of a ready stream, so that no
- * failure comes of it either. */
+/* Make the operation at the head of a ready stream a no-op, so that it cannot
+ * fail either. */
 static void
 drop_locked(struct cpu_stream *stream)
 {

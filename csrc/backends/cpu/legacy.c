@@ -1,10 +1,11 @@
 /* The order between a device's default stream and its blocking streams: that
- * of CUDA's legacy default stream.  Before work is queued on one side, it is
- * made to wait for what the other side has been given since it last did so. */
+ * of CUDA's legacy default stream.  Before work is queued on one side, that
+ * side is made to wait for the work that the other side got since the last
+ * such wait. */
 #include "engine.h"
 
-/* While a schedule is explored, whether a stream is idle must not show, but
- * nor must work of before the schedule. */
+/* While a schedule is explored, the result must depend neither on whether a
+ * stream is idle, nor on work of before the schedule. */
 static bool
 has_given(const struct cpu_stream *stream, uint64_t known)
 {
@@ -69,7 +70,7 @@ push_locked(struct cpu_stream *stream, enum cpu_kind kind,
 }
 
 /* Make the stream wait for the other one, unless it does so already.  The wait
- * takes no room in the queue: nobody but the caller knows of it. */
+ * takes no room in the queue. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
               uint64_t *known)
@@ -101,7 +102,7 @@ follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
     return PS_SUCCESS;
 }
 
-/* As if the default stream were in the others' captures. */
+/* Invalidate the captures, as if the default stream were in them. */
 static ps_status
 invalidate_locked(struct cpu_device *device)
 {

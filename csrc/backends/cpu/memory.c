@@ -6,8 +6,8 @@
  * An emulated device has a limited amount of memory, and a tree of the blocks
  * in it.  A block counts from the call that allocates it to the call that
  * frees it, not to the end of the free in stream order: on a device, work that
- * is queued later could use the memory.  Its pool is arithmetic alone: it
- * counts what a driver would keep, and keeps nothing. */
+ * is queued later could use the memory.  Its pool is only arithmetic: it
+ * counts the memory that a driver would keep, but keeps none. */
 #include "engine.h"
 
 #include <search.h>
@@ -77,7 +77,7 @@ cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range)
     return PS_SUCCESS;
 }
 
-/* Have the pool keep nothing that exceeds so many reserved bytes. */
+/* Make the pool keep no memory beyond nbytes reserved bytes. */
 static void
 pool_trim_locked(struct cpu_device *place, uint64_t nbytes)
 {
@@ -144,7 +144,7 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
     }
     bool idle = stream->first == NULL, lazy = cpu_is_lazy(engine);
     cpu_range_remove_locked(engine, &block->range);
-    /* Whether the stream is idle is not to be seen from the notes. */
+    /* The notes must not show whether the stream is idle. */
     bool queued = !idle || cpu_is_noted(engine);
     if (queued) {
         block->end.kind = CPU_FREE;
@@ -178,7 +178,7 @@ cpu_memory_poison(struct cpu_operation *end)
     size_t nbytes;
     void *data = cpu_memory_of(end, &nbytes);
     memset(data, PS_SCHEDULE_POISON, nbytes);
-    /* Or the compiler leaves it away before a free. */
+    /* Otherwise the compiler removes the fill before a free. */
     __asm__ volatile("" : : "r"(end) : "memory");
 }
 

@@ -1,7 +1,7 @@
-/* Partitions: shares of the workers.  A partition of some of the machine's
- * processors has as large a part of the engine's workers, and at least one.
- * What needs no worker, such as records, waits and small copies, is done
- * whether its partition has a worker to spare or not. */
+/* Partitions: shares of the workers.  A partition has the same share of the
+ * engine's workers as of the machine's processors, and at least one.
+ * Operations that need no worker, such as records, waits and small copies, run
+ * even if all workers of the partition are busy. */
 #include "engine.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Streams and their queues: how a stream begins and ends, what is put into its
- * queue, and how its operations are done, in order, each by the one thread
- * that serves the stream at the time. */
+/* Streams and their queues: the beginning and end of a stream, queueing, and
+ * execution.  The operations of a stream are done in order, each by the one
+ * thread that serves the stream at the time. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -166,8 +166,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         cpu_times_begin(engine, operation);
     }
     cpu_unlock(engine);
-    /* If this fails for want of memory, a host function that waits for its
-     * own stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
+    /* If this fails for lack of memory, a host function that waits for its own
+     * stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
     pthread_setspecific(cpu_serving_key, stream);
     switch (operation->kind) {
     case CPU_COPY:
@@ -319,7 +319,7 @@ operation_is_cheap(const struct cpu_operation *operation)
     }
 }
 
-/* The next ready stream, if what is at its head is cheap. */
+/* The next ready stream, if the operation at its head is cheap. */
 static struct cpu_stream *
 cheap_stream_locked(struct cpu_engine *engine)
 {

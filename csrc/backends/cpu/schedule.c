@@ -1,7 +1,7 @@
 /* Waiting and resuming: streams that are ready or asleep, threads,
- * notifications, and the records that all of them may wait for.  The lock is
- * released here, too: before that, a worker has been woken for the ready
- * streams, and the notifications that are due have run. */
+ * notifications, and the records that all of them may wait for.  The engine's
+ * lock is released here, too, after a worker was woken for the ready streams
+ * and the due notifications have run. */
 #include "engine.h"
 
 #include <signal.h>
@@ -233,7 +233,7 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
     return NULL;
 }
 
-/* Apart, so that the usual case saves no registers for it. */
+/* A separate function, so that the usual case saves no registers for it. */
 __attribute__((cold, noinline)) static void
 release_unopen(struct cpu_engine *engine)
 {
@@ -351,7 +351,7 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     struct cpu_waiter waiter = {.target = goal->ticket, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
-    /* No other thread may come to run what is due. */
+    /* There may be no other thread to run the due notifications. */
     if (cpu_may_notify(engine) && !cpu_notify_due_locked(engine)) {
         status = PS_ERROR_TIMED_OUT;
     }
@@ -386,7 +386,7 @@ wake_locked(struct cpu_waiter *waiters, uint64_t reached)
     }
 }
 
-/* ---- What they wait for ---- */
+/* ---- The goals of waits ---- */
 
 void
 cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket)

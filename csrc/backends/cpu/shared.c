@@ -145,7 +145,7 @@ cpu_shared_close_locked(struct cpu_shared *shared)
 
 /* ---- Records of this process ---- */
 
-/* A failure has one of the contract's statuses, whoever reports it. */
+/* Replace a peer's status that is no failure of the contract. */
 static ps_status
 checked(int status)
 {
@@ -239,7 +239,7 @@ remote_end_locked(struct cpu_engine *engine, struct remote *remote)
     }
     cpu_record_unref_locked(engine, remote->record);
     shared_unref_locked(remote->shared);
-    /* Closing is not enough while a forked child has the file, too. */
+    /* Closing is not enough while a forked child has the file open. */
     epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, remote->pipe.number,
               NULL);
     cpu_file_close_locked(&remote->pipe);

@@ -50,7 +50,7 @@ void cpu_file_close_locked(struct cpu_file *file);
 
 enum { CPU_PAGE_BYTES = 4096 };
 
-/* What processes share.  The sizes of all files are whole pages. */
+/* The kinds of shared files.  The sizes of all files are whole pages. */
 enum cpu_share {
     CPU_SHARE_EVENT,
     CPU_SHARE_MEMORY,

@@ -1,10 +1,10 @@
-/* Memory that processes share: a file as files.c makes it, behind a page of
- * this process's own with what the engine knows of it.  The file stays open
- * with the process that allocated it, so that others can open it; memory that
- * is mapped needs no file.
+/* Memory that processes share: a file of files.c, behind a private page with
+ * the engine's data about it.  The file stays open with the process that
+ * allocated it, so that others can open it; memory that is mapped needs no
+ * file.
  *
- * One rule: a peer may write anything into the file at any time, so nothing of
- * the engine's stands there. */
+ * One rule: a peer may write anything into the file at any time, so the engine
+ * keeps no data there. */
 #include "shared.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ local_of(void *data)
     return (struct local *)((char *)data - (size_t)2 * CPU_PAGE_BYTES);
 }
 
-/* Note what is mapped, with the number of its file or -1; unmaps it on
+/* Add the mapped memory, with the number of its file or -1; unmaps it on
  * failure. */
 static ps_status
 add(struct cpu_engine *engine, int device, const struct cpu_pages *pages,

@@ -88,7 +88,7 @@ chunk_create(void)
                : NULL;
 }
 
-/* Have room for so many slots that were never used. */
+/* Make room for `count` slots that were never used. */
 static bool
 handles_grow(struct cpu_engine *engine, size_t count)
 {
@@ -140,8 +140,8 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
                        (ps_handle)engine->number << ENGINE_SHIFT | tag;
     slot->object = NULL;
     slot->shared = NULL;
-    /* Released, as `known` is: who sees the new object's does not find the
-     * handle of the one before it any more. */
+    /* Release, as for `known`: a thread that sees the new object's state does
+     * not find the old handle. */
     atomic_store_explicit(&slot->device, device, memory_order_release);
     atomic_store_explicit(&slot->handle, handle, memory_order_release);
     return slot;

@@ -173,7 +173,7 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* asks: notes are kept, and the host asks. */
+/* asks: notes are kept, and the host makes the query. */
 static ps_status
 query_locked(struct cpu_stream *stream, bool asks)
 {
@@ -338,8 +338,8 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
     return source != stream ? source : NULL;
 }
 
-/* Releases the lock as it found it: what is due is not for this call to
- * run. */
+/* Runs no notifications before it releases the lock: this call may be made
+ * while another member waits. */
 static ps_status
 cpu_stream_explain(const struct ps_backend *backend, int device,
                    ps_handle handle, struct ps_stream_state *states, int room,

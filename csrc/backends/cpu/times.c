@@ -1,5 +1,5 @@
-/* When operations began and ended, for those whose caller wants to know.  The
- * times belong to the caller again once their end is written. */
+/* The begin and end of operations, for callers that ask for them.  The times
+ * belong to the caller again once their end is written. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -48,8 +48,8 @@ cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
     write_time(&operation->times->begin, times_now(engine));
 }
 
-/* A sleep began when it was queued for the timer.  What a failed stream skips
- * takes no time. */
+/* A sleep began when it was queued for the timer.  Operations that a failed
+ * stream skips take no time. */
 void
 cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
 {

@@ -1,5 +1,5 @@
 /* Activities of GPUs, from CUPTI: the begin and end of each kernel, copy and
- * fill of the process, whoever queued it, and of each wait of the host.
+ * fill of any library of the process, and of each wait of the host.
  *
  * One rule: CUPTI calls back with locks held, its own or the driver's, so
  * nothing here calls CUDA from a callback. */
@@ -69,7 +69,7 @@ buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
 }
 
 /* CUPTI numbers the streams of each context.  The first context of a device,
- * which mostly is its only one, counts as 0. */
+ * usually its only one, counts as 0. */
 static uint64_t
 number_of(uint32_t device, uint32_t context, uint32_t stream)
 {
@@ -184,8 +184,8 @@ buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
 
 /* ---- The library ---- */
 
-/* One that another library of the process uses comes first: CUPTI must not be
- * there twice. */
+/* Prefer the CUPTI that another library has loaded: a process must not have
+ * two. */
 static void *
 find_library(void)
 {
@@ -230,8 +230,8 @@ look_up_locked(void)
 
 /* ---- Members ---- */
 
-/* Whether a function makes what has a record.  Those of cudart that queue work
- * call one of the driver, too; those that wait need not. */
+/* Whether calls of a function have records.  Functions of cudart that queue
+ * work also call one of the driver; those that wait may not. */
 static bool
 is_wanted(const char *name)
 {

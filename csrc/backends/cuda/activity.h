@@ -1,7 +1,8 @@
-/* What the CUDA backend needs of CUPTI's headers, which no build requires.
+/* The declarations of CUPTI that the CUDA backend needs, so that no build
+ * requires CUPTI's headers.
  *
- * Records only ever grow at their ends, and CUPTI itself finds the next one,
- * so that these beginnings are valid for each version since CUDA 12. */
+ * Later versions only append fields to records, and CUPTI itself finds the
+ * next one, so these are valid for each version since CUDA 12. */
 #ifndef PYSTREAMS_CUDA_ACTIVITY_H
 #define PYSTREAMS_CUDA_ACTIVITY_H
 
@@ -87,7 +88,7 @@ struct cupti_call {
 struct cupti_subscription {
     size_t size;
     const char *name;
-    char *holder; /* who is the subscriber already */
+    char *holder; /* the present subscriber's name */
     size_t holder_size;
 };
 

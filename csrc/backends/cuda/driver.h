@@ -191,9 +191,9 @@ cuda_scope_leave(struct cuda_scope scope)
                    status_;                                     \
                }))
 
-/* For the driver's functions that take a stream or an event and nothing else
- * of a context: the handle identifies the context, unless it is that of a
- * default stream, 0 to 2. */
+/* For functions of the driver whose only argument of a context is a stream or
+ * an event: the handle identifies the context, unless it is that of a default
+ * stream, 0 to 2. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \

@@ -1,6 +1,6 @@
-/* Gates on CUDA streams.  Completions report that the stream has reached a
- * gate, and a wait for a word of pinned memory holds the stream until the gate
- * is opened.  Work that another thread queues on the stream meanwhile may run
+/* Gates on CUDA streams.  A completion reports that the stream has reached a
+ * gate; a wait for a word of pinned memory holds the stream until the gate is
+ * opened.  Work that another thread queues on the stream meanwhile may run
  * between the two. */
 #include <cuda_runtime_api.h>
 
@@ -117,7 +117,7 @@ struct arrival {
     atomic_bool reported;
 };
 
-/* The later one frees it. */
+/* The later of the two frees it. */
 static void
 event_arrive(void *memory, ps_status status)
 {
@@ -172,16 +172,16 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     }
     if (status == PS_SUCCESS) {
         status = cuda_slot_wait(slot, stream);
-        /* If that failed, the slot is never reused: the device still writes.
-         */
+        /* If that failed, never reuse the slot: the device still writes to
+         * it. */
         cuda_slot_hold(slot);
     }
     return status;
 }
 
-/* As cuda_stream_state, with the work that a blocking stream's next operation
- * waits for: that of the default stream.  The state of the default stream is
- * that of the blocking ones, too. */
+/* As cuda_stream_state, but includes the work of the default stream for a
+ * blocking stream, whose next operation waits for it.  The state of the
+ * default stream includes the blocking streams. */
 static ps_status
 state_with_default(ps_handle stream)
 {

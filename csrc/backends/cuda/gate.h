@@ -1,5 +1,5 @@
-/* The words by which a stream and the host hand over to each other, shared by
- * gates on streams and gates in graphs. */
+/* The words by which a stream and the host signal each other, for gates on
+ * streams and gates in graphs. */
 #ifndef PYSTREAMS_CUDA_GATE_H
 #define PYSTREAMS_CUDA_GATE_H
 
@@ -18,7 +18,7 @@ struct cuda_slot {
     _Atomic uint32_t opened;
     _Atomic uint32_t reached; /* written by the device */
     uint32_t number;          /* of the latest gate */
-    atomic_int holders;       /* who may still use it for this gate */
+    atomic_int holders;       /* the users that this gate still has */
     struct cuda_slot *next;
 };
 
@@ -27,7 +27,7 @@ ps_status cuda_slot_take(struct cuda_slot **slot);
 void cuda_slot_hold(struct cuda_slot *slot);
 void cuda_slot_release(struct cuda_slot *slot);
 
-/* Have the device write that the stream has reached the slot's gate. */
+/* Queue the write by which the stream reports that it has reached the gate. */
 ps_status cuda_slot_arrive(struct cuda_slot *slot, ps_handle stream);
 
 /* Hold the stream back until the slot's latest gate is opened. */

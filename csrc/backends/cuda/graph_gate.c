@@ -3,8 +3,8 @@
  *
  *   reached = number;  wait until opened >= number;  opened = number - 1
  *
- * The pollers see the first of these at each launch, and take it back, so that
- * the next launch can write it again.  Launches of one graph run one after
+ * The pollers see the first write at each launch, and undo it, so that the
+ * next launch can write it again.  Launches of one graph run one after
  * another, in the order in which they were made. */
 #include <cuda_runtime_api.h>
 
@@ -54,7 +54,7 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* So that launches of others look for none. */
+/* If it is 0, launches search for no gates. */
 static atomic_int owner_count;
 
 static void
@@ -225,15 +225,15 @@ cuda_gates_begin(struct cuda_capture *capture, int device)
 {
     uint64_t number = 0;
 
-    /* If it cannot be told, the capture has no gates. */
+    /* If the number is unknown, the capture has no gates. */
     (void)cuda_stream_capture(NULL, device, capture->origin, &number);
     pthread_mutex_lock(&lock);
     capture->number = number;
     pthread_mutex_unlock(&lock);
 }
 
-/* Unlink the capture, or if that is NULL the one that has the number, or the
- * origin if the number is 0: its gates, or NULL. */
+/* Unlink the capture or, if that is NULL, the one with the number or, if that
+ * is 0, with the origin.  Returns its gates, or NULL. */
 static struct gates *
 capture_take(const struct cuda_capture *capture, ps_handle origin,
              uint64_t number)
@@ -320,7 +320,7 @@ nodes_capture(struct captured_gate *gate, ps_handle stream)
     return status;
 }
 
-/* False if the capture is none that began here, or has ended. */
+/* False if the capture did not begin here, or has ended. */
 static bool
 append(uint64_t number, struct captured_gate *gate)
 {
@@ -337,7 +337,7 @@ append(uint64_t number, struct captured_gate *gate)
     return capture != NULL;
 }
 
-/* Let launches pass, if the wait is in their graph. */
+/* Open the gate for ever, in case the graph contains the wait. */
 static void
 gate_fail(struct captured_gate *gate)
 {
@@ -368,7 +368,7 @@ gate_capture(ps_handle stream, ps_launched_gate_function reached,
     }
     gate->reached = reached;
     gate->argument = argument;
-    /* First, so that the graph has all gates that its nodes are of. */
+    /* First, so that the graph's gates include every gate that has nodes. */
     if (!append(number, gate)) {
         cuda_slot_release(gate->slot);
         free(gate);
@@ -500,7 +500,7 @@ launch_create(struct gates *gates)
     return launch;
 }
 
-/* It is not made, and none of its arrivals comes. */
+/* The launch was not made, so none of its arrivals will come. */
 static void
 launch_drop(struct launch *launch)
 {
@@ -510,7 +510,8 @@ launch_drop(struct launch *launch)
     launch_unref(launch, launch->count + 1);
 }
 
-/* Have the pollers look for the arrivals: how many of them they do. */
+/* Make the pollers look for the arrivals; returns the number of arrivals that
+ * they poll. */
 static size_t
 enter_words(struct launch *launch, int device, ps_status *status)
 {
@@ -519,7 +520,7 @@ enter_words(struct launch *launch, int device, ps_status *status)
     while (*status == PS_SUCCESS && entered < launch->count) {
         struct arrival *arrival = &launch->arrivals[entered];
         struct cuda_slot *slot = arrival->gate->slot;
-        /* In the place of a stream: arrivals at a slot come in order. */
+        /* The slot takes the place of a stream: its arrivals come in order. */
         *status = cuda_poll_enter(device, (ps_handle)slot, &slot->reached,
                                   &arrival->word);
         if (*status == PS_SUCCESS) {

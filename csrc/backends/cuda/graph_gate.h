@@ -1,4 +1,5 @@
-/* Who has captured gates: a capture, its graph, and what is made of that. */
+/* The owners of captured gates: a capture, its graph, and the executables of
+ * that. */
 #ifndef PYSTREAMS_CUDA_GRAPH_GATE_H
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
@@ -11,12 +12,12 @@ struct cuda_capture;
 
 /* A capture is about to begin on the stream; NULL without memory. */
 struct cuda_capture *cuda_gates_expect(ps_handle origin);
-/* It has begun, or it has not. */
+/* The capture has begun, or has failed to. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
 /* The capture of that number, or of the stream if the number is 0, has ended,
- * and is the graph, or is nothing if that is 0.  False without memory. */
+ * and has made the graph, or none if that is 0.  False without memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
 /* Whether a capture that began here is in progress. */

@@ -1,5 +1,5 @@
-/* What a graph consists of.  The driver lists nodes in any order; here each
- * comes after those that it depends on, and a captured gate is one node. */
+/* The nodes of a graph.  The driver lists them in any order; here each comes
+ * after the nodes that it depends on, and a captured gate is one node. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -81,7 +81,7 @@ list_edges(struct picture *picture, CUgraph graph)
 {
     size_t count = picture->edge_count;
     CUgraphNode *ends = calloc(2 * count + 1, sizeof(CUgraphNode));
-    /* Not wanted, but an edge that has some is refused without. */
+    /* Not needed, but without it the driver refuses edges that have data. */
     uint64_t *data = calloc(count + 1, sizeof(*data));
     ps_status status = PS_ERROR_OUT_OF_MEMORY;
 
@@ -129,7 +129,7 @@ sort(struct picture *picture)
     }
 }
 
-/* Nothing else changes the graph meanwhile. */
+/* The graph must not change meanwhile. */
 static ps_status
 look(struct picture *picture, CUgraph graph)
 {
@@ -152,7 +152,7 @@ look(struct picture *picture, CUgraph graph)
         picture->edges == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    /* The driver refuses to list none. */
+    /* The driver returns an error for a graph without edges. */
     if (picture->vertex_count > 0) {
         status = list_vertices(picture, graph);
     }
@@ -167,7 +167,7 @@ look(struct picture *picture, CUgraph graph)
 
 /* ---- Nodes ---- */
 
-/* The driver sets what it knows; the rest stays as it is. */
+/* The driver sets the fields that it knows; the others stay as they are. */
 #define ASK(function, ...)           \
     (cuda_driver.function != NULL && \
      cuda_driver.function(__VA_ARGS__) == CUDA_SUCCESS)

@@ -1,7 +1,8 @@
 /* CUDA events between processes.
  *
- * One rule: cudart promises nothing about an event once its creator or its
- * latest recorder has destroyed it or died; waits may then never end. */
+ * One rule: cudart guarantees nothing for an event after the process that
+ * created it, or recorded it last, destroyed it or exited; a wait may then
+ * never return. */
 #include <cuda_runtime_api.h>
 
 #include <string.h>

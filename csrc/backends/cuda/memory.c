@@ -65,7 +65,7 @@ pool_idle(int device, uint64_t *nbytes)
                 pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
         }
     }
-    /* Other threads may allocate or free between the two. */
+    /* Other threads may allocate or free between the two queries. */
     *nbytes = reserved > used ? reserved - used : 0;
     return error;
 }
@@ -247,9 +247,9 @@ cuda_host_unregister(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaHostUnregister(data));
 }
 
-/* Whether the driver returns only when the copy, and the work before it, is
- * done.  CUDA does not document this; it was measured.  The driver stages
- * small copies from pageable memory. */
+/* Whether the driver's call returns only when the copy, and the work before
+ * it, is done.  This is measured; CUDA does not document it.  The driver
+ * stages small copies from pageable memory. */
 static int
 copy_waits(const struct cudaPointerAttributes *to,
            const struct cudaPointerAttributes *from, size_t nbytes)
@@ -281,7 +281,8 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
             error = memory_open(destination, to.device, from.device);
         }
         if (error == cudaErrorPeerAccessUnsupported) {
-            /* Memory of pools needs this call, which cannot be captured. */
+            /* Copies of pool memory between devices need this call, which
+             * cannot be captured. */
             return cudaMemcpyPeerAsync(destination, to.device, source,
                                        from.device, nbytes,
                                        (cudaStream_t)stream);

@@ -1,9 +1,9 @@
 /* Notifications of CUDA streams and events.
  *
  * For a stream, an event of a completion is recorded and polled.  A program's
- * event is polled itself; before it is recorded again, a completion's event on
- * a side stream that waits for it takes its place.  An event that others may
- * record (another process, or a graph) is replaced at once. */
+ * event is polled directly.  Before it is recorded again, it is replaced by a
+ * completion's event on a side stream that waits for it.  An event that others
+ * may record (another process, or a graph) is replaced at once. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>

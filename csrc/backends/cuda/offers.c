@@ -20,7 +20,7 @@
 struct cuda_offer {
     int file;
     int listener;
-    struct cuda_notice notice;
+    struct cuda_payload payload;
     LIST_ENTRY(cuda_offer) neighbours;
 };
 
@@ -48,8 +48,8 @@ is_own_user(int peer)
            user.uid == geteuid();
 }
 
-/* Whether a system call failed because the process or the machine has no room
- * for what it makes. */
+/* Whether a system call failed because the process or the machine is out of
+ * descriptors or memory. */
 static bool
 is_shortage(int error)
 {
@@ -63,9 +63,9 @@ static void
 send_to(int peer, struct cuda_offer *offer)
 {
     union control control = {.bytes = {0}};
-    struct iovec notice = {&offer->notice, sizeof(offer->notice)};
+    struct iovec payload = {&offer->payload, sizeof(offer->payload)};
     struct msghdr message = {
-        .msg_iov = &notice,
+        .msg_iov = &payload,
         .msg_iovlen = 1,
         .msg_control = control.bytes,
         .msg_controllen = sizeof(control.bytes),
@@ -78,7 +78,7 @@ send_to(int peer, struct cuda_offer *offer)
     (void)sendmsg(peer, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* False if a process waits that cannot be accepted for now. */
+/* False if a waiting process cannot be accepted for now. */
 static bool
 accept_locked(struct cuda_offer *offer)
 {
@@ -146,7 +146,7 @@ after_fork(void)
 }
 
 /* The offers are the parent's: a child that kept them open would keep the
- * memory, and have other processes connect to what nobody serves. */
+ * memory, and other processes would connect to sockets that nothing serves. */
 static void
 after_fork_in_child(void)
 {
@@ -250,7 +250,7 @@ add(struct cuda_offer *offer)
 }
 
 ps_status
-cuda_offer_create(int file, const struct cuda_notice *notice,
+cuda_offer_create(int file, const struct cuda_payload *payload,
                   char name[CUDA_SOCKET_NAME], struct cuda_offer **result)
 {
     struct cuda_offer *offer = calloc(1, sizeof(*offer));
@@ -259,7 +259,7 @@ cuda_offer_create(int file, const struct cuda_notice *notice,
     if (offer != NULL && listener >= 0 && bind_and_listen(listener, name)) {
         offer->file = file;
         offer->listener = listener;
-        offer->notice = *notice;
+        offer->payload = *payload;
         status = add(offer);
     }
     if (status == PS_SUCCESS) {
@@ -332,7 +332,7 @@ connect_to(int peer, const char name[CUDA_SOCKET_NAME])
                                length)) == 0;
 }
 
-/* The one file in what was received; -1 if there is none. */
+/* The one file in the message; -1 if there is none. */
 static int
 file_of(struct msghdr *message)
 {
@@ -347,15 +347,15 @@ file_of(struct msghdr *message)
 }
 
 static ps_status
-receive(int peer, struct cuda_notice *notice, int *file)
+receive(int peer, struct cuda_payload *payload, int *file)
 {
     union control control;
-    struct iovec part = {notice, sizeof(*notice)};
+    struct iovec part = {payload, sizeof(*payload)};
     struct msghdr message = {
         .msg_iov = &part,
         .msg_iovlen = 1,
         .msg_control = control.bytes,
-        /* Not the padding, in which there would be room for a second. */
+        /* Without the padding, which has room for a second descriptor. */
         .msg_controllen = CMSG_LEN(sizeof(int)),
     };
     ssize_t length = recvmsg(peer, &message, MSG_CMSG_CLOEXEC);
@@ -363,7 +363,7 @@ receive(int peer, struct cuda_notice *notice, int *file)
         return failure();
     }
     int received = file_of(&message);
-    if (length == (ssize_t)sizeof(*notice) && received >= 0 &&
+    if (length == (ssize_t)sizeof(*payload) && received >= 0 &&
         !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
         *file = received;
         return PS_SUCCESS;
@@ -371,15 +371,15 @@ receive(int peer, struct cuda_notice *notice, int *file)
     if (received >= 0) {
         close(received);
     }
-    /* Also if there was no room for the descriptor. */
+    /* This also happens if there is no room for the descriptor. */
     return received < 0 && (message.msg_flags & MSG_CTRUNC)
                ? PS_ERROR_OUT_OF_MEMORY
                : PS_ERROR_INVALID_HANDLE;
 }
 
 ps_status
-cuda_offer_take(const char name[CUDA_SOCKET_NAME], struct cuda_notice *notice,
-                int *file)
+cuda_offer_take(const char name[CUDA_SOCKET_NAME],
+                struct cuda_payload *payload, int *file)
 {
     sigset_t all, before;
     int peer = new_socket(0);
@@ -390,7 +390,7 @@ cuda_offer_take(const char name[CUDA_SOCKET_NAME], struct cuda_notice *notice,
     /* A signal would end the calls. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     ps_status status = connect_to(peer, name)
-                           ? is_own_user(peer) ? receive(peer, notice, file)
+                           ? is_own_user(peer) ? receive(peer, payload, file)
                                                : PS_ERROR_INVALID_HANDLE
                            : failure();
     pthread_sigmask(SIG_SETMASK, &before, NULL);

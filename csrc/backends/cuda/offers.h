@@ -11,12 +11,12 @@
 
 #include <pystreams/backend.h>
 
-/* By which a socket is found, in the network namespace of its process.  It may
- * be that of another socket once this one is gone. */
+/* The name of a socket, in the network namespace of its process.  Another
+ * socket may get the name when this one is closed. */
 enum { CUDA_SOCKET_NAME = 8 };
 
 /* Sent along with the descriptor. */
-struct cuda_notice {
+struct cuda_payload {
     uint64_t nonce[4];
     uint64_t nbytes;
 };
@@ -28,17 +28,17 @@ struct cuda_offer;
  * Statuses: PS_ERROR_OUT_OF_MEMORY, also if the process has too many open
  * files; PS_ERROR_SHUTTING_DOWN. */
 ps_status
-cuda_offer_create(int file, const struct cuda_notice *notice,
+cuda_offer_create(int file, const struct cuda_payload *payload,
                   char name[CUDA_SOCKET_NAME], struct cuda_offer **result);
 
 /* Close the file, and free the offer.  Accepts NULL. */
 void cuda_offer_withdraw(struct cuda_offer *offer);
 
-/* Take what another process offers.  The name may be any bytes.
+/* Take the file that another process offers.  The name may be any bytes.
  * Statuses: PS_ERROR_INVALID_HANDLE if no process of this user offers it, or
  * if it does not answer within ten seconds; PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_offer_take(const char name[CUDA_SOCKET_NAME],
-                          struct cuda_notice *notice, int *file);
+                          struct cuda_payload *payload, int *file);
 
 /* End the thread, and offer nothing from here on. */
 void cuda_offers_stop(void);

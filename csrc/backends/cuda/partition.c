@@ -30,7 +30,7 @@ struct split {
 static pthread_mutex_t splits_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct split *splits[CUDA_DEVICES];
 
-/* The resources of a device: `count` groups, and what remains. */
+/* The resources of a device: `count` groups, and the rest. */
 static ps_status
 split_into(const CUdevResource *all, unsigned count, struct split **result)
 {

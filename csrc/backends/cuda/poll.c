@@ -1,4 +1,4 @@
-/* Completions and their pollers; poll.h explains why they are needed. */
+/* Completions and their pollers; poll.h says why they are needed. */
 #include "poll.h"
 
 #include <cuda_runtime_api.h>
@@ -136,10 +136,10 @@ enum { CHAINS = 1024 };
 /* A thread and the queues that it polls. */
 struct poller {
     const char *name; /* of the thread */
-    /* Guards what is below, and is not held while CUDA is called. */
+    /* Guards the fields below; not held during calls of CUDA. */
     pthread_mutex_t lock;
-    /* There is something new to poll, or it is to stop, or it has; of the
-     * monotonic clock, made when the thread is started. */
+    /* Signals new work, a request to stop, and the end.  It uses the monotonic
+     * clock, and is made when the thread is started. */
     pthread_cond_t wake;
     pthread_cond_t left; /* the use of a completion has ended */
     bool started;

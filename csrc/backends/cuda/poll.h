@@ -103,7 +103,8 @@ ps_status cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
 void cuda_poll_leave(struct cuda_completion *completion,
                      struct ps_notification *notification);
 
-/* What the notification of a word reports will not occur; it is not called. */
+/* The event that a notification of a word would report will not occur: do not
+ * call it. */
 void cuda_poll_withdraw(struct ps_notification *notification);
 
 /* Poll the event itself, and call the notification when its latest record is

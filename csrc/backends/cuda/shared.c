@@ -1,11 +1,11 @@
-/* Device memory of several processes, by the driver's management of virtual
- * memory: what is created has a file descriptor, by which another process
- * imports it and maps it.  cudaIpcGetMemHandle would not do, because what it
- * shares ends with the process that allocated it; physical memory lives as
- * long as any process maps it.
+/* Device memory of several processes, by the driver's virtual memory
+ * management: created memory has a file descriptor, with which another process
+ * imports and maps it.  cudaIpcGetMemHandle does not serve: its memory ends
+ * with the process that allocated it, but this physical memory lives as long
+ * as any process maps it.
  *
- * One rule: a handle and what a peer sends may be any bytes, so the driver is
- * asked about the memory before that is mapped. */
+ * One rule: a handle, and all data from a peer, may be any bytes, so the
+ * driver must confirm the memory before it is mapped. */
 #include <cuda_runtime_api.h>
 
 #include <fcntl.h>
@@ -57,7 +57,7 @@ properties_on(int device)
     };
 }
 
-/* What the allocation or mapping of nbytes takes.
+/* The size of an allocation or mapping for nbytes.
  * Statuses: PS_ERROR_NOT_SUPPORTED if the device cannot share memory. */
 static ps_status
 round_up(int device, size_t nbytes, size_t *rounded)
@@ -152,11 +152,11 @@ create(struct mapping *mapping, size_t nbytes, struct token *token,
        CUmemGenericAllocationHandle *memory)
 {
     CUmemAllocationProp wanted = properties_on(mapping->device);
-    struct cuda_notice notice = {.nbytes = nbytes};
+    struct cuda_payload payload = {.nbytes = nbytes};
     int file;
 
-    if (getrandom(notice.nonce, sizeof(notice.nonce), 0) !=
-        (ssize_t)sizeof(notice.nonce)) {
+    if (getrandom(payload.nonce, sizeof(payload.nonce), 0) !=
+        (ssize_t)sizeof(payload.nonce)) {
         return PS_ERROR_UNKNOWN;
     }
     ps_status status =
@@ -169,9 +169,9 @@ create(struct mapping *mapping, size_t nbytes, struct token *token,
     if (status == PS_SUCCESS) {
         fcntl(file, F_SETFD, FD_CLOEXEC);
         memcpy(token->magic, magic, sizeof(magic));
-        memcpy(token->nonce, notice.nonce, sizeof(notice.nonce));
+        memcpy(token->nonce, payload.nonce, sizeof(payload.nonce));
         status =
-            cuda_offer_create(file, &notice, token->socket, &mapping->offer);
+            cuda_offer_create(file, &payload, token->socket, &mapping->offer);
     }
     if (status != PS_SUCCESS) {
         cuda_driver.memory_release(*memory);
@@ -228,7 +228,7 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     if (status == PS_ERROR_OUT_OF_MEMORY &&
         cuda_pool_reduce(device, 0) == PS_SUCCESS) {
-        /* The pool may have kept what was missing. */
+        /* The pool may have kept the memory that was missing. */
         status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     }
     if (status != PS_SUCCESS) {
@@ -302,7 +302,7 @@ import(struct mapping *mapping, size_t nbytes, int file)
 static ps_status
 take(int device, const struct token *token, size_t nbytes, int *file)
 {
-    struct cuda_notice notice;
+    struct cuda_payload payload;
     CUuuid own;
     ps_status status = cuda_driver.init(0);
 
@@ -317,11 +317,11 @@ take(int device, const struct token *token, size_t nbytes, int *file)
         status = PS_ERROR_INVALID_DEVICE;
     }
     if (status == PS_SUCCESS) {
-        status = cuda_offer_take(token->socket, &notice, file);
+        status = cuda_offer_take(token->socket, &payload, file);
     }
     if (status == PS_SUCCESS &&
-        (memcmp(notice.nonce, token->nonce, sizeof(notice.nonce)) != 0 ||
-         notice.nbytes != nbytes)) {
+        (memcmp(payload.nonce, token->nonce, sizeof(payload.nonce)) != 0 ||
+         payload.nbytes != nbytes)) {
         close(*file);
         status = PS_ERROR_INVALID_HANDLE;
     }

@@ -88,9 +88,9 @@ ps_status cuda_stream_check_uncaptured(ps_handle stream);
 /* Declare that others may record the event.  PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_event_share(ps_handle event);
 
-/* Call before the event is recorded again, if any event is polled: a side
- * stream takes the place of this one if it is.  Statuses: of creating a stream
- * and an event. */
+/* Call before the event is recorded again, if any event is polled.  If this
+ * one is, a side stream takes its place.  Statuses: of creating a stream and
+ * an event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
 /* Call when the program destroys the event.  If true, the backend destroys it
@@ -102,10 +102,10 @@ bool cuda_event_forget(int device, ps_handle event);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Wait for the device if its work ends within a millisecond: the driver gives
- * no memory back that was freed before an end which no call has waited for,
- * and a query is none, nor is a wait for the event of a context.  Invalidates
- * captures.  May block, for work that is queued meanwhile. */
+/* Wait for the device if its work ends within a millisecond.  The driver
+ * returns freed memory only after a call that waited for the work before; a
+ * query is no such call, nor is a wait for the event of a context.
+ * Invalidates captures.  May block, for work that is queued meanwhile. */
 void cuda_device_observe(int device);
 
 /* Wait for the stream, whose context is current, unless it is being captured.
@@ -120,7 +120,7 @@ ps_status cuda_stream_drain(int device, ps_handle stream);
  * be over.  Waits for no work. */
 ps_status cuda_pool_reduce(int device, uint64_t nbytes);
 
-/* Whether waits are to have the driver give memory back. */
+/* Whether the driver must return memory at waits. */
 bool cuda_pool_is_bounded(int device);
 
 /* ---- shared.c ---- */

@@ -72,8 +72,8 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-/* Wait for the device; with observed, the driver then knows that it is idle,
- * which may take until work that is queued meanwhile is done. */
+/* Wait for the device.  observed: the driver must then know that it is idle,
+ * which may also take the time of work that is queued meanwhile. */
 static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {

@@ -194,7 +194,8 @@ struct ps_times {
     int64_t end;
 };
 
-/* What a device has done, whoever queued it; or that the host has waited. */
+/* A completed operation of a device, of any library in the process, or a wait
+ * of the host. */
 enum ps_activity_kind {
     PS_ACTIVITY_KERNEL,
     PS_ACTIVITY_COPY,
@@ -204,7 +205,7 @@ enum ps_activity_kind {
 
 struct ps_activity {
     enum ps_activity_kind kind;
-    int device;            /* not of a wait, as its stream */
+    int device;            /* not set for a wait, like stream */
     uint64_t stream;       /* its number, see stream_number */
     uint64_t call;         /* the number of the call that made it */
     int of_graph;          /* whether the call launched a graph */
@@ -215,11 +216,11 @@ struct ps_activity {
 };
 
 /* Functions that a backend calls while it observes.  It may hold locks of its
- * driver, so they neither call the backend nor wait for anybody who may. */
+ * driver, so they neither call the backend nor wait for a thread that does. */
 struct ps_activity_functions {
-    /* The calling thread is about to queue work, or to wait for some; numbers
-     * are those of calls of any library in the process, and a call may have
-     * several. */
+    /* The calling thread is about to queue work, or to wait for work.  Calls
+     * of all libraries in the process are numbered; one call may have several
+     * numbers. */
     void (*call)(void *argument, uint64_t number);
     /* On any thread. */
     void (*done)(void *argument, const struct ps_activity *activity);
@@ -236,13 +237,13 @@ struct ps_limit {
     void *argument;
 };
 
-/* What the first operation of a stream's queue waits for. */
+/* The obstacle of the first operation in a stream's queue. */
 enum ps_obstacle {
     PS_OBSTACLE_NONE,    /* it runs or is about to, or there is none */
     PS_OBSTACLE_STREAM,  /* a record on another stream: the next state */
     PS_OBSTACLE_GATE,    /* its gate */
     PS_OBSTACLE_TIME,    /* its sleep */
-    PS_OBSTACLE_UNKNOWN, /* what the backend does not see */
+    PS_OBSTACLE_UNKNOWN, /* unknown to the backend */
 };
 
 /* A stream's queue at one moment. */
@@ -290,9 +291,10 @@ struct ps_graph_node {
     size_t nbytes;        /* of PS_NODE_COPY or PS_NODE_FILL, else 0 */
 };
 
-/* How an executable is made. */
+/* Options of graph_instantiate_with. */
 enum ps_instantiate_option {
-    /* A launch first frees what the one before it allocated and did not. */
+    /* A launch first frees memory that the previous launch allocated and did
+     * not free. */
     PS_INSTANTIATE_AUTO_FREE = 1,
     /* A node has the priority of the stream on which it was captured, not that
      * of the launch's stream. */
@@ -705,10 +707,10 @@ struct ps_backend {
     ps_status (*versions)(const struct ps_backend *backend, int *runtime,
                           int *driver);
 
-    /* The program is ending: start no more queued work, wait for what is
-     * running until timeout_ns, end the backend's threads.  A later wait
-     * returns PS_ERROR_SHUTTING_DOWN if work is left; one in progress, of
-     * a thread that the program does not wait for, goes on.  May block.
+    /* The program is ending: start no more queued work, wait for running work
+     * until timeout_ns, end the backend's threads.  A later wait returns
+     * PS_ERROR_SHUTTING_DOWN if work is left; one in progress, of a
+     * thread that the program does not wait for, goes on.  May block.
      * PS_ERROR_NOT_READY if something was still running.
      * With PS_BACKEND_SHARED, queued work belongs to the driver, which does
      * not wait for it when the process ends, so only the backend's threads
@@ -738,9 +740,9 @@ struct ps_backend {
                              const unsigned char handle[PS_IPC_HANDLE_BYTES],
                              size_t nbytes, void **data);
 
-    /* Free what shared_allocate or shared_open returned.  No work of this
-     * process uses it any more.  Processes that have opened it keep it.  May
-     * block, for work too. */
+    /* Free memory that shared_allocate or shared_open returned.  No work of
+     * this process uses it any more.  Processes that have opened it keep it.
+     * May block, for work too. */
     ps_status (*shared_free)(const struct ps_backend *backend, int device,
                              void *data);
 
@@ -776,7 +778,7 @@ struct ps_backend {
     ps_status (*pool_usage)(const struct ps_backend *backend, int device,
                             uint64_t *reserved, uint64_t *peak);
 
-    /* Have the peak begin at what is reserved now.  May block. */
+    /* Reset the peak to the bytes that are reserved now.  May block. */
     ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
 
     /* Return kept memory to the device until at most nbytes are reserved, or
@@ -785,8 +787,8 @@ struct ps_backend {
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
-    /* Keep freed memory only while at most nbytes are reserved; what exceeds
-     * them is returned to the device when it is freed or at a later wait for
+    /* Keep freed memory only while at most nbytes are reserved; memory beyond
+     * that is returned to the device when it is freed or at a later wait for
      * work.  At first there is no such limit.  May block. */
     ps_status (*pool_set_threshold)(const struct ps_backend *backend,
                                     int device, uint64_t nbytes);
@@ -801,8 +803,8 @@ struct ps_backend {
     ps_status (*host_register)(const struct ps_backend *backend, int device,
                                void *data, size_t nbytes);
 
-    /* Unpin what one host_register pinned.  No queued work uses it any more.
-     * May block. */
+    /* Unpin memory that one host_register pinned.  No queued work uses it any
+     * more.  May block. */
     ps_status (*host_unregister)(const struct ps_backend *backend, int device,
                                  void *data);
 
@@ -813,10 +815,10 @@ struct ps_backend {
      * runs no notifications: the caller may hold any lock. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
-    /* Have the next memory_copy, memory_fill, memory_fill_items,
-     * host_function, sleep or graph_launch that the calling thread calls write
-     * its times to *times; NULL takes that back.  A call that succeeds has set
-     * both members to 0 when it returns, or to the times already; unless the
+    /* Make the calling thread's next memory_copy, memory_fill,
+     * memory_fill_items, host_function, sleep or graph_launch write its times
+     * to *times; NULL takes that back.  A call that succeeds has set both
+     * members to 0 when it returns, or to the times already; unless the
      * operation was captured: then it leaves them alone.  begin is written
      * before end, each atomically, and *times belongs to the backend until end
      * is; begin stays 0 if only the end is known, and end is -1 if neither is.
@@ -845,8 +847,8 @@ struct ps_backend {
 
     /* ---- Optional: what work waits for ---------------------------------- */
 
-    /* Write what the stream has pending and what that waits for, for people:
-     * the state of the stream, then that of the stream whose record its first
+    /* Describe the stream's pending work and its obstacle, for people: the
+     * state of the stream, then that of the stream whose record its first
      * operation waits for, and so on.  *count is the number of states in all;
      * if there are more than room (> 0), the last one takes the last place.
      * Changes nothing and calls nothing, so that it may be called while any
@@ -860,16 +862,16 @@ struct ps_backend {
     /* ---- Optional: more about graphs ----------------------------------- */
 
     /* Describe the graph: its nodes, in an order in which they may run, and
-     * its edges, each once.  *node_count and *edge_count are the room that
-     * there is, and become the numbers that there are; what has no room is
-     * left out.  May block. */
+     * its edges, each once.  *node_count and *edge_count are the room in the
+     * arrays, and become the numbers of nodes and edges; those without room
+     * are left out.  May block. */
     ps_status (*graph_nodes)(const struct ps_backend *backend, int device,
                              ps_handle graph, struct ps_graph_node *nodes,
                              size_t *node_count, struct ps_graph_edge *edges,
                              size_t *edge_count);
 
-    /* Queue on the stream what makes the executable's next launch fast, such
-     * as an upload to the device.  May block. */
+    /* Queue an operation on the stream that makes the executable's next launch
+     * fast, such as an upload to the device.  May block. */
     ps_status (*graph_upload)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
@@ -881,7 +883,7 @@ struct ps_backend {
                                         unsigned options,
                                         ps_handle *executable);
 
-    /* Have later launches of the executable do the work of the graph, which
+    /* Make later launches of the executable do the work of the graph, which
      * has the same nodes and edges but for their parameters, and no gates.
      * Launches that were queued still do the earlier work.  After a failure
      * the executable is as it was.  May block.
@@ -891,8 +893,8 @@ struct ps_backend {
                               struct ps_graph_difference *difference);
 
     /* Capture the work of the graph, which has no gates, on a stream that is
-     * being captured: after the stream's captured work, and before what is
-     * captured on it from here on.  The graph may be destroyed afterwards.
+     * being captured: after the stream's captured work, and before work that
+     * is captured on it from here on.  The graph may be destroyed afterwards.
      * May block.
      * Statuses: PS_ERROR_INVALID_VALUE on a stream that is not being captured,
      * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
@@ -950,20 +952,20 @@ struct ps_backend {
     /* Observe the work that any library in the process queues on the devices,
      * until activities_end: call functions, which live as long as the process,
      * with the argument.  May block.  Must not create a context.
-     * Statuses: PS_ERROR_NOT_SUPPORTED if what it takes is missing;
-     * PS_ERROR_NOT_PERMITTED if another tool observes, and then *reason says
-     * which, for people: a text of at most size bytes. */
+     * Statuses: PS_ERROR_NOT_SUPPORTED if a library that it needs is missing;
+     * PS_ERROR_NOT_PERMITTED if another tool observes, and then *reason names
+     * it, for people: a text of at most size bytes. */
     ps_status (*activities_begin)(
         const struct ps_backend *backend,
         const struct ps_activity_functions *functions, void *argument,
         char *reason, size_t size);
 
-    /* Report, before it returns, what has ended; it may leave out what ended
-     * after other work that has not.  Also after activities_end.  May
-     * block, but not for work. */
+    /* Report, before it returns, the work that has ended; it may leave out
+     * work that ended after other work that has not.  Also after
+     * activities_end.  May block, but not for work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
-    /* Observe no more; what was queued before may be reported later.  May
+    /* Observe no more; work queued before may be reported later.  May
      * block. */
     ps_status (*activities_end)(const struct ps_backend *backend);
 
