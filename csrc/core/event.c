@@ -215,9 +215,11 @@ bind_once(struct ps_event *event, struct ps_device *device)
     if (status != PS_SUCCESS) {
         return status;
     }
-    return ps_event_adopt(event, device, handle)
-               ? PS_SUCCESS
-               : PS_CALL(device, event_destroy, handle);
+    if (!ps_event_adopt(event, device, handle)) {
+        ps_runtime_note_failure(device->runtime,
+                                PS_CALL(device, event_destroy, handle));
+    }
+    return PS_SUCCESS;
 }
 
 ps_status

@@ -296,7 +296,7 @@ forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
     stream->memory.first = use->next;
     bool last = --block->waiting == 0;
     pthread_mutex_unlock(&pool->mutex);
-    ps_memory_note_failure(pool, ps_use_drop(use));
+    ps_runtime_note_failure(stream->device->runtime, ps_use_drop(use));
     return last ? block : NULL;
 }
 
@@ -328,13 +328,14 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
+    struct ps_runtime *runtime = stream->device->runtime;
     pthread_mutex_lock(&pool->mutex);
     stream->memory.listed = false;
     if (stream->memory.first != NULL || stream->memory.held != NULL) {
         list_locked(pool, stream);
     }
     pthread_mutex_unlock(&pool->mutex);
-    ps_memory_note_failure(pool, ps_stream_unref(stream));
+    ps_runtime_note_failure(runtime, ps_stream_unref(stream));
 }
 
 /* Settle the blocks that no longer wait for a stream that was taken out.
@@ -344,6 +345,7 @@ static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
 {
+    struct ps_runtime *runtime = stream->device->runtime;
     unsigned generation = ps_generation();
     struct ps_block_use *use;
     struct ps_block *block, *next;
@@ -351,7 +353,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
            ps_use_is_over(use, wait)) {
         block = forget_first(pool, stream);
         if (block != NULL && generation == ps_generation()) {
-            ps_memory_note_failure(pool, finish(block));
+            ps_runtime_note_failure(runtime, finish(block));
         }
         if (generation != ps_generation()) {
             return false;
@@ -359,7 +361,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     }
     for (block = take_held(pool, stream); block != NULL; block = next) {
         next = block->next;
-        ps_memory_note_failure(pool, finish(block));
+        ps_runtime_note_failure(runtime, finish(block));
     }
     put_back(pool, stream);
     return generation == ps_generation();
@@ -437,8 +439,9 @@ allocate_native(struct ps_block *block, size_t nbytes)
 /* Free the idle pinned blocks if they hold more than `most` bytes and the
  * thread may wait. */
 static void
-drop_idle(struct ps_memory_pool *pool, size_t most)
+drop_idle(struct ps_runtime *runtime, size_t most)
 {
+    struct ps_memory_pool *pool = &runtime->memory;
     struct ps_block *block = NULL;
     if (may_not_wait()) {
         return;
@@ -452,7 +455,7 @@ drop_idle(struct ps_memory_pool *pool, size_t most)
     pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
-        ps_memory_note_failure(pool, free_block(block));
+        ps_runtime_note_failure(runtime, free_block(block));
         block = next;
     }
 }
@@ -469,7 +472,7 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
         sweep(runtime, may_not_wait() ? NULL : limit);
-        drop_idle(&runtime->memory, 0);
+        drop_idle(runtime, 0);
         /* A signal handler may have forked, and this be the child. */
         status = block->generation == ps_generation()
                      ? allocate_native(block, nbytes)
@@ -502,7 +505,7 @@ count_block(struct ps_block *block)
 void
 ps_pinned_trim(struct ps_runtime *runtime)
 {
-    drop_idle(&runtime->memory, 0);
+    drop_idle(runtime, 0);
 }
 
 static ps_status
@@ -549,7 +552,9 @@ side_stream(struct ps_device *device, struct ps_stream **result)
         }
         ps_stream_unref(made);
     }
-    return ps_first_failure(status, PS_CALL(device, stream_destroy, handle));
+    ps_runtime_note_failure(device->runtime,
+                            PS_CALL(device, stream_destroy, handle));
+    return status;
 }
 
 /* Wait for the side stream, so that every stream may use memory that was
@@ -595,7 +600,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         status = wait_for_side(stream);
     }
     if (status != PS_SUCCESS) {
-        free_block(block);
+        ps_runtime_note_failure(device->runtime, free_block(block));
         return status;
     }
     count_block(block);
@@ -603,7 +608,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         status = keep_block(block);
     }
     if (status != PS_SUCCESS) {
-        ps_block_unref(block);
+        ps_runtime_note_failure(device->runtime, ps_block_unref(block));
         return status;
     }
     *result = block;
@@ -673,7 +678,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     block->host = true;
     block->pinned = true;
     /* Callables may have left more than is kept. */
-    drop_idle(&device->runtime->memory, IDLE_BYTES);
+    drop_idle(device->runtime, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
         drop_block(block);

@@ -40,8 +40,6 @@ struct ps_memory_pool {
      * `swept` is signalled when it becomes 0. */
     unsigned sweeps;
     pthread_cond_t swept;
-    /* The first failure of a clean-up that was not reported, or PS_SUCCESS. */
-    atomic_int failure;
     /* Idle pinned blocks, and their bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
@@ -127,31 +125,9 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 }
 
 /* Free, pool or return to their owners the retired blocks that no work uses
- * any more.  Call before a block is created and after a wait for work.  May
- * block. */
+ * any more.  Call before a block is created and after a wait for work.  A
+ * failure is stored for ps_runtime_take_failure.  May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
-
-/* Return and clear the failure of a clean-up, PS_SUCCESS if none has failed
- * since this was last called.  A clean-up that fails does not fail the
- * operation that did it: the caller of that operation reports it. */
-static inline ps_status
-ps_memory_take_failure(struct ps_memory_pool *pool)
-{
-    return atomic_load_explicit(&pool->failure, memory_order_relaxed) ==
-                   PS_SUCCESS
-               ? PS_SUCCESS
-               : atomic_exchange(&pool->failure, PS_SUCCESS);
-}
-
-/* Store a failure for ps_memory_take_failure, unless there is one already. */
-static inline void
-ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
-{
-    int none = PS_SUCCESS;
-    if (status != PS_SUCCESS) {
-        atomic_compare_exchange_strong(&pool->failure, &none, status);
-    }
-}
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
  * be 0.  If memory is short, waits within the limit for the work that uses
@@ -241,7 +217,7 @@ void ps_pinned_stats_reset_peak(struct ps_runtime *runtime);
 void ps_pinned_stats_reset_totals(struct ps_runtime *runtime);
 
 /* Free the pinned memory that is kept for reuse, except on a thread that may
- * not wait.  A failure is stored for ps_memory_take_failure.  May block. */
+ * not wait.  May block. */
 void ps_pinned_trim(struct ps_runtime *runtime);
 
 #endif

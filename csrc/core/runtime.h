@@ -100,7 +100,33 @@ struct ps_runtime {
     bool emulation;
     atomic_bool entered;
     struct ps_memory_pool memory;
+    /* The first failure of a clean-up that was not reported, or PS_SUCCESS. */
+    atomic_int failure;
 };
+
+/* Store the status of a clean-up for ps_runtime_take_failure if it is a
+ * failure, unless one is stored already.  Called for a clean-up that the
+ * program did not ask for: a failure of one must not fail the operation that
+ * did it. */
+static inline void
+ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
+{
+    int none = PS_SUCCESS;
+    if (status != PS_SUCCESS) {
+        atomic_compare_exchange_strong(&runtime->failure, &none, status);
+    }
+}
+
+/* Return and clear the failure that was stored, for the caller to report;
+ * PS_SUCCESS if there is none. */
+static inline ps_status
+ps_runtime_take_failure(struct ps_runtime *runtime)
+{
+    return atomic_load_explicit(&runtime->failure, memory_order_relaxed) ==
+                   PS_SUCCESS
+               ? PS_SUCCESS
+               : atomic_exchange(&runtime->failure, PS_SUCCESS);
+}
 
 /* Call a member that takes a device, with the arguments that follow the
  * device. */

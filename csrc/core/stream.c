@@ -16,6 +16,14 @@
 
 /* ---- The pool ---- */
 
+/* Destroy a native stream that nobody holds. */
+static void
+discard(struct ps_device *device, ps_handle handle)
+{
+    ps_runtime_note_failure(device->runtime,
+                            PS_CALL(device, stream_destroy, handle));
+}
+
 static int
 pool_count(struct ps_device *device)
 {
@@ -89,7 +97,7 @@ make_room_locked(struct ps_device *device)
  *
  * In one step, and the last that touches the device: once no stream is in the
  * list and none in the pool, an emulation that was left may be used again. */
-static ps_status
+static void
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
 {
@@ -102,12 +110,14 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
         LIST_REMOVE(owner, neighbours);
     }
     pthread_mutex_unlock(&device->mutex);
-    return room ? PS_SUCCESS : PS_CALL(device, stream_destroy, given->handle);
+    if (!room) {
+        discard(device, given->handle);
+    }
 }
 
 /* Give the stream a native stream taken from the pool if that is idle.  A busy
  * one goes back, a failed one is destroyed. */
-static ps_status
+static void
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
     struct ps_device *device = stream->device;
@@ -115,72 +125,66 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
     ps_status found =
         taken->unused ? PS_SUCCESS : ps_stream_query_quietly(stream);
     if (found == PS_SUCCESS) {
-        return PS_SUCCESS;
+        return;
     }
     stream->handle = 0;
-    return found == PS_ERROR_NOT_READY
-               ? pool_give(device, taken, NULL)
-               : PS_CALL(device, stream_destroy, taken->handle);
+    if (found == PS_ERROR_NOT_READY) {
+        pool_give(device, taken, NULL);
+    }
+    else {
+        discard(device, taken->handle);
+    }
 }
 
 /* Give the stream an idle native stream of its kind, if there is one among the
  * last and the first of the pool. */
-static ps_status
+static void
 recycle(struct ps_stream *stream)
 {
     enum { LOOKED_AT = 32 };
     struct ps_pooled_stream taken;
-    ps_status status = PS_SUCCESS;
     int count = pool_count(stream->device);
-    for (int i = 0; i < count && i < LOOKED_AT && stream->handle == 0 &&
-                    status == PS_SUCCESS;
-         i++) {
+    for (int i = 0; i < count && i < LOOKED_AT && stream->handle == 0; i++) {
         if (pool_take(stream->device, i == 0 ? count - 1 : i - 1, stream,
                       &taken)) {
-            status = pool_examine(stream, &taken);
+            pool_examine(stream, &taken);
         }
     }
-    return status;
 }
 
 /* Called before a native stream is created or given to the pool.  Two are
  * checked each time, so idle ones do not accumulate. */
-static ps_status
+static void
 pool_trim(struct ps_device *device)
 {
     struct ps_pooled_stream taken;
-    ps_status status = PS_SUCCESS;
-    for (int i = 0;
-         i < 2 && status == PS_SUCCESS && pool_take_surplus(device, &taken);
-         i++) {
+    for (int i = 0; i < 2 && pool_take_surplus(device, &taken); i++) {
         struct ps_stream stream = {.generation = ps_generation(),
                                    .device = device};
-        status = pool_examine(&stream, &taken);
+        pool_examine(&stream, &taken);
         if (stream.handle != 0) {
-            status = PS_CALL(device, stream_destroy, stream.handle);
+            discard(device, stream.handle);
         }
     }
-    return status;
 }
 
-ps_status
+void
 ps_device_forget_failed(struct ps_device *device)
 {
     struct ps_pooled_stream taken;
-    ps_status status = PS_SUCCESS;
-    for (int i = pool_count(device); i-- > 0 && status == PS_SUCCESS;) {
+    for (int i = pool_count(device); i-- > 0;) {
         struct ps_stream stream = {.generation = ps_generation(),
                                    .device = device};
         if (pool_take(device, i, NULL, &taken)) {
-            status = pool_examine(&stream, &taken);
+            pool_examine(&stream, &taken);
         }
-        if (stream.handle != 0) {
-            status = i < PS_POOLED_STREAMS
-                         ? pool_give(device, &taken, NULL)
-                         : PS_CALL(device, stream_destroy, stream.handle);
+        if (stream.handle != 0 && i < PS_POOLED_STREAMS) {
+            pool_give(device, &taken, NULL);
+        }
+        else if (stream.handle != 0) {
+            discard(device, stream.handle);
         }
     }
-    return status;
 }
 
 /* ---- Lives ---- */
@@ -205,20 +209,18 @@ defer(struct ps_stream *stream)
     return true;
 }
 
-ps_status
+void
 ps_device_give_up_deferred(struct ps_device *device)
 {
-    ps_status status = PS_SUCCESS;
     pthread_mutex_lock(&device->mutex);
     struct ps_stream *stream = device->deferred;
     atomic_store(&device->deferred, NULL);
     pthread_mutex_unlock(&device->mutex);
     while (stream != NULL) {
         struct ps_stream *next = stream->next_deferred;
-        status = ps_first_failure(status, ps_stream_unref(stream));
+        ps_runtime_note_failure(device->runtime, ps_stream_unref(stream));
         stream = next;
     }
-    return status;
 }
 
 static ps_status
@@ -238,8 +240,9 @@ give_up_native(struct ps_stream *stream)
         ps_status status = PS_CALL(device, stream_destroy, stream->handle);
         return ps_first_failure(status, ps_partition_unref(stream->partition));
     }
-    ps_status status = pool_trim(device);
-    return ps_first_failure(status, pool_give(device, &given, stream));
+    pool_trim(device);
+    pool_give(device, &given, stream);
+    return PS_SUCCESS;
 }
 
 static ps_status
@@ -281,14 +284,11 @@ static ps_status
 take_native(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
-    ps_status status = recycle(stream);
-    if (status != PS_SUCCESS || stream->handle != 0) {
-        return status;
+    recycle(stream);
+    if (stream->handle != 0) {
+        return PS_SUCCESS;
     }
-    status = pool_trim(device);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
+    pool_trim(device);
     return stream->blocking ? PS_CALL(device, blocking_create,
                                       stream->priority, &stream->handle)
                             : PS_CALL(device, stream_create, stream->priority,
@@ -300,11 +300,11 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
        bool blocking, const char *name, struct ps_stream **result)
 {
     ps_status status = clamp_priority(device, &priority);
-    if (status == PS_SUCCESS && atomic_load(&device->deferred) != NULL) {
-        status = ps_device_give_up_deferred(device);
-    }
     if (status != PS_SUCCESS) {
         return status;
+    }
+    if (atomic_load(&device->deferred) != NULL) {
+        ps_device_give_up_deferred(device);
     }
     struct ps_stream *stream = ps_stream_new(device, PS_STREAM_OWNED);
     if (stream == NULL) {
@@ -470,8 +470,8 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
     }
     struct ps_stream *stream = ps_stream_new(device, PS_STREAM_EXTERNAL);
     if (stream == NULL) {
-        return ps_first_failure(PS_ERROR_OUT_OF_MEMORY,
-                                ps_stream_unref(shared));
+        ps_runtime_note_failure(device->runtime, ps_stream_unref(shared));
+        return PS_ERROR_OUT_OF_MEMORY;
     }
     stream->handle = handle;
     stream->priority = shared != NULL ? shared->priority : 0;
@@ -645,7 +645,8 @@ wait_stream(struct ps_stream *stream, struct ps_stream *other, bool internal)
         status = ps_stream_wait_event(stream, event);
     }
     ps_own_end(own);
-    return ps_first_failure(status, ps_event_unref(event));
+    ps_runtime_note_failure(other->device->runtime, ps_event_unref(event));
+    return status;
 }
 
 ps_status

@@ -133,14 +133,14 @@ ps_stream_drop_shared(struct ps_stream *stream)
  * the clean-up, and the stream is gone in any case. */
 ps_status ps_stream_unref(struct ps_stream *stream);
 
-/* Destroy the pooled native streams that have failed.  The status is that of
- * the clean-up. */
-ps_status ps_device_forget_failed(struct ps_device *device);
+/* Destroy the pooled native streams that have failed.  A failure is stored for
+ * ps_runtime_take_failure. */
+void ps_device_forget_failed(struct ps_device *device);
 
 /* Release the streams that were dropped while they were captured, or busy in a
- * partition, except those that still are.  The status is that of the clean-up.
- */
-ps_status ps_device_give_up_deferred(struct ps_device *device);
+ * partition, except those that still are.  A failure is stored for
+ * ps_runtime_take_failure. */
+void ps_device_give_up_deferred(struct ps_device *device);
 
 /* The members of the contract of the same names, for a stream of this
  * process; PS_ERROR_FOREIGN for one of an ancestor, and

@@ -2,6 +2,8 @@
  * in which calls of some members fail when a test says so. */
 #include <Python.h>
 
+#include <pystreams/faults.h>
+
 #include "../../../csrc/backends/backends.h"
 
 /* ---- Members ---- */
@@ -33,9 +35,22 @@ FAILING(memory_free,
         (const struct ps_backend *backend, int device, ps_handle stream,
          void *data),
         (backend, device, stream, data))
+FAILING(stream_destroy,
+        (const struct ps_backend *backend, int device, ps_handle stream),
+        (backend, device, stream))
+FAILING(event_destroy,
+        (const struct ps_backend *backend, int device, ps_handle event),
+        (backend, device, event))
 FAILING(graph_destroy,
         (const struct ps_backend *backend, int device, ps_handle graph),
         (backend, device, graph))
+FAILING(graph_instantiate,
+        (const struct ps_backend *backend, int device, ps_handle graph,
+         ps_handle *executable),
+        (backend, device, graph, executable))
+FAILING(executable_destroy,
+        (const struct ps_backend *backend, int device, ps_handle executable),
+        (backend, device, executable))
 
 /* ---- The module ---- */
 
@@ -68,7 +83,11 @@ PyInit_failing(void)
     engine = *table;
     table->event_create = failing_event_create;
     table->memory_free = failing_memory_free;
+    table->stream_destroy = failing_stream_destroy;
+    table->event_destroy = failing_event_destroy;
     table->graph_destroy = failing_graph_destroy;
+    table->graph_instantiate = failing_graph_instantiate;
+    table->executable_destroy = failing_executable_destroy;
     PyObject *module = PyModule_Create(&definition);
 #ifdef Py_GIL_DISABLED
     if (module != NULL) {
@@ -76,11 +95,13 @@ PyInit_failing(void)
     }
 #endif
     PyObject *capsule = PyCapsule_New(table, PS_CAPSULE_NAME, NULL);
+    PyObject *faults =
+        PyCapsule_New((void *)&ps_cpu_faults, PS_FAULTS_CAPSULE_NAME, NULL);
     PyObject *pystreams = PyImport_ImportModule("pystreams");
-    PyObject *done =
-        pystreams != NULL
-            ? PyObject_CallMethod(pystreams, "register_backend", "N", capsule)
-            : NULL;
+    PyObject *done = pystreams != NULL
+                         ? PyObject_CallMethod(pystreams, "register_backend",
+                                               "NN", capsule, faults)
+                         : NULL;
     Py_XDECREF(pystreams);
     if (done == NULL) {
         Py_CLEAR(module);
