@@ -1,7 +1,7 @@
 /* Blocks of memory.  A block whose last reference is dropped while other
  * streams still use it is retired: each use waits in its stream's list, in
  * order, with an event.  The block is settled when its last use is over.
- * Whenever memory is allocated or dropped, the oldest use of each stream is
+ * Whenever memory is allocated or dropped, the oldest use of some streams is
  * checked. */
 #include "memory.h"
 
@@ -179,11 +179,18 @@ settle(struct ps_block *block)
 static void
 list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
-    if (!stream->memory.listed) {
-        stream->memory.listed = true;
-        stream->memory.next = pool->retired;
+    if (stream->memory.listed) {
+        return;
+    }
+    stream->memory.listed = true;
+    stream->memory.next = NULL;
+    if (pool->retired == NULL) {
         pool->retired = ps_stream_ref(stream);
     }
+    else {
+        pool->last_retired->memory.next = ps_stream_ref(stream);
+    }
+    pool->last_retired = stream;
 }
 
 /* Settle a block that no other stream uses.  If its own stream is being
@@ -265,13 +272,19 @@ wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Take out the streams that have retired memory. */
+/* Take out the first streams that have retired memory, `most` at most. */
 static struct ps_stream *
-begin_sweep(struct ps_memory_pool *pool)
+begin_sweep(struct ps_memory_pool *pool, size_t most)
 {
     PS_HOLD(&pool->mutex);
-    struct ps_stream *taken = pool->retired;
-    pool->retired = NULL;
+    struct ps_stream *taken = pool->retired, *last = taken;
+    for (size_t count = 1; last != NULL && count < most; count++) {
+        last = last->memory.next;
+    }
+    pool->retired = last != NULL ? last->memory.next : NULL;
+    if (last != NULL) {
+        last->memory.next = NULL;
+    }
     pool->sweeps++;
     return taken;
 }
@@ -367,10 +380,11 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     return generation == ps_generation();
 }
 
-/* Settle the retired blocks whose uses are over.  wait: NULL, or wait until
- * they are, those, too, whose streams other threads have taken out. */
+/* Settle the retired blocks whose uses are over, of `most` streams at most.
+ * wait: NULL, or wait until they are, those, too, whose streams other threads
+ * have taken out. */
 static void
-sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
+sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {
     struct ps_memory_pool *pool = &runtime->memory;
     unsigned mark = ps_generation() + 1;
@@ -386,7 +400,7 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
     if (wait != NULL) {
         wait_for_sweeps(pool, wait);
     }
-    struct ps_stream *next, *stream = begin_sweep(pool);
+    struct ps_stream *next, *stream = begin_sweep(pool, most);
     for (; stream != NULL; stream = next) {
         next = stream->memory.next;
         if (!look_at(pool, stream, wait)) {
@@ -407,7 +421,14 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
 void
 ps_memory_sweep(struct ps_runtime *runtime)
 {
-    sweep(runtime, NULL);
+    sweep(runtime, NULL, SIZE_MAX);
+}
+
+void
+ps_memory_sweep_some(struct ps_runtime *runtime)
+{
+    enum { LOOKED_AT = 16 };
+    sweep(runtime, NULL, LOOKED_AT);
 }
 
 static struct ps_block *
@@ -471,7 +492,7 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        sweep(runtime, may_not_wait() ? NULL : limit);
+        sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX);
         drop_idle(runtime, 0);
         /* A signal handler may have forked, and this be the child. */
         status = block->generation == ps_generation()
@@ -838,7 +859,7 @@ ps_block_unref(struct ps_block *block)
         ps_uses_record(block);
         retire(block);
     }
-    sweep(device->runtime, NULL);
+    ps_memory_sweep_some(device->runtime);
     return status;
 }
 

@@ -33,9 +33,10 @@ struct ps_memory_stats {
 struct ps_memory_pool {
     /* Guards the lists and counts; never held across a call of a backend. */
     pthread_mutex_t mutex;
-    /* The streams with retired blocks, each with a reference; changed under
-     * the mutex. */
+    /* The streams with retired blocks, each with a reference, and the last of
+     * them; changed under the mutex. */
     struct ps_stream *_Atomic retired;
+    struct ps_stream *last_retired;
     /* The number of threads that have taken such streams out of the list;
      * `swept` is signalled when it becomes 0. */
     unsigned sweeps;
@@ -125,9 +126,13 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 }
 
 /* Free, pool or return to their owners the retired blocks that no work uses
- * any more.  Call before a block is created and after a wait for work.  A
+ * any more.  Call after a wait for work.  A
  * failure is stored for ps_runtime_take_failure.  May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
+
+/* Likewise, but ask only a few of the streams that have retired blocks, each
+ * in its turn, so that a call takes no longer the more streams there are. */
+void ps_memory_sweep_some(struct ps_runtime *runtime);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
  * be 0.  If memory is short, waits within the limit for the work that uses

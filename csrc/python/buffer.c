@@ -206,7 +206,7 @@ span_create(enum memory_kind kind, struct ps_device *device,
     ps_status status;
     let_others_run();
     wait_begin(&wait, NO_TIMEOUT);
-    ps_memory_sweep(runtime);
+    ps_memory_sweep_some(runtime);
     switch (kind) {
     case MEMORY_PINNED:
         status = ps_block_create_pinned(device, (size_t)nbytes, &wait.limit,

@@ -152,6 +152,36 @@ print("done")
     )
 
 
+def test_a_drop_asks_few_streams(run):
+    """However many have memory that was dropped; each has its turn."""
+    assert (
+        run("""
+import threading
+gate = threading.Event()
+second.submit(gate.wait, 30)
+streams = [pystreams.Stream("failing") for _ in range(64)]
+block, others = empty(64, first), [empty(8, first) for _ in range(5)]
+for stream in streams:
+    stream.wait_stream(second)
+    block.fill_(1, stream=stream)
+block.close()
+failing.fail("event_query", 0, 0)
+others.pop().close()
+assert 0 < failing.called() <= 16, failing.called()
+gate.set()
+for stream in streams:
+    while not stream.query():
+        pass
+asked = failing.called()
+while others:
+    others.pop().close()
+assert failing.called() - asked == 64, failing.called()
+print("done")
+""")
+        == "done\n"
+    )
+
+
 def test_a_failing_free_fails_no_other_call(run):
     """Not even of an allocation that waits for what was given up."""
     assert run(

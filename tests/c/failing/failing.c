@@ -14,11 +14,16 @@ static struct ps_backend engine;
 static const char *member = "";
 static ps_status failure;
 static int times;
+static int calls;
 
 static int
 member_fails(const char *name)
 {
-    return strcmp(member, name) == 0 && times > 0 && times-- > 0;
+    if (strcmp(member, name) != 0) {
+        return 0;
+    }
+    calls++;
+    return times > 0 && times-- > 0;
 }
 
 #define FAILING(name, parameters, arguments)                          \
@@ -31,6 +36,9 @@ FAILING(event_create,
         (const struct ps_backend *backend, int device, unsigned flags,
          ps_handle *event),
         (backend, device, flags, event))
+FAILING(event_query,
+        (const struct ps_backend *backend, int device, ps_handle event),
+        (backend, device, event))
 FAILING(memory_free,
         (const struct ps_backend *backend, int device, ps_handle stream,
          void *data),
@@ -58,13 +66,24 @@ static PyObject *
 fail(PyObject *module, PyObject *args)
 {
     (void)module;
+    calls = 0;
     return PyArg_ParseTuple(args, "sii", &member, &failure, &times)
                ? Py_NewRef(Py_None)
                : NULL;
 }
 
+/* How often the member of the last fail() was called. */
+static PyObject *
+called(PyObject *module, PyObject *args)
+{
+    (void)module;
+    (void)args;
+    return PyLong_FromLong(calls);
+}
+
 static PyMethodDef functions[] = {
     {"fail", fail, METH_VARARGS, NULL},
+    {"called", called, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -82,6 +101,7 @@ PyInit_failing(void)
         (struct ps_backend *)ps_cpu_backend("failing", 20, 1, MEMORY);
     engine = *table;
     table->event_create = failing_event_create;
+    table->event_query = failing_event_query;
     table->memory_free = failing_memory_free;
     table->stream_destroy = failing_stream_destroy;
     table->event_destroy = failing_event_destroy;
