@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "capture.h"
-#include "ipc.h"
+#include "exports.h"
 #include "notify.h"
 #include "runtime.h"
 #include "thread.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "ipc.h"
+#include "exports.h"
 #include "lock.h"
 #include "refs.h"
 #include "runtime.h"

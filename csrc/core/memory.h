@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "ipc.h"
+#include "exports.h"
 
 struct ps_device;
 struct ps_runtime;

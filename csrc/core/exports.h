@@ -1,7 +1,7 @@
 /* The handles that this process exported, of events and of memory.  They must
  * not be opened here, because runtimes fail differently then. */
-#ifndef PYSTREAMS_CORE_IPC_H
-#define PYSTREAMS_CORE_IPC_H
+#ifndef PYSTREAMS_CORE_EXPORTS_H
+#define PYSTREAMS_CORE_EXPORTS_H
 
 #include <pystreams/backend.h>
 
