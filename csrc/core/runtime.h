@@ -138,8 +138,8 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
     })
 
 /* Register a table, and its fault injection or NULL, that live as long as the
- * process.  PS_ERROR_INVALID_VALUE, with the reason: the table is incomplete,
- * its name or device type is taken, or PS_MAX_RUNTIMES are registered.
+ * process.  PS_ERROR_INVALID_VALUE, with the reason: one is incomplete, the
+ * name or the device type is taken, or PS_MAX_RUNTIMES are registered.
  * PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
