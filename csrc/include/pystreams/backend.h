@@ -479,10 +479,10 @@ struct ps_backend {
     /* Open an event that another process exported; core refuses handles of
      * this process's own.  The handle may be any bytes.  Each process may
      * record the event, and every member that takes it means the latest record
-     * of any process.  A record may be done only once all earlier ones of the
-     * event are.  If a process ends before the work of its record, the record
-     * has failed, if the backend can tell.  event_destroy ends this process's
-     * use of the event.  May block.
+     * of any process.  A backend may delay a record until all earlier records
+     * of the event are done.  If a process ends before the work of its record,
+     * the record has failed, if the backend can tell.  event_destroy ends this
+     * process's use of the event.  May block.
      * Statuses: PS_ERROR_INVALID_VALUE if no event_export of a backend of this
      * device type wrote the handle, PS_ERROR_INVALID_DEVICE for an event of
      * another device, PS_ERROR_INVALID_HANDLE for one that is gone, if the
@@ -631,7 +631,7 @@ struct ps_backend {
 
     /* From here on capture the stream's work, instead of running it.  A
      * stream that waits for an event recorded in a capture joins it.  Never
-     * stream 0.  Answers. */
+     * stream 0.  Needs stream_capturing.  Answers. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 
@@ -748,7 +748,8 @@ struct ps_backend {
      * captured behind it starts only after gate_open(gate).  The calls come in
      * the order of the launches.  They run as stream_notify says, during
      * graph_launch too, and may open the gate; none comes once shutdown has
-     * begun.  argument must live as long as a launch may call.
+     * begun.  argument must live as long as a launch may call.  Needs the
+     * graphs and the gates.
      *
      * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
      * being captured, PS_ERROR_CAPTURE_INVALIDATED. */
