@@ -368,7 +368,7 @@ ps_event_synchronize_known(struct ps_event *event)
         return PS_ERROR_FOREIGN;
     }
     if (!ps_event_known_done(event)) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_NOT_KNOWN;
     }
     if (atomic_load(&event->recorded) != 0) {
         trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);

@@ -569,14 +569,14 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
         return PS_ERROR_FOREIGN;
     }
     if (event->external) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_NOT_KNOWN;
     }
     if (atomic_load_explicit(&event->recorded, memory_order_acquire) == 0 &&
         !ps_event_is_shared(event)) {
         return PS_SUCCESS;
     }
     if (!ps_event_known_done(event)) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_NOT_KNOWN;
     }
     trace_wait(stream, event);
     return PS_SUCCESS;
@@ -626,7 +626,7 @@ ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
 {
     ps_status status = ps_stream_wait_known(stream, event);
-    return status == PS_ERROR_NOT_READY ? ps_stream_wait_pending(stream, event)
+    return status == PS_ERROR_NOT_KNOWN ? ps_stream_wait_pending(stream, event)
                                         : status;
 }
 

@@ -157,7 +157,7 @@ ps_status ps_stream_query_quietly(struct ps_stream *stream);
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
 /* As ps_stream_wait_event, if nothing needs to be queued; else
- * PS_ERROR_NOT_READY.  Calls no backend. */
+ * PS_ERROR_NOT_KNOWN.  Calls no backend. */
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 

@@ -45,7 +45,8 @@
 
 /* Statuses have cudaError_t's numbering on every backend, and each has one
  * meaning: PS_ERROR_NOT_READY: work is pending; PS_ERROR_TIMED_OUT: a wait has
- * reached its limit; PS_ERROR_QUEUE_FULL: work was not queued. */
+ * reached its limit; PS_ERROR_QUEUE_FULL: work was not queued;
+ * PS_ERROR_TOO_LATE: a notification can no longer be cancelled. */
 typedef int ps_status;
 enum {
     PS_SUCCESS = 0,
@@ -76,7 +77,9 @@ enum {
     PS_ERROR_TIMED_OUT = 909,
     PS_ERROR_INVALID_RESOURCE = 915, /* so much is not left */
     PS_ERROR_UNKNOWN = 999,
-    PS_ERROR_QUEUE_FULL = 1000, /* not a cudaError_t */
+    /* These are not of cudaError_t: */
+    PS_ERROR_QUEUE_FULL = 1000,
+    PS_ERROR_TOO_LATE = 1003,
 };
 
 /* Device types have torch's numbering (c10::DeviceType). */
@@ -590,10 +593,10 @@ struct ps_backend {
                               struct ps_notification *notification);
 
     /* Cancel the notification: after PS_SUCCESS reached never runs, and the
-     * backend does not use the memory any more.  PS_ERROR_NOT_READY means that
-     * it is too late: reached has run, runs, or is about to.  The caller keeps
-     * the memory alive during the call.  Called on any thread, even after
-     * shutdown; the stream or the event may have been destroyed.  Answers. */
+     * backend does not use the memory any more.  The caller keeps the memory
+     * alive during the call.  Called on any thread, even after shutdown; the
+     * stream or the event may have been destroyed.  Answers.
+     * Statuses: PS_ERROR_TOO_LATE if reached has run, runs, or is about to. */
     ps_status (*notify_cancel)(const struct ps_backend *backend, int device,
                                struct ps_notification *notification);
 
