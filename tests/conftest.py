@@ -393,6 +393,28 @@ def tools():
         pytest.skip("no setuptools")
 
 
+FIND_HEADERS = """
+import runpy
+toolkit = runpy.run_path("setup.py")["find_toolkit"]()
+print(toolkit.include if toolkit else "")
+"""
+
+
+@pytest.fixture(scope="session")
+def headers(tools):
+    """The folder of CUDA's headers, of the toolkit that is built with."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIND_HEADERS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if not done.stdout.strip():
+        pytest.skip("no CUDA toolkit to build with")
+    return done.stdout.strip()
+
+
 @pytest.fixture(scope="session")
 def shortage(tmp_path_factory, tools):
     """shortage.c, compiled."""
