@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 import warnings
 from collections import Counter
@@ -392,6 +393,28 @@ def tools():
         pytest.skip("no setuptools")
 
 
+FIND_HEADERS = """
+import runpy
+toolkit = runpy.run_path("setup.py")["find_toolkit"]()
+print(toolkit.include if toolkit else "")
+"""
+
+
+@pytest.fixture(scope="session")
+def headers(tools):
+    """The folder of CUDA's headers, of the toolkit that is built with."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIND_HEADERS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if not done.stdout.strip():
+        pytest.skip("no CUDA toolkit to build with")
+    return done.stdout.strip()
+
+
 @pytest.fixture(scope="session")
 def shortage(tmp_path_factory, tools):
     """shortage.c, compiled."""
@@ -415,6 +438,25 @@ def short_library(sanitized, request):
         return {}
     library = str(request.getfixturevalue("shortage"))
     return {"LD_PRELOAD": library, "SHORTAGE": library}
+
+
+@pytest.fixture(scope="session")
+def failing(tmp_path_factory, tools):
+    """A folder with the module `failing`, see tests/c/failing."""
+    folder = tmp_path_factory.mktemp("failing")
+    subprocess.run(
+        [
+            *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC"),
+            *("-shared", "-pthread", "-Wall", "-Wextra", "-Werror"),
+            f"-I{ROOT}/csrc/include",
+            f"-I{sysconfig.get_path('include')}",
+            *(ROOT / "csrc/backends/cpu").glob("*.c"),
+            TESTS / "c/failing/failing.c",
+            *("-o", folder / "failing.so"),
+        ],
+        check=True,
+    )
+    return folder
 
 
 @pytest.fixture(scope="session")

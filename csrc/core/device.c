@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "capture.h"
-#include "ipc.h"
+#include "exports.h"
 #include "notify.h"
 #include "runtime.h"
 #include "thread.h"
@@ -19,6 +19,7 @@ reset_in_child(struct ps_runtime *runtime)
         atomic_store(&runtime->used, 0);
     }
     ps_memory_pool_init(&runtime->memory);
+    atomic_store(&runtime->failure, PS_SUCCESS);
     for (int i = 0; i < runtime->room; i++) {
         struct ps_device *device = &runtime->devices[i];
         ps_device_init(device, runtime, i,
@@ -58,13 +59,11 @@ ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
         /* A failure of a pooled stream is reported once. */
-        status = ps_device_forget_failed(device);
-    }
-    if (status == PS_SUCCESS) {
+        ps_device_forget_failed(device);
         status = PS_CALL(device, device_synchronize, limit);
     }
     if (status == PS_SUCCESS && atomic_load(&device->deferred) != NULL) {
-        status = ps_device_give_up_deferred(device);
+        ps_device_give_up_deferred(device);
     }
     return status == PS_SUCCESS ? ps_device_take_failure(device) : status;
 }

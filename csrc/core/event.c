@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "ipc.h"
+#include "exports.h"
 #include "lock.h"
 #include "refs.h"
 #include "runtime.h"
@@ -215,9 +215,11 @@ bind_once(struct ps_event *event, struct ps_device *device)
     if (status != PS_SUCCESS) {
         return status;
     }
-    return ps_event_adopt(event, device, handle)
-               ? PS_SUCCESS
-               : PS_CALL(device, event_destroy, handle);
+    if (!ps_event_adopt(event, device, handle)) {
+        ps_runtime_note_failure(device->runtime,
+                                PS_CALL(device, event_destroy, handle));
+    }
+    return PS_SUCCESS;
 }
 
 ps_status
@@ -367,7 +369,7 @@ ps_event_synchronize_known(struct ps_event *event)
         return PS_ERROR_FOREIGN;
     }
     if (!ps_event_known_done(event)) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_NOT_KNOWN;
     }
     if (atomic_load(&event->recorded) != 0) {
         trace(PS_TRACE_EVENT_SYNCHRONIZATION, event, 0);

@@ -100,7 +100,7 @@ ps_status
 ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
 
 /* As ps_event_synchronize, but traced, if the latest record is known to be
- * done; else PS_ERROR_NOT_READY, with nothing done.  Answers. */
+ * done; else PS_ERROR_NOT_KNOWN, with nothing done.  Answers. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
 /* Milliseconds between two recorded events of one device. */

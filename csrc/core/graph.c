@@ -145,6 +145,7 @@ create_launches(struct ps_device *device, struct ps_block **block)
     return status;
 }
 
+/* The status is that of the clean-up. */
 static ps_status
 drop(struct leftovers *left)
 {
@@ -164,7 +165,19 @@ drop(struct leftovers *left)
     }
     struct ps_device *device = left->origin->device;
     status = ps_first_failure(status, ps_stream_unref(left->origin));
-    return ps_first_failure(status, ps_device_give_up_deferred(device));
+    ps_device_give_up_deferred(device);
+    return status;
+}
+
+/* Unlock the graph after a call that did not ask for the clean-up. */
+static ps_status
+unlock_and_drop(struct ps_graph *graph, struct leftovers *left,
+                ps_status status)
+{
+    struct ps_runtime *runtime = graph->device->runtime;
+    unlock(graph, status);
+    ps_runtime_note_failure(runtime, drop(left));
+    return status;
 }
 
 /* Whether another thread must end the capture.  On this thread, the driver's
@@ -222,11 +235,9 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
         return PS_ERROR_NOT_SUPPORTED;
     }
     /* Some graphs cannot have two executables at a time. */
-    ps_status status = drop_executable_locked(graph);
+    ps_runtime_note_failure(graph->device->runtime,
+                            drop_executable_locked(graph));
     graph->fresh = true;
-    if (status != PS_SUCCESS) {
-        return status;
-    }
     return options == ALL_OPTIONS
                ? PS_CALL(graph->device, graph_instantiate, graph->native,
                          &graph->executable)
@@ -272,10 +283,10 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
     struct leftovers left = {0};
     status = end_locked(graph, false, &left, operations);
     if (status != PS_SUCCESS && graph->origin == NULL) {
-        empty_locked(graph, &left);
+        ps_runtime_note_failure(graph->device->runtime,
+                                empty_locked(graph, &left));
     }
-    unlock(graph, status);
-    return ps_first_failure(status, drop(&left));
+    return unlock_and_drop(graph, &left, status);
 }
 
 ps_status
@@ -287,18 +298,18 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
         return status == PS_SUCCESS ? unlock(graph, status) : status;
     }
     struct leftovers left = {0};
+    struct ps_runtime *runtime = graph->device->runtime;
     if (graph->executable == 0) {
         status = instantiate_locked(graph, ALL_OPTIONS);
     }
-    if (status == PS_SUCCESS && !keep_native) {
-        status = drop_native_locked(graph);
-    }
     if (status != PS_SUCCESS) {
         /* Otherwise the graph could be launched without its objects. */
-        empty_locked(graph, &left);
+        ps_runtime_note_failure(runtime, empty_locked(graph, &left));
     }
-    unlock(graph, status);
-    return ps_first_failure(status, drop(&left));
+    else if (!keep_native) {
+        ps_runtime_note_failure(runtime, drop_native_locked(graph));
+    }
+    return unlock_and_drop(graph, &left, status);
 }
 
 ps_status
@@ -440,9 +451,10 @@ ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = unlock_two(
-        graph, other, update_locked(graph, other, number, difference, &left));
-    return ps_first_failure(status, drop(&left));
+    status = update_locked(graph, other, number, difference, &left);
+    unlock(other, status);
+    return graph->device == NULL ? unlock(graph, status)
+                                 : unlock_and_drop(graph, &left, status);
 }
 
 static ps_status
@@ -616,7 +628,10 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
         ps_stream_ref(*full);
     }
     unlock(graph, status);
-    return ps_first_failure(status, ps_stream_unref(before));
+    /* The caller must not take a launch that was queued for one that was not.
+     */
+    ps_runtime_note_failure(stream->device->runtime, ps_stream_unref(before));
+    return status;
 }
 
 static ps_status

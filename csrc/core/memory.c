@@ -1,7 +1,7 @@
 /* Blocks of memory.  A block whose last reference is dropped while other
  * streams still use it is retired: each use waits in its stream's list, in
  * order, with an event.  The block is settled when its last use is over.
- * Whenever memory is allocated or dropped, the oldest use of each stream is
+ * Whenever memory is allocated or dropped, the oldest use of some streams is
  * checked. */
 #include "memory.h"
 
@@ -144,7 +144,9 @@ side_stream(struct ps_device *device, struct ps_stream **result)
         }
         ps_stream_unref(made);
     }
-    return ps_first_failure(status, PS_CALL(device, stream_destroy, handle));
+    ps_runtime_note_failure(device->runtime,
+                            PS_CALL(device, stream_destroy, handle));
+    return status;
 }
 
 static ps_status
@@ -221,11 +223,18 @@ settle(struct ps_block *block)
 static void
 list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
-    if (!stream->memory.listed) {
-        stream->memory.listed = true;
-        stream->memory.next = pool->retired;
+    if (stream->memory.listed) {
+        return;
+    }
+    stream->memory.listed = true;
+    stream->memory.next = NULL;
+    if (pool->retired == NULL) {
         pool->retired = ps_stream_ref(stream);
     }
+    else {
+        pool->last_retired->memory.next = ps_stream_ref(stream);
+    }
+    pool->last_retired = stream;
 }
 
 /* Settle a block that no other stream uses.  If its own stream is being
@@ -309,13 +318,19 @@ wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Take out the streams that have retired memory. */
+/* Take out the first streams that have retired memory, `most` at most. */
 static struct ps_stream *
-begin_sweep(struct ps_memory_pool *pool)
+begin_sweep(struct ps_memory_pool *pool, size_t most)
 {
     PS_HOLD(&pool->mutex);
-    struct ps_stream *taken = pool->retired;
-    pool->retired = NULL;
+    struct ps_stream *taken = pool->retired, *last = taken;
+    for (size_t count = 1; last != NULL && count < most; count++) {
+        last = last->memory.next;
+    }
+    pool->retired = last != NULL ? last->memory.next : NULL;
+    if (last != NULL) {
+        last->memory.next = NULL;
+    }
     pool->sweeps++;
     return taken;
 }
@@ -340,7 +355,7 @@ forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
     stream->memory.first = use->next;
     bool last = --block->waiting == 0;
     pthread_mutex_unlock(&pool->mutex);
-    ps_memory_note_failure(pool, ps_use_drop(use));
+    ps_runtime_note_failure(stream->device->runtime, ps_use_drop(use));
     return last ? block : NULL;
 }
 
@@ -372,13 +387,14 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
+    struct ps_runtime *runtime = stream->device->runtime;
     pthread_mutex_lock(&pool->mutex);
     stream->memory.listed = false;
     if (stream->memory.first != NULL || stream->memory.held != NULL) {
         list_locked(pool, stream);
     }
     pthread_mutex_unlock(&pool->mutex);
-    ps_memory_note_failure(pool, ps_stream_unref(stream));
+    ps_runtime_note_failure(runtime, ps_stream_unref(stream));
 }
 
 /* Settle the blocks that no longer wait for a stream that was taken out.
@@ -388,6 +404,7 @@ static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
 {
+    struct ps_runtime *runtime = stream->device->runtime;
     unsigned generation = ps_generation();
     struct ps_block_use *use;
     struct ps_block *block, *next;
@@ -395,7 +412,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
            ps_use_is_over(use, wait)) {
         block = forget_first(pool, stream);
         if (block != NULL && generation == ps_generation()) {
-            ps_memory_note_failure(pool, finish(block));
+            ps_runtime_note_failure(runtime, finish(block));
         }
         if (generation != ps_generation()) {
             return false;
@@ -403,16 +420,17 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     }
     for (block = take_held(pool, stream); block != NULL; block = next) {
         next = block->next;
-        ps_memory_note_failure(pool, finish(block));
+        ps_runtime_note_failure(runtime, finish(block));
     }
     put_back(pool, stream);
     return generation == ps_generation();
 }
 
-/* Settle the retired blocks whose uses are over.  wait: NULL, or wait until
- * all are, including those with streams that other threads have taken out. */
+/* Settle the retired blocks whose uses are over, of `most` streams at most.
+ * wait: NULL, or wait until all are, including those with streams that other
+ * threads have taken out. */
 static void
-sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
+sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {
     struct ps_memory_pool *pool = &runtime->memory;
     unsigned mark = ps_generation() + 1;
@@ -428,7 +446,7 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
     if (wait != NULL) {
         wait_for_sweeps(pool, wait);
     }
-    struct ps_stream *next, *stream = begin_sweep(pool);
+    struct ps_stream *next, *stream = begin_sweep(pool, most);
     for (; stream != NULL; stream = next) {
         next = stream->memory.next;
         if (!look_at(pool, stream, wait)) {
@@ -449,7 +467,14 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait)
 void
 ps_memory_sweep(struct ps_runtime *runtime)
 {
-    sweep(runtime, NULL);
+    sweep(runtime, NULL, SIZE_MAX);
+}
+
+void
+ps_memory_sweep_some(struct ps_runtime *runtime)
+{
+    enum { LOOKED_AT = 16 };
+    sweep(runtime, NULL, LOOKED_AT);
 }
 
 static struct ps_block *
@@ -481,8 +506,9 @@ allocate_native(struct ps_block *block, size_t nbytes)
 /* Free the idle pinned blocks if they hold more than `most` bytes and the
  * thread may wait. */
 static void
-drop_idle(struct ps_memory_pool *pool, size_t most)
+drop_idle(struct ps_runtime *runtime, size_t most)
 {
+    struct ps_memory_pool *pool = &runtime->memory;
     struct ps_block *block = NULL;
     if (may_not_wait()) {
         return;
@@ -496,7 +522,7 @@ drop_idle(struct ps_memory_pool *pool, size_t most)
     pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
-        ps_memory_note_failure(pool, free_block(block));
+        ps_runtime_note_failure(runtime, free_block(block));
         block = next;
     }
 }
@@ -512,8 +538,8 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        sweep(runtime, may_not_wait() ? NULL : limit);
-        drop_idle(&runtime->memory, 0);
+        sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX);
+        drop_idle(runtime, 0);
         /* A signal handler may have forked, and this may be the child. */
         status = block->generation == ps_generation()
                      ? allocate_native(block, nbytes)
@@ -546,7 +572,7 @@ count_block(struct ps_block *block)
 void
 ps_pinned_trim(struct ps_runtime *runtime)
 {
-    drop_idle(&runtime->memory, 0);
+    drop_idle(runtime, 0);
 }
 
 static ps_status
@@ -605,7 +631,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         status = wait_for_side(stream);
     }
     if (status != PS_SUCCESS) {
-        free_block(block);
+        ps_runtime_note_failure(device->runtime, free_block(block));
         return status;
     }
     count_block(block);
@@ -616,7 +642,7 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
         ps_thread_stream_mark(stream);
     }
     if (status != PS_SUCCESS) {
-        ps_block_unref(block);
+        ps_runtime_note_failure(device->runtime, ps_block_unref(block));
         return status;
     }
     *result = block;
@@ -687,7 +713,7 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     block->pinned = true;
     /* Callables, which may not wait, may have left more idle blocks than are
      * kept. */
-    drop_idle(&device->runtime->memory, IDLE_BYTES);
+    drop_idle(device->runtime, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
         drop_block(block);
@@ -847,7 +873,7 @@ ps_block_unref(struct ps_block *block)
         ps_uses_record(block);
         retire(block);
     }
-    sweep(device->runtime, NULL);
+    ps_memory_sweep_some(device->runtime);
     return status;
 }
 

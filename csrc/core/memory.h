@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "ipc.h"
+#include "exports.h"
 
 struct ps_device;
 struct ps_runtime;
@@ -33,15 +33,14 @@ struct ps_memory_stats {
 struct ps_memory_pool {
     /* Guards the lists and counts; never held across a call of a backend. */
     pthread_mutex_t mutex;
-    /* The streams with retired blocks, each with a reference; changed under
-     * the mutex. */
+    /* The streams with retired blocks, each with a reference, and the last of
+     * them; changed under the mutex. */
     struct ps_stream *_Atomic retired;
+    struct ps_stream *last_retired;
     /* The number of threads that have taken such streams out of the list;
      * `swept` is signalled when it becomes 0. */
     unsigned sweeps;
     pthread_cond_t swept;
-    /* The first failure of a clean-up that was not reported, or PS_SUCCESS. */
-    atomic_int failure;
     /* Idle pinned blocks, and their bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
@@ -127,31 +126,13 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 }
 
 /* Free, pool or return to their owners the retired blocks that no work uses
- * any more.  Call before a block is created and after a wait for work.  May
- * block. */
+ * any more.  Call after a wait for work.  A failure is stored for
+ * ps_runtime_take_failure.  May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
-/* Return and clear the failure of a clean-up, PS_SUCCESS if none has failed
- * since this was last called.  A failed clean-up does not fail the operation
- * that ran it; the caller of the operation reports it. */
-static inline ps_status
-ps_memory_take_failure(struct ps_memory_pool *pool)
-{
-    return atomic_load_explicit(&pool->failure, memory_order_relaxed) ==
-                   PS_SUCCESS
-               ? PS_SUCCESS
-               : atomic_exchange(&pool->failure, PS_SUCCESS);
-}
-
-/* Store a failure for ps_memory_take_failure, unless there is one already. */
-static inline void
-ps_memory_note_failure(struct ps_memory_pool *pool, ps_status status)
-{
-    int none = PS_SUCCESS;
-    if (status != PS_SUCCESS) {
-        atomic_compare_exchange_strong(&pool->failure, &none, status);
-    }
-}
+/* Likewise, but ask only a few of the streams that have retired blocks, each
+ * in its turn, so that a call takes no longer the more streams there are. */
+void ps_memory_sweep_some(struct ps_runtime *runtime);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
  * be 0.  If memory is short, waits within the limit for the work that uses
@@ -241,7 +222,7 @@ void ps_pinned_stats_reset_peak(struct ps_runtime *runtime);
 void ps_pinned_stats_reset_totals(struct ps_runtime *runtime);
 
 /* Free the pinned memory that is kept for reuse, except on a thread that may
- * not wait.  A failure is stored for ps_memory_take_failure.  May block. */
+ * not wait.  May block. */
 void ps_pinned_trim(struct ps_runtime *runtime);
 
 #endif

@@ -171,7 +171,6 @@ forget_idle_uses(struct ps_block *block)
         unsigned long long mark;
     } seen[LOOKED_AT];
     int count = 0;
-    struct ps_memory_pool *pool = &device->runtime->memory;
 
     pthread_mutex_lock(&device->mutex);
     for (struct ps_block_use *use = block->uses;
@@ -189,10 +188,12 @@ forget_idle_uses(struct ps_block *block)
             bool mine = unlink_use_locked(block, seen[i].use, seen[i].mark);
             pthread_mutex_unlock(&device->mutex);
             if (mine) {
-                ps_memory_note_failure(pool, ps_use_drop(seen[i].use));
+                ps_runtime_note_failure(device->runtime,
+                                        ps_use_drop(seen[i].use));
             }
         }
-        ps_memory_note_failure(pool, ps_stream_unref(seen[i].stream));
+        ps_runtime_note_failure(device->runtime,
+                                ps_stream_unref(seen[i].stream));
     }
 }
 
@@ -287,7 +288,8 @@ ps_block_streams(struct ps_block *block, bool lasting,
             return PS_SUCCESS;
         }
         while (n > 0) {
-            ps_stream_unref(streams[--n]);
+            ps_runtime_note_failure(device->runtime,
+                                    ps_stream_unref(streams[--n]));
         }
         free(streams);
     }

@@ -181,5 +181,5 @@ ps_notify_cancel(struct ps_watch *watch)
     if (pending) {
         ps_notification_remove(&watch->notification);
     }
-    return pending ? PS_SUCCESS : PS_ERROR_NOT_READY;
+    return pending ? PS_SUCCESS : PS_ERROR_TOO_LATE;
 }

@@ -80,6 +80,9 @@ ps_runtime_register(const struct ps_backend *backend,
         return status;
     }
     status = ps_table_check(whole, refusal);
+    if (status == PS_SUCCESS && faults != NULL) {
+        status = ps_table_check_faults(whole, faults, refusal);
+    }
     if (status == PS_SUCCESS) {
         pthread_mutex_lock(&registry_mutex);
         status = register_locked(whole, faults, refusal);

@@ -104,7 +104,33 @@ struct ps_runtime {
     bool emulation;
     atomic_bool entered;
     struct ps_memory_pool memory;
+    /* The first failure of a clean-up that was not reported, or PS_SUCCESS. */
+    atomic_int failure;
 };
+
+/* Store the status of a clean-up for ps_runtime_take_failure if it is a
+ * failure, unless one is stored already.  Called for a clean-up that the
+ * program did not ask for: a failure of one must not fail the operation that
+ * did it. */
+static inline void
+ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
+{
+    int none = PS_SUCCESS;
+    if (status != PS_SUCCESS) {
+        atomic_compare_exchange_strong(&runtime->failure, &none, status);
+    }
+}
+
+/* Return and clear the failure that was stored, for the caller to report;
+ * PS_SUCCESS if there is none. */
+static inline ps_status
+ps_runtime_take_failure(struct ps_runtime *runtime)
+{
+    return atomic_load_explicit(&runtime->failure, memory_order_relaxed) ==
+                   PS_SUCCESS
+               ? PS_SUCCESS
+               : atomic_exchange(&runtime->failure, PS_SUCCESS);
+}
 
 /* Call a member that takes a device, with the arguments that follow the
  * device. */
@@ -116,8 +142,8 @@ struct ps_runtime {
     })
 
 /* Register a table, and its fault injection or NULL, that live as long as the
- * process.  PS_ERROR_INVALID_VALUE, with the reason: the table is incomplete,
- * its name or device type is taken, or PS_MAX_RUNTIMES are registered.
+ * process.  PS_ERROR_INVALID_VALUE, with the reason: one is incomplete, the
+ * name or the device type is taken, or PS_MAX_RUNTIMES are registered.
  * PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,

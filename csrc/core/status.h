@@ -11,6 +11,8 @@ enum {
     PS_ERROR_FOREIGN = 1001,
     /* The event of the handle was created in this process. */
     PS_ERROR_OWN_HANDLE = 1002,
+    /* Whether work is done is not known: the device has to be called. */
+    PS_ERROR_NOT_KNOWN = 1004,
     /* The graph is not in the state for the call: */
     PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds a graph, or captures one */
     PS_ERROR_GRAPH_IDLE = 1011,    /* it captures nothing */

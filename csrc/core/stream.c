@@ -17,6 +17,14 @@
 
 /* ---- The pool ---- */
 
+/* Destroy a native stream that nobody holds. */
+static void
+discard(struct ps_device *device, ps_handle handle)
+{
+    ps_runtime_note_failure(device->runtime,
+                            PS_CALL(device, stream_destroy, handle));
+}
+
 static int
 pool_count(struct ps_device *device)
 {
@@ -90,7 +98,7 @@ make_room_locked(struct ps_device *device)
  * destroy it if there is no memory for that.  This is one step, and the last
  * that accesses the device: when no stream is in the list or in the pool, an
  * emulation that was left may be reused. */
-static ps_status
+static void
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
 {
@@ -103,12 +111,14 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
         LIST_REMOVE(owner, neighbours);
     }
     pthread_mutex_unlock(&device->mutex);
-    return room ? PS_SUCCESS : PS_CALL(device, stream_destroy, given->handle);
+    if (!room) {
+        discard(device, given->handle);
+    }
 }
 
 /* Give the stream the native stream taken from the pool if it is idle.  A busy
  * one goes back to the pool; a failed one is destroyed. */
-static ps_status
+static void
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
     struct ps_device *device = stream->device;
@@ -116,72 +126,66 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
     ps_status found =
         taken->unused ? PS_SUCCESS : ps_stream_query_quietly(stream);
     if (found == PS_SUCCESS) {
-        return PS_SUCCESS;
+        return;
     }
     stream->handle = 0;
-    return found == PS_ERROR_NOT_READY
-               ? pool_give(device, taken, NULL)
-               : PS_CALL(device, stream_destroy, taken->handle);
+    if (found == PS_ERROR_NOT_READY) {
+        pool_give(device, taken, NULL);
+    }
+    else {
+        discard(device, taken->handle);
+    }
 }
 
 /* Give the stream an idle native stream of its kind, if there is one among the
  * last and the first of the pool. */
-static ps_status
+static void
 recycle(struct ps_stream *stream)
 {
     enum { LOOKED_AT = 32 };
     struct ps_pooled_stream taken;
-    ps_status status = PS_SUCCESS;
     int count = pool_count(stream->device);
-    for (int i = 0; i < count && i < LOOKED_AT && stream->handle == 0 &&
-                    status == PS_SUCCESS;
-         i++) {
+    for (int i = 0; i < count && i < LOOKED_AT && stream->handle == 0; i++) {
         if (pool_take(stream->device, i == 0 ? count - 1 : i - 1, stream,
                       &taken)) {
-            status = pool_examine(stream, &taken);
+            pool_examine(stream, &taken);
         }
     }
-    return status;
 }
 
 /* Called before a native stream is created or given to the pool.  Two are
  * checked each time, so idle ones do not accumulate. */
-static ps_status
+static void
 pool_trim(struct ps_device *device)
 {
     struct ps_pooled_stream taken;
-    ps_status status = PS_SUCCESS;
-    for (int i = 0;
-         i < 2 && status == PS_SUCCESS && pool_take_surplus(device, &taken);
-         i++) {
+    for (int i = 0; i < 2 && pool_take_surplus(device, &taken); i++) {
         struct ps_stream stream = {.generation = ps_generation(),
                                    .device = device};
-        status = pool_examine(&stream, &taken);
+        pool_examine(&stream, &taken);
         if (stream.handle != 0) {
-            status = PS_CALL(device, stream_destroy, stream.handle);
+            discard(device, stream.handle);
         }
     }
-    return status;
 }
 
-ps_status
+void
 ps_device_forget_failed(struct ps_device *device)
 {
     struct ps_pooled_stream taken;
-    ps_status status = PS_SUCCESS;
-    for (int i = pool_count(device); i-- > 0 && status == PS_SUCCESS;) {
+    for (int i = pool_count(device); i-- > 0;) {
         struct ps_stream stream = {.generation = ps_generation(),
                                    .device = device};
         if (pool_take(device, i, NULL, &taken)) {
-            status = pool_examine(&stream, &taken);
+            pool_examine(&stream, &taken);
         }
-        if (stream.handle != 0) {
-            status = i < PS_POOLED_STREAMS
-                         ? pool_give(device, &taken, NULL)
-                         : PS_CALL(device, stream_destroy, stream.handle);
+        if (stream.handle != 0 && i < PS_POOLED_STREAMS) {
+            pool_give(device, &taken, NULL);
+        }
+        else if (stream.handle != 0) {
+            discard(device, stream.handle);
         }
     }
-    return status;
 }
 
 /* ---- Lives ---- */
@@ -206,20 +210,18 @@ defer(struct ps_stream *stream)
     return true;
 }
 
-ps_status
+void
 ps_device_give_up_deferred(struct ps_device *device)
 {
-    ps_status status = PS_SUCCESS;
     pthread_mutex_lock(&device->mutex);
     struct ps_stream *stream = device->deferred;
     atomic_store(&device->deferred, NULL);
     pthread_mutex_unlock(&device->mutex);
     while (stream != NULL) {
         struct ps_stream *next = stream->next_deferred;
-        status = ps_first_failure(status, ps_stream_unref(stream));
+        ps_runtime_note_failure(device->runtime, ps_stream_unref(stream));
         stream = next;
     }
-    return status;
 }
 
 static ps_status
@@ -239,8 +241,9 @@ give_up_native(struct ps_stream *stream)
         ps_status status = PS_CALL(device, stream_destroy, stream->handle);
         return ps_first_failure(status, ps_partition_unref(stream->partition));
     }
-    ps_status status = pool_trim(device);
-    return ps_first_failure(status, pool_give(device, &given, stream));
+    pool_trim(device);
+    pool_give(device, &given, stream);
+    return PS_SUCCESS;
 }
 
 bool
@@ -313,14 +316,11 @@ static ps_status
 take_native(struct ps_stream *stream)
 {
     struct ps_device *device = stream->device;
-    ps_status status = recycle(stream);
-    if (status != PS_SUCCESS || stream->handle != 0) {
-        return status;
+    recycle(stream);
+    if (stream->handle != 0) {
+        return PS_SUCCESS;
     }
-    status = pool_trim(device);
-    if (status != PS_SUCCESS) {
-        return status;
-    }
+    pool_trim(device);
     return stream->blocking ? PS_CALL(device, blocking_create,
                                       stream->priority, &stream->handle)
                             : PS_CALL(device, stream_create, stream->priority,
@@ -332,11 +332,11 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
        bool blocking, const char *name, struct ps_stream **result)
 {
     ps_status status = clamp_priority(device, &priority);
-    if (status == PS_SUCCESS && atomic_load(&device->deferred) != NULL) {
-        status = ps_device_give_up_deferred(device);
-    }
     if (status != PS_SUCCESS) {
         return status;
+    }
+    if (atomic_load(&device->deferred) != NULL) {
+        ps_device_give_up_deferred(device);
     }
     struct ps_stream *stream = ps_stream_new(device, PS_STREAM_OWNED);
     if (stream == NULL) {
@@ -507,8 +507,8 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
     }
     struct ps_stream *stream = ps_stream_new(device, PS_STREAM_EXTERNAL);
     if (stream == NULL) {
-        return ps_first_failure(PS_ERROR_OUT_OF_MEMORY,
-                                ps_stream_unref(shared));
+        ps_runtime_note_failure(device->runtime, ps_stream_unref(shared));
+        return PS_ERROR_OUT_OF_MEMORY;
     }
     stream->handle = stream->identity = handle;
     stream->priority = shared != NULL ? shared->priority : 0;
@@ -610,14 +610,14 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
         return PS_ERROR_FOREIGN;
     }
     if (event->external) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_NOT_KNOWN;
     }
     if (atomic_load_explicit(&event->recorded, memory_order_acquire) == 0 &&
         !ps_event_is_shared(event)) {
         return PS_SUCCESS;
     }
     if (!ps_event_known_done(event)) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_NOT_KNOWN;
     }
     trace_wait(stream, event);
     return PS_SUCCESS;
@@ -667,7 +667,7 @@ ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
 {
     ps_status status = ps_stream_wait_known(stream, event);
-    return status == PS_ERROR_NOT_READY ? ps_stream_wait_pending(stream, event)
+    return status == PS_ERROR_NOT_KNOWN ? ps_stream_wait_pending(stream, event)
                                         : status;
 }
 
@@ -686,7 +686,8 @@ wait_stream(struct ps_stream *stream, struct ps_stream *other, bool internal)
         status = ps_stream_wait_event(stream, event);
     }
     ps_own_end(own);
-    return ps_first_failure(status, ps_event_unref(event));
+    ps_runtime_note_failure(other->device->runtime, ps_event_unref(event));
+    return status;
 }
 
 ps_status

@@ -161,14 +161,14 @@ ps_stream_is_remote(const struct ps_stream *stream)
  * the clean-up, and the stream is gone in any case. */
 ps_status ps_stream_unref(struct ps_stream *stream);
 
-/* Destroy the pooled native streams that have failed.  The status is that of
- * the clean-up. */
-ps_status ps_device_forget_failed(struct ps_device *device);
+/* Destroy the pooled native streams that have failed.  A failure is stored for
+ * ps_runtime_take_failure. */
+void ps_device_forget_failed(struct ps_device *device);
 
 /* Release the streams that were dropped while they were captured, or busy in a
- * partition, except those that still are.  The status is that of the clean-up.
- */
-ps_status ps_device_give_up_deferred(struct ps_device *device);
+ * partition, except those that still are.  A failure is stored for
+ * ps_runtime_take_failure. */
+void ps_device_give_up_deferred(struct ps_device *device);
 
 /* The members of the contract of the same names, for a stream of this
  * process; PS_ERROR_FOREIGN for one of an ancestor, and
@@ -186,7 +186,7 @@ ps_status ps_stream_query_quietly(struct ps_stream *stream);
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
 /* As ps_stream_wait_event, if nothing needs to be queued; else
- * PS_ERROR_NOT_READY.  Calls no backend. */
+ * PS_ERROR_NOT_KNOWN.  Calls no backend. */
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 

@@ -216,6 +216,27 @@ check_group(const struct ps_backend *backend, const char *group,
 }
 
 ps_status
+ps_table_check_faults(const struct ps_backend *backend,
+                      const struct ps_faults *faults,
+                      struct ps_refusal *refusal)
+{
+    size_t size = faults->struct_size;
+    if (size < sizeof(*faults) || size > MOST_SIZE) {
+        return ps_refuse(refusal,
+                         "the struct_size of the %s backend's faults is %zu, "
+                         "but must be sizeof(struct ps_faults), which is %zu "
+                         "in the header in pystreams.get_include()",
+                         backend->name, size, sizeof(*faults));
+    }
+    return faults->stream_fail != NULL
+               ? PS_SUCCESS
+               : ps_refuse(refusal,
+                           "the faults of the %s backend lack stream_fail, "
+                           "which is required",
+                           backend->name);
+}
+
+ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal)
 {
     if (backend->name == NULL || !is_name(backend->name)) {

@@ -4,6 +4,7 @@
 #define PYSTREAMS_CORE_TABLE_H
 
 #include <pystreams/backend.h>
+#include <pystreams/faults.h>
 
 #include <stdbool.h>
 
@@ -28,6 +29,11 @@ ps_status ps_table_complete(const struct ps_backend *backend,
  * incomplete group, a malformed name, a negative device type. */
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
+
+/* Likewise, a size that is none or a missing member of its faults. */
+ps_status ps_table_check_faults(const struct ps_backend *backend,
+                                const struct ps_faults *faults,
+                                struct ps_refusal *refusal);
 
 /* The functions that a table may have, in the contract's order. */
 extern const int ps_table_member_count;

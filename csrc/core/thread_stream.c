@@ -134,7 +134,7 @@ ps_thread_streams_end(struct ps_runtime *runtime)
         ps_thread_set_word(PS_THREAD_STREAMS, stream->of_thread.next);
         if (ends) {
             atomic_store(&stream->of_thread.ended, true);
-            ps_memory_note_failure(&its->memory, ps_stream_unref(stream));
+            ps_runtime_note_failure(its, ps_stream_unref(stream));
         }
         else {
             stream->of_thread.next = kept;

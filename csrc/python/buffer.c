@@ -111,12 +111,12 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
-/* Report a failed deferred free here: it belongs to no call. */
+/* Report a clean-up that failed and belongs to no call. */
 static void
-memory_report(struct ps_runtime *runtime)
+report_noted(struct ps_runtime *runtime)
 {
-    report_cleanup(runtime, NULL, "freeing memory",
-                   ps_memory_take_failure(&runtime->memory));
+    report_cleanup(runtime, NULL, "releasing resources",
+                   ps_runtime_take_failure(runtime));
 }
 
 void
@@ -132,7 +132,7 @@ block_release(struct ps_block *block)
     }
     WITHOUT_GIL(status = ps_block_unref(block));
     report_cleanup(device->runtime, device, "freeing memory", status);
-    memory_report(device->runtime);
+    report_noted(device->runtime);
 }
 
 void
@@ -141,7 +141,7 @@ memory_settle(struct ps_runtime *runtime)
     if (ps_memory_has_retired(&runtime->memory)) {
         WITHOUT_GIL(ps_memory_sweep(runtime));
     }
-    memory_report(runtime);
+    report_noted(runtime);
 }
 
 PyObject *
@@ -206,7 +206,7 @@ span_create(enum memory_kind kind, struct ps_device *device,
     ps_status status;
     let_others_run();
     wait_begin(&wait, NO_TIMEOUT);
-    ps_memory_sweep(runtime);
+    ps_memory_sweep_some(runtime);
     switch (kind) {
     case MEMORY_PINNED:
         status = ps_block_create_pinned(device, (size_t)nbytes, &wait.limit,
@@ -220,7 +220,7 @@ span_create(enum memory_kind kind, struct ps_device *device,
         status = ps_block_create(stream, (size_t)nbytes, &wait.limit, &block);
     }
     status = wait_end(&wait, status);
-    memory_report(runtime);
+    report_noted(runtime);
     if (status != PS_SUCCESS && block != NULL) {
         /* The signal handler raised, although memory was allocated at last. */
         block_release(block);

@@ -66,7 +66,8 @@ int
 span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
-/* Free the blocks whose work has completed, after a wait.  Keeps a pending
+/* Free the blocks whose work has completed, after a wait, and report a
+ * clean-up that failed since the last call, of whatever kind.  Keeps a pending
  * exception. */
 void memory_settle(struct ps_runtime *runtime);
 

@@ -267,13 +267,13 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
         return raise_types(event, stream, "blocking");
     }
     status = ps_stream_wait_known(stream, event);
-    if (status == PS_ERROR_NOT_READY &&
+    if (status == PS_ERROR_NOT_KNOWN &&
         atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
         /* A captured wait for an external event may create a native one. */
         ENQUEUE_WITHOUT_GIL(status, stream,
                             ps_stream_wait_pending(stream, event));
     }
-    else if (status == PS_ERROR_NOT_READY) {
+    else if (status == PS_ERROR_NOT_KNOWN) {
         ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
         note_wait(stream, atomic_load(&event->device),
                   atomic_load(&event->source), status);
@@ -333,7 +333,7 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     ps_status status = ps_event_synchronize_known(event);
-    if (status != PS_ERROR_NOT_READY) {
+    if (status != PS_ERROR_NOT_KNOWN) {
         return none_or_raise(event->runtime, "Event.synchronize", status);
     }
     struct work work = {

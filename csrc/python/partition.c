@@ -51,10 +51,8 @@ create(struct ps_device *device, int count, struct ps_partition **partition,
     /* Blocks and streams that were dropped while busy keep their partitions
      * until the next sweep. */
     ps_memory_sweep(device->runtime);
-    ps_status status = ps_device_give_up_deferred(device);
-    return status == PS_SUCCESS
-               ? ps_partition_create(device, count, partition, taken)
-               : status;
+    ps_device_give_up_deferred(device);
+    return ps_partition_create(device, count, partition, taken);
 }
 
 static PyObject *

@@ -72,7 +72,8 @@ def test_a_record_made_elsewhere(device: Device, elsewhere: Elsewhere) -> None:
 
 @contract(
     "event_open",
-    "A record may be done only once all earlier ones of the event are.",
+    "A backend may delay a record until all earlier records of the event are "
+    "done.",
 )
 def test_a_record_behind_an_earlier_one(
     device: Device, busy: Busy, elsewhere: Elsewhere

@@ -193,6 +193,32 @@ def test_another_capsule(name):
         pystreams.register_backend(tables.capsule(table, name))
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            (0, 1),
+            "the struct_size of the mine backend's faults is 0, but must be "
+            "sizeof(struct ps_faults), which is 16 in",
+        ),
+        ((2**64 - 1, 1), f"the mine backend's faults is {2**64 - 1}, but"),
+        (
+            (16, None),
+            "the faults of the mine backend lack stream_fail, which is "
+            "required",
+        ),
+    ],
+)
+def test_faults_that_could_not_be_called(fields, reason):
+    table, faults = tables.table(), tables.Faults(*fields)
+    before = _C.backends()
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        pystreams.register_backend(
+            tables.capsule(table), tables.capsule(faults, b"pystreams.faults")
+        )
+    assert _C.backends() == before
+
+
 def test_another_capsule_for_faults():
     table = tables.capsule(tables.table())
     before = _C.backends()

@@ -11,24 +11,6 @@ import sys
 import pytest
 from places import ROOT, SUPPORT, TESTS
 
-FIND_HEADERS = """
-import runpy
-toolkit = runpy.run_path("setup.py")["find_toolkit"]()
-print(toolkit.include if toolkit else "")
-"""
-
-
-def find_headers():
-    """Of the CUDA toolkit that setup.py builds with; "" if there is none."""
-    done = subprocess.run(
-        [sys.executable, "-c", FIND_HEADERS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
 
 def compiler(headers):
     return [
@@ -41,15 +23,6 @@ def compiled(headers, library, *sources):
     options = ["-fPIC", "-shared", f"-Wl,-soname,{library.name}"]
     command = [*compiler(headers), *options, *sources, "-o", library]
     subprocess.run(command, check=True)
-
-
-@pytest.fixture(scope="module")
-def headers(tools):
-    """CUDA's, of the toolkit that is built with."""
-    found = find_headers()
-    if not found:
-        pytest.skip("no CUDA toolkit to build with")
-    return found
 
 
 @pytest.fixture(scope="module")

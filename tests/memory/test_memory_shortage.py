@@ -1,30 +1,8 @@
 """Memory when its housekeeping finds none, or when freeing a block fails:
 nothing is freed early, and no other call fails."""
 
-import subprocess
-import sysconfig
-
 import pytest
-from places import ROOT, SUPPORT, TESTS
-
-
-@pytest.fixture(scope="module")
-def failing(tmp_path_factory, tools):
-    """A folder with the module `failing`, see tests/c/failing."""
-    folder = tmp_path_factory.mktemp("failing")
-    subprocess.run(
-        [
-            *("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC"),
-            *("-shared", "-pthread", "-Wall", "-Wextra", "-Werror"),
-            f"-I{ROOT}/csrc/include",
-            f"-I{sysconfig.get_path('include')}",
-            *(ROOT / "csrc/backends/cpu").glob("*.c"),
-            TESTS / "c/failing/failing.c",
-            *("-o", folder / "failing.so"),
-        ],
-        check=True,
-    )
-    return folder
+from places import ROOT, SUPPORT
 
 
 @pytest.fixture
@@ -174,6 +152,36 @@ print("done")
     )
 
 
+def test_a_drop_asks_few_streams(run):
+    """However many have memory that was dropped; each has its turn."""
+    assert (
+        run("""
+import threading
+gate = threading.Event()
+second.submit(gate.wait, 30)
+streams = [pystreams.Stream("failing") for _ in range(64)]
+block, others = empty(64, first), [empty(8, first) for _ in range(5)]
+for stream in streams:
+    stream.wait_stream(second)
+    block.fill_(1, stream=stream)
+block.close()
+failing.fail("event_query", 0, 0)
+others.pop().close()
+assert 0 < failing.called() <= 16, failing.called()
+gate.set()
+for stream in streams:
+    while not stream.query():
+        pass
+asked = failing.called()
+while others:
+    others.pop().close()
+assert failing.called() - asked == 64, failing.called()
+print("done")
+""")
+        == "done\n"
+    )
+
+
 def test_a_failing_free_fails_no_other_call(run):
     """Not even of an allocation that waits for what was given up."""
     assert run(
@@ -192,7 +200,7 @@ timer.join()
 """
     ) == (
         "unraisable: FAILING error: an illegal memory access was encountered\n"
-        "freeing memory failed with cudaErrorIllegalAddress (700).\n"
+        "releasing resources failed with cudaErrorIllegalAddress (700).\n"
         "allocated\n"
     )
 
@@ -205,7 +213,7 @@ _C.set_stream(first)
 graph.capture_begin()
 block = empty(64, first)
 block.fill_(1, stream=first)
-failing.fail("graph_destroy", 700, 1)
+failing.fail("graph_instantiate", 700, 1)
 try:
     graph.capture_end()
 except pystreams.AcceleratorError as error:

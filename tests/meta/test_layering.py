@@ -166,10 +166,11 @@ def test_core_prefixes_its_externals(path):
     assert others == [LOOKED_UP] * (path.name == "nvtx.c")
 
 
-def symbols(path, folder):
+def symbols(path, folder, headers):
     """The names that a file defines for other files, and those it needs."""
     target = folder / f"{path.stem}.o"
     options = ["-std=c11", "-D_GNU_SOURCE", f"-I{ROOT / 'csrc/include'}"]
+    options += [f"-I{folder}" for folder in headers]
     subprocess.run(
         ["cc", *options, "-c", str(path), "-o", str(target)], check=True
     )
@@ -183,9 +184,9 @@ def symbols(path, folder):
     )
 
 
-def needs(paths, folder):
+def needs(paths, folder, *headers):
     """The files that each file needs a symbol of."""
-    found = {path.stem: symbols(path, folder) for path in paths}
+    found = {path.stem: symbols(path, folder, headers) for path in paths}
     return {
         one: {
             other
@@ -204,12 +205,18 @@ needs_compiler = pytest.mark.skipif(
 @needs_compiler
 @pytest.mark.parametrize(
     ("folder", "top"),
-    [("core", "device"), ("observe", "table"), ("backends/cpu", "engine")],
+    [
+        ("core", "device"),
+        ("observe", "table"),
+        ("backends/cpu", "engine"),
+        ("backends/cuda", "table"),
+    ],
 )
-def test_no_circles(tmp_path, folder, top):
+def test_no_circles(request, tmp_path, folder, top):
     """A file needs those below it alone, down to the ground."""
     paths = [p for p in SOURCES if part(p) == folder and p.suffix == ".c"]
-    files = needs(paths, tmp_path)
+    headers = [request.getfixturevalue("headers")] * folder.endswith("cuda")
+    files = needs(paths, tmp_path, *headers)
     graphlib.TopologicalSorter(files).prepare()
     assert not any(top in others for others in files.values())
     assert len(files) == len(paths)

@@ -122,6 +122,15 @@ def table(**fields):
     return Table(**values)
 
 
+class Faults(ctypes.Structure):
+    """struct ps_faults."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("stream_fail", ctypes.c_void_p),
+    )
+
+
 def capsule(address, name=NAME):
     """A capsule for a table, which with its name must outlive it."""
     new = ctypes.pythonapi.PyCapsule_New

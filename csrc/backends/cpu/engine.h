@@ -10,10 +10,9 @@
  * state is in its slot; see cpu_slot_known.
  *
  * A file calls those above it in this list alone: storage.c, times.c,
- * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c
- * over files.c,
- * event.c, notify.c, stream.c, memory.c, shared_memory.c, lazy.c, explore.c,
- * engine.c. */
+ * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c over
+ * files.c, event.c, notify.c, stream.c, memory.c, shared_memory.c, lazy.c,
+ * explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 

@@ -78,7 +78,7 @@ cpu_notify_cancel(const struct ps_backend *backend, int device,
     CPU_ENTER(engine, backend);
     (void)device;
     if (notification->ring == NULL) {
-        return PS_ERROR_NOT_READY;
+        return PS_ERROR_TOO_LATE;
     }
     ps_notification_remove(notification);
     return PS_SUCCESS;

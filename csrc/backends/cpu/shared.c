@@ -42,6 +42,7 @@ enum {
     OUTCOME_BITS = 10, /* 0 while pending, else the status + 1 */
     PROCESS_BITS = 22, /* Linux has no higher process numbers */
     MOST_TRIES = 100,  /* of opening a record that changes */
+    WORD_CHANGED = -1, /* no status of the contract */
 };
 
 #define OUTCOME(word) ((int)((word) & ((1 << OUTCOME_BITS) - 1)))
@@ -332,7 +333,7 @@ remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
 }
 
 /* Make the record of the word the event's latest record here.
- * Statuses: PS_ERROR_NOT_READY if the word has changed meanwhile,
+ * Statuses: WORD_CHANGED if the word has changed meanwhile,
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
@@ -354,15 +355,15 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
         /* The process may have closed the pipe while it was opened here, which
          * leaves an empty pipe. */
         close(pipe);
-        status = PS_ERROR_NOT_READY;
+        status = WORD_CHANGED;
     }
     else if (status == PS_SUCCESS) {
         status = remote_begin_locked(engine, shared, word, pipe, record);
     }
     else if (status == PS_ERROR_INVALID_HANDLE) {
         cpu_record_complete_locked(engine, record, status_of(OUTCOME(word)));
-        status = atomic_load(&page->latest) == word ? PS_SUCCESS
-                                                    : PS_ERROR_NOT_READY;
+        status =
+            atomic_load(&page->latest) == word ? PS_SUCCESS : WORD_CHANGED;
     }
     if (status == PS_SUCCESS) {
         struct cpu_record *before = event->object;
@@ -394,7 +395,7 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
             return PS_SUCCESS;
         }
         ps_status status = adopt_locked(engine, event, word);
-        if (status != PS_ERROR_NOT_READY) {
+        if (status != WORD_CHANGED) {
             return status;
         }
     }

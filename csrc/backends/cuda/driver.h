@@ -199,4 +199,31 @@ cuda_scope_leave(struct cuda_scope scope)
          ? (ps_status)(expression)              \
          : IN_CONTEXT(device, expression))
 
+/* PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call before a
+ * query of a stream other than for its work, which would make the capture
+ * invalid.  Answers. */
+static inline ps_status
+cuda_stream_check_uncaptured(ps_handle stream)
+{
+    CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
+    ps_status status =
+        (ps_status)cuda_driver.stream_capturing((CUstream)stream, &found);
+
+    return status == PS_SUCCESS && found != CU_STREAM_CAPTURE_STATUS_NONE
+               ? PS_ERROR_CAPTURE_UNSUPPORTED
+               : status;
+}
+
+/* The member stream_query, for a current context and without invalidating a
+ * capture: PS_ERROR_CAPTURE_UNSUPPORTED on a captured stream. */
+static inline ps_status
+cuda_stream_state(ps_handle stream)
+{
+    ps_status status = cuda_stream_check_uncaptured(stream);
+
+    return status != PS_SUCCESS
+               ? status
+               : (ps_status)cuda_driver.stream_query((CUstream)stream);
+}
+
 #endif

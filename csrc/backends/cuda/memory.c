@@ -1,148 +1,18 @@
-/* Memory of CUDA devices: allocation, copies, fills.
- *
- * Device memory comes from pools of this library's own, one per device, which
- * keep freed memory.  The default pool is shared with other libraries, and
- * returns its memory to the driver at every synchronization. */
+/* Memory of CUDA devices: allocation, copies, fills. */
 #include <cuda_runtime_api.h>
-
-#include <stdatomic.h>
 
 #include "driver.h"
 #include "graph_gate.h"
+#include "pool.h"
 #include "table.h"
 
-/* ---- Pools ---- */
-
-static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
-
-/* The devices whose pools have a threshold. */
-static _Atomic uint64_t bounded;
-
-/* The device's pool, created at the first use. */
-static cudaError_t
-pool_find(int device, cudaMemPool_t *pool)
-{
-    struct cudaMemPoolProps properties = {
-        .allocType = cudaMemAllocationTypePinned,
-        .location = {.type = cudaMemLocationTypeDevice, .id = device},
-    };
-    uint64_t threshold = UINT64_MAX;
-    cudaMemPool_t made, none = NULL;
-
-    *pool = atomic_load(&pools[device]);
-    if (*pool != NULL) {
-        return cudaSuccess;
-    }
-    cudaError_t error = cudaMemPoolCreate(&made, &properties);
-    if (error != cudaSuccess) {
-        return error;
-    }
-    error = cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold,
-                                    &threshold);
-    if (error == cudaSuccess &&
-        atomic_compare_exchange_strong(&pools[device], &none, made)) {
-        *pool = made;
-        return cudaSuccess;
-    }
-    cudaMemPoolDestroy(made);
-    *pool = none;
-    return error;
-}
-
-/* The bytes of freed memory that the device's pool keeps. */
-static cudaError_t
-pool_idle(int device, uint64_t *nbytes)
-{
-    cudaMemPool_t pool = atomic_load(&pools[device]);
-    uint64_t reserved = 0, used = 0;
-    cudaError_t error = cudaSuccess;
-
-    if (pool != NULL) {
-        error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent,
-                                        &used);
-        if (error == cudaSuccess) {
-            error = cudaMemPoolGetAttribute(
-                pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
-        }
-    }
-    /* Other threads may allocate or free between the two queries. */
-    *nbytes = reserved > used ? reserved - used : 0;
-    return error;
-}
-
-/* By device, the peers that have access to its pool, and those that the
- * program has denied it. */
-static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
-
-static cudaError_t
-pool_set_access(int device, int peer, enum cudaMemAccessFlags flags)
-{
-    struct cudaMemAccessDesc access = {
-        .location = {.type = cudaMemLocationTypeDevice, .id = peer},
-        .flags = flags,
-    };
-    cudaMemPool_t pool;
-    int reachable;
-
-    cudaError_t error = cudaDeviceCanAccessPeer(&reachable, peer, device);
-    if (error == cudaSuccess && !reachable) {
-        error = cudaErrorPeerAccessUnsupported;
-    }
-    if (error == cudaSuccess) {
-        error = pool_find(device, &pool);
-    }
-    return error == cudaSuccess ? cudaMemPoolSetAccess(pool, &access, 1)
-                                : error;
-}
-
-/* Give peer access to the memory of device's pool.  Otherwise copies between
- * the two are staged, at a tenth of the rate.  Creates no context on either.
- * Returns cudaErrorPeerAccessUnsupported if the devices don't support it, or
- * if the program has denied it. */
-static cudaError_t
-pool_open(int device, int peer)
-{
-    uint64_t bit = UINT64_C(1) << peer;
-
-    if (atomic_load(&denied[device]) & bit) {
-        return cudaErrorPeerAccessUnsupported;
-    }
-    if (atomic_load(&opened[device]) & bit) {
-        return cudaSuccess;
-    }
-    cudaError_t error =
-        pool_set_access(device, peer, cudaMemAccessFlagsProtReadWrite);
-    if (error == cudaSuccess) {
-        atomic_fetch_or(&opened[device], bit);
-    }
-    return error;
-}
-
-static cudaError_t
-pool_close(int device, int peer)
-{
-    uint64_t bit = UINT64_C(1) << peer;
-    /* First, so that copies of other threads are staged from here on. */
-    uint64_t before = atomic_fetch_or(&denied[device], bit);
-    cudaError_t error =
-        pool_set_access(device, peer, cudaMemAccessFlagsProtNone);
-
-    if (error == cudaSuccess) {
-        atomic_fetch_and(&opened[device], ~bit);
-    }
-    else if (!(before & bit)) {
-        atomic_fetch_and(&denied[device], ~bit);
-    }
-    return error;
-}
-
-/* Give peer access to the device's memory at an address, likewise. */
+/* Give peer access to the device's memory at an address, as cuda_pool_open. */
 static cudaError_t
 memory_open(const void *address, int device, int peer)
 {
     ps_status status = cuda_shared_reach(address, peer);
 
-    return status == PS_ERROR_INVALID_HANDLE ? pool_open(device, peer)
+    return status == PS_ERROR_INVALID_HANDLE ? cuda_pool_open(device, peer)
                                              : (cudaError_t)status;
 }
 
@@ -166,7 +36,7 @@ static cudaError_t
 pool_allocate(int device, ps_handle stream, size_t nbytes, void **data)
 {
     cudaMemPool_t pool;
-    cudaError_t error = pool_find(device, &pool);
+    cudaError_t error = cuda_pool_find(device, &pool);
 
     return error != cudaSuccess
                ? error
@@ -366,7 +236,7 @@ memory_info(int device, uint64_t *unused, size_t *total)
     cudaError_t error = cudaMemGetInfo(&free, total);
 
     if (error == cudaSuccess) {
-        error = pool_idle(device, &idle);
+        error = cuda_pool_idle(device, &idle);
     }
     if (error == cudaSuccess) {
         *unused = free + idle < *total ? free + idle : *total;
@@ -399,11 +269,8 @@ cuda_peer_accessible(const struct ps_backend *backend, int device, int peer,
 static cudaError_t
 peer_access(int device, int peer, bool access)
 {
-    if (!access) {
-        return pool_close(peer, device);
-    }
-    atomic_fetch_and(&denied[peer], ~(UINT64_C(1) << device));
-    return pool_open(peer, device);
+    return access ? cuda_pool_permit(peer, device)
+                  : cuda_pool_close(peer, device);
 }
 
 ps_status
@@ -432,99 +299,11 @@ cuda_memory_device(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* ---- Members for the pools ---- */
-
-static cudaError_t
-pool_usage(cudaMemPool_t pool, uint64_t *reserved, uint64_t *peak)
-{
-    cudaError_t error = cudaMemPoolGetAttribute(
-        pool, cudaMemPoolAttrReservedMemCurrent, reserved);
-
-    return error == cudaSuccess
-               ? cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemHigh,
-                                         peak)
-               : error;
-}
-
-ps_status
-cuda_pool_usage(const struct ps_backend *backend, int device,
-                uint64_t *reserved, uint64_t *peak)
-{
-    cudaMemPool_t pool = atomic_load(&pools[device]);
-    uint64_t now = 0, most = 0;
-    ps_status status = pool == NULL
-                           ? PS_SUCCESS
-                           : ON_DEVICE(device, pool_usage(pool, &now, &most));
-
-    if (status == PS_SUCCESS) {
-        *reserved = now;
-        *peak = most;
-    }
-    return status;
-}
-
-ps_status
-cuda_pool_reset_peak(const struct ps_backend *backend, int device)
-{
-    cudaMemPool_t pool = atomic_load(&pools[device]);
-    uint64_t zero = 0; /* the only value that the driver takes */
-
-    return pool == NULL
-               ? PS_SUCCESS
-               : ON_DEVICE(device,
-                           cudaMemPoolSetAttribute(
-                               pool, cudaMemPoolAttrReservedMemHigh, &zero));
-}
-
-ps_status
-cuda_pool_reduce(int device, uint64_t nbytes)
-{
-    cudaMemPool_t pool = atomic_load(&pools[device]);
-
-    return pool == NULL ? PS_SUCCESS
-                        : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
-}
-
 ps_status
 cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
 {
-    if (atomic_load(&pools[device]) != NULL && !cuda_gates_capturing()) {
+    if (cuda_pool_exists(device) && !cuda_gates_capturing()) {
         cuda_device_observe(device);
     }
     return cuda_pool_reduce(device, nbytes);
-}
-
-static cudaError_t
-pool_set_threshold(int device, uint64_t nbytes)
-{
-    cudaMemPool_t pool;
-    cudaError_t error = pool_find(device, &pool);
-
-    return error != cudaSuccess
-               ? error
-               : cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
-                                         &nbytes);
-}
-
-ps_status
-cuda_pool_set_threshold(const struct ps_backend *backend, int device,
-                        uint64_t nbytes)
-{
-    uint64_t mask = UINT64_C(1) << device;
-    ps_status status = ON_DEVICE(device, pool_set_threshold(device, nbytes));
-
-    if (status == PS_SUCCESS && nbytes != UINT64_MAX) {
-        atomic_fetch_or(&bounded, mask);
-    }
-    else if (status == PS_SUCCESS) {
-        atomic_fetch_and(&bounded, ~mask);
-    }
-    return status;
-}
-
-bool
-cuda_pool_is_bounded(int device)
-{
-    return (atomic_load_explicit(&bounded, memory_order_relaxed) >> device) &
-           1;
 }

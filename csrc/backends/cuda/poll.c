@@ -579,7 +579,7 @@ static ps_status
 cancel(struct poller *poller, struct ps_notification *notification)
 {
     struct cuda_completion *completion = NULL;
-    ps_status status = PS_ERROR_NOT_READY;
+    ps_status status = PS_ERROR_TOO_LATE;
     bool removed = false;
 
     pthread_mutex_lock(&poller->lock);

@@ -19,6 +19,7 @@
 
 #include "driver.h"
 #include "offers.h"
+#include "pool.h"
 #include "table.h"
 
 static const char magic[8] = "pscudam1";

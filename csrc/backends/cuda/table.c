@@ -178,18 +178,6 @@ cuda_blocking_create(const struct ps_backend *backend, int device,
     return create(device, cudaStreamDefault, priority, stream);
 }
 
-ps_status
-cuda_stream_check_uncaptured(ps_handle stream)
-{
-    CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
-    ps_status status =
-        (ps_status)cuda_driver.stream_capturing((CUstream)stream, &found);
-
-    return status == PS_SUCCESS && found != CU_STREAM_CAPTURE_STATUS_NONE
-               ? PS_ERROR_CAPTURE_UNSUPPORTED
-               : status;
-}
-
 static ps_status
 stream_blocking(ps_handle stream, int *blocking)
 {
@@ -225,16 +213,6 @@ cuda_stream_query(const struct ps_backend *backend, int device,
 {
     return ON_HANDLE(device, stream,
                      cuda_driver.stream_query((CUstream)stream));
-}
-
-ps_status
-cuda_stream_state(ps_handle stream)
-{
-    ps_status status = cuda_stream_check_uncaptured(stream);
-
-    return status != PS_SUCCESS
-               ? status
-               : (ps_status)cuda_driver.stream_query((CUstream)stream);
 }
 
 static ps_status

@@ -72,17 +72,6 @@
     __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name;
 CUDA_MEMBERS(CUDA_DECLARE)
 
-/* ---- table.c ---- */
-
-/* The member stream_query, for a current context and without invalidating a
- * capture: PS_ERROR_CAPTURE_UNSUPPORTED on a captured stream. */
-ps_status cuda_stream_state(ps_handle stream);
-
-/* PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call before a
- * query of a stream other than for its work, which would make the capture
- * invalid.  Answers. */
-ps_status cuda_stream_check_uncaptured(ps_handle stream);
-
 /* ---- notify.c ---- */
 
 /* Declare that others may record the event.  PS_ERROR_OUT_OF_MEMORY. */
@@ -113,15 +102,6 @@ void cuda_device_observe(int device);
  * locks held, and so block the threads that the stream's work depends on.  May
  * block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
-
-/* ---- memory.c ---- */
-
-/* The member pool_trim, but for memory whose free the driver has not seen to
- * be over.  Waits for no work. */
-ps_status cuda_pool_reduce(int device, uint64_t nbytes);
-
-/* Whether the driver must return memory at waits. */
-bool cuda_pool_is_bounded(int device);
 
 /* ---- shared.c ---- */
 

@@ -6,6 +6,7 @@
 
 #include "driver.h"
 #include "poll.h"
+#include "pool.h"
 #include "table.h"
 
 /* Poll the event until the limit, at first without a rest. */

@@ -45,7 +45,8 @@
 
 /* Statuses have cudaError_t's numbering on every backend, and each has one
  * meaning: PS_ERROR_NOT_READY: work is pending; PS_ERROR_TIMED_OUT: a wait has
- * reached its limit; PS_ERROR_QUEUE_FULL: work was not queued. */
+ * reached its limit; PS_ERROR_QUEUE_FULL: work was not queued;
+ * PS_ERROR_TOO_LATE: a notification can no longer be cancelled. */
 typedef int ps_status;
 enum {
     PS_SUCCESS = 0,
@@ -76,7 +77,9 @@ enum {
     PS_ERROR_TIMED_OUT = 909,
     PS_ERROR_INVALID_RESOURCE = 915, /* so much is not left */
     PS_ERROR_UNKNOWN = 999,
-    PS_ERROR_QUEUE_FULL = 1000, /* not a cudaError_t */
+    /* These are not of cudaError_t: */
+    PS_ERROR_QUEUE_FULL = 1000,
+    PS_ERROR_TOO_LATE = 1003,
 };
 
 /* Device types have torch's numbering (c10::DeviceType). */
@@ -492,10 +495,10 @@ struct ps_backend {
     /* Open an event that another process exported; core refuses handles of
      * this process's own.  The handle may be any bytes.  Each process may
      * record the event, and every member that takes it means the latest record
-     * of any process.  A record may be done only once all earlier ones of the
-     * event are.  If a process ends before the work of its record, the record
-     * has failed, if the backend can tell.  event_destroy ends this process's
-     * use of the event.  May block.
+     * of any process.  A backend may delay a record until all earlier records
+     * of the event are done.  If a process ends before the work of its record,
+     * the record has failed, if the backend can tell.  event_destroy ends this
+     * process's use of the event.  May block.
      * Statuses: PS_ERROR_INVALID_VALUE if no event_export of a backend of this
      * device type wrote the handle, PS_ERROR_INVALID_DEVICE for an event of
      * another device, PS_ERROR_INVALID_HANDLE for one that is gone, if the
@@ -603,10 +606,10 @@ struct ps_backend {
                               struct ps_notification *notification);
 
     /* Cancel the notification: after PS_SUCCESS reached never runs, and the
-     * backend does not use the memory any more.  PS_ERROR_NOT_READY means that
-     * it is too late: reached has run, runs, or is about to.  The caller keeps
-     * the memory alive during the call.  Called on any thread, even after
-     * shutdown; the stream or the event may have been destroyed.  Answers. */
+     * backend does not use the memory any more.  The caller keeps the memory
+     * alive during the call.  Called on any thread, even after shutdown; the
+     * stream or the event may have been destroyed.  Answers.
+     * Statuses: PS_ERROR_TOO_LATE if reached has run, runs, or is about to. */
     ps_status (*notify_cancel)(const struct ps_backend *backend, int device,
                                struct ps_notification *notification);
 
@@ -644,7 +647,7 @@ struct ps_backend {
 
     /* From here on capture the stream's work, instead of running it.  A
      * stream that waits for an event recorded in a capture joins it.  Never
-     * stream 0.  Answers. */
+     * stream 0.  Needs stream_capturing.  Answers. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 
@@ -761,7 +764,8 @@ struct ps_backend {
      * captured behind it starts only after gate_open(gate).  The calls come in
      * the order of the launches.  They run as stream_notify says, during
      * graph_launch too, and may open the gate; none comes once shutdown has
-     * begun.  argument must live as long as a launch may call.
+     * begun.  argument must live as long as a launch may call.  Needs the
+     * graphs and the gates.
      *
      * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
      * being captured, PS_ERROR_CAPTURE_INVALIDATED. */

@@ -15,7 +15,8 @@
 #define PS_FAULTS_CAPSULE_NAME "pystreams.faults"
 
 struct ps_faults {
-    /* sizeof(struct ps_faults); see struct ps_backend. */
+    /* sizeof(struct ps_faults); see struct ps_backend.  Every member is
+     * required. */
     size_t struct_size;
 
     /* Queue an operation that fails with the status when its turn comes.

@@ -112,7 +112,7 @@ gated_notify_cancel(const struct ps_backend *self, int device,
         ps_notification_remove(notification);
     }
     pthread_mutex_unlock(&mutex);
-    return found ? PS_SUCCESS : PS_ERROR_NOT_READY;
+    return found ? PS_SUCCESS : PS_ERROR_TOO_LATE;
 }
 
 /* ---- Gates: each has a thread that waits for the work ahead of it ---- */

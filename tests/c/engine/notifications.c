@@ -183,7 +183,7 @@ test_notifications_cancelled(void)
     OK(cpu->notify_cancel(cpu, 0, &kept[0].notification));
     OK(cpu->notify_cancel(cpu, 0, &of_record[1].notification));
     CHECK_STATUS(cpu->notify_cancel(cpu, 0, &kept[0].notification),
-                 PS_ERROR_NOT_READY);
+                 PS_ERROR_TOO_LATE);
     for (int i = 0; i < TIMES; i++) {
         of_stream(stream, &gone);
         of_event(event, &gone_too);
@@ -198,7 +198,7 @@ test_notifications_cancelled(void)
         if (i != 0) {
             await(&kept[i]);
             CHECK_STATUS(cpu->notify_cancel(cpu, 0, &kept[i].notification),
-                         PS_ERROR_NOT_READY);
+                         PS_ERROR_TOO_LATE);
         }
         if (i != 1) {
             await(&of_record[i]);
@@ -217,15 +217,15 @@ static ps_handle raced_streams[RACED], raced_events[RACED];
 static void
 end_race(struct notified *notified, unsigned *seed)
 {
-    ps_status status = PS_ERROR_NOT_READY;
+    ps_status status = PS_ERROR_TOO_LATE;
     if (rand_r(seed) % 4 != 0) {
         status = cpu->notify_cancel(cpu, 0, &notified->notification);
-        CHECK(status == PS_SUCCESS || status == PS_ERROR_NOT_READY);
+        CHECK(status == PS_SUCCESS || status == PS_ERROR_TOO_LATE);
     }
-    if (status == PS_ERROR_NOT_READY) {
+    if (status == PS_ERROR_TOO_LATE) {
         await(notified);
     }
-    CHECK(notified->reached == (status == PS_ERROR_NOT_READY));
+    CHECK(notified->reached == (status == PS_ERROR_TOO_LATE));
     free(notified);
 }
 

@@ -120,14 +120,14 @@ ask(unsigned *seed, ps_handle stream, ps_handle event)
 static void
 end(unsigned *seed, struct notified *notified)
 {
-    ps_status status = PS_ERROR_NOT_READY;
+    ps_status status = PS_ERROR_TOO_LATE;
     if (rand_r(seed) % 3 != 0) {
         status = gpu->notify_cancel(gpu, 0, &notified->notification);
     }
-    while (status == PS_ERROR_NOT_READY && notified->reached == 0) {
+    while (status == PS_ERROR_TOO_LATE && notified->reached == 0) {
         sched_yield();
     }
-    check(notified->reached == (status == PS_ERROR_NOT_READY), "once",
+    check(notified->reached == (status == PS_ERROR_TOO_LATE), "once",
           __LINE__);
     free(notified);
 }

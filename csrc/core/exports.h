@@ -1,7 +1,7 @@
 /* The handles of events and memory that this process exported.  They must not
  * be opened in this process: runtimes fail in different ways. */
-#ifndef PYSTREAMS_CORE_IPC_H
-#define PYSTREAMS_CORE_IPC_H
+#ifndef PYSTREAMS_CORE_EXPORTS_H
+#define PYSTREAMS_CORE_EXPORTS_H
 
 #include <pystreams/backend.h>
 

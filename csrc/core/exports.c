@@ -1,5 +1,5 @@
 /* A list of handles; its mutex is held for a few instructions. */
-#include "ipc.h"
+#include "exports.h"
 
 #include <pthread.h>
 #include <string.h>
