@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, groupby, pairwise
 from traceback import clear_frames
@@ -192,8 +192,12 @@ class _Places:
         # another one's.
         for number in range(first, last + 1):
             self._names[number, device, handle] = name
-        # None at the end of a thread.
-        frame: Any = sys._getframe().f_back if not self.complete else None
+        frame: Any = None
+        if not self.complete:
+            # There is no caller at the end of a thread.  CPython 3.12 answers
+            # f_back with an exception pending if it has no memory.
+            with suppress(ValueError):
+                frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(
             _PACKAGE
         ):

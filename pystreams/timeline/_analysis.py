@@ -163,8 +163,9 @@ class Program:
     def waited_for(self, index: int) -> int | None:
         """Return the operation that a synchronize ended with."""
         row = self.rows[index]
-        if row[12] in self.reached:
-            return self.reached[row[12]].row
+        if row[12] is not None:
+            known = self.reached.get(row[12])
+            return known.row if known else None
         at = bisect(self.ends, (row[7], len(self.rows))) - 1
         if at >= 0 and self.ends[at][0] > row[6]:
             return self.ends[at][1]

@@ -332,8 +332,47 @@ def test_what_it_gives_up_itself(backend, own):
 # ---- The end of a thread ----
 
 
+@pytest.fixture
+def ends_first(backend):
+    if not backend.on_engine:
+        pytest.skip(f"{backend}: the end of a thread waits for its work")
+
+
+ENDS = """
+import sys, threading
+import pystreams
+from pystreams import _C
+kind, name = int(sys.argv[1]), sys.argv[2]
+own = pystreams.ExternalStream(2, name)
+def work():
+    block = pystreams.empty(1 << 20, device=name, stream=own)
+    block.fill_(7, stream=own)
+    _C.sleep(kind, 100_000_000, own)
+    events.append(own.record_event(pystreams.Event(name)))
+    blocks.append(block)
+events, blocks = [], []
+for _ in range(3):
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del blocks[8:]
+_C.synchronize(kind)
+print(len(events), all(event.query() for event in events))
+"""
+
+
+def test_threads_end_behind_kernels_and_memory(backend, run_python):
+    """The driver does not end such a thread unless its work is done."""
+    done = run_python(ENDS, str(backend.type), backend.name, timeout=LONG)
+    assert (done.stdout, done.stderr) == ("24 True\n", "")
+
+
 @pytest.mark.unscheduled
-def test_a_thread_ends_while_its_work_is_pending(backend, own, worker):
+def test_a_thread_ends_while_its_work_is_pending(
+    ends_first, backend, own, worker
+):
     with held(backend, worker, own):
         event = worker(mark, own)
         worker.end()
@@ -345,7 +384,7 @@ def test_a_thread_ends_while_its_work_is_pending(backend, own, worker):
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("first", ["the thread", "the memory"])
 def test_memory_outlives_a_thread_as_long_as_its_work(
-    backend, own, worker, first
+    ends_first, backend, own, worker, first
 ):
     lent = Lent(backend)
     with held(backend, worker, own):
@@ -387,7 +426,7 @@ def test_memory_of_a_thread_that_has_ended_is_freed(
 
 
 @pytest.mark.unscheduled
-def test_a_later_thread_has_an_idle_one(backend, own, workers):
+def test_a_later_thread_has_an_idle_one(ends_first, backend, own, workers):
     first = workers()
     with held(backend, first, own):
         first.end()

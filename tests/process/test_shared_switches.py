@@ -192,7 +192,7 @@ def test_backends_are_registered_once():
 
     def work(number):
         for _ in range(ROUNDS):
-            _C.register_backends(1, 0, 0)
+            _C.register_backends(1, 0, 0, False)
             assert _C.backends() == before
 
     together(work, THREADS)

@@ -410,7 +410,9 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 
 const struct ps_backend ps_cuda_backend = {
     .struct_size = sizeof(ps_cuda_backend),
-    .flags = PS_BACKEND_SHARED,
+    /* Driver 580 never returns from the end of a thread with a kernel pending
+     * on its stream if memory was allocated in the order of streams. */
+    .flags = PS_BACKEND_SHARED | PS_BACKEND_THREADS_FINISH,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,
     .status_name = cuda_status_name,
