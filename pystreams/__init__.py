@@ -11,8 +11,9 @@ import os
 import sys
 
 try:
-    from . import _C, _settings, accelerator, cuda, trace
+    from . import _C, _forks, _settings, accelerator, cuda, trace
 
+    _forks.register()
     _settings.register_backends()
     _settings.look_for_races()
     _settings.explore_a_schedule()

@@ -571,6 +571,69 @@ print(results)
     assert (done.stdout, done.stderr) == ("[0]\n", "")
 
 
+# `name` is a module that another thread is importing, at `call`, while the
+# main thread forks; the child makes the same call.
+FORKED_IMPORT = """
+import importlib.machinery, os, signal, sys, threading
+import pystreams
+from pystreams.cuda._graphs import Graph
+class Loader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module):
+        if os.getpid() == parent:
+            importing.set()
+            forked.wait()
+        super().exec_module(module)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            spec.loader = Loader(name, spec.origin)
+            return spec
+parent, importing, forked = os.getpid(), threading.Event(), threading.Event()
+stream = pystreams.Stream("cpu")
+def submit(s):
+    return s.submit(int).result(30)
+def explain(s):
+    return "done" in pystreams.explain(s) and 0
+def fail_a_capture(s):
+    graph = Graph(0)
+    with s:
+        graph.capture_begin()
+        try:
+            s.synchronize()
+        except pystreams.AcceleratorError as error:
+            return "A capture is in progress" not in str(error)
+sys.meta_path.insert(0, Finder())
+thread = threading.Thread(target={call}, args=(stream,), daemon=True)
+thread.start()
+assert importing.wait(30)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(15)
+    os._exit({call}(pystreams.Stream("cpu")))
+print(os.waitpid(pid, 0)[1])
+forked.set()
+thread.join()
+"""
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("submit", "pystreams._futures"),
+        ("submit", "logging"),
+        ("explain", "pystreams._explain"),
+        ("fail_a_capture", "pystreams.cuda._captures"),
+    ],
+)
+def test_fork_while_a_thread_imports(run_python, sanitized, call, name):
+    if sanitized:
+        pytest.skip("a sanitizer's allocator may stay locked in a child")
+    done = run_python(FORKED_IMPORT.format(call=call, name=name))
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_multiprocessing_spawn(run_python, tmp_path):
     (tmp_path / "program.py").write_text("""
 import multiprocessing
