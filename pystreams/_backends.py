@@ -6,11 +6,40 @@ module that registers the backend, or a function that does.
 
 from __future__ import annotations
 
+import os
+from _thread import RLock
+
 from . import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "pystreams.backends"
 
+# The device types, by the names of entry points and by what these refer to:
+# several may refer to one backend.
 _loaded: dict[str, int] = {}
+_registered: dict[str, int] = {}
+# Guards these, and lets each entry point be called once.  It is held while
+# other code is imported, and a child has no thread that would release it.
+_loading = RLock()
+os.register_at_fork(
+    after_in_child=_loading._at_fork_reinit  # type: ignore[attr-defined]
+)
+
+
+def offered(value: str | None = None) -> list[str]:
+    """Return the names of the group's entry points, or of those with the value."""
+    from importlib.metadata import entry_points
+
+    return sorted(
+        {
+            point.name
+            for point in entry_points(group=GROUP)
+            if value in (None, point.value)
+        }
+    )
 
 
 def refuse(name: str, others: list[str]) -> None:
@@ -31,29 +60,43 @@ def load(name: str) -> int:
     -1 if no distribution offers one.  Raises RuntimeError if it cannot be
     loaded.
     """
-    if name in _loaded:
-        return _loaded[name]
-    from importlib.metadata import entry_points
+    with _loading:
+        if name not in _loaded:
+            from importlib.metadata import entry_points
 
-    for point in entry_points(group=GROUP, name=name):
-        before = dict(_C.backends())
-        try:
-            registers = point.load()
-            if callable(registers):
-                registers()
-        except Exception as error:
-            raise RuntimeError(
-                f"the backend {name!r} of the entry point {point.value!r} "
-                f"cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
-        after = dict(_C.backends())
-        new = [type for type in after.values() if type not in before.values()]
-        if name in after:
-            new = [after[name]]
-        if len(new) != 1:
-            raise RuntimeError(
-                f"the entry point {point.value!r} of {GROUP} has registered "
-                f"no backend {name!r}, only {', '.join(after)} are"
-            )
-        return _loaded.setdefault(name, new[0])
-    return -1
+            for point in entry_points(group=GROUP, name=name):
+                _loaded[name] = _register(point)
+                break
+        return _loaded.get(name, -1)
+
+
+def _register(point: EntryPoint) -> int:
+    """Have the entry point register its backend; return the device type."""
+    if point.value in _registered:
+        return _registered[point.value]
+    before = dict(_C.backends())
+    try:
+        registers = point.load()
+        if callable(registers):
+            registers()
+    except Exception as error:
+        raise RuntimeError(
+            f"the backend {point.name!r} of the entry point {point.value!r} "
+            f"cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    after = dict(_C.backends())
+    # A program may have imported the module itself; then it is the backend
+    # that another of its entry points gives the name of.
+    new = [after[name] for name in offered(point.value) if name in after]
+    new = new or [
+        type for type in after.values() if type not in before.values()
+    ]
+    if point.name in after:
+        new = [after[point.name]]
+    if len(new) != 1:
+        raise RuntimeError(
+            f"the entry point {point.value!r} of {GROUP} has registered "
+            f"no backend {point.name!r}, only {', '.join(after)} are"
+        )
+    _registered[point.value] = new[0]
+    return new[0]

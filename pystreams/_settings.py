@@ -98,17 +98,19 @@ def default_type() -> int:
     Raises RuntimeError with the reason if the environment asks for one that is
     unknown or not available.
     """
+    from . import _backends
+
     cpu, cuda = 0, 1
     name = os.environ.get("PYSTREAMS_ACCELERATOR")
     if not name:
         return cuda if _C.unavailable_reason(cuda) is None else cpu
     type = cuda if name == "cuda" else dict(_C.backends()).get(name)
     if type is None:
-        from . import _backends
-
         type = _backends.load(name)
     if type < 0:
-        names = ", ".join(dict(_C.backends()))
+        names = ", ".join(
+            dict.fromkeys([*dict(_C.backends()), *_backends.offered()])
+        )
         raise RuntimeError(
             f"PYSTREAMS_ACCELERATOR names an unknown device type: '{name}'; "
             f"expected one of {names}"

@@ -7,12 +7,22 @@ POINTS = """[pystreams.backends]
 mtia = fake_device
 toy = fake_device
 made = maker:make
+once = maker:make_once
 broken = no_such_module
 raising = maker:fail
 nothing = json
 """
 MAKER = """
+import time
+
 def make():
+    import fake_device
+
+def make_once(calls=[]):
+    calls.append(None)
+    time.sleep(0.05)
+    if len(calls) > 1:
+        raise ValueError("a backend 'mtia' is already registered")
     import fake_device
 
 def fail():
@@ -97,7 +107,8 @@ assert "importlib.metadata" not in sys.modules
         (
             "absent",
             "PYSTREAMS_ACCELERATOR names an unknown device type: 'absent'; "
-            "expected one of cpu, cuda",
+            "expected one of cpu, cuda, broken, made, mtia, nothing, once, "
+            "raising, toy",
         ),
     ],
 )
@@ -114,6 +125,25 @@ for _ in range(2):
         PYSTREAMS_EMULATE_CUDA="1",
     )
     assert (done.stdout, done.stderr) == (2 * (message + "\n"), "")
+
+
+@pytest.mark.parametrize("name", ["mtia", "toy"])
+def test_a_program_may_have_imported_the_module(installed, name):
+    done = installed(f"""
+import fake_device
+assert pystreams.Stream("{name}").device == pystreams.device("mtia:0")
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_threads_load_a_backend_once(installed):
+    done = installed("""
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(8) as pool:
+    streams = list(pool.map(pystreams.Stream, 8 * ["once"]))
+assert {stream.device.type for stream in streams} == {"mtia"}
+""")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_device_string(installed):
