@@ -82,8 +82,7 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
             stream_name_at(device, source),
             status != PS_SUCCESS ? backend->status_text(backend, status)
                                  : ""));
-        /* As at the beginning of the capture. */
-        PyErr_Clear();
+        report_unless_no_memory();
     }
     exception_restore(saved);
 }

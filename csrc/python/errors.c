@@ -152,6 +152,38 @@ may_invalidate(ps_status status)
 }
 
 void
+report_unless_no_memory(void)
+{
+    if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        PyErr_Clear();
+    }
+    else if (PyErr_Occurred()) {
+        report_ignored("explaining a capture");
+    }
+}
+
+/* Explain a call, on the stream unless that is NULL, that a device refused
+ * during a capture. */
+static void
+explain_refusal(struct ps_runtime *runtime, struct ps_stream *stream,
+                const char *operation, ps_status status)
+{
+    const struct ps_backend *backend = runtime->backend;
+    const char *text = backend->status_text(backend, status);
+    if (stream == NULL) {
+        explain_capture("refused", "(issi)", backend->device_type, operation,
+                        text, status);
+        return;
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "%s:%d", backend->name,
+             stream->device->index);
+    explain_capture("refused", "(issi(sKz))", backend->device_type, operation,
+                    text, status, name, (unsigned long long)stream->handle,
+                    ps_stream_name(stream));
+}
+
+void
 explain_capture(const char *function, const char *format, ...)
 {
     struct saved_exception saved = exception_save();
@@ -160,7 +192,7 @@ explain_capture(const char *function, const char *format, ...)
     PyObject *text =
         import_call_with("pystreams.cuda._captures", function, format, values);
     va_end(values);
-    PyErr_Clear();
+    report_unless_no_memory();
     exception_restore(saved);
     exception_add(text);
 }
@@ -187,11 +219,15 @@ exception_add(PyObject *text)
     exception_restore(saved);
 }
 
-/* Cold, so that its code is not inlined into callers. */
-__attribute__((cold)) PyObject *
-raise_status(struct ps_runtime *runtime, const char *operation,
-             ps_status status)
+/* As raise_status, or as raise_on_stream unless the stream is NULL.  Cold, so
+ * that its code is not inlined into callers. */
+static __attribute__((cold)) PyObject *
+raise_of(struct ps_runtime *runtime, struct ps_stream *stream,
+         const char *call, ps_status status)
 {
+    struct named_operation named;
+    const char *operation =
+        stream != NULL ? operation_on_stream(stream, call, &named) : call;
     switch (status) {
     case PS_SUCCESS:
     case PS_RAISED:
@@ -221,13 +257,17 @@ raise_status(struct ps_runtime *runtime, const char *operation,
                            status);
         if (may_invalidate(status) &&
             atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0) {
-            const struct ps_backend *backend = runtime->backend;
-            explain_capture("refused", "(issi)", backend->device_type,
-                            operation, backend->status_text(backend, status),
-                            status);
+            explain_refusal(runtime, stream, call, status);
         }
     }
     return NULL;
+}
+
+PyObject *
+raise_status(struct ps_runtime *runtime, const char *operation,
+             ps_status status)
+{
+    return raise_of(runtime, NULL, operation, status);
 }
 
 const char *
@@ -248,14 +288,11 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
     return named->chars;
 }
 
-__attribute__((cold)) PyObject *
+PyObject *
 raise_on_stream(struct ps_stream *stream, const char *operation,
                 ps_status status)
 {
-    struct named_operation named;
-    return raise_status(stream->device->runtime,
-                        operation_on_stream(stream, operation, &named),
-                        status);
+    return raise_of(stream->device->runtime, stream, operation, status);
 }
 
 PyObject *

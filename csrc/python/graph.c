@@ -99,9 +99,7 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
                             backend->device_type, (unsigned long long)number,
                             name, (unsigned long long)stream->identity,
                             ps_stream_name(stream)));
-    /* Without memory a failure says less; reading a frame may leave an
-     * exception behind that the function does not see. */
-    PyErr_Clear();
+    report_unless_no_memory();
 }
 
 /* Forget the place, and add the explanation of the status to the pending

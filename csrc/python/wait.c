@@ -395,12 +395,12 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
     if (status == PS_SUCCESS) {
         Py_RETURN_NONE;
     }
-    struct named_operation named;
-    const char *operation =
-        work->stream != NULL
-            ? operation_on_stream(work->stream, work->operation, &named)
-            : work->operation;
     if (status == PS_ERROR_TIMED_OUT) {
+        struct named_operation named;
+        const char *operation =
+            work->stream != NULL
+                ? operation_on_stream(work->stream, work->operation, &named)
+                : work->operation;
         PyObject *text = explanation_of(work, NULL);
         if (text != NULL) {
             PyErr_Format(PyExc_TimeoutError,
@@ -411,5 +411,7 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
         }
         return NULL;
     }
-    return raise_status(work->device->runtime, operation, status);
+    return work->stream != NULL
+               ? raise_on_stream(work->stream, work->operation, status)
+               : raise_status(work->device->runtime, work->operation, status);
 }

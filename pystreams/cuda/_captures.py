@@ -1,7 +1,8 @@
 """How streams joined the captures in progress, so that one that fails can say
 which join is missing, and which call made it invalid.
 
-C code calls these functions, and only while something is being captured.
+C code calls these functions, and only while something is being captured, on
+any thread: a dict that others may change is copied before it is read through.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _name(stream: _Stream) -> str:
 def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
     """Note it for the capture, for all of the device type if it is 0."""
     device_type, number = capture
-    for found, (_, _, failures) in list(_captures.items()):
+    for found, (_, _, failures) in _captures.copy().items():
         concerned = found == capture or (
             number == 0 and found[0] == device_type
         )
@@ -92,7 +93,7 @@ def waited(
 def where(capture: tuple[int, int]) -> str:
     """Return where a capture in progress began, or ""."""
     joined, *_ = _captures.get(capture, ({},))
-    for origin, place in joined.items():
+    for origin, place in joined.copy().items():
         return f"begun on the stream {_name(origin)} at {place}"
     return ""
 
@@ -104,7 +105,11 @@ def explained(capture: tuple[int, int], text: str) -> str:
 
 
 def refused(
-    device_type: int, operation: str, failure: str, status: int
+    device_type: int,
+    operation: str,
+    failure: str,
+    status: int,
+    stream: _Stream | None = None,
 ) -> str:
     """A call has failed, which may have made any capture of the device type
     invalid: a driver does not say which.
@@ -112,10 +117,15 @@ def refused(
     Return which are in progress, and what to do, or "".
     """
     place = _place()
-    _failed(
-        (device_type, 0), place, f"{operation}, at {place}, failed: {failure}"
+    call = (
+        operation
+        if stream is None
+        else f"{operation} on the stream {_name(stream)}"
     )
-    found = [capture for capture in _captures if capture[0] == device_type]
+    _failed((device_type, 0), place, f"{call}, at {place}, failed: {failure}")
+    found = [
+        capture for capture in _captures.copy() if capture[0] == device_type
+    ]
     lines = [
         f"A capture is in progress, {where(capture)}."
         for capture in found[:_MOST]
@@ -128,6 +138,7 @@ def refused(
 def ended(capture: tuple[int, int], status: int) -> str:
     """Forget the capture; return an explanation of the status, or ""."""
     joined, waits, failures = _captures.pop(capture, ({}, {}, {}))
+    joined, waits, failures = joined.copy(), waits.copy(), failures.copy()
     if status == _INVALIDATED and joined:
         return "".join(f"\n{failure}." for failure in failures.values()) or (
             "\nNo call of this package failed since the capture began, at "

@@ -10,6 +10,7 @@ import inspect
 import os
 import random
 import re
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -694,6 +695,60 @@ def test_it_says_which_call_of_any_stream_may_have(two_captures):
         assert second.startswith(
             "a wait of the stream toy:0 0x1 for toy:0 0x3"
         )
+
+
+def test_it_says_on_which_stream_the_call_was(engine, graph, buffer):
+    stream, default = engine.stream(blocking=True), engine.default_stream()
+
+    def work():
+        with contextlib.suppress(AcceleratorError):
+            buffer.fill_(2, stream=default)  # refused
+
+    with stream:
+        graph.capture_begin()
+        work()
+        text = message(graph.capture_end)
+    called = f"{stream.device.type}:0 0x0"
+    place = line_of(work, "# " + "refused")
+    call = f"\na fill on the stream {called}, at {place}, failed: "
+    assert call in text
+
+
+def test_threads_note_captures_at_once(monkeypatch):
+    """None finds a dict changed while it reads."""
+    from pystreams.cuda import _captures
+
+    class Changing(dict):
+        """Begins another capture while it is read through."""
+
+        def items(self):
+            for item in super().items():
+                _captures.begun((9, len(self) + 1), ("toy:0", 9, None))
+                yield item
+
+        def __iter__(self):
+            return (key for key, _ in self.items())
+
+    noted = Changing(
+        {(9, 1): (Changing({("toy:0", 1, None): "here"}), {}, {})}
+    )
+    monkeypatch.setattr(_captures, "_captures", noted)
+    text = _captures.refused(9, "Event.query", "not permitted", 900)
+    assert "begun on the stream toy:0 0x1 at here" in text
+
+
+def test_a_fault_of_the_explanation_is_reported(
+    engine, stream, graph, monkeypatch
+):
+    from pystreams.cuda import _captures
+
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    monkeypatch.setattr(_captures, "where", lambda capture: 1 // 0)
+    with Capturing(graph, stream):
+        text = message(stream.synchronize)
+    assert "A capture is in progress" not in text
+    assert [seen.exc_type for seen in reported] == [ZeroDivisionError]
 
 
 def test_it_says_that_no_call_of_ours_failed(two_captures):
