@@ -109,26 +109,13 @@ ps_thread_stream_mark(struct ps_stream *stream)
 }
 
 /* Have the latest event stand for all that is pending, or else for work of
- * which no thread will learn when it is done.  Waits for the work if the
- * backend demands it. */
+ * which no thread will learn when it is done. */
 static void
 record_end(struct ps_stream *stream)
 {
-    const struct ps_limit forever = {.timeout_ns = INT64_MAX};
-    struct ps_device *device = stream->device;
-    if (ps_stream_query_quietly(stream) != PS_ERROR_NOT_READY) {
-        return;
-    }
-    bool captured = ps_stream_in_capture(stream);
-    if (captured || record(stream) != PS_SUCCESS) {
+    if (ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
+        (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS)) {
         atomic_store(&stream->of_thread.latest->captured, true);
-    }
-    if (!captured &&
-        (device->runtime->registered->flags & PS_BACKEND_THREADS_FINISH)) {
-        bool own = ps_own_begin(device->runtime);
-        /* A failure stays with the device. */
-        PS_CALL(device, stream_synchronize, stream->handle, &forever);
-        ps_own_end(own);
     }
 }
 

@@ -261,10 +261,9 @@ protocol_stream(struct ps_device *device, const char *function,
                      function, name);
         return NULL;
     }
-    if ((handle == 1 &&
-         device->runtime->backend->device_type != PS_DEVICE_CUDA) ||
-        (handle == PS_STREAM_PER_THREAD &&
-         device->runtime->backend->thread_stream == NULL)) {
+    if (device->runtime->backend->device_type != PS_DEVICE_CUDA &&
+        (handle == 1 || (handle == PS_STREAM_PER_THREAD &&
+                         device->runtime->backend->thread_stream == NULL))) {
         handle = 0;
     }
     return stream_from_handle(function, device, false, handle, NULL);

@@ -154,11 +154,14 @@ may_invalidate(ps_status status)
 void
 report_unless_no_memory(void)
 {
-    if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
-        PyErr_Clear();
-    }
-    else if (PyErr_Occurred()) {
+    bool is_fault = PyErr_Occurred() != NULL &&
+                    PyErr_ExceptionMatches(PyExc_Exception) &&
+                    !PyErr_ExceptionMatches(PyExc_MemoryError);
+    if (is_fault) {
         report_ignored("explaining a capture");
+    }
+    else {
+        PyErr_Clear();
     }
 }
 

@@ -51,9 +51,15 @@ def worker(workers):
     return workers()
 
 
+def needs_account(backend):
+    if not _C.backend_members(backend.type)["thread_stream"]:
+        pytest.skip(f"{backend}: keeps no account of threads' default streams")
+
+
 @pytest.fixture
 def own(backend):
     """The Stream that stands for that of the thread which uses it."""
+    needs_account(backend)
     yield ExternalStream(2, backend.device())
     backend.synchronize()
 
@@ -134,6 +140,8 @@ def test_ways_to_name_it(backend, own):
 
 
 def test_ways_to_name_it_on_cuda(cuda, worker):
+    needs_account(cuda)
+
     class Numbered:
         def __cuda_stream__(self):
             return 0, 2
@@ -332,12 +340,6 @@ def test_what_it_gives_up_itself(backend, own):
 # ---- The end of a thread ----
 
 
-@pytest.fixture
-def ends_first(backend):
-    if not backend.on_engine:
-        pytest.skip(f"{backend}: the end of a thread waits for its work")
-
-
 ENDS = """
 import sys, threading
 import pystreams
@@ -363,16 +365,14 @@ print(len(events), all(event.query() for event in events))
 """
 
 
-def test_threads_end_behind_kernels_and_memory(backend, run_python):
-    """The driver does not end such a thread unless its work is done."""
+def test_threads_end_behind_kernels_and_memory(backend, own, run_python):
+    """The driver of a GPU never ends such a thread."""
     done = run_python(ENDS, str(backend.type), backend.name, timeout=LONG)
     assert (done.stdout, done.stderr) == ("24 True\n", "")
 
 
 @pytest.mark.unscheduled
-def test_a_thread_ends_while_its_work_is_pending(
-    ends_first, backend, own, worker
-):
+def test_a_thread_ends_while_its_work_is_pending(backend, own, worker):
     with held(backend, worker, own):
         event = worker(mark, own)
         worker.end()
@@ -384,7 +384,7 @@ def test_a_thread_ends_while_its_work_is_pending(
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("first", ["the thread", "the memory"])
 def test_memory_outlives_a_thread_as_long_as_its_work(
-    ends_first, backend, own, worker, first
+    backend, own, worker, first
 ):
     lent = Lent(backend)
     with held(backend, worker, own):
@@ -426,7 +426,7 @@ def test_memory_of_a_thread_that_has_ended_is_freed(
 
 
 @pytest.mark.unscheduled
-def test_a_later_thread_has_an_idle_one(ends_first, backend, own, workers):
+def test_a_later_thread_has_an_idle_one(backend, own, workers):
     first = workers()
     with held(backend, first, own):
         first.end()
@@ -651,6 +651,7 @@ VARIABLE = "PYSTREAMS_PER_THREAD_DEFAULT_STREAM"
 
 
 def test_the_switch(backend, run_python):
+    needs_account(backend)
     done = run_python(SWITCH, backend.name, env={VARIABLE: "1"})
     assert (done.stdout, done.stderr) == ("done\n", "")
 
@@ -663,6 +664,16 @@ def test_without_the_switch(backend, run_python, value):
     )
     done = run_python(code, str(backend.type), env={VARIABLE: value})
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_the_switch_with_a_gpu(gpu, run_python):
+    """It says that it does not apply, instead of being ignored."""
+    code = (
+        "import pystreams; print(pystreams.cuda.default_stream().cuda_stream)"
+    )
+    done = run_python(["-W", "always", "-c", code], env={VARIABLE: "1"})
+    assert done.stdout == "0\n"
+    assert f"{VARIABLE} does not apply to GPUs" in done.stderr
 
 
 @pytest.mark.parametrize("value", ["2", "yes", "-1", " 1"])

@@ -217,7 +217,8 @@ def test_it_says_which_call_made_it_invalid(gpu, buffer, where):
             on_thread(where, lambda: other.synchronize())
         code, text = failure(graph)
     assert code == 901
-    assert f"Stream.synchronize, at {__file__}:" in text
+    assert "Stream.synchronize on the stream cuda:0 0x" in text
+    assert f", at {__file__}:" in text
 
 
 def test_it_says_which_wait_made_it_invalid(gpu, buffer):

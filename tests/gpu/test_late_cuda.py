@@ -417,7 +417,6 @@ print({loan.deleted for loan in loans})
         "ctrl_c_in_waits",
         "memory_use",
         "memory_info",
-        "per_thread_streams",
         "random_programs",
         "abandoned_waits",
         "stream",
