@@ -7,6 +7,9 @@ so that Ctrl-C cannot interrupt them halfway.
 from __future__ import annotations
 
 import os
+
+# Not of weakref, whose import takes half a millisecond.
+from _weakref import ref
 from itertools import count
 
 from .. import _C
@@ -119,6 +122,15 @@ class Handle:
 
     def __exit__(self, *exc_info: object) -> None:
         self.remove()
+
+
+class _Retained:
+    """An object that a graph retains, until it is removed."""
+
+    __slots__ = ("__weakref__", "obj")
+
+    def __init__(self, obj: object) -> None:
+        self.obj = obj
 
 
 def _register(hooks: _Hooks, hook: Callable[..., object]) -> Handle:
@@ -360,9 +372,16 @@ class Graph(_C.Graph):
         Never waits, so synchronize_before_release changes nothing.  Returns a
         handle, whose remove() lets go of obj at once.
         """
-        kept = [obj]
+        kept = _Retained(obj)
         self._keep(kept)
-        return Handle(next(_numbers), kept.clear)
+        # The graph alone keeps it.
+        found = ref(kept)
+
+        def remove() -> None:
+            if (retained := found()) is not None:
+                retained.obj = None
+
+        return Handle(next(_numbers), remove)
 
     def pools(self) -> list[_Pool]:
         """Return a list of pool() alone: a graph has one memory pool."""

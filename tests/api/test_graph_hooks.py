@@ -336,6 +336,19 @@ def test_retained_until_the_replays_are_done(backend, stream, graph, buffer):
     assert dropped() is None
 
 
+def test_a_handle_keeps_nothing(stream, graph, buffer):
+    kept = Kept()
+    dropped = weakref.ref(kept)
+    handle = graph.retain_object(kept)
+    del kept
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    graph.reset()
+    gc.collect()
+    assert dropped() is None
+    handle.remove()
+
+
 def test_retained_before_the_capture(stream, graph, buffer):
     kept = Kept()
     dropped = weakref.ref(kept)
