@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "partition.h"
 #include "runtime.h"
+#include "thread_stream.h"
 
 enum {
     ALL_OPTIONS = PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY,
@@ -195,9 +196,14 @@ static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
 {
+    bool remote = ps_stream_is_remote(graph->origin);
     ps_status status =
-        PS_CALL(graph->device, capture_end, graph->origin->handle,
-                &graph->native, operations);
+        remote ? PS_ERROR_CAPTURE_WRONG_THREAD
+               : PS_CALL(graph->device, capture_end, graph->origin->handle,
+                         &graph->native, operations);
+    if (remote && !last) {
+        return status;
+    }
     if (status != PS_SUCCESS && !last && ps_stream_in_capture(graph->origin)) {
         return status;
     }
@@ -525,13 +531,18 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
               struct ps_stream **before, struct ps_stream **full)
 {
     struct ps_stream *launched = graph->launched;
-    ps_status status = ps_stream_wait_stream_quietly(stream, launched);
+    bool remote = ps_stream_is_remote(launched);
+    ps_status status =
+        !remote ? ps_stream_wait_stream_quietly(stream, launched)
+        : atomic_load(&launched->of_thread.lags)
+            ? PS_ERROR_QUEUE_FULL
+            : ps_stream_wait_event(stream, launched->of_thread.latest);
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
     /* Either queue may be full.  Waiting for room in the other one may not be
      * permitted; the caller finds out. */
-    else if (status == PS_ERROR_QUEUE_FULL &&
+    else if (status == PS_ERROR_QUEUE_FULL && !remote &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
     }
@@ -575,7 +586,8 @@ launch_locked(struct ps_graph *graph, struct ps_launch *launch,
     bool waits =
         graph->fresh && graph->launched != NULL && graph->launched != stream;
     ps_status status = refuse_captured(stream, PS_ERROR_GRAPH_INNER);
-    if (status == PS_SUCCESS && waits) {
+    if (status == PS_SUCCESS && waits &&
+        !ps_stream_is_remote(graph->launched)) {
         /* A stream that waits for a captured stream joins the capture. */
         status = refuse_captured(graph->launched, PS_ERROR_GRAPH_BEHIND);
     }
@@ -617,7 +629,14 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
         return unlock(graph, PS_ERROR_GRAPH_CHANGED);
     }
     struct ps_stream *stream = ps_current_stream(currents, graph->device);
-    struct ps_stream *before = NULL;
+    struct ps_stream *own = NULL, *before = NULL;
+    if (stream->kind == PS_STREAM_CALLERS) {
+        own = ps_thread_stream(graph->device);
+        if (own == NULL) {
+            return unlock(graph, PS_ERROR_GRAPH_CHANGED);
+        }
+        stream = own;
+    }
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
     status = launch_locked(graph, launch, stream, &before, full);
     if (status == PS_SUCCESS) {
@@ -631,6 +650,7 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     /* The caller must not take a launch that was queued for one that was not.
      */
     ps_runtime_note_failure(stream->device->runtime, ps_stream_unref(before));
+    ps_stream_unref(own);
     return status;
 }
 

@@ -260,9 +260,17 @@ ps_thread_has(const struct ps_stream *stream)
 __attribute__((cold, noinline)) static ps_status
 query_remote(struct ps_stream *stream)
 {
-    return atomic_load(&stream->of_thread.ended)
-               ? ps_event_query(stream->of_thread.latest)
-               : PS_ERROR_NOT_READY;
+    struct ps_runtime *runtime = stream->device->runtime;
+    if (!atomic_load(&stream->of_thread.ended)) {
+        return PS_ERROR_NOT_READY;
+    }
+    enum ps_capture_mode mode =
+        ps_capture_mode_swap(runtime, PS_CAPTURE_RELAXED);
+    bool own = ps_own_begin(runtime);
+    ps_status status = ps_event_query(stream->of_thread.latest);
+    ps_own_end(own);
+    ps_capture_mode_swap(runtime, mode);
+    return status;
 }
 
 static ps_status

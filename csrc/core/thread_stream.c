@@ -71,6 +71,9 @@ ps_thread_stream_create(struct ps_device *device, const char *name,
     if (device->runtime->backend->thread_stream == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
+    if (device->callers_stream.generation != ps_generation()) {
+        return PS_ERROR_FOREIGN;
+    }
     struct ps_stream *stream = ps_stream_new(device, PS_STREAM_THREADS);
     if (stream == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -113,10 +116,12 @@ ps_thread_stream_mark(struct ps_stream *stream)
 static void
 record_end(struct ps_stream *stream)
 {
-    if (ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
-        (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS)) {
+    bool lost = ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
+                (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS);
+    if (lost) {
         atomic_store(&stream->of_thread.latest->captured, true);
     }
+    atomic_store(&stream->of_thread.lags, lost);
 }
 
 void

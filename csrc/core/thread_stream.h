@@ -18,7 +18,8 @@ struct ps_stream *ps_thread_stream(struct ps_device *device);
 
 /* Likewise, made if it has none, with a name for people that is copied.  The
  * caller sees to it that ps_thread_streams_end is called on the thread.
- * Statuses: PS_ERROR_NOT_SUPPORTED, PS_ERROR_OUT_OF_MEMORY. */
+ * Statuses: PS_ERROR_NOT_SUPPORTED, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_FOREIGN
+ * in a child that may not use the device. */
 ps_status ps_thread_stream_create(struct ps_device *device, const char *name,
                                   struct ps_stream **stream);
 

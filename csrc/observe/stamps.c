@@ -100,9 +100,11 @@ take_event(struct device *device)
 {
     const struct ps_backend *backend = device->backend;
     ps_handle event = 0;
-    PS_HOLD(&mutex);
-    if (device->idle_count > 0) {
-        event = device->idle[--device->idle_count];
+    {
+        PS_HOLD(&mutex);
+        if (device->idle_count > 0) {
+            event = device->idle[--device->idle_count];
+        }
     }
     return event != 0 ||
                    backend->event_create(backend, device->index,

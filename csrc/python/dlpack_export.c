@@ -247,7 +247,8 @@ copy_span(struct span *span, bool to_host)
     }
     bool ordered = !span->block->pinned || to_host;
     struct ps_stream *current = current_stream_of(span->block->device);
-    struct ps_stream *order = ordered ? current_stream_of(device) : NULL;
+    struct ps_stream *order =
+        current != NULL && ordered ? current_stream_of(device) : NULL;
     struct span copied;
     int result = current != NULL && (order != NULL || !ordered)
                      ? span_settle(span, current)

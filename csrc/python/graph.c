@@ -525,6 +525,15 @@ launch(PyObject *self)
     ps_status status;
     bool again;
     do {
+        struct ps_device *device = graph_of(self)->device;
+        if (ps_default_per_thread && device != NULL) {
+            /* Core finds the thread's stream if there is one. */
+            struct ps_stream *own = current_stream_of(device);
+            if (own == NULL) {
+                return PS_RAISED;
+            }
+            stream_release(own);
+        }
         struct calls *calls = calls_get(self);
         status = launch_calls(graph_of(self), calls, currents, &full);
         calls_unref(calls);
@@ -951,9 +960,14 @@ Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (work.stream == NULL) {
         Py_RETURN_NONE;
     }
-    work.device = work.stream->device;
+    struct ps_stream *launched = work.stream;
+    work.device = launched->device;
+    if (ps_stream_is_remote(launched)) {
+        work.event = launched->of_thread.latest;
+        work.stream = NULL;
+    }
     PyObject *result = waited(&work, NULL, NO_TIMEOUT);
-    stream_release(work.stream);
+    stream_release(launched);
     return result;
 }
 

@@ -243,9 +243,9 @@ static int
 copy_between_devices(struct span *to, struct span *from, bool wait)
 {
     struct ps_stream *theirs = work_stream(from, NULL);
-    struct ps_stream *ours = work_stream(to, NULL);
+    struct ps_stream *ours = theirs != NULL ? work_stream(to, NULL) : NULL;
     struct transfer transfer = {theirs, to->block, from->block};
-    int result = stream_imply_wait(theirs, ours);
+    int result = ours != NULL ? stream_imply_wait(theirs, ours) : -1;
     if (result == 0) {
         result = run_copy(&transfer, to, from, wait);
     }

@@ -687,3 +687,53 @@ def test_collecting_leaves_nothing(backend, own):
     together(lambda _: mark(own), threads=8)
     gc.collect()
     backend.synchronize()
+
+
+REPLAYS = """
+import gc, sys, threading, weakref
+import pystreams
+from pystreams import _C
+from pystreams.cuda._graphs import Graph
+kind, name = int(sys.argv[1]), sys.argv[2]
+class Kept:
+    pass
+kept = Kept()
+dropped = weakref.ref(kept)
+block, graph = pystreams.empty(64, device=name), Graph(kind)
+with pystreams.Stream(name):
+    graph.capture_begin()
+    block.fill_(7)
+    graph.retain_object(kept)
+    graph.capture_end()
+del kept
+ready, go = threading.Event(), threading.Event()
+def work():
+    own = pystreams.ExternalStream(2, name)
+    own.submit(go.wait, 30)
+    graph.replay()
+    ready.set()
+    own.synchronize()
+thread = threading.Thread(target=work)
+thread.start()
+ready.wait(30)
+graph.reset()
+pystreams.empty(64, device=name).close()
+gc.collect()
+early = dropped() is None
+go.set()
+thread.join()
+_C.synchronize(kind)
+for _ in range(100):
+    if dropped() is not None:
+        pystreams.empty(64, device=name).close()
+print(early, dropped() is None, block.tobytes() == bytes([7]) * 64)
+"""
+
+
+def test_what_a_thread_replays_is_kept(backend, run_python):
+    """With the switch on, and another thread that resets the graph."""
+    needs_account(backend)
+    done = run_python(
+        REPLAYS, str(backend.type), backend.name, env={VARIABLE: "1"}
+    )
+    assert (done.stdout, done.stderr) == ("False True True\n", "")
