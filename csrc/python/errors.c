@@ -154,9 +154,11 @@ may_invalidate(ps_status status)
 void
 report_unless_no_memory(void)
 {
+    /* Without memory, CPython before 3.14 raises SystemError at times. */
     bool is_fault = PyErr_Occurred() != NULL &&
                     PyErr_ExceptionMatches(PyExc_Exception) &&
-                    !PyErr_ExceptionMatches(PyExc_MemoryError);
+                    !PyErr_ExceptionMatches(PyExc_MemoryError) &&
+                    !PyErr_ExceptionMatches(PyExc_SystemError);
     if (is_fault) {
         report_ignored("explaining a capture");
     }

@@ -126,7 +126,8 @@ void exception_add(PyObject *text);
 void explain_capture(const char *function, const char *format, ...);
 
 /* Clear the pending exception, if any, of what notes or explains a capture;
- * one that is no MemoryError is reported. */
+ * an Exception that is no lack of
+ * memory is reported. */
 void report_unless_no_memory(void);
 
 #endif
