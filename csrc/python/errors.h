@@ -125,9 +125,8 @@ void exception_add(PyObject *text);
  * memory an exception says less.  The format as for import_call. */
 void explain_capture(const char *function, const char *format, ...);
 
-/* Clear the pending exception, if any, of what notes or explains a capture;
- * an Exception that is no lack of
- * memory is reported. */
+/* Clear the pending exception, if any, of what notes or explains a capture; an
+ * Exception that is no lack of memory is reported. */
 void report_unless_no_memory(void);
 
 #endif
