@@ -84,29 +84,12 @@ def per_thread_default_stream() -> bool:
 
 def register_backends() -> None:
     """Register the library's backends as the environment asks for them."""
-    per_thread = per_thread_default_stream()
     _C.register_backends(
         _devices("PYSTREAMS_CPU_DEVICES", 1) or 1,
         _devices("PYSTREAMS_EMULATE_CUDA", 0),
         _memory("PYSTREAMS_EMULATE_MEMORY"),
-        per_thread,
+        per_thread_default_stream(),
     )
-    cuda = dict(_C.backends()).get("cuda")
-    has_gpus = (
-        per_thread
-        and cuda is not None
-        and not _C.is_emulated(cuda)
-        and _C.device_count(cuda) > 0
-    )
-    if has_gpus:
-        import warnings
-
-        warnings.warn(
-            "PYSTREAMS_PER_THREAD_DEFAULT_STREAM does not apply to GPUs: "
-            "the default stream of cuda stays the device's",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def default_type() -> int:

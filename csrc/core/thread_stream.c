@@ -111,11 +111,30 @@ ps_thread_stream_mark(struct ps_stream *stream)
     }
 }
 
+static void
+finish(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    enum ps_capture_mode mode =
+        ps_capture_mode_swap(device->runtime, PS_CAPTURE_RELAXED);
+    bool own = ps_own_begin(device->runtime);
+    /* A failure stays with the device. */
+    (void)PS_CALL(device, stream_synchronize, stream->handle, NULL);
+    ps_own_end(own);
+    ps_capture_mode_swap(device->runtime, mode);
+}
+
 /* Have the latest event stand for all that is pending, or else for work of
- * which no thread will learn when it is done. */
+ * which no thread will learn when it is done.  Waits for the work if the
+ * backend demands it. */
 static void
 record_end(struct ps_stream *stream)
 {
+    unsigned flags = stream->device->runtime->registered->flags;
+    if ((flags & PS_BACKEND_THREADS_FINISH) &&
+        !ps_stream_in_capture(stream)) {
+        finish(stream);
+    }
     bool lost = ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
                 (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS);
     if (lost) {

@@ -25,8 +25,8 @@ ps_status ps_thread_stream_create(struct ps_device *device, const char *name,
 
 /* The calling thread ends, or will use no stream of the runtime any more
  * (NULL: of any).  Call ps_memory_sweep first: nobody else frees memory in the
- * streams' order.  Waits for no work.  A failure is stored for
- * ps_runtime_take_failure.  May block. */
+ * streams' order.  Waits for the work with PS_BACKEND_THREADS_FINISH.  A
+ * failure is stored for ps_runtime_take_failure.  May block. */
 void ps_thread_streams_end(struct ps_runtime *runtime);
 
 /* Whether housekeeping has to leave the stream alone: it is being captured, or

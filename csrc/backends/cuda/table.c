@@ -6,6 +6,7 @@
  * call most call the driver instead, which needs only the handle. */
 #include <cuda_runtime_api.h>
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -272,6 +273,39 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     return cuda_scope_leave(scope);
 }
 
+static pthread_key_t thread_key; /* of a thread's number */
+static bool has_thread_key;
+
+static void
+make_thread_key(void)
+{
+    has_thread_key = pthread_key_create(&thread_key, NULL) == 0;
+}
+
+/* cudaStreamPerThread is another stream on each thread. */
+static ps_status
+cuda_thread_stream(const struct ps_backend *backend, int device,
+                   ps_handle *name)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static atomic_ullong threads;
+    (void)backend;
+    (void)device;
+    pthread_once(&once, make_thread_key);
+    if (!has_thread_key) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    uintptr_t number = (uintptr_t)pthread_getspecific(thread_key);
+    if (number == 0) {
+        number = (uintptr_t)atomic_fetch_add(&threads, 1) + 1;
+        if (pthread_setspecific(thread_key, (void *)number) != 0) {
+            return PS_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    *name = PS_THREAD_STREAM_NAME | number;
+    return PS_SUCCESS;
+}
+
 static ps_status
 cuda_event_create(const struct ps_backend *backend, int device, unsigned flags,
                   ps_handle *event)
@@ -376,7 +410,9 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 
 const struct ps_backend ps_cuda_backend = {
     .struct_size = sizeof(ps_cuda_backend),
-    .flags = PS_BACKEND_SHARED,
+    /* Driver 580 never returns from the end of a thread with a kernel pending
+     * on its stream if memory was allocated in the order of streams. */
+    .flags = PS_BACKEND_SHARED | PS_BACKEND_THREADS_FINISH,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,
     .status_name = cuda_status_name,
@@ -405,4 +441,5 @@ const struct ps_backend ps_cuda_backend = {
     .device_attribute = cuda_device_attribute,
     .blocking_create = cuda_blocking_create,
     .stream_blocking = cuda_stream_blocking,
+    .thread_stream = cuda_thread_stream,
     CUDA_MEMBERS(CUDA_FILL)};

@@ -189,6 +189,9 @@ enum {
     PS_BACKEND_SHARED = 4,
     /* Device memory is host memory: programs read and write it directly. */
     PS_BACKEND_HOST_MEMORY = 8,
+    /* A thread must not end while work is pending on its default stream, see
+     * thread_stream.  Core waits for the work first. */
+    PS_BACKEND_THREADS_FINISH = 16,
 };
 
 /* When an operation began and ended; see operation_times. */
@@ -995,8 +998,8 @@ struct ps_backend {
      * stream of the calling thread's own on the device, that serializes with
      * stream 0 as those of blocking_create do.  It begins idle when its thread
      * first uses it, and is never destroyed: when the thread ends, work that
-     * is queued still runs, and nobody waits for it.  Core uses it on its own
-     * thread alone.
+     * is queued still runs.  Core uses it on its own thread alone, and waits
+     * for it there at the end with PS_BACKEND_THREADS_FINISH only.
      *
      * A name for the calling thread's: a number with PS_THREAD_STREAM_NAME
      * that no other stream of the device ever has.  stream_explain takes and
