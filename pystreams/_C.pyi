@@ -227,6 +227,7 @@ class Graph:
     def __new__(cls, type: int, keep_graph: bool = False) -> Self: ...
     def _begin(self, mode: int, pool: tuple[int, int], /) -> None: ...
     def _state(self) -> tuple[bool, int, int, tuple[int, int]]: ...
+    def _executable(self) -> int: ...
     def capture_end(self) -> None: ...
     def instantiate(
         self,
@@ -246,8 +247,20 @@ class Graph:
     def _nodes(
         self,
     ) -> tuple[
-        list[tuple[str, str | None, int, str | None, int, int]],
-        list[tuple[int, int]],
+        list[
+            tuple[
+                str,
+                int,
+                str | None,
+                tuple[int, int, int] | None,
+                tuple[int, int, int] | None,
+                int,
+                str | None,
+                int,
+                int,
+            ]
+        ],
+        list[tuple[int, int, int, int, int]],
     ]: ...
     def _keep(self, object: object, /) -> None: ...
     def _wait(self) -> None: ...

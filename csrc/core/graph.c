@@ -713,6 +713,23 @@ ps_graph_handles(struct ps_graph *graph, ps_handle *native,
 }
 
 uint64_t
+ps_graph_executable_number(struct ps_graph *graph)
+{
+    uint64_t number = 0;
+    if (lock(graph) != PS_SUCCESS) {
+        return 0;
+    }
+    if (graph->executable != 0 &&
+        (graph->device->runtime->backend->executable_number == NULL ||
+         PS_CALL(graph->device, executable_number, graph->executable,
+                 &number) != PS_SUCCESS)) {
+        number = graph->executable;
+    }
+    unlock(graph, PS_SUCCESS);
+    return number;
+}
+
+uint64_t
 ps_graph_number(struct ps_graph *graph)
 {
     uint64_t number = 0;

@@ -140,6 +140,9 @@ ps_status ps_graph_reset(struct ps_graph *graph, bool *dropped);
 void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
                       ps_handle *executable);
 
+/* The number by which tools name the executable; 0 if there is none. */
+uint64_t ps_graph_executable_number(struct ps_graph *graph);
+
 /* The number of the capture that it holds or makes, as in ps_launch. */
 uint64_t ps_graph_number(struct ps_graph *graph);
 

@@ -122,6 +122,7 @@ static const struct {
     MEMBER(ACTIVITIES, stream_number),
     MEMBER(OPTIONAL, peer_access),
     MEMBER(OPTIONAL, thread_stream),
+    MEMBER(OPTIONAL, executable_number),
 };
 
 const int ps_table_member_count = sizeof(members) / sizeof(members[0]);

@@ -166,6 +166,8 @@ ON_DEVICE(stream_number, (ps_handle stream, uint64_t *number),
           (stream, number))
 ON_DEVICE(peer_access, (int peer, int access), (peer, access))
 ON_DEVICE(thread_stream, (ps_handle * name), (name))
+ON_DEVICE(executable_number, (ps_handle executable, uint64_t *number),
+          (executable, number))
 
 #undef WITH
 #undef TO

@@ -65,7 +65,7 @@ has_executable(PyObject *self)
 
 /* Run the destroy hooks; their exceptions are logged. */
 static void
-run_destroy_hooks(PyObject *self, ps_handle executable)
+run_destroy_hooks(PyObject *self, uint64_t executable)
 {
     struct saved_exception saved = exception_save();
     if (drop_result(import_call("pystreams.cuda._graphs", "_destroyed", "(OK)",
@@ -137,14 +137,13 @@ static ps_status
 reset(PyObject *self)
 {
     bool watched = atomic_load(&hooked), dropped = false;
-    ps_handle native, executable = 0;
-    uint64_t number;
+    uint64_t number, executable = 0;
     ps_status status;
     if (watched) {
         if (wait_if_asked(self) < 0) {
             return PS_RAISED;
         }
-        WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+        WITHOUT_GIL(executable = ps_graph_executable_number(graph_of(self)));
     }
     bool capturing = is_capturing_now(self);
     WITHOUT_GIL(number = ps_graph_number(graph_of(self));
@@ -164,17 +163,19 @@ static void
 Graph_finalize(PyObject *self)
 {
     ps_handle native, executable;
+    uint64_t number;
     if (graph_of(self) == NULL || is_finalizing() || !atomic_load(&hooked) ||
         graph_of(self)->generation != ps_generation()) {
         return;
     }
     struct saved_exception saved = exception_save();
-    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
+    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable);
+                number = ps_graph_executable_number(graph_of(self)));
     if (native != 0 || executable != 0 || is_capturing_now(self)) {
         if (wait_if_asked(self) < 0) {
             report_ignored("waiting for the replays of a graph");
         }
-        run_destroy_hooks(self, executable);
+        run_destroy_hooks(self, number);
     }
     exception_restore(saved);
 }
@@ -611,6 +612,14 @@ Graph_state(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
+Graph_executable(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    uint64_t number;
+    WITHOUT_GIL(number = ps_graph_executable_number(graph_of(self)));
+    return PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *
 Graph_enable_debug_mode(PyObject *Py_UNUSED(self),
                         PyObject *Py_UNUSED(ignored))
 {
@@ -692,9 +701,25 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* By enum ps_node_kind. */
 static const char *const kinds[] = {
-    "empty", "kernel",       "memcpy",     "memset", "host",
-    "host",  "event_record", "event_wait", "graph",  "other",
+    "empty", "kernel",       "memcpy",     "memset",      "host",
+    "host",  "event_record", "wait_event", "child_graph", "other",
 };
+
+static const char *
+kind_of(const struct ps_graph_node *node)
+{
+    return node->kind == PS_NODE_OTHER && node->name != NULL
+               ? node->name
+               : kinds[node->kind];
+}
+
+/* (x, y, z), or None. */
+static PyObject *
+extents(const unsigned *of)
+{
+    return of[0] == 0 ? Py_NewRef(Py_None)
+                      : Py_BuildValue("(III)", of[0], of[1], of[2]);
+}
 
 static PyObject *
 node_tuple(struct calls *calls, const struct ps_graph_node *node)
@@ -707,10 +732,13 @@ node_tuple(struct calls *calls, const struct ps_graph_node *node)
                              : (uintptr_t)node->function;
     return name == NULL
                ? NULL
-               : Py_BuildValue("(szKNKK)", kinds[node->kind], node->name,
-                               (unsigned long long)function, name,
-                               (unsigned long long)node->event,
-                               (unsigned long long)node->nbytes);
+               : Py_BuildValue(
+                     "(sIzNNKNKK)", kind_of(node), (unsigned)node->number,
+                     node->kind == PS_NODE_KERNEL ? node->name : NULL,
+                     extents(node->grid), extents(node->block),
+                     (unsigned long long)function, name,
+                     (unsigned long long)node->event,
+                     (unsigned long long)node->nbytes);
 }
 
 static PyObject *
@@ -728,8 +756,11 @@ edge_list(const struct ps_graph_edge *edges, size_t count)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; i < count && list != NULL; i++) {
-        list = list_with(list, Py_BuildValue("(nn)", (Py_ssize_t)edges[i].from,
-                                             (Py_ssize_t)edges[i].to));
+        const struct ps_graph_edge *edge = &edges[i];
+        list = list_with(list,
+                         Py_BuildValue("(nnBBB)", (Py_ssize_t)edge->from,
+                                       (Py_ssize_t)edge->to, edge->from_port,
+                                       edge->to_port, edge->type));
     }
     return list;
 }
@@ -785,7 +816,7 @@ explain_difference(struct ps_graph *other,
         exception_add(PyUnicode_FromFormat(
             "\nNode %zu of the new graph, a %s node, is the first that cannot "
             "be updated: %s. See get_graph_data().",
-            difference->node, kinds[nodes[difference->node].kind], reason));
+            difference->node, kind_of(&nodes[difference->node]), reason));
     }
     else {
         exception_add(PyUnicode_FromFormat(
@@ -1089,8 +1120,9 @@ static PyMethodDef graph_methods[] = {
         "RuntimeError if either is empty or the other\nwas not kept, "
         "ValueError for one of another device; the graph is as it was then."),
     METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
-           "Return a list of nodes (kind, kernel, function, function's name, "
-           "event, bytes) and\none of edges (from, to).  May block."),
+           "Return a list of nodes (kind, number, kernel, grid, block, "
+           "function, function's name,\nevent, bytes) and one of edges (from, "
+           "to, from_port, to_port, type).  May block."),
     METHOD("_keep", Graph_keep, METH_O, ", object, /",
            "Keep the object until reset(), and until the replays are done."),
     METHOD("_wait", Graph_wait, METH_NOARGS, ", /",
@@ -1106,6 +1138,9 @@ static PyMethodDef graph_methods[] = {
     METHOD("_state", Graph_state, METH_NOARGS, ", /",
            "Return keep_graph, the handles of the graph and of its "
            "executable, 0 if there is\nnone, and the pool."),
+    METHOD("_executable", Graph_executable, METH_NOARGS, ", /",
+           "Return the number by which tools name the executable, 0 if there "
+           "is none."),
     {NULL},
 };
 

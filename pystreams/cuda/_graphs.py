@@ -145,18 +145,40 @@ def _register(hooks: _Hooks, hook: Callable[..., object]) -> Handle:
     return Handle(number, lambda: hooks.pop(number, None))
 
 
-def _hooks_of(graph: Graph, kind: str) -> list[Callable[..., object]]:
-    """Return the hooks for the graph, in the order of registration."""
-    own = graph.__dict__.get("_hooks", {}).get(kind, {})
+def _ours(hooks: _Hooks) -> list[Callable[..., object]]:
+    """Return those of this process, in the order of registration."""
     pid = os.getpid()
-    both = {**_everywhere.get(kind, {}), **own}
-    found = [both[number] for number in sorted(both)]
-    return [hook for process, hook in found if process == pid]
+    return [hook for process, hook in hooks.copy().values() if process == pid]
+
+
+def _own(graph: Graph, kind: str) -> list[Callable[..., object]]:
+    hooks: _Hooks = graph.__dict__.get("_hooks", {}).get(kind, {})
+    return _ours(hooks)
+
+
+def _run_all(calls: list[Callable[..., object]], *arguments: object) -> None:
+    """Call each with the arguments, and log what they raise."""
+    for call in calls:
+        try:
+            call(*arguments)
+        except Exception:
+            from logging import getLogger
+
+            getLogger("pystreams.graphs").exception(
+                "exception in a hook of graphs"
+            )
 
 
 def _run(graph: Graph, kind: str) -> None:
-    """Call the hooks; C code does, at each point."""
-    for hook in _hooks_of(graph, kind):
+    """Call the hooks, those of all graphs first; C code does, at each point.
+
+    One of all graphs, such as a profiler's, cannot fail what another queues.
+    """
+    if kind == "post_instantiate":
+        known = graph.__dict__.setdefault("_executables", set())
+        known.add(graph._executable())
+    _run_all(_ours(_everywhere.get(kind, {})), graph)
+    for hook in _own(graph, kind):
         hook(graph)
 
 
@@ -169,29 +191,21 @@ def _resetting(graph: Graph) -> None:
 def _destroyed(graph: Graph, executable: int) -> None:
     """Call the hooks after a reset, and the callbacks, which are over."""
     graph.__dict__.pop("_patient", None)
-    executables = [executable] if executable else []
-    calls: list[tuple[Callable[..., object], list[list[int]]]] = [
-        (hook, []) for hook in _hooks_of(graph, "destroy")
-    ]
+    executables = graph.__dict__.pop("_executables", set())
+    own = _own(graph, "destroy")
     graph.__dict__.get("_hooks", {}).pop("destroy", None)
-    calls += [
-        (hook, [executables]) for hook in _hooks_of(graph, "graph_destroy")
-    ]
-    for call, arguments in calls:
-        try:
-            call(*arguments)
-        except Exception:
-            from logging import getLogger
-
-            getLogger("pystreams.graphs").exception(
-                "exception in a destroy hook of a graph"
-            )
+    if executable != 0:
+        executables.add(executable)
+    for hook in _ours(_everywhere.get("graph_destroy", {})):
+        _run_all([hook], executables.copy())
+    _run_all(own)
 
 
 def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) when any graph's capture has begun.
 
-    As CUDAGraph.register_capture_start_hook.
+    As CUDAGraph.register_capture_start_hook, but before a graph's own hooks.
+    An exception of fn is logged.
     """
     return _register(_everywhere.setdefault("capture_start", {}), fn)
 
@@ -199,7 +213,8 @@ def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
 def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) when any graph's capture has ended.
 
-    As CUDAGraph.register_capture_end_hook.
+    As CUDAGraph.register_capture_end_hook; see
+    register_graph_capture_start_hook().
     """
     return _register(_everywhere.setdefault("capture_end", {}), fn)
 
@@ -207,7 +222,8 @@ def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
 def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) when any graph was instantiated.
 
-    As CUDAGraph.register_post_instantiate_hook.
+    As CUDAGraph.register_post_instantiate_hook; see
+    register_graph_capture_start_hook().
     """
     return _register(_everywhere.setdefault("post_instantiate", {}), fn)
 
@@ -215,7 +231,8 @@ def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
 def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) before each replay of any graph is queued.
 
-    As CUDAGraph.register_replay_start_hook.
+    As CUDAGraph.register_replay_start_hook; see
+    register_graph_capture_start_hook().
     """
     return _register(_everywhere.setdefault("replay_start", {}), fn)
 
@@ -223,18 +240,20 @@ def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
 def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) after each replay of any graph was queued.
 
-    As CUDAGraph.register_replay_end_hook.
+    As CUDAGraph.register_replay_end_hook; see
+    register_graph_capture_start_hook().
     """
     return _register(_everywhere.setdefault("replay_end", {}), fn)
 
 
 def register_graph_destroy_hook(
-    fn: Callable[[list[int]], object],
+    fn: Callable[[set[int]], object],
 ) -> Handle:
     """Call fn(executables) when any graph is reset or gone.
 
-    executables has the handle that raw_cuda_graph_exec() returned, if there
-    was one.  An exception of fn is logged.
+    executables has the "exec_graph_id" of get_graph_data() for each
+    instantiation since the capture.  Called before the graph's own callbacks.
+    An exception of fn is logged.
     """
     return _register(_everywhere.setdefault("graph_destroy", {}), fn)
 
@@ -304,9 +323,9 @@ class Graph(_C.Graph):
         Work that it queues on the captured stream is captured.  If it raises,
         the capture is dropped, and capture_begin() raises its exception.
 
-        Hooks run on the thread that makes the call, once for each, in the
-        order in which they were registered, those of all graphs included;
-        never in a forked child.  No hook runs after one that raises.
+        Hooks run on the thread that makes the call, once for each, those of
+        all graphs first, in the order in which they were registered; never in
+        a forked child.  No own hook runs after one that raises.
         Returns a handle, whose remove() stops the hook.
         """
         return self._register("capture_start", hook)
@@ -408,29 +427,50 @@ class Graph(_C.Graph):
     def get_graph_data(self) -> dict[str, Any]:
         """Return the nodes of the graph and the edges between them.
 
-        The result has "exec_graph_id", which is raw_cuda_graph_exec() or 0,
-        and "nodes", in an order in which they may run: dicts with "index",
-        "node_id" and "tools_id" (the same), "graph_id" (exec_graph_id),
-        "node_type" ("kernel", "memcpy", "memset", "host", "event_record",
-        "event_wait", "graph", "empty" or "other"), "kernel_name",
-        "event_ptr", "host_fn_addr", "host_fn_name" (of a callable, its own),
-        "nbytes", and "dependencies" and "dependents", lists of indices.
+        The result has "exec_graph_id", the number of the executable or 0,
+        "nodes", in an order in which they may run, and "edges".  Nodes are
+        dicts with "index", "node_id", "graph_id" (exec_graph_id), "tools_id"
+        (graph_id << 32 | node_id), "node_type" ("kernel", "memcpy", "memset",
+        "host", "event_record", "wait_event", "child_graph", "empty",
+        "mem_alloc", "mem_free", "batch_mem_op", "conditional" or "other"),
+        "kernel_name", "grid_dim" and "block_dim" (of kernels, if they are
+        known, else None), "event_ptr", "host_fn_addr", "host_fn_name" (of a
+        callable, its own), "nbytes", and "dependencies" and "dependents",
+        lists of indices.  Edges are dicts with "from" and "to", the indices
+        of nodes, and "from_port", "to_port" and "type", those of
+        cudaGraphEdgeData.
+
+        A driver for CUDA 13.1 or later gives exec_graph_id and node_id, so
+        that tools_id is the one that CUPTI reports.  Otherwise exec_graph_id
+        is raw_cuda_graph_exec(), and node_id is the index.
 
         Raises RuntimeError unless keep_graph is True, debug mode was enabled
         or this is a capture-end or post-instantiate hook, NotImplementedError
         if the backend cannot describe a graph.  May block.
         """
         nodes, edges = self._nodes()
-        executable = self._state()[2]
+        executable = self._executable()
         found: list[dict[str, Any]] = []
-        for kind, kernel, function, name, event, nbytes in nodes:
+        for (
+            kind,
+            number,
+            kernel,
+            grid,
+            block,
+            function,
+            name,
+            event,
+            nbytes,
+        ) in nodes:
             node = {
                 "index": len(found),
                 "node_type": kind,
-                "tools_id": len(found),
+                "tools_id": executable << 32 | number,
                 "graph_id": executable,
-                "node_id": len(found),
+                "node_id": number,
                 "kernel_name": kernel,
+                "grid_dim": grid,
+                "block_dim": block,
                 "event_ptr": event,
                 "host_fn_addr": function,
                 "host_fn_name": name,
@@ -439,10 +479,15 @@ class Graph(_C.Graph):
                 "dependents": [],
             }
             found.append(node)
-        for start, end in edges:
+        for start, end, *_ in edges:
             found[start]["dependents"].append(end)
             found[end]["dependencies"].append(start)
-        return {"exec_graph_id": executable, "nodes": found}
+        keys = ("from", "to", "from_port", "to_port", "type")
+        return {
+            "exec_graph_id": executable,
+            "nodes": found,
+            "edges": [dict(zip(keys, edge, strict=True)) for edge in edges],
+        }
 
     def capture_begin(
         self,

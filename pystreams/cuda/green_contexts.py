@@ -11,7 +11,8 @@ from .._C import cuda_stream as _stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from typing_extensions import Self
 
@@ -39,6 +40,47 @@ def _count(num_sms: int) -> int:
     return count
 
 
+def _refuse(options: dict[str, object], default: object = None) -> None:
+    """Raise for an option of torch's that is not the default."""
+    for name, value in options.items():
+        if value != default:
+            raise NotImplementedError(
+                "GreenContext supports num_sms and device_id, but not "
+                f"{name}={value!r}"
+            )
+
+
+def _check_queues(scope: str | None, limit: int | None) -> None:
+    """Raise for work queues other than those that all contexts share."""
+    if scope not in (None, "device_ctx", "balanced"):
+        raise ValueError(
+            "workqueue_scope must be 'device_ctx' or 'balanced', got "
+            f"{scope!r}"
+        )
+    if limit is not None and scope is None:
+        raise RuntimeError(
+            "workqueue_concurrency_limit requires workqueue_scope to be set"
+        )
+    _refuse(
+        {
+            "workqueue_scope": None if scope == "device_ctx" else scope,
+            "workqueue_concurrency_limit": limit,
+        }
+    )
+
+
+def _groups(*options: Any) -> Iterable[tuple[Any, ...]]:
+    """Return the options of each group; a sequence has one for each."""
+    lengths = {len(o) for o in options if hasattr(o, "__len__")} or {1}
+    if len(lengths) > 1:
+        raise ValueError("All sequence options must have the same length")
+    count = lengths.pop()
+    return zip(
+        *(o if hasattr(o, "__len__") else [o] * count for o in options),
+        strict=True,
+    )
+
+
 class GreenContext(Partition):
     """GreenContext(num_sms, device_id=None)
 
@@ -46,30 +88,96 @@ class GreenContext(Partition):
     default the current one.
 
     Unlike torch's, two that live at the same time share no multiprocessor.
-    Raises what Partition raises, and ValueError for a device of another type.
+    Raises what Partition raises, ValueError for a device of another type, and
+    NotImplementedError for torch's other arguments, but for
+    workqueue_scope="device_ctx", which changes nothing.
     """
 
     _entered: tuple[StreamContext, _C.Stream, _C.Stream] | None = None
 
-    def __new__(cls, num_sms: int, device_id: _Device = None) -> Self:
+    def __new__(
+        cls,
+        num_sms: int | None = None,
+        device_id: _Device = None,
+        *,
+        sm_partition: None = None,
+        workqueue_scope: str | None = None,
+        workqueue_concurrency_limit: int | None = None,
+        green_context_obj: None = None,
+    ) -> Self:
+        _check_queues(workqueue_scope, workqueue_concurrency_limit)
+        _refuse(
+            {
+                "sm_partition": sm_partition,
+                "green_context_obj": green_context_obj,
+            }
+        )
+        if num_sms is None:
+            raise RuntimeError("GreenContext() needs num_sms")
         count = _count(num_sms)
         number = _C.device_index(_CUDA, device_id, False, "GreenContext")
         return super().__new__(cls, count, _C.device("cuda", number))
 
     @staticmethod
-    def create(num_sms: int, device_id: _Device = None) -> GreenContext:
+    def create(
+        num_sms: int | None = None,
+        device_id: _Device = None,
+        *,
+        sm_partition: None = None,
+        workqueue_scope: str | None = None,
+        workqueue_concurrency_limit: int | None = None,
+    ) -> GreenContext:
         """Return GreenContext(num_sms, device_id)."""
-        return GreenContext(num_sms, device_id)
+        return GreenContext(
+            num_sms,
+            device_id,
+            sm_partition=sm_partition,
+            workqueue_scope=workqueue_scope,
+            workqueue_concurrency_limit=workqueue_concurrency_limit,
+        )
 
     @staticmethod
     def split(
-        *, num_sms: int | Sequence[int], device_id: _Device = None
+        *,
+        num_sms: int | Sequence[int] = 0,
+        coscheduled_sm_count: int | Sequence[int] = 0,
+        preferred_coscheduled_sm_count: int | Sequence[int] = 0,
+        backfill: bool | Sequence[bool] = False,
+        locality_domain_ids: int | Sequence[int | None] | None = None,
+        workqueue_scope: str | None = None,
+        workqueue_concurrency_limit: int | None = None,
+        device_id: _Device = None,
     ) -> tuple[GreenContext, ...]:
         """Return a context for each number, all of one device.
 
-        If one cannot be made, none is.
+        If one cannot be made, none is.  Raises ValueError for sequences of
+        different lengths, NotImplementedError for a number of 0, which asks
+        torch for the largest one, and for other arguments as GreenContext().
         """
-        numbers = [num_sms] if isinstance(num_sms, int) else num_sms
+        _check_queues(workqueue_scope, workqueue_concurrency_limit)
+        numbers = []
+        for number, scheduled, preferred, filled, domain in _groups(
+            num_sms,
+            coscheduled_sm_count,
+            preferred_coscheduled_sm_count,
+            backfill,
+            locality_domain_ids,
+        ):
+            if number == 0:
+                raise NotImplementedError(
+                    "GreenContext.split() expects a number of multiprocessors "
+                    "for num_sms: the largest one is not looked for"
+                )
+            _refuse({"locality_domain_ids": domain})
+            _refuse(
+                {
+                    "coscheduled_sm_count": scheduled,
+                    "preferred_coscheduled_sm_count": preferred,
+                    "backfill": filled,
+                },
+                default=0,
+            )
+            numbers.append(number)
         contexts: list[GreenContext] = []
         try:
             for number in numbers:

@@ -316,6 +316,43 @@ def test_nodes(device: Device) -> None:
 
 
 @contract(
+    "graph_nodes",
+    "Describe the graph: its nodes, in an order in which they may run, and "
+    "its edges, each once.",
+    "memory_fill",
+)
+def test_numbers_and_ports(device: Device) -> None:
+    buffer = filled(device, device.stream(), 1)
+    data = kept(device, buffer, 2, 3, 4).get_graph_data()
+    numbers = [node["node_id"] for node in data["nodes"]]
+    assert len(numbers) == len(set(numbers)) >= 3
+    edges = data["edges"]
+    ends = {(edge["from"], edge["to"]) for edge in edges}
+    assert len(ends) == len(edges)
+    assert ends == {
+        (before, node["index"])
+        for node in data["nodes"]
+        for before in node["dependencies"]
+    }
+    for edge in edges:
+        assert edge["from_port"] == edge["to_port"] == edge["type"] == 0
+
+
+@contract(
+    "executable_number",
+    "above 0; those of executables that exist at the same time differ.",
+    "memory_fill",
+)
+def test_numbers_of_executables(device: Device) -> None:
+    buffer = filled(device, device.stream(), 1)
+    graphs = [kept(device, buffer, byte) for byte in (2, 3)]
+    for graph in graphs:
+        graph.instantiate()
+    numbers = [graph._executable() for graph in graphs]
+    assert numbers[0] != numbers[1] and all(number > 0 for number in numbers)
+
+
+@contract(
     "graph_upload",
     "Queue an operation on the stream that makes the executable's next launch "
     "fast, such as an upload to the device.",

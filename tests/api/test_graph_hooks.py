@@ -58,7 +58,9 @@ assert torch.cuda.green_contexts.GreenContext is torch.cuda.GreenContext
     assert run_python(code).returncode == 0
 
 
-def test_each_point_once_and_in_order(stream, graph, buffer, everywhere):
+def test_each_point_once_those_of_all_graphs_first(
+    stream, graph, buffer, everywhere
+):
     log = []
     for kind in KINDS:
         everywhere(kind, lambda g, kind=kind: log.append((kind, 1)))
@@ -66,11 +68,11 @@ def test_each_point_once_and_in_order(stream, graph, buffer, everywhere):
         everywhere(kind, lambda g, kind=kind: log.append((kind, 3)))
     with Capture(graph, stream):
         buffer.fill_(2)
-    assert log == [(kind, n) for kind in KINDS[:3] for n in (1, 2, 3)]
+    assert log == [(kind, n) for kind in KINDS[:3] for n in (1, 3, 2)]
     log.clear()
     for _ in range(2):
         replay(graph, stream)
-    assert log == [(kind, n) for kind in KINDS[3:] for n in (1, 2, 3)] * 2
+    assert log == [(kind, n) for kind in KINDS[3:] for n in (1, 3, 2)] * 2
     assert byte_of(buffer, stream) == 2
 
 
@@ -143,6 +145,24 @@ def failing(log):
         raise LookupError("from the hook")
 
     return hook
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hook_of_all_graphs_that_raises_is_logged(
+    stream, graph, buffer, everywhere, caplog, kind
+):
+    """The call goes on, as do the other hooks."""
+    log, after = [], []
+    everywhere(kind, failing(log))
+    everywhere(kind, after.append)
+    register(graph, kind, after.append)
+    with caplog.at_level(logging.ERROR), Capture(graph, stream):
+        buffer.fill_(2)
+    with caplog.at_level(logging.ERROR):
+        replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+    assert (log, after) == ([(graph,)], [graph, graph])
+    assert "from the hook" in caplog.text
 
 
 def test_a_start_hook_that_raises_drops_the_capture(stream, graph, buffer):
@@ -227,7 +247,9 @@ def test_hooks_may_use_the_graph(stream, graph, buffer):
 def test_destroy_callbacks(stream, graph, buffer):
     gc.collect()  # Graphs of earlier tests.
     log = []
-    handle = graphs.register_graph_destroy_hook(lambda e: log.append(len(e)))
+    handle = graphs.register_graph_destroy_hook(
+        lambda e: log.append((type(e), len(e)))
+    )
     graph.register_destroy_callback(lambda: log.append("first"))
     graph.register_destroy_callback(lambda: log.append("second"))
     graph.register_destroy_callback(lambda: log.append("no")).remove()
@@ -236,13 +258,33 @@ def test_destroy_callbacks(stream, graph, buffer):
     with Capture(graph, stream):
         buffer.fill_(2)
     graph.reset()
-    assert log == ["first", "second", 1]
+    assert log == [(set, 1), "first", "second"]
     graph.reset()
     with Capture(graph, stream):
         buffer.fill_(2)
     graph.reset()
-    assert log == ["first", "second", 1, 1]
+    assert log == [(set, 1), "first", "second", (set, 1)]
     handle.remove()
+
+
+def test_a_destroy_hook_of_all_graphs_gets_each_executable(
+    backend, stream, buffer, everywhere
+):
+    """Also those that instantiate() has replaced."""
+    gc.collect()
+    seen, destroyed = [], []
+    everywhere("post_instantiate", lambda g: seen.append(g._executable()))
+    handle = graphs.register_graph_destroy_hook(destroyed.append)
+    for _ in range(2):
+        graph = Graph(backend.type, True)
+        with Capture(graph, stream):
+            buffer.fill_(2)
+        graph.instantiate()
+        graph.instantiate()
+        graph.reset()
+    handle.remove()
+    assert all(seen) and len(seen) == 4
+    assert destroyed == [set(seen[:2]), set(seen[2:])]
 
 
 def test_destroyed_with_the_object(backend, stream, buffer):
@@ -425,13 +467,29 @@ def test_nodes_and_edges(engine, stream, buffer):
         for index in node["dependencies"]:
             assert node["index"] in data["nodes"][index]["dependents"]
             assert index < node["index"]
+        assert node["tools_id"] == node["node_id"]
+        assert node["grid_dim"] is node["block_dim"] is None
+    edges = [(edge.pop("from"), edge.pop("to")) for edge in data["edges"]]
+    assert sorted(edges) == sorted(
+        (index, node["index"])
+        for node in data["nodes"]
+        for index in node["dependencies"]
+    )
+    assert all(
+        edge == {"from_port": 0, "to_port": 0, "type": 0}
+        for edge in data["edges"]
+    )
     reached = {by_kind["host"]["index"]}
     for node in data["nodes"]:
         if reached & set(node["dependencies"]):
             reached.add(node["index"])
     assert len(data["nodes"]) - 1 in reached
     graph.instantiate()
-    assert graph.get_graph_data()["exec_graph_id"] != 0
+    data = graph.get_graph_data()
+    assert (number := data["exec_graph_id"]) != 0
+    for node in data["nodes"]:
+        assert node["graph_id"] == number
+        assert node["tools_id"] == number << 32 | node["node_id"]
 
 
 def test_no_nodes_without_the_graph(engine, stream, graph, buffer):
@@ -469,7 +527,7 @@ def test_export_graph_data(backend, stream, buffer, tmp_path, keep_graph):
         graph.instantiate()
     handle.remove()
     data = pickle.loads(path.read_bytes())
-    assert data["exec_graph_id"] == graph.raw_cuda_graph_exec()
+    assert data["exec_graph_id"] == graph._executable()
     assert [node["node_type"] for node in data["nodes"]] == ["memset"]
     if keep_graph:
         assert graph.get_graph_data() == data

@@ -320,6 +320,61 @@ def test_split(cuda):
     assert first.device_id == second.device_id == 0
 
 
+@pytest.mark.parametrize("make", [GreenContext, GreenContext.create])
+def test_arguments_of_torch_that_are_not_supported(cuda, make):
+    with pytest.raises(RuntimeError, match="needs num_sms"):
+        make()
+    with pytest.raises(ValueError, match="got 'half'"):
+        make(num_sms=1, workqueue_scope="half")
+    with pytest.raises(RuntimeError, match="requires workqueue_scope"):
+        make(num_sms=1, workqueue_concurrency_limit=2)
+    for name, options in (
+        ("sm_partition", {"sm_partition": object()}),
+        ("workqueue_scope", {"workqueue_scope": "balanced"}),
+        (
+            "workqueue_concurrency_limit",
+            {
+                "workqueue_scope": "device_ctx",
+                "workqueue_concurrency_limit": 2,
+            },
+        ),
+    ):
+        with pytest.raises(NotImplementedError, match=f"not {name}="):
+            make(num_sms=1, **options)
+
+
+def test_arguments_of_torch_that_change_nothing(cuda):
+    try:
+        first, second = GreenContext.split(
+            num_sms=1,
+            backfill=(False, False),
+            coscheduled_sm_count=0,
+            locality_domain_ids=None,
+            workqueue_scope="device_ctx",
+        )
+    except NotImplementedError as error:
+        pytest.skip(str(error))
+    except RuntimeError as error:
+        pytest.skip(f"a device of one partition: {error}")
+    assert first.sm_count == second.sm_count >= 1
+    with pytest.raises(ValueError, match="the same length"):
+        GreenContext.split(num_sms=(1, 1), backfill=[False])
+
+
+def test_splits_of_torch_that_are_not_supported(cuda):
+    with pytest.raises(NotImplementedError, match="expects a number"):
+        GreenContext.split()
+    for name, value in (
+        ("coscheduled_sm_count", 8),
+        ("preferred_coscheduled_sm_count", (8, 16)),
+        ("backfill", True),
+        ("locality_domain_ids", 0),
+        ("workqueue_scope", "balanced"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"not {name}="):
+            GreenContext.split(num_sms=1, **{name: value})
+
+
 def test_green_contexts(cuda):
     try:
         context = GreenContext.create(1)

@@ -2,6 +2,7 @@
 each thread; kernels of other libraries in our graphs, and our work in
 theirs."""
 
+import ctypes
 import gc
 import threading
 
@@ -405,6 +406,29 @@ def test_kernels_of_others_have_names(gpu, cupy):
         cupy.add(array, 1, out=array)
     (node,) = graph.get_graph_data()["nodes"]
     assert "add" in node["kernel_name"]
+    grid, block = node["grid_dim"], node["block_dim"]
+    assert grid[0] * block[0] >= SIZE // 4 and grid[1:] == block[1:] == (1, 1)
+
+
+def test_numbers_are_the_drivers(gpu, buffer):
+    """Since CUDA 13.1; before, they are a handle and indices."""
+    driver, graph = ctypes.CDLL("libcuda.so.1"), api.CUDAGraph(True)
+    with api.graph(graph):
+        buffer.fill_(2)
+        buffer.fill_(3)
+    graph.instantiate()
+    data, executable = graph.get_graph_data(), graph.raw_cuda_graph_exec()
+    if hasattr(driver, "cuGraphExecGetId"):
+        number = ctypes.c_uint()
+        assert not driver.cuGraphExecGetId(
+            ctypes.c_void_p(executable), ctypes.byref(number)
+        )
+        executable = number.value
+    assert data["exec_graph_id"] == executable
+    numbers = {node["node_id"] for node in data["nodes"]}
+    assert len(numbers) == 2 and max(numbers) < 1 << 32
+    if not hasattr(driver, "cuGraphNodeGetToolsId"):
+        assert numbers == {0, 1}
 
 
 def test_a_child_is_one_node(gpu, buffer):
@@ -421,7 +445,7 @@ def test_a_child_is_one_node(gpu, buffer):
         graph.add_child(child)
         buffer[: SIZE // 2].fill_(5)
     kinds = [n["node_type"] for n in graph.get_graph_data()["nodes"]]
-    assert kinds == ["memset", "graph", "memset"]
+    assert kinds == ["memset", "child_graph", "memset"]
     graph.replay()
     gpu.synchronize()
     assert set(buffer[SIZE // 2 :].tobytes()) == {3}

@@ -139,6 +139,7 @@ BUFFER = {
 GRAPH = {
     "_begin capture_end": lambda g, w: capture(g, w),
     "_enter": lambda g, w: None,
+    "_executable": lambda g, w: g._executable(),
     "_exit": lambda g, w: None,
     "_keep": lambda g, w: g._keep([]),
     "_nodes": lambda g, w: g._nodes(),

@@ -990,6 +990,7 @@ CASES = {
     "Graph._nodes": graph_nodes,
     "Graph._keep": of_graph(lambda g: g._keep([])),
     "Graph._wait": of_graph(lambda g: g._wait()),
+    "Graph._executable": of_graph(lambda g: g._executable()),
     "Graph._enter Graph._exit": graph_as_context,
     "Graph._state": of_graph(
         lambda g: (

@@ -20,6 +20,7 @@ OPTIONAL = {
     "peer_accessible",
     "peer_access",
     "thread_stream",
+    "executable_number",
     "memory_device",
     "host_function",
     "sleep",

@@ -1051,7 +1051,7 @@ add_edge(struct ps_graph_edge *edges, size_t room, size_t *count, size_t from,
          size_t to)
 {
     if (*count < room) {
-        edges[*count] = (struct ps_graph_edge){from, to};
+        edges[*count] = (struct ps_graph_edge){.from = from, .to = to};
     }
     ++*count;
 }
@@ -1072,6 +1072,7 @@ describe_locked(const struct cpu_plan *plan, struct ps_graph_node *nodes,
         size_t *latest = &next[operation->branch];
         if (index < *node_count) {
             nodes[index] = describe(operation);
+            nodes[index].number = (uint32_t)index;
         }
         if (*latest > 0) {
             add_edge(edges, *edge_count, &count, *latest - 1, index);

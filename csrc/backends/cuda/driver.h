@@ -106,6 +106,9 @@
       (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph))       \
     X(capture_continue, "cuStreamUpdateCaptureDependencies",                \
       (CUstream, CUgraphNode *, size_t, unsigned))                          \
+    X(executable_number, "cuGraphExecGetId", (CUgraphExec, unsigned *))     \
+    X(node_number, "cuGraphNodeGetToolsId",                                 \
+      (CUgraphNode, unsigned long long *))                                  \
     X(node_type, "cuGraphNodeGetType", (CUgraphNode, CUgraphNodeType *))    \
     X(node_kernel, "cuGraphKernelNodeGetParams_v2",                         \
       (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))                             \

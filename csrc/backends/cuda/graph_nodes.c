@@ -1,6 +1,7 @@
 /* The nodes of a graph.  The driver lists them in any order; here each comes
  * after the nodes that it depends on, and a captured gate is one node. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver.h"
 #include "graph_gate.h"
@@ -20,6 +21,14 @@ struct picture {
     size_t vertex_count;
     struct ps_graph_edge *edges; /* by where they begin */
     size_t edge_count;
+};
+
+/* CUgraphEdgeData, which older toolkits do not declare. */
+struct edge_data {
+    uint8_t from_port;
+    uint8_t to_port;
+    uint8_t type;
+    uint8_t reserved[5];
 };
 
 static int
@@ -81,8 +90,7 @@ list_edges(struct picture *picture, CUgraph graph)
 {
     size_t count = picture->edge_count;
     CUgraphNode *ends = calloc(2 * count + 1, sizeof(CUgraphNode));
-    /* Not needed, but without it the driver refuses edges that have data. */
-    uint64_t *data = calloc(count + 1, sizeof(*data));
+    struct edge_data *data = calloc(count + 1, sizeof(*data));
     ps_status status = PS_ERROR_OUT_OF_MEMORY;
 
     if (ends != NULL && data != NULL) {
@@ -91,7 +99,8 @@ list_edges(struct picture *picture, CUgraph graph)
     }
     for (size_t i = 0; status == PS_SUCCESS && i < count; i++) {
         picture->edges[i] = (struct ps_graph_edge){
-            find(picture, ends[i]), find(picture, ends[count + i])};
+            find(picture, ends[i]), find(picture, ends[count + i]),
+            data[i].from_port, data[i].to_port, data[i].type};
         picture->vertices[picture->edges[i].to].waits++;
     }
     if (status == PS_SUCCESS) {
@@ -167,24 +176,33 @@ look(struct picture *picture, CUgraph graph)
 
 /* ---- Nodes ---- */
 
+/* CU_GRAPH_NODE_TYPE_CONDITIONAL, which older toolkits do not declare. */
+enum { CONDITIONAL = 13 };
+
 /* The driver sets the fields that it knows; the others stay as they are. */
 #define ASK(function, ...)           \
     (cuda_driver.function != NULL && \
      cuda_driver.function(__VA_ARGS__) == CUDA_SUCCESS)
 
-static const char *
-kernel_name(CUgraphNode node)
+static void
+describe_kernel(CUgraphNode node, struct ps_graph_node *found)
 {
-    CUDA_KERNEL_NODE_PARAMS found = {0};
-    const char *name = NULL;
+    CUDA_KERNEL_NODE_PARAMS kernel = {0};
 
-    if (!ASK(node_kernel, node, &found)) {
-        return NULL;
+    if (!ASK(node_kernel, node, &kernel)) {
+        return;
     }
-    if (found.func == NULL || !ASK(function_name, &name, found.func)) {
-        (void)(found.kern != NULL && ASK(kernel_name, &name, found.kern));
+    if (kernel.func == NULL ||
+        !ASK(function_name, &found->name, kernel.func)) {
+        (void)(kernel.kern != NULL &&
+               ASK(kernel_name, &found->name, kernel.kern));
     }
-    return name;
+    const unsigned grid[] = {kernel.gridDimX, kernel.gridDimY,
+                             kernel.gridDimZ};
+    const unsigned block[] = {kernel.blockDimX, kernel.blockDimY,
+                              kernel.blockDimZ};
+    memcpy(found->grid, grid, sizeof(grid));
+    memcpy(found->block, block, sizeof(block));
 }
 
 static size_t
@@ -206,10 +224,10 @@ describe(CUgraphNode node)
     if (cuda_driver.node_type(node, &type) != CUDA_SUCCESS) {
         return found;
     }
-    switch (type) {
+    switch ((int)type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
         found.kind = PS_NODE_KERNEL;
-        found.name = kernel_name(node);
+        describe_kernel(node, &found);
         break;
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         found.kind = PS_NODE_COPY;
@@ -246,11 +264,34 @@ describe(CUgraphNode node)
     case CU_GRAPH_NODE_TYPE_EMPTY:
         found.kind = PS_NODE_EMPTY;
         break;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        found.name = "mem_alloc";
+        break;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        found.name = "mem_free";
+        break;
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        found.name = "batch_mem_op";
+        break;
+    case CONDITIONAL:
+        found.name = "conditional";
+        break;
     default:
         break;
     }
     found.event = (ps_handle)event;
     return found;
+}
+
+/* The lower half of CUDA's number; the upper half is that of the graph, not of
+ * an executable.  The index before CUDA 13.1. */
+static uint32_t
+number_of(CUgraphNode node, size_t index)
+{
+    unsigned long long number;
+
+    return ASK(node_number, node, &number) ? (uint32_t)number
+                                           : (uint32_t)index;
 }
 
 /* The nodes of a gate run one after another, so the first stands for all. */
@@ -275,6 +316,7 @@ describe_vertices(struct picture *picture, ps_handle graph,
                 nodes[index] = (struct ps_graph_node){.kind = PS_NODE_GATE,
                                                       .argument = argument};
             }
+            nodes[index].number = number_of(vertex->node, index);
         }
         vertex->index = index++;
     }
@@ -288,9 +330,9 @@ describe_edges(const struct picture *picture, struct ps_graph_edge *edges,
     size_t index = 0;
 
     for (size_t i = 0; i < picture->edge_count; i++) {
-        struct ps_graph_edge edge = {
-            picture->vertices[picture->edges[i].from].index,
-            picture->vertices[picture->edges[i].to].index};
+        struct ps_graph_edge edge = picture->edges[i];
+        edge.from = picture->vertices[edge.from].index;
+        edge.to = picture->vertices[edge.to].index;
         if (edge.from == edge.to) {
             continue;
         }
@@ -352,5 +394,22 @@ cuda_graph_nodes(const struct ps_backend *backend, int device, ps_handle graph,
         describe_edges(&picture, edges, edge_count);
     }
     forget(&picture);
+    return status;
+}
+
+ps_status
+cuda_executable_number(const struct ps_backend *backend, int device,
+                       ps_handle executable, uint64_t *number)
+{
+    unsigned found;
+
+    if (cuda_driver.executable_number == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    ps_status status = (ps_status)cuda_driver.executable_number(
+        (CUgraphExec)executable, &found);
+    if (status == PS_SUCCESS) {
+        *number = found;
+    }
     return status;
 }

@@ -62,7 +62,8 @@
     X(activities_begin)        \
     X(activities_flush)        \
     X(activities_end)          \
-    X(stream_number)
+    X(stream_number)           \
+    X(executable_number)
 
 /* Every member takes the table and the device; few use both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"

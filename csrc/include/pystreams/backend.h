@@ -290,11 +290,20 @@ enum ps_node_kind {
 
 struct ps_graph_node {
     enum ps_node_kind kind;
-    const char *name;     /* a kernel's, or NULL; as long as the graph lives */
+    /* A kernel's, or the kind of a PS_NODE_OTHER; valid as long as the graph.
+     * NULL if it is unknown. */
+    const char *name;
     const void *function; /* of PS_NODE_HOST, else NULL */
     void *argument;       /* of PS_NODE_HOST or PS_NODE_GATE, else NULL */
     ps_handle event;      /* of PS_NODE_RECORD or PS_NODE_WAIT, else 0 */
     size_t nbytes;        /* of PS_NODE_COPY or PS_NODE_FILL, else 0 */
+    /* Of PS_NODE_KERNEL, if they are known: the extents in x, y and z of its
+     * grid and of a block.  Else 0. */
+    unsigned grid[3];
+    unsigned block[3];
+    /* Differs from those of the graph's other nodes.  Tools of the device name
+     * the node by it, if they name nodes. */
+    uint32_t number;
 };
 
 /* Options of graph_instantiate_with. */
@@ -317,6 +326,11 @@ struct ps_graph_difference {
 struct ps_graph_edge {
     size_t from;
     size_t to;
+    /* Those of cudaGraphEdgeData; 0 if the second waits for the first to end.
+     */
+    uint8_t from_port;
+    uint8_t to_port;
+    uint8_t type;
 };
 
 struct ps_backend {
@@ -1008,6 +1022,14 @@ struct ps_backend {
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*thread_stream)(const struct ps_backend *backend, int device,
                                ps_handle *name);
+
+    /* Optional; without it, a handle is the number.  The number by which tools
+     * of the device name the executable, above 0; those of executables that
+     * exist at the same time differ.  Answers.
+     * Statuses: PS_ERROR_NOT_SUPPORTED if the driver does not tell. */
+    ps_status (*executable_number)(const struct ps_backend *backend,
+                                   int device, ps_handle executable,
+                                   uint64_t *number);
 };
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 /* A fill, then a copy, a kernel and a host function, then a record; and an
  * allocation alone. */
@@ -62,14 +63,18 @@ graph_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 }
 
 static int
-graph_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *data,
+graph_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *known,
             size_t *count)
 {
+    /* from_port, to_port, type and five more. */
+    uint8_t(*data)[8] = known;
     (void)graph;
     check((from == NULL) == (data == NULL), "edges without their data");
     for (int i = 0; from != NULL && i < edge_total; i++) {
         from[i] = node_of(ends[i][0]);
         to[i] = node_of(ends[i][1]);
+        data[i][0] = ends[i][0] == KERNEL;
+        data[i][2] = ends[i][0] == KERNEL;
     }
     *count = (size_t)edge_total;
     return from != NULL && edge_total == 0 ? CUDA_ERROR_INVALID_VALUE
@@ -88,6 +93,12 @@ node_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *found)
 {
     (void)node;
     found->kern = (CUkernel)&wrong;
+    found->gridDimX = 1;
+    found->gridDimY = 2;
+    found->gridDimZ = 3;
+    found->blockDimX = 4;
+    found->blockDimY = 5;
+    found->blockDimZ = 6;
     return CUDA_SUCCESS;
 }
 
@@ -147,6 +158,41 @@ load(void)
     cuda_driver.node_record = node_record;
 }
 
+/* Those that a driver for CUDA 13.1 knows. */
+static int
+node_number(CUgraphNode node, unsigned long long *number)
+{
+    *number = 7ull << 32 | (unsigned)(100 + index_of(node));
+    return CUDA_SUCCESS;
+}
+
+static int
+executable_number(CUgraphExec executable, unsigned *number)
+{
+    *number = executable == (CUgraphExec)&wrong ? 5 : 0;
+    return CUDA_SUCCESS;
+}
+
+static void
+check_numbers(void)
+{
+    struct ps_graph_node nodes[NODES];
+    size_t node_count = NODES, edge_count = 0;
+    ps_handle executable = (ps_handle)&wrong;
+    uint64_t number = 0;
+    cuda_driver.node_number = NULL;
+    cuda_driver.executable_number = NULL;
+    CHECK(gpu->executable_number(gpu, 0, executable, &number) ==
+          PS_ERROR_NOT_SUPPORTED);
+    cuda_driver.node_number = node_number;
+    cuda_driver.executable_number = executable_number;
+    CHECK(gpu->executable_number(gpu, 0, executable, &number) == PS_SUCCESS);
+    CHECK(number == 5);
+    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, NULL, &edge_count) ==
+          PS_SUCCESS);
+    CHECK(nodes[0].number == 100 + OTHER && nodes[1].number == 100 + FILL);
+}
+
 int
 main(void)
 {
@@ -167,12 +213,24 @@ main(void)
     }
     CHECK(nodes[1].nbytes == 20 && nodes[2].nbytes == 7);
     CHECK(nodes[3].name != NULL && nodes[3].name[0] == 'a');
+    CHECK(nodes[3].grid[0] == 1 && nodes[3].grid[1] == 2 &&
+          nodes[3].grid[2] == 3);
+    CHECK(nodes[3].block[0] == 4 && nodes[3].block[1] == 5 &&
+          nodes[3].block[2] == 6);
+    CHECK(nodes[2].grid[0] == 0);
+    CHECK(nodes[0].name != NULL && strcmp(nodes[0].name, "mem_alloc") == 0);
+    for (uint32_t i = 0; i < NODES; i++) {
+        CHECK(nodes[i].number == i);
+    }
     CHECK(nodes[4].argument == &wrong);
     CHECK(nodes[5].event == (ps_handle)node_of(RECORD));
     for (int i = 0; i < EDGES; i++) {
         CHECK(edges[i].from < edges[i].to);
         CHECK(edges[i].from == 1 || edges[i].to == 5);
+        CHECK(edges[i].from_port == (edges[i].from == 3));
+        CHECK(edges[i].type == (edges[i].from == 3) && edges[i].to_port == 0);
     }
+    check_numbers();
     edge_total = 0;
     CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
                            &edge_count) == PS_SUCCESS);
