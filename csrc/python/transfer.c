@@ -101,7 +101,7 @@ is_pageable(struct span *span)
 /* -1 with an exception if a copy on the stream cannot be waited for, as in a
  * capture. */
 static int
-check_may_wait_for_copy(const struct work *work, bool pinned)
+check_may_wait_for_copy(const struct work *work, bool own)
 {
     struct ps_runtime *runtime = work->device->runtime;
     ps_status status;
@@ -111,10 +111,11 @@ check_may_wait_for_copy(const struct work *work, bool pinned)
     CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
     return zero_or_raise_on(
         work->stream,
-        pinned ? "a copy that is waited for (non_blocking=True needs no wait)"
-               : "a copy of host memory that is not pinned, which is waited "
-                 "for (a Buffer of pystreams.pin() or pin_memory=True, with "
-                 "non_blocking=True, needs no wait)",
+        own ? "a copy that is waited for (copy_() and copy_to() with "
+              "non_blocking=True are not)"
+            : "a copy of another backend's memory, which is waited for (a "
+              "Buffer of pin_memory=True, with non_blocking=True, needs no "
+              "wait)",
         status);
 }
 
@@ -137,9 +138,18 @@ imply_event_wait(struct ps_stream *stream, struct ps_event *event)
     return result;
 }
 
+/* How a copy is waited for. */
+enum waiting {
+    NEVER,
+    ALWAYS,
+    /* Unless it is captured: each replay accesses the memory, which the graph
+     * keeps. */
+    UNCAPTURED,
+};
+
 static int
 run_copy(struct transfer *transfer, struct span *to, struct span *from,
-         bool wait)
+         enum waiting waiting)
 {
     struct work work = {
         .operation = "a copy",
@@ -147,9 +157,11 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         .stream = transfer->stream,
     };
     ps_status status;
-    bool pinned = !is_pageable(to) && !is_pageable(from) &&
-                  device_of(to)->runtime == device_of(from)->runtime;
-    if (wait && check_may_wait_for_copy(&work, pinned) < 0) {
+    bool own = device_of(to)->runtime == device_of(from)->runtime;
+    bool wait =
+        waiting == ALWAYS ||
+        (waiting == UNCAPTURED && !ps_stream_is_captured(transfer->stream));
+    if (wait && check_may_wait_for_copy(&work, own) < 0) {
         return -1;
     }
     if (wait) {
@@ -202,7 +214,7 @@ work_stream(struct span *span, struct ps_stream *given)
 static int
 copy_on(const char *method, struct span *leader, struct ps_stream *given,
         struct transfer transfer, struct span *to, struct span *from,
-        bool wait)
+        enum waiting waiting)
 {
     if (span_check_stream(method, leader, given) < 0) {
         return -1;
@@ -211,7 +223,7 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
     if (transfer.stream == NULL) {
         return -1;
     }
-    int result = run_copy(&transfer, to, from, wait);
+    int result = run_copy(&transfer, to, from, waiting);
     stream_release(transfer.stream);
     return result;
 }
@@ -234,20 +246,20 @@ copy_between_backends(const char *method, struct span *to, struct span *from,
         return -1;
     }
     struct transfer transfer = {NULL};
-    return copy_on(method, other, given, transfer, to, from, true);
+    return copy_on(method, other, given, transfer, to, from, ALWAYS);
 }
 
 /* Copy between devices, on the source's current stream and in the order of the
  * destination's, as torch does. */
 static int
-copy_between_devices(struct span *to, struct span *from, bool wait)
+copy_between_devices(struct span *to, struct span *from, enum waiting waiting)
 {
     struct ps_stream *theirs = work_stream(from, NULL);
     struct ps_stream *ours = theirs != NULL ? work_stream(to, NULL) : NULL;
     struct transfer transfer = {theirs, to->block, from->block};
     int result = ours != NULL ? stream_imply_wait(theirs, ours) : -1;
     if (result == 0) {
-        result = run_copy(&transfer, to, from, wait);
+        result = run_copy(&transfer, to, from, waiting);
     }
     if (result == 0) {
         result = stream_imply_wait(ours, theirs);
@@ -292,16 +304,17 @@ span_copy(const char *method, struct span *to, struct span *from,
         return copy_between_backends(method, to, from, stream);
     }
     bool host = to->block->host || from->block->host;
-    bool wait = is_pageable(to) || is_pageable(from) ||
-                (!non_blocking && (host || to->foreign));
+    enum waiting waiting = !non_blocking && (host || to->foreign) ? ALWAYS
+                           : is_pageable(to) || is_pageable(from) ? UNCAPTURED
+                                                                  : NEVER;
     bool pinned = to->block->pinned || from->block->pinned;
     if (device_of(from) != device_of(to) && !pinned && stream == NULL) {
-        return copy_between_devices(to, from, wait);
+        return copy_between_devices(to, from, waiting);
     }
     /* Pinned memory belongs to every device, so the other side leads. */
     struct span *leader = from->block->pinned ? to : from;
     struct transfer transfer = {NULL, to->block, from->block};
-    return copy_on(method, leader, stream, transfer, to, from, wait);
+    return copy_on(method, leader, stream, transfer, to, from, waiting);
 }
 
 int

@@ -279,6 +279,27 @@ def test_capture_again_after_a_reset(device: Device) -> None:
 
 
 @contract(
+    "memory_copy",
+    "If the stream is being captured, each launch copies what the source has "
+    "then, pageable or not.",
+    "capture_begin",
+)
+@pytest.mark.parametrize("nbytes", [100, 4 << 20], ids=["small", "large"])
+def test_copies_of_pageable_memory(device: Device, nbytes: int) -> None:
+    stream = device.stream()
+    buffer, graph = device.empty(nbytes, stream), Graph(device.type)
+    source, target = bytearray(nbytes), bytearray(nbytes)
+    with captured(graph, stream):
+        buffer.copy_(source, non_blocking=True)
+        buffer.copy_to(target, non_blocking=True)
+    for byte in (2, 3):
+        source[:] = bytes([byte]) * nbytes
+        launch(graph, stream)
+        stream.synchronize()
+        assert target == source
+
+
+@contract(
     "graph_print", "Write the graph to a file, for people.", "memory_fill"
 )
 def test_print(device: Device, tmp_path: Path) -> None:

@@ -1,26 +1,42 @@
-"""Which copies a capture takes."""
+"""Which copies a capture takes, and what their replays read and write."""
+
+import gc
+import threading
+import weakref
+from array import array
 
 import pytest
+from captures import Capture, replay
+from deadlines import LONG
 
 import pystreams
+from pystreams.cuda._graphs import Graph
 
-NOT_PINNED = "host memory that is not pinned.*pystreams.pin"
-WAITED_FOR = "a copy that is waited for"
+WAITED_FOR = "a copy that is waited for.*non_blocking=True"
+SMALL, LARGE = 64, 4 << 20
+
+
+class Data(bytearray):
+    """One to which there can be weak references."""
+
+
+@pytest.fixture(params=[SMALL, LARGE], ids=["small", "large"])
+def nbytes(request):
+    return request.param
 
 
 @pytest.mark.parametrize(
-    ("copy", "match"),
+    "copy",
     [
-        (lambda b, h: b.copy_(bytes(64)), NOT_PINNED),
-        (lambda b, h: b.copy_(bytes(64), non_blocking=True), NOT_PINNED),
-        (lambda b, h: b.copy_to(bytearray(64)), NOT_PINNED),
-        (lambda b, h: b.tobytes(), NOT_PINNED),
-        (lambda b, h: b.copy_(h), WAITED_FOR),
-        (lambda b, h: h.copy_(b), WAITED_FOR),
+        lambda b, h: b.copy_(bytes(64)),
+        lambda b, h: b.copy_to(bytearray(64)),
+        lambda b, h: b.tobytes(),
+        lambda b, h: b.copy_(h),
+        lambda b, h: h.copy_(b),
     ],
-    ids=["from", "from, later", "to", "bytes", "from pinned", "to pinned"],
+    ids=["from", "to", "bytes", "from pinned", "to pinned"],
 )
-def test_copies_that_a_capture_refuses(pinning, graph, copy, match):
+def test_copies_that_a_capture_refuses(pinning, graph, copy):
     """And goes on, with those that it takes."""
     memory = bytearray(range(64))
     host = pystreams.pin(memory, device=pinning.device())
@@ -28,7 +44,7 @@ def test_copies_that_a_capture_refuses(pinning, graph, copy, match):
     with pinning.stream() as stream:
         graph.capture_begin(capture_error_mode="relaxed")
         try:
-            with pytest.raises(pystreams.AcceleratorError, match=match):
+            with pytest.raises(pystreams.AcceleratorError, match=WAITED_FOR):
                 copy(block, host)
             block.copy_(host, non_blocking=True)
         finally:
@@ -36,3 +52,137 @@ def test_copies_that_a_capture_refuses(pinning, graph, copy, match):
         graph.replay()
         stream.synchronize()
     assert block.tobytes() == memory
+
+
+def test_a_capture_refuses_the_memory_of_another_backend(cuda):
+    block, host = cuda.filled(1), pystreams.empty(64, device="cpu")
+    graph = Graph(cuda.type)
+    with Capture(graph, cuda.stream()):
+        with pytest.raises(
+            pystreams.AcceleratorError, match=r"another backend.s.*pin_memory"
+        ):
+            block.copy_(host, non_blocking=True)
+        block.fill_(2)
+
+
+def test_each_replay_reads_pageable_memory(backend, stream, graph, nbytes):
+    block, data = backend.filled(1, nbytes), Data(nbytes)
+    with Capture(graph, stream):
+        block.copy_(data, non_blocking=True)
+    assert block.tobytes() == bytes([1]) * nbytes
+    for byte in (2, 3):
+        data[:] = bytes([byte]) * nbytes
+        replay(graph, stream)
+        stream.synchronize()
+        assert block.tobytes() == data
+
+
+def test_each_replay_writes_pageable_memory(backend, stream, graph, nbytes):
+    block, data = backend.filled(1, nbytes), bytearray(nbytes)
+    with Capture(graph, stream):
+        block.copy_to(data, non_blocking=True)
+    assert not any(data)
+    for byte in (2, 3):
+        block.fill_(byte, stream)
+        replay(graph, stream)
+        stream.synchronize()
+        assert data == bytes([byte]) * nbytes
+
+
+def test_pageable_memory_is_accessed_in_order(backend, stream, graph, nbytes):
+    """After the captured work before it, and before that behind it."""
+    block, data, seen = backend.filled(1, nbytes), bytearray(nbytes), []
+    copied = bytearray(nbytes)
+
+    def write():
+        data[:] = bytes([data[0] + 1]) * nbytes
+
+    with Capture(graph, stream):
+        stream.submit(write)
+        block.copy_(data, non_blocking=True)
+        block.copy_to(copied, non_blocking=True)
+        stream.submit(lambda: seen.append(bytes(copied)))
+    for _ in range(3):
+        replay(graph, stream)
+    stream.synchronize()
+    assert seen == [bytes([byte]) * nbytes for byte in (1, 2, 3)]
+
+
+@pytest.mark.unscheduled
+def test_a_replay_behind_work_that_is_not_done(backend, stream, graph, nbytes):
+    """It may block, but holds up no other thread."""
+    block, copied = backend.filled(1, nbytes), bytearray(nbytes)
+    data = bytearray(nbytes)
+    with Capture(graph, stream):
+        block.copy_(data, non_blocking=True)
+        block.copy_to(copied, non_blocking=True)
+    replay(graph, stream)
+    stream.synchronize()
+    go = threading.Event()
+    # A replay that holds up this thread fails the test, but does not hang it.
+    timer = threading.Timer(LONG / 4, go.set)
+    timer.start()
+    held = stream.submit(go.wait, LONG)
+    thread = threading.Thread(target=replay, args=(graph, stream))
+    thread.start()
+    other = backend.stream()
+    other.record_event().synchronize()
+    timer.cancel()
+    assert not go.is_set()
+    data[:] = bytes([2]) * nbytes
+    go.set()
+    thread.join(LONG)
+    assert not thread.is_alive() and held.result(LONG)
+    stream.synchronize()
+    assert copied == block.tobytes() == data
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bytes([7]) * SMALL,
+        lambda: memoryview(bytearray([7]) * SMALL),
+        lambda: array("i", [0x07070707] * (SMALL // 4)),
+    ],
+    ids=["bytes", "memoryview", "array"],
+)
+def test_pageable_memory_of_any_object(backend, stream, graph, make):
+    block = backend.filled(1)
+    with Capture(graph, stream):
+        block.copy_(make(), non_blocking=True)
+    gc.collect()
+    replay(graph, stream)
+    stream.synchronize()
+    assert block.tobytes() == bytes([7]) * SMALL
+
+
+def test_a_graph_keeps_the_object_of_a_copy(backend, stream, graph):
+    """Until it is reset, and its replays are done; the object cannot be
+    resized meanwhile."""
+    block, data = backend.filled(1), Data([7] * SMALL)
+    kept = weakref.ref(data)
+    with Capture(graph, stream):
+        block.copy_(data, non_blocking=True)
+    with pytest.raises(BufferError):
+        data.append(1)
+    del data
+    gc.collect()
+    replay(graph, stream)
+    graph.reset()
+    stream.synchronize()
+    assert block.tobytes() == bytes([7]) * SMALL
+    backend.filled(1)  # Settles memory that is not in use any more.
+    gc.collect()
+    assert kept() is None
+
+
+def test_the_nodes_of_copies(engine, stream):
+    block, data = engine.filled(1), bytearray(SMALL)
+    graph = Graph(engine.type, True)
+    with Capture(graph, stream):
+        block.copy_(data, non_blocking=True)
+        block.copy_to(data, non_blocking=True)
+    nodes = graph.get_graph_data()["nodes"]
+    assert [(n["node_type"], n["nbytes"]) for n in nodes] == [
+        ("memcpy", SMALL)
+    ] * 2

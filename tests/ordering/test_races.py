@@ -2,6 +2,7 @@
 what is done about a race."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import threading
@@ -464,6 +465,34 @@ def test_graphs(cuda):
         replay(graph, two.a)
         two.b.wait_stream(two.a)
         two.x.fill_(1, stream=two.b)
+        assert found == []
+
+
+def test_pageable_memory_of_graphs(backend):
+    """Each replay reads and writes it, in the order of its stream."""
+    stream, graph = backend.stream(), Graph(backend.type)
+    block, source, target = backend.filled(1), bytearray(64), bytearray(64)
+    read, written = [
+        (ctypes.addressof(ctypes.c_char.from_buffer(data)), 64)
+        for data in (source, target)
+    ]
+    found = []
+    with races.detect(found.append):
+        with Capture(graph, stream):
+            block.copy_(source, non_blocking=True)
+            block.copy_to(target, non_blocking=True)
+        races.declare(None, writes=[read, written])
+        assert found == []
+        replay(graph, stream)
+        replay(graph, stream)
+        races.declare(None, reads=[read])
+        assert found == []
+        races.declare(None, reads=[written])
+        (race,) = found
+        assert (race.first.name, race.nbytes) == ("graph launch", 64)
+        found.clear()
+        stream.synchronize()
+        races.declare(None, writes=[read, written])
         assert found == []
 
 

@@ -142,6 +142,33 @@ def test_the_note_has_the_names_of_streams(engine):
     ]
 
 
+def test_pageable_memory_of_graphs(engine):
+    """The orders of its copies are explored as those of any work."""
+
+    def explore(waits):
+        def fn():
+            stream, other = engine.stream(), engine.stream()
+            graph, block = Graph(engine.type), engine.empty(16, stream=stream)
+            data, copied = bytearray(16), bytearray(16)
+            with Capture(graph, stream):
+                block.copy_(data, non_blocking=True)
+                block.copy_to(copied, non_blocking=True)
+            data[:] = bytes([1]) * 16
+            replay(graph, stream)
+            if waits:
+                other.wait_stream(stream)
+            block.fill_(2, other)
+            stream.synchronize()
+            assert copied == data
+            other.synchronize()
+
+        return schedules.explore(fn, strategy="all")
+
+    with pytest.raises(AssertionError, match="bytearray"):
+        explore(waits=False)
+    assert explore(waits=True).complete
+
+
 def test_the_name_of_a_stream_is_not_that_of_a_graphs_branches(engine):
     device = engine.device()
     graph = Graph(engine.type)

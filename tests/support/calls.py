@@ -589,6 +589,23 @@ def copy_later(world):
     return call
 
 
+def captured_copies(world):
+    """Of pageable memory, which the graph keeps."""
+    data = bytearray(world.buffer.nbytes)
+
+    def call():
+        graph = Graph(world.type)
+        with world.other:
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                world.buffer.copy_(data, non_blocking=True)
+                world.buffer.copy_to(data, non_blocking=True)
+            finally:
+                graph.capture_end()
+
+    return call
+
+
 def buffer_views(world):
     host = world.host
 
@@ -1046,6 +1063,7 @@ CASES = {
     "pin": lambda w: lambda: pystreams.pin(bytearray(64), device=w.device),
     "Buffer.copy_ Buffer.copy_to": copy,
     "Buffer.copy_ (later)": copy_later,
+    "Buffer.copy_ Buffer.copy_to (captured)": captured_copies,
     "Buffer.fill_ Buffer.zero_": holding(
         lambda w: (
             lambda: (

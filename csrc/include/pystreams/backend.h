@@ -551,7 +551,8 @@ struct ps_backend {
     /* Queue a copy of nbytes (> 0).  Either side is device memory of any
      * device of this backend, pinned, or pageable host memory; the caller
      * keeps both alive until the copy is done.  Enqueues, but may block when a
-     * side is pageable. */
+     * side is pageable.  If the stream is being captured, each launch copies
+     * what the source has then, pageable or not. */
     ps_status (*memory_copy)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
                              const void *source, size_t nbytes);
