@@ -21,6 +21,9 @@ typedef struct {
     struct ps_graph *graph;
     PyObject *pool;      /* the token of the latest capture; NULL before it */
     struct calls *calls; /* of the capture; NULL if there is none */
+    /* The exception that was being handled when the capture began, as an
+     * address, which may be dangling; 0 if there was none. */
+    atomic_uintptr_t handled;
 } GraphObject;
 
 /* Whether graphs can be printed after they are instantiated. */
@@ -381,6 +384,28 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
     return NULL;
 }
 
+/* The address of the exception that this thread is handling, as in an except
+ * clause, a finally clause or an __exit__(); 0 if there is none. */
+static uintptr_t
+handled_exception(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_GetExcInfo(&type, &value, &traceback);
+    uintptr_t address = value != Py_None ? (uintptr_t)value : 0;
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return address;
+}
+
+/* Whether an exception that was raised during the capture is being handled. */
+static bool
+capture_raised(PyObject *self)
+{
+    uintptr_t now = handled_exception();
+    return now != 0 && now != atomic_load(&((GraphObject *)self)->handled);
+}
+
 static PyObject *
 Graph_begin(PyObject *self, PyObject *args)
 {
@@ -410,6 +435,7 @@ Graph_begin(PyObject *self, PyObject *args)
         calls_unref(calls);
         return NULL;
     }
+    atomic_store(&((GraphObject *)self)->handled, handled_exception());
     note_begin(self, stream, number);
     calls_begin(calls, number);
     calls_set(self, calls);
@@ -468,7 +494,7 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     calls_unref(calls);
     calls_settle(self);
-    if (status == PS_SUCCESS && operations == 0 &&
+    if (status == PS_SUCCESS && operations == 0 && !capture_raised(self) &&
         PyErr_WarnEx(PyExc_UserWarning,
                      "The CUDA Graph is empty. This usually means that the "
                      "graph was attempted to be captured on wrong device or "
@@ -479,7 +505,8 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     PyObject *result = finish(self, "CUDAGraph.capture_end", NULL, status);
     if (status == PS_ERROR_GRAPH_STREAM) {
         explain_begin(self, number,
-                      "\nThe capture, {}, goes on: make that stream current.");
+                      "\nThe capture, {}, goes on: make that stream current; "
+                      "if it is closed, reset() drops the capture.");
     }
     if (!is_capturing_now(self)) {
         note_end(self, number, ended);
@@ -1040,14 +1067,16 @@ static PyMethodDef graph_methods[] = {
            "Begin a capture on the current stream; mode is an enum "
            "ps_capture_mode.\n\n"
            "pool is any object; _state() returns it."),
-    METHOD("capture_end", Graph_capture_end, METH_NOARGS, ", /",
-           "End the capture of the current stream, and instantiate the "
-           "graph\n(cudaStreamEndCapture).\n\n"
-           "Call it on the thread that began the capture, unless the mode "
-           "was 'relaxed'.  Raises\nRuntimeError if the capture began on "
-           "another stream, AcceleratorError if it failed or\na stream that "
-           "joined it was not joined back; its streams are usable again "
-           "then.\nWarns if nothing was captured.  May block."),
+    METHOD(
+        "capture_end", Graph_capture_end, METH_NOARGS, ", /",
+        "End the capture of the current stream, and instantiate the "
+        "graph\n(cudaStreamEndCapture).\n\n"
+        "Call it on the thread that began the capture, unless the mode "
+        "was 'relaxed'.  Raises\nRuntimeError if the capture began on "
+        "another stream, AcceleratorError if it failed or\na stream that "
+        "joined it was not joined back; its streams are usable again "
+        "then.\nWarns if nothing was captured, unless an exception that was "
+        "raised during the capture is\nbeing handled.  May block."),
     METHOD("instantiate", Graph_instantiate, METH_FASTCALL | METH_KEYWORDS,
            ", /, *, auto_free_on_launch=True, use_node_priority=True",
            "Make the captured graph ready to replay "

@@ -204,6 +204,28 @@ def test_an_empty_capture_is_warned_of(stream, graph):
     stream.synchronize()
 
 
+def test_an_empty_capture_that_has_raised_is_not_warned_of(
+    stream, graph, recwarn
+):
+    with pytest.raises(ZeroDivisionError), Capture(graph, stream):
+        raise ZeroDivisionError
+    graph.reset()
+    with pytest.raises(ZeroDivisionError), stream:
+        graph.capture_begin()
+        try:
+            raise ZeroDivisionError
+        finally:
+            graph.capture_end()
+    assert not recwarn
+
+
+def test_an_empty_capture_behind_an_exception_is_warned_of(stream, graph):
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        test_an_empty_capture_is_warned_of(stream, graph)
+
+
 def test_a_dump_without_debug_mode(run_python, cuda):
     done = run_python(
         "import warnings; warnings.simplefilter('default')\n"
@@ -231,6 +253,16 @@ def test_the_context(cuda):
     assert byte_of(buffer, cuda.default_stream()) == 2
     assert isinstance(graph, Graph)
     assert weakref.ref(graph)() is graph
+
+
+def test_a_context_whose_block_raises_tells_of_nothing_else(cuda, recwarn):
+    with (
+        pytest.raises(ZeroDivisionError) as caught,
+        api.graph(api.CUDAGraph()),
+    ):
+        raise ZeroDivisionError
+    assert caught.value.__context__ is None
+    assert not recwarn
 
 
 def test_the_context_on_a_given_stream(cuda):

@@ -830,8 +830,24 @@ def test_a_capture_in_a_capture_says_where_that_began(engine, stream, graph):
             graph.capture_end()
         assert str(caught.value).endswith(
             f"\nThe capture, {begun(stream)}, goes on: make that stream "
-            "current."
+            "current; if it is closed, reset() drops the capture."
         )
+
+
+def test_a_capture_whose_stream_was_closed_can_be_dropped(backend, buffer):
+    graph, stream = Graph(backend.type), backend.stream()
+    with stream:
+        begin(graph)
+        buffer.fill_(2)
+    stream.close()
+    with pytest.raises(RuntimeError, match=r"if it is closed, reset\(\)"):
+        graph.capture_end()
+    graph.reset()
+    stream = backend.stream()
+    with Capture(graph, stream):
+        buffer.fill_(3)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 3
 
 
 class Capturing:

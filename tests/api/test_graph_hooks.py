@@ -668,6 +668,17 @@ def test_a_block_that_raises_ends_the_capture(side, block):
     assert not other.is_capturing()
 
 
+def test_an_empty_block_that_raises_is_not_warned_of(side, recwarn):
+    with (
+        pytest.raises(LookupError) as caught,
+        side,
+        accelerator.Graph(),
+    ):
+        raise LookupError
+    assert caught.value.__context__ is None
+    assert not recwarn
+
+
 def test_a_capture_that_does_not_begin(side):
     graph = accelerator.Graph()
     graph.capture_error_mode = "strict"
