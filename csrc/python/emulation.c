@@ -71,6 +71,12 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
                             "explored; enter it first, and explore within");
     }
     WITHOUT_GIL(runtime = find_emulation(memory));
+    if (runtime == NULL && ps_runtime_count() == PS_MAX_RUNTIMES) {
+        /* Objects in reference cycles may be all that lives of an earlier
+         * one. */
+        PyGC_Collect();
+        WITHOUT_GIL(runtime = find_emulation(memory));
+    }
     if (runtime == NULL && ps_runtime_count() < PS_MAX_RUNTIMES) {
         return PyErr_NoMemory();
     }

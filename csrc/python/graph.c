@@ -342,8 +342,8 @@ finish(PyObject *self, const char *operation, const struct fault *own,
          "instantiate() is intended to be called by the user only when "
          "keep_graph=true"},
         {PS_ERROR_GRAPH_INNER, false,
-         "a replay cannot be captured into a graph; replay after the capture "
-         "ends, or capture the same work again"},
+         "a replay cannot be captured into a graph; add the graph to the "
+         "capture with add_child(), or replay it after the capture ends"},
         {PS_ERROR_GRAPH_BEHIND, false,
          "a replay comes after the latest one, whose stream is being captured "
          "and cannot be waited for; replay after the capture ends"},

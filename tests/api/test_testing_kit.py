@@ -196,6 +196,26 @@ with emulated_cuda():
     )
 
 
+def test_cycles_keep_no_place(run_python):
+    """Of failed tests, say, whose tracebacks hold streams."""
+    done = run_python(
+        """
+import gc
+from pystreams import cuda
+from pystreams.testing import emulated_cuda
+gc.set_threshold(0)
+for _ in range(20):
+    with emulated_cuda():
+        cycle = [cuda.Stream()]
+        cycle.append(cycle)
+        del cycle
+print("done")
+""",
+        env=EMPTY,
+    )
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
 @pytest.mark.unscheduled
 def test_a_capture_that_is_left():
     with emulated_cuda():
