@@ -193,6 +193,15 @@ replace(struct ps_currents *currents, struct ps_stream *stream)
     return old;
 }
 
+/* The stream, or what stands for it: a thread's default stream is not held,
+ * because it ends with the thread or its emulation. */
+static struct ps_stream *
+standing_for(struct ps_stream *stream)
+{
+    return stream->kind == PS_STREAM_THREADS ? &stream->device->callers_stream
+                                             : stream;
+}
+
 static ps_status
 switch_device(struct ps_device *target, struct ps_device *left)
 {
@@ -223,7 +232,7 @@ ps_current_set(struct ps_currents *currents, struct ps_stream *stream,
         status = switch_device(stream->device, left);
     }
     if (status == PS_SUCCESS) {
-        *replaced = replace(currents, ps_stream_ref(stream));
+        *replaced = replace(currents, ps_stream_ref(standing_for(stream)));
     }
     return status;
 }
@@ -261,13 +270,13 @@ ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
         return status;
     }
     currents->scopes[currents->depth++] = (struct scope){
-        .entered = ps_stream_ref(stream),
+        .entered = ps_stream_ref(standing_for(stream)),
         .left = left,
         .stream_on_left = ps_stream_ref(ps_current_stream(currents, left)),
         .stream_on_entered =
             ps_stream_ref(ps_current_stream(currents, entered)),
     };
-    *replaced = replace(currents, ps_stream_ref(stream));
+    *replaced = replace(currents, ps_stream_ref(standing_for(stream)));
     return PS_SUCCESS;
 }
 

@@ -204,6 +204,9 @@ end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
     if (remote && !last) {
         return status;
     }
+    if (remote) {
+        atomic_store(&graph->origin->of_thread.adrift, true);
+    }
     if (status != PS_SUCCESS && !last && ps_stream_in_capture(graph->origin)) {
         return status;
     }
@@ -525,6 +528,15 @@ set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
     }
 }
 
+static ps_status
+wait_quietly(struct ps_stream *stream, struct ps_event *event)
+{
+    bool own = ps_own_begin(stream->device->runtime);
+    ps_status status = ps_stream_wait_event(stream, event);
+    ps_own_end(own);
+    return status;
+}
+
 /* Make the stream wait for the launches of earlier executables. */
 static ps_status
 follow_locked(struct ps_graph *graph, struct ps_stream *stream,
@@ -532,11 +544,11 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
 {
     struct ps_stream *launched = graph->launched;
     bool remote = ps_stream_is_remote(launched);
-    ps_status status =
-        !remote ? ps_stream_wait_stream_quietly(stream, launched)
-        : atomic_load(&launched->of_thread.lags)
-            ? PS_ERROR_QUEUE_FULL
-            : ps_stream_wait_event(stream, launched->of_thread.latest);
+    ps_status status = !remote
+                           ? ps_stream_wait_stream_quietly(stream, launched)
+                       : atomic_load(&launched->of_thread.lags)
+                           ? PS_ERROR_GRAPH_LAGS
+                           : wait_quietly(stream, launched->of_thread.latest);
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }

@@ -53,7 +53,8 @@ struct ps_graph {
 /* keeps: as torch's keep_graph. */
 ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
-/* Free it.  Ends its capture on any thread, since no other owner is left. */
+/* Free it.  Ends its capture on any thread, since no other owner is left; that
+ * of another thread's default stream ends when that thread next uses it. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
 /* *number is that of the capture, or 0.

@@ -948,9 +948,11 @@ ps_status
 ps_memory_stats_reset_peak(struct ps_device *device)
 {
     const struct ps_backend *backend = device->runtime->backend;
-    PS_HOLD(&device->mutex);
-    reset_peak(&device->memory.bytes);
-    reset_peak(&device->memory.blocks);
+    {
+        PS_HOLD(&device->mutex);
+        reset_peak(&device->memory.bytes);
+        reset_peak(&device->memory.blocks);
+    }
     return backend->pool_reset_peak == NULL
                ? PS_SUCCESS
                : backend->pool_reset_peak(backend, device->index);

@@ -51,7 +51,8 @@ static void
 adopt_latest(struct ps_block_use *use)
 {
     if (!use->recorded && atomic_load(&use->stream->of_thread.ended)) {
-        ps_event_unref(use->done);
+        ps_runtime_note_failure(use->stream->device->runtime,
+                                ps_event_unref(use->done));
         use->done = ps_event_ref(use->stream->of_thread.latest);
         use->recorded = true;
     }

@@ -54,7 +54,8 @@ struct ps_device {
     /* Guards the fields below.  Held for a few instructions, never across a
      * call of the backend. */
     pthread_mutex_t mutex;
-    /* The owned streams that have references, for ps_stream_find. */
+    /* The owned streams that have references, and the default streams of
+     * threads, for ps_stream_find. */
     LIST_HEAD(, ps_stream) streams;
     /* Streams whose last reference was dropped while they were captured, or
      * busy in a partition; changed under the mutex. */

@@ -24,6 +24,7 @@ enum {
     PS_ERROR_GRAPH_CHANGED = 1017, /* it holds another capture by now */
     PS_ERROR_GRAPH_SOURCE = 1018,  /* it has not kept its capture */
     PS_ERROR_GRAPH_BEHIND = 1019,  /* it follows a stream that is captured */
+    PS_ERROR_GRAPH_LAGS = 1020,    /* it follows work that no event ends */
 };
 
 /* The status to report after two steps: the first failure. */

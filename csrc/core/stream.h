@@ -55,7 +55,7 @@ struct ps_stream {
     /* The owned stream that an external one shares its native stream with, or
      * NULL; a reference. */
     struct ps_stream *shared;
-    /* Neighbours among the device's owned streams; its mutex guards them. */
+    /* Neighbours in the device's list; its mutex guards them. */
     LIST_ENTRY(ps_stream) neighbours;
     /* The partition that it belongs to, a reference; NULL if none. */
     struct ps_partition *partition;
@@ -67,6 +67,7 @@ struct ps_stream {
         struct ps_event *latest;
         atomic_bool lags;       /* the last attempt to record it failed */
         atomic_bool ended;      /* the thread has */
+        atomic_bool adrift;     /* captured, but its graph is gone */
         struct ps_stream *next; /* of the thread's; its own */
     } of_thread;
     /* For retired memory: the uses by this stream's work that are not over,

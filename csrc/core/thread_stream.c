@@ -92,6 +92,20 @@ ps_thread_stream_create(struct ps_device *device, const char *name,
     return PS_SUCCESS;
 }
 
+void
+ps_thread_stream_recover(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    ps_handle graph;
+    size_t operations;
+    if (atomic_exchange(&stream->of_thread.adrift, false) &&
+        PS_CALL(device, capture_end, stream->handle, &graph, &operations) ==
+            PS_SUCCESS) {
+        ps_runtime_note_failure(device->runtime,
+                                PS_CALL(device, graph_destroy, graph));
+    }
+}
+
 /* Record the event, as the library's own. */
 static ps_status
 record(struct ps_stream *stream)
@@ -109,6 +123,19 @@ ps_thread_stream_mark(struct ps_stream *stream)
         bool lags = record(stream) != PS_SUCCESS;
         atomic_store(&stream->of_thread.lags, lags);
     }
+}
+
+/* Likewise, once there is room for it. */
+static ps_status
+record_last(struct ps_stream *stream)
+{
+    enum { A_WHILE_NS = 50 * 1000 * 1000 };
+    ps_status status, room = PS_SUCCESS;
+    while ((status = record(stream)) == PS_ERROR_QUEUE_FULL &&
+           (room == PS_SUCCESS || room == PS_ERROR_TIMED_OUT)) {
+        room = ps_stream_wait_room(stream, A_WHILE_NS);
+    }
+    return status;
 }
 
 static void
@@ -131,16 +158,33 @@ static void
 record_end(struct ps_stream *stream)
 {
     unsigned flags = stream->device->runtime->registered->flags;
-    if ((flags & PS_BACKEND_THREADS_FINISH) &&
-        !ps_stream_in_capture(stream)) {
+    ps_thread_stream_recover(stream);
+    if ((flags & PS_BACKEND_THREADS_FINISH) && !ps_stream_in_capture(stream)) {
         finish(stream);
     }
-    bool lost = ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
-                (ps_stream_in_capture(stream) || record(stream) != PS_SUCCESS);
+    bool lost =
+        ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
+        (ps_stream_in_capture(stream) || record_last(stream) != PS_SUCCESS);
     if (lost) {
         atomic_store(&stream->of_thread.latest->captured, true);
     }
     atomic_store(&stream->of_thread.lags, lost);
+}
+
+void
+ps_thread_streams_leave(void)
+{
+    forget_ancestors();
+    for (struct ps_stream *stream = first_of_thread(); stream != NULL;) {
+        struct ps_runtime *runtime = stream->device->runtime;
+        bool left = runtime->emulation && !atomic_load(&runtime->entered);
+        stream = stream->of_thread.next;
+        if (left) {
+            ps_memory_sweep(runtime);
+            ps_thread_streams_end(runtime);
+            stream = first_of_thread();
+        }
+    }
 }
 
 void

@@ -23,11 +23,19 @@ struct ps_stream *ps_thread_stream(struct ps_device *device);
 ps_status ps_thread_stream_create(struct ps_device *device, const char *name,
                                   struct ps_stream **stream);
 
+/* End the capture of the calling thread's stream whose graph another thread
+ * has dropped, if there is one.  May block. */
+void ps_thread_stream_recover(struct ps_stream *stream);
+
 /* The calling thread ends, or will use no stream of the runtime any more
  * (NULL: of any).  Call ps_memory_sweep first: nobody else frees memory in the
  * streams' order.  Waits for the work with PS_BACKEND_THREADS_FINISH.  A
  * failure is stored for ps_runtime_take_failure.  May block. */
 void ps_thread_streams_end(struct ps_runtime *runtime);
+
+/* The same for emulations that were left: their streams on this thread would
+ * keep them from being reused. */
+void ps_thread_streams_leave(void);
 
 /* Whether housekeeping has to leave the stream alone: it is being captured, or
  * is another thread's whose work is not known to be over. */

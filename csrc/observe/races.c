@@ -723,7 +723,7 @@ struct graph {
     struct external {
         ps_handle event;
         bool records;
-    } * externals;
+    } *externals;
     int external_count;
 };
 
@@ -1329,7 +1329,13 @@ moment_forget(struct ps_map *map, int runtime, ps_handle handle)
 void
 ps_races_record(ps_handle event, const struct ps_actor_name *stream)
 {
-    moment_set(&events, event, stream);
+    if (ps_races_are_on() && hooks->is_internal()) {
+        /* The native event may have been a program's before. */
+        moment_forget(&events, stream->runtime, event);
+    }
+    else {
+        moment_set(&events, event, stream);
+    }
 }
 
 /* The event's moment; one that is unknown if nothing else is known. */

@@ -451,7 +451,7 @@ replay_create(struct calls *calls)
 
 ps_status
 launch_calls(struct ps_graph *graph, struct calls *calls,
-             struct ps_currents *currents, struct ps_stream **full)
+             struct ps_stream **full)
 {
     *full = NULL;
     struct replay *replay = replay_create(calls);
@@ -462,6 +462,8 @@ launch_calls(struct ps_graph *graph, struct calls *calls,
     ps_status status =
         observed ? ps_thread_set_word(PS_THREAD_LAUNCH, replay) : PS_SUCCESS;
     if (status == PS_SUCCESS) {
+        /* Python that ran above may have replaced them. */
+        struct ps_currents *currents = currents_in_use();
         WITHOUT_GIL(status =
                         ps_graph_launch(graph, currents, &replay->base, full));
     }

@@ -39,7 +39,7 @@ void captured_unref(struct captured *captured);
 /* ps_graph_launch, with the callables of the graph's capture; calls may be
  * NULL.  Called with the GIL, which it releases. */
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
-                       struct ps_currents *currents, struct ps_stream **full);
+                       struct ps_stream **full);
 
 /* The name of the callable whose gate has the argument; None if it is not
  * among calls, which may be NULL; NULL with an exception. */

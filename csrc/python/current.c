@@ -78,12 +78,28 @@ choice_create(struct ps_currents *currents, uint64_t thread)
     return choice;
 }
 
+/* Whether the state of the calling thread is being cleared, and its choice is
+ * gone. */
+static bool
+has_ended(void)
+{
+    return (uintptr_t)ps_thread_word(PS_THREAD_ENDED) ==
+           PyThreadState_GetID(PyThreadState_Get());
+}
+
 static void
 destroy_capsule(PyObject *capsule)
 {
-    if (!is_finalizing()) {
-        choice_destroy(PyCapsule_GetPointer(capsule, CHOICE));
+    struct choice *choice = PyCapsule_GetPointer(capsule, CHOICE);
+    if (is_finalizing()) {
+        return;
     }
+    if (choice == ps_thread_word(PS_THREAD_CURRENTS) &&
+        PyThreadState_Get()->dict == NULL) {
+        uintptr_t id = PyThreadState_GetID(PyThreadState_Get());
+        ps_thread_set_word(PS_THREAD_ENDED, (void *)id);
+    }
+    choice_destroy(choice);
 }
 
 /* A capsule that owns the choice.  On failure the choice is destroyed. */
@@ -174,9 +190,17 @@ struct ps_stream *
 thread_stream(struct ps_device *device)
 {
     struct ps_stream *stream = ps_thread_stream(device);
+    if (stream != NULL && atomic_load(&stream->of_thread.adrift)) {
+        WITHOUT_GIL(ps_thread_stream_recover(stream));
+    }
+    if (stream == NULL && has_ended()) {
+        /* Nothing would end a new one.  This one comes after the old one. */
+        return ps_stream_ref(&device->default_stream);
+    }
     if (stream != NULL || thread_choice() == NULL) {
         return stream;
     }
+    WITHOUT_GIL(ps_thread_streams_leave());
     /* The thread's streams end when its choice is destroyed. */
     PyObject *name = import_call("pystreams._names", "default_stream_name",
                                  "(k)", PyThread_get_thread_ident());
@@ -381,7 +405,11 @@ choice_to_leave(void)
 static bool
 is_forked(PyObject *stream)
 {
+    const StreamObject *self = (StreamObject *)stream;
     struct stream_use use;
+    if (self->uses & STREAM_CALLERS) {
+        return self->device->callers_stream.generation != ps_generation();
+    }
     if (!stream_try_use(stream, &use)) {
         return false;
     }

@@ -347,6 +347,10 @@ finish(PyObject *self, const char *operation, const struct fault *own,
         {PS_ERROR_GRAPH_BEHIND, false,
          "a replay comes after the latest one, whose stream is being captured "
          "and cannot be waited for; replay after the capture ends"},
+        {PS_ERROR_GRAPH_LAGS, false,
+         "a replay comes after the latest one, on the default stream of "
+         "another thread, whose queue was full or which ended in a capture; "
+         "reset() the graph, and capture again"},
         {0},
     };
     const struct fault *const tables[] = {own, common};
@@ -548,13 +552,12 @@ Graph_instantiate(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static ps_status
 launch(PyObject *self)
 {
-    struct ps_currents *currents = currents_in_use();
     struct ps_stream *full;
     ps_status status;
     bool again;
     do {
         struct ps_device *device = graph_of(self)->device;
-        if (ps_default_per_thread && device != NULL) {
+        if (device != NULL) {
             /* Core finds the thread's stream if there is one. */
             struct ps_stream *own = current_stream_of(device);
             if (own == NULL) {
@@ -563,7 +566,7 @@ launch(PyObject *self)
             stream_release(own);
         }
         struct calls *calls = calls_get(self);
-        status = launch_calls(graph_of(self), calls, currents, &full);
+        status = launch_calls(graph_of(self), calls, &full);
         calls_unref(calls);
         again = (full != NULL && has_room_again(full, &status)) ||
                 status == PS_ERROR_GRAPH_CHANGED;
@@ -1020,7 +1023,12 @@ Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     struct ps_stream *launched = work.stream;
     work.device = launched->device;
-    if (ps_stream_is_remote(launched)) {
+    bool remote = ps_stream_is_remote(launched);
+    if (remote && atomic_load(&launched->of_thread.lags)) {
+        stream_release(launched);
+        return finish(self, work.operation, NULL, PS_ERROR_GRAPH_LAGS);
+    }
+    if (remote) {
         work.event = launched->of_thread.latest;
         work.stream = NULL;
     }

@@ -51,9 +51,10 @@ PyObject *
 import_call_with(const char *module, const char *name, const char *format,
                  va_list values)
 {
-    PyObject *function = import_attribute(module, name), *result = NULL;
-    PyObject *args = function != NULL ? Py_VaBuildValue(format, values) : NULL;
-    if (args != NULL) {
+    /* First: this takes over references. */
+    PyObject *args = Py_VaBuildValue(format, values), *result = NULL;
+    PyObject *function = args != NULL ? import_attribute(module, name) : NULL;
+    if (function != NULL) {
         result = PyObject_CallObject(function, args);
     }
     Py_XDECREF(args);

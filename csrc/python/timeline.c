@@ -264,7 +264,10 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     const struct ps_backend *backend = device->runtime->backend;
     struct ps_actor_name name = {device->runtime->index, device->index,
                                  second};
-    if (second == PS_STREAM_PER_THREAD && backend->thread_stream != NULL) {
+    bool is_queued =
+        kind == PS_TRACE_EVENT_RECORD || kind == PS_TRACE_EVENT_WAIT;
+    if (is_queued && second == PS_STREAM_PER_THREAD &&
+        backend->thread_stream != NULL) {
         backend->thread_stream(backend, device->index, &name.stream);
     }
     switch (kind) {

@@ -175,12 +175,14 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         status = imply_wait_for(&work);
         if (status == PS_RAISED) {
             /* A signal ended the wait; the copy is still running. */
-            if (begin_use(transfer) == PS_SUCCESS) {
-                end_use(transfer);
-            }
-            else {
-                WITHOUT_GIL(ps_stream_synchronize(transfer->stream, NULL));
-            }
+            WITHOUT_GIL({
+                if (begin_use(transfer) == PS_SUCCESS) {
+                    end_use(transfer);
+                }
+                else {
+                    ps_stream_synchronize(transfer->stream, NULL);
+                }
+            });
         }
     }
     return zero_or_raise_on(transfer->stream, "a copy", status);
@@ -364,8 +366,9 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
     bool remote = ps_stream_is_remote(user);
     if (remote && atomic_load(&user->of_thread.lags)) {
         return refuse(PyExc_RuntimeError,
-                      "a Buffer's work is on %s, whose queue was full: record "
-                      "an event there, and wait for that",
+                      "a Buffer's work is on %s, whose queue was full, or "
+                      "which ended in a capture: record an event there, and "
+                      "wait for that, or synchronize the device",
                       ps_stream_name(user));
     }
     if (stream != NULL) {

@@ -61,7 +61,7 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
 }
 
 /* Wait with the GIL released.  Signal handlers run meanwhile if the backend
- * can end a wait or there is a timeout.  PS_ERROR_NOT_READY: the time is
+ * can end a wait or there is a timeout.  PS_ERROR_TIMED_OUT: the time is
  * up. */
 ps_status wait_for_work(const struct work *work, int64_t timeout_ns);
 

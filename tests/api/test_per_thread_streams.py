@@ -756,3 +756,178 @@ def test_what_a_thread_replays_is_kept(backend, run_python):
         REPLAYS, str(backend.type), backend.name, env={VARIABLE: "1"}
     )
     assert (done.stdout, done.stderr) == ("False True True\n", "")
+
+
+# ---- Programs with the switch on ----
+
+
+@pytest.fixture
+def switched(run_python):
+    """Runs a program whose "cuda" is emulated, with the switch on."""
+
+    def run(code, devices="2"):
+        env = {VARIABLE: "1", "PYSTREAMS_EMULATE_CUDA": devices}
+        return run_python(START + code, env=env, timeout=LONG)
+
+    return run
+
+
+START = """
+import contextvars, gc, sys, threading
+import pystreams
+from pystreams import cuda, races
+from pystreams.testing import emulated_cuda
+
+def on_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+def captured(**options):
+    graph, stream = cuda.CUDAGraph(**options), cuda.Stream("cuda:0")
+    with cuda.stream(stream):
+        graph.capture_begin()
+        pystreams.empty(64, device="cuda:0", stream=stream).fill_(1)
+        graph.capture_end()
+    return graph
+"""
+
+
+def test_a_replay_after_a_thread_that_ended_with_a_full_queue(switched):
+    done = switched("""
+graph = captured(keep_graph=True)
+def fill():
+    graph.replay()
+    gate = threading.Event()
+    cuda.current_stream().submit(gate.wait, 30)
+    for _ in range(65_500):
+        cuda._sleep(1)
+    while "pending=65536" not in repr(cuda.current_stream()):
+        cuda._sleep(1)
+    threading.Timer(0.2, gate.set).start()
+on_thread(fill)
+graph.instantiate()
+graph.replay()
+cuda.synchronize()
+print("done")
+""")
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_a_dropped_graph_leaves_no_thread_captured(switched):
+    done = switched("""
+box, dropped = [], threading.Event()
+def work():
+    box.append(cuda.CUDAGraph())
+    box[0].capture_begin()
+    begun.set()
+    dropped.wait()
+    stream = cuda.current_stream()
+    data = pystreams.empty(16, device="cuda:0").fill_(3)
+    print(stream.is_capturing(), data.tobytes() == bytes([3]) * 16)
+begun = threading.Event()
+thread = threading.Thread(target=work)
+thread.start()
+begun.wait()
+box.clear()
+gc.collect()
+dropped.set()
+thread.join()
+""")
+    assert done.stdout == "False True\n"
+    # As with any capture that another thread drops.
+    assert "Exception ignored while dropping a graph" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["this thread", "a thread that goes on"])
+def test_they_use_up_no_emulations(switched, where):
+    done = switched(f"""
+from concurrent.futures import ThreadPoolExecutor
+def work():
+    pystreams.empty(64, device="cuda:0").fill_(1)
+    cuda.set_stream(cuda.Stream())
+    cuda.set_stream(cuda.default_stream())
+    cuda.synchronize()
+with ThreadPoolExecutor(1) as pool:
+    for _ in range(20):
+        with emulated_cuda():
+            if {where == "this thread"}:
+                work()
+                cuda.set_stream(cuda.Stream())
+            else:
+                pool.submit(work).result()
+print("done")
+""")
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_a_finalizer_uses_it_while_its_thread_ends(switched):
+    """The thread's local values are dropped after its streams have ended."""
+    done = switched("""
+local, blocks = threading.local(), []
+class Late:
+    def __del__(self):
+        blocks.append(pystreams.empty(1 << 20, device="cuda:0").fill_(1))
+def work():
+    cuda.current_stream().query()
+    local.late = Late()
+before = cuda.mem_get_info()
+for _ in range(5):
+    on_thread(work)
+count = len(blocks)
+blocks.clear()
+cuda.synchronize()
+pystreams.empty(64, device="cuda:0").close()
+cuda.synchronize()
+print(count, cuda.mem_get_info() == before)
+""")
+    assert (done.stdout, done.stderr) == ("5 True\n", "")
+
+
+def test_no_race_with_an_event_of_another_stream(switched):
+    """The library's event for a thread was the program's before."""
+    done = switched("""
+box, filled, read = [], threading.Event(), threading.Event()
+def work():
+    box.append(pystreams.empty(1 << 20, device="cuda:0").fill_(1))
+    filled.set()
+    read.wait()
+with races.detect():
+    cuda.Event().record(cuda.Stream())
+    thread = threading.Thread(target=work)
+    thread.start()
+    filled.wait()
+    stream = cuda.Stream()
+    with cuda.stream(stream):
+        copy = pystreams.empty(1 << 20, device="cuda:0")
+        copy.copy_(pystreams.from_dlpack(box[0]))
+        stream.synchronize()
+    read.set()
+    thread.join()
+print("done")
+""")
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_a_replay_while_python_replaces_the_current_streams(switched):
+    """As a signal handler or a finalizer may."""
+    done = switched("""
+from pystreams import _names
+real = _names.default_stream_name
+def replace():
+    cuda.set_stream(cuda.Stream("cuda:1"))
+    cuda.set_device(0)
+def name(thread):
+    for _ in range(100):
+        replace()
+    return real(thread)
+def work():
+    replace()
+    _names.default_stream_name = name
+    graph.replay()
+    cuda.synchronize()
+    print("done")
+graph = captured()
+on_thread(lambda: contextvars.copy_context().run(work))
+""")
+    assert (done.stdout, done.stderr) == ("done\n", "")

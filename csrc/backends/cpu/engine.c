@@ -19,10 +19,7 @@ static struct cpu_engine *engines;
 
 /* ---- Members ---- */
 
-#define STATUS(name, text)           \
-    {                                \
-        PS_##name, "PS_" #name, text \
-    }
+#define STATUS(name, text) {PS_##name, "PS_" #name, text}
 
 static const struct {
     ps_status status;
@@ -389,11 +386,15 @@ add_locked(struct cpu_engine *engine)
         pthread_key_create(&engine->current_key, NULL) != 0) {
         return false;
     }
-    if (!cpu_thread_streams_init(engine) ||
-        (engines == NULL &&
-         (pthread_key_create(&cpu_serving_key, NULL) != 0 ||
-          pthread_key_create(&cpu_times_key, NULL) != 0 ||
-          pthread_atfork(fork_prepare, fork_parent, fork_child) != 0))) {
+    if (!cpu_thread_streams_init(engine)) {
+        pthread_key_delete(engine->current_key);
+        return false;
+    }
+    if (engines == NULL &&
+        (pthread_key_create(&cpu_serving_key, NULL) != 0 ||
+         pthread_key_create(&cpu_times_key, NULL) != 0 ||
+         pthread_atfork(fork_prepare, fork_parent, fork_child) != 0)) {
+        pthread_key_delete(engine->thread_key);
         pthread_key_delete(engine->current_key);
         return false;
     }

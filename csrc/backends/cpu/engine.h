@@ -11,8 +11,8 @@
  *
  * A file calls those above it in this list alone: storage.c, times.c,
  * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c over
- * files.c, event.c, notify.c, stream.c, memory.c, shared_memory.c, lazy.c,
- * explore.c, engine.c. */
+ * files.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
+ * shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -139,8 +139,9 @@ struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
     int priority;              /* constant */
-    ps_handle handle;          /* constant; 0: a default stream; a name */
-    _Atomic int64_t *known;    /* see cpu_slot; NULL if it has no handle */
+    /* Constant; 0: the device's default stream; of a thread's: its name. */
+    ps_handle handle;
+    _Atomic int64_t *known; /* see cpu_slot; NULL if it has no handle */
     struct cpu_partition *partition; /* constant; NULL if in none */
     ps_status status; /* the first failure; changed by its server */
     bool reported;    /* a synchronize returned status */

@@ -135,7 +135,9 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
         return NULL;
     }
     struct cpu_slot *slot = slot_of(engine, index);
-    ps_handle handle = ++engine->handles.serial << SERIAL_SHIFT |
+    /* The highest bits are for PS_THREAD_STREAM_NAME. */
+    ps_handle serial = ++engine->handles.serial & UINT32_MAX;
+    ps_handle handle = serial << SERIAL_SHIFT |
                        (ps_handle)index << SLOT_SHIFT |
                        (ps_handle)engine->number << ENGINE_SHIFT | tag;
     slot->object = NULL;

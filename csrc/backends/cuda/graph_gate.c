@@ -38,6 +38,7 @@ struct gates {
 /* A capture in progress. */
 struct cuda_capture {
     ps_handle origin;
+    pthread_t thread; /* that it began on */
     uint64_t number;
     struct gates *gates;
     struct cuda_capture *next;
@@ -212,6 +213,7 @@ cuda_gates_expect(ps_handle origin)
     atomic_init(&gates->refs, 1);
     gates->tail = &gates->first;
     capture->origin = origin;
+    capture->thread = pthread_self();
     capture->gates = gates;
     pthread_mutex_lock(&lock);
     capture->next = captures;
@@ -232,6 +234,15 @@ cuda_gates_begin(struct cuda_capture *capture, int device)
     pthread_mutex_unlock(&lock);
 }
 
+/* Handle 2 is another stream on each thread. */
+static bool
+is_of(const struct cuda_capture *capture, ps_handle origin)
+{
+    return capture->origin == origin &&
+           (origin != PS_STREAM_PER_THREAD ||
+            pthread_equal(capture->thread, pthread_self()));
+}
+
 /* Unlink the capture or, if that is NULL, the one with the number or, if that
  * is 0, with the origin.  Returns its gates, or NULL. */
 static struct gates *
@@ -245,7 +256,7 @@ capture_take(const struct cuda_capture *capture, ps_handle origin,
     while ((found = *link) != NULL &&
            !(capture != NULL ? found == capture
              : number != 0   ? found->number == number
-                             : found->origin == origin)) {
+                             : is_of(found, origin))) {
         link = &found->next;
     }
     if (found != NULL) {

@@ -184,8 +184,8 @@ enum {
     /* Other libraries in the process use the devices too.  They may block any
      * call until one of their callbacks, which needs the GIL, has run.  So the
      * thread state is detached in all members but status_name, status_text,
-     * device_current, device_restore, event_query, event_elapsed and
-     * gate_open. */
+     * device_current, device_restore, event_query, event_elapsed, gate_open
+     * and thread_stream. */
     PS_BACKEND_SHARED = 4,
     /* Device memory is host memory: programs read and write it directly. */
     PS_BACKEND_HOST_MEMORY = 8,
