@@ -168,6 +168,69 @@ def test_objects_outlive_their_emulation():
         assert cuda.memory_stats()["allocation.all.freed"] == 0
 
 
+class Emulated:
+    """Objects of one emulation."""
+
+    def __init__(self):
+        self.stream = cuda.Stream()
+        self.event = cuda.Event(enable_timing=True)
+        self.event.record(self.stream)
+        self.block = pystreams.empty(8, device="cuda")
+        self.graph = cuda.CUDAGraph(keep_graph=True)
+        with cuda.graph(self.graph, stream=self.stream):
+            self.block.fill_(1)
+
+
+MIXTURES = {
+    "Event.record": lambda a, b: a.event.record(b.stream),
+    "Event.wait": lambda a, b: b.stream.wait_event(a.event),
+    "Event.elapsed_time": lambda a, b: a.event.elapsed_time(b.event),
+    "Stream.wait_stream": lambda a, b: a.stream.wait_stream(b.stream),
+    "fill_": lambda a, b: a.block.fill_(1, b.stream),
+    "copy_": lambda a, b: a.block.copy_(b.block),
+    "record_stream": lambda a, b: a.block.record_stream(b.stream),
+    "upload": lambda a, b: a.graph.upload(b.stream),
+    "update": lambda a, b: a.graph.update(b.graph),
+}
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("operation", MIXTURES)
+def test_objects_of_two_emulations(operation):
+    mix, end = MIXTURES[operation], r"; make both in the emulated_cuda\(\) "
+    ended, outer = "an emulation that has ended", "an outer emulation"
+    with emulated_cuda():
+        left = Emulated()
+    with emulated_cuda():
+        around = Emulated()
+        with emulated_cuda():
+            here = Emulated()
+            for one, other, first, second in (
+                (left, here, ended, "the present emulation"),
+                (here, around, "the present emulation", outer),
+                (around, left, outer, ended),
+            ):
+                with pytest.raises(
+                    RuntimeError,
+                    match=rf"{operation}\(\): the \w+ belongs to {first}, "
+                    rf"but the [\w ]+ to {second}{end}",
+                ):
+                    mix(one, other)
+    with pytest.raises(RuntimeError, match=f"{ended}, .* to another one"):
+        mix(left, here)
+
+
+@pytest.mark.unscheduled
+def test_a_stream_of_an_earlier_emulation_allocates_nothing():
+    with emulated_cuda():
+        stream = cuda.Stream()
+    with (
+        emulated_cuda(),
+        pytest.raises(RuntimeError, match=r"empty\(\): the memory belongs to"),
+    ):
+        pystreams.empty(8, device="cuda", stream=stream)
+
+
 @pytest.mark.unscheduled
 def test_too_many_that_are_still_in_use(run_python):
     done = run_python(
