@@ -17,7 +17,10 @@ import pytest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import ExitStack
     from typing import Any
+
+    from pystreams.testing.kit import Hold
 
 
 def _runs(text: str) -> int:
@@ -220,27 +223,51 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def emulated_cuda(request: pytest.FixtureRequest) -> Iterator[None]:
+def emulated_cuda(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., ExitStack]]:
     """Emulated CUDA devices for the length of the test: two with 1 GiB each,
-    or as pytest.mark.emulated_cuda says."""
+    or as pytest.mark.emulated_cuda says.
+
+    emulated_cuda(devices=2, memory="1GiB") emulates others in their place, to
+    the end of the test, or of a with block.
+    """
+    from contextlib import ExitStack
+
     from pystreams.testing import emulated_cuda
 
     default = pytest.mark.emulated_cuda.mark
     mark = request.node.get_closest_marker("emulated_cuda", default)
-    with emulated_cuda(*mark.args, **mark.kwargs):
-        yield
+    with ExitStack() as test:
+
+        def enter(*args: Any, **kwargs: Any) -> ExitStack:
+            block = test.enter_context(ExitStack())
+            block.enter_context(emulated_cuda(*args, **kwargs))
+            return block
+
+        enter(*mark.args, **mark.kwargs)
+        yield enter
 
 
 @pytest.fixture
-def hold() -> Iterator[Callable[[Any], Any]]:
+def hold() -> Iterator[Callable[[Any], Hold]]:
     """hold(stream) keeps the stream busy until release() of what it returns,
-    at the latest to the end of the test."""
+    or the end of its with block; at the latest to the end of the test."""
     from contextlib import ExitStack
 
-    from pystreams.testing import hold
+    from pystreams.testing.kit import Hold
 
-    with ExitStack() as stack:
-        yield lambda stream: stack.enter_context(hold(stream))
+    with ExitStack() as test:
+        yield lambda stream: test.enter_context(Hold(stream))
+
+
+@pytest.fixture
+def fail() -> Callable[..., None]:
+    """fail(stream, error=719) queues work that fails, as
+    pystreams.testing.fail does."""
+    from pystreams.testing import fail
+
+    return fail
 
 
 @pytest.fixture

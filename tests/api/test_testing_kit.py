@@ -580,6 +580,17 @@ def test_fixture(emulated_cuda):
     assert cuda.device_count() == 2
     assert cuda.mem_get_info()[1] == 1 << 30
 
+def test_others_in_their_place(emulated_cuda):
+    emulated_cuda(devices=3, memory="4MiB")
+    with emulated_cuda(5):
+        assert cuda.device_count() == 5
+    assert cuda.device_count() == 3
+    assert cuda.mem_get_info()[1] == 4 << 20
+    emulated_cuda(1).close()
+    assert cuda.device_count() == 3
+    with pytest.raises(ValueError, match="expects an int from 1 to 16"):
+        emulated_cuda(devices=17)
+
 @pytest.mark.emulated_cuda
 def test_marker_alone():
     assert cuda.device_count() == 2
@@ -599,7 +610,16 @@ def test_other_fixtures_are_made_within(stream, hold):
     assert not stream.query()
     gate.release()
     stream.synchronize()
+    with hold(stream) as held:
+        assert not stream.query()
+    assert held.released
     hold(stream)
+
+def test_failing_work(emulated_cuda, fail):
+    stream = cuda.Stream()
+    fail(stream, error=700)
+    with pytest.raises(pystreams.AcceleratorError):
+        stream.synchronize()
 
 @pytest.mark.emulated_cuda
 class TestAll:
@@ -629,7 +649,7 @@ def test_fixtures_and_markers(run_python, tmp_path):
         ["-m", "pytest", "-q", "--strict-markers"],
         env=EMPTY | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
     )
-    assert "8 passed" in done.stdout, done.stdout + done.stderr
+    assert "10 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.unscheduled
