@@ -2,6 +2,7 @@
 that stay busy, work that fails."""
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -257,6 +258,21 @@ with emulated_cuda():
         "Buffers of earlier emulations are still alive; drop them\n",
         "",
     )
+
+
+@pytest.mark.unscheduled
+def test_a_failure_to_end(monkeypatch):
+    """A native stream in the pool that the program has destroyed itself."""
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    with emulated_cuda(1):
+        handle = cuda.Stream().cuda_stream
+        cuda.cudart().cudaStreamDestroy(handle)
+    (error,) = (report.exc_value for report in reported)
+    assert isinstance(error, pystreams.AcceleratorError)
+    assert str(error).splitlines()[1:] == [
+        "ending an emulation failed with PS_ERROR_INVALID_HANDLE (400)."
+    ]
 
 
 @pytest.mark.unscheduled
