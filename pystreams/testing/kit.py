@@ -66,6 +66,25 @@ class emulated_cuda(ContextDecorator):
             self._entered.pop()
 
 
+class Emulation:
+    """Emulated CUDA devices until close(), or the end of the with block."""
+
+    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+        self._block = emulated_cuda(devices, memory)
+        self._block.__enter__()
+
+    def close(self) -> None:
+        """Leave the emulation.  Closing it again does nothing."""
+        if self._block._entered:
+            self._block.__exit__()
+
+    def __enter__(self) -> Emulation:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
 def _reset_currents(devices: int) -> None:
     """Leave the streams and the device that are current in this thread."""
     if not _C.is_initialized(_CUDA):

@@ -604,6 +604,9 @@ def test_others_in_their_place(emulated_cuda):
     assert cuda.mem_get_info()[1] == 4 << 20
     emulated_cuda(1).close()
     assert cuda.device_count() == 3
+    outer, _ = emulated_cuda(4), emulated_cuda(6)
+    with pytest.raises(RuntimeError, match="in the reverse of the order"):
+        outer.close()
     with pytest.raises(ValueError, match="expects an int from 1 to 16"):
         emulated_cuda(devices=17)
 
@@ -666,6 +669,43 @@ def test_fixtures_and_markers(run_python, tmp_path):
         env=EMPTY | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
     )
     assert "10 passed" in done.stdout, done.stdout + done.stderr
+
+
+WRONG = {
+    "races('warn')": "too many positional arguments",
+    "races(action='warn')": "got an unexpected keyword argument 'action'",
+    "schedules(run=5)": "got an unexpected keyword argument 'run'",
+    "schedules(1, 2, 'late', 2, True, 0)": "too many positional arguments",
+    "emulated_cuda(device=2)": "got an unexpected keyword argument 'device'",
+}
+
+
+@pytest.mark.unscheduled
+def test_wrong_markers(run_python, tmp_path):
+    lines = ["import pytest, pystreams"]
+    for number, marker in enumerate(WRONG):
+        lines += [f"@pytest.mark.{marker}", f"def test_{number}():", " pass"]
+    lines += ["@pytest.mark.schedules(1)", "def test_runs():", " print('ran')"]
+    (tmp_path / "test_them.py").write_text("\n".join(lines))
+    done = run_python(
+        ["-m", "pytest", "-rA"], env=EMPTY | {"PYTHONPATH": str(ROOT)}
+    )
+    for marker, text in WRONG.items():
+        name = marker.partition("(")[0]
+        assert f"\npytest.mark.{name}: {text}\n" in done.stdout
+    assert "During handling" not in done.stdout
+    assert done.stdout.count("\nran\n") == 1
+    assert "4 failed, 1 passed, 1 error" in done.stdout
+
+
+@pytest.mark.unscheduled
+def test_a_plugin_without_a_device(run_python):
+    done = run_python(
+        ["-m", "pytest", "--pystreams-plugin", "fake_device"],
+        env=EMPTY | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 4
+    assert "--pystreams-plugin needs --pystreams-device" in done.stderr
 
 
 @pytest.mark.unscheduled
