@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 
 import pytest
 
@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
+
+    from pystreams.testing.kit import Emulation, Hold
 
 
 def _runs(text: str) -> int:
@@ -73,6 +75,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "emulated_cuda gives the test; the marker alone is enough",
     ):
         config.addinivalue_line("markers", marker)
+    if config.getoption("pystreams_plugin") and not config.getoption(
+        "pystreams_device"
+    ):
+        raise pytest.UsageError(
+            "--pystreams-plugin needs --pystreams-device, the device type "
+            "that the module registers"
+        )
     if config.getoption("pystreams_device"):
         from pystreams.testing import plugin
 
@@ -151,13 +160,39 @@ pytest_runtest_call = _with_races("call")
 pytest_runtest_teardown = _with_races("teardown")
 
 
+def _arguments(
+    item: pytest.Item, name: str, function: Callable[..., object]
+) -> dict[str, Any] | None:
+    """Return the arguments of a marker, which the function could be called
+    with; None if there is no marker."""
+    marker = item.get_closest_marker(name)
+    if marker is None:
+        return None
+    try:
+        bound = signature(function).bind(*marker.args, **marker.kwargs)
+    except TypeError as error:
+        text = f"pytest.mark.{name}: {error}"
+        raise pytest.fail.Exception(text, pytrace=False) from None
+    return bound.arguments
+
+
+def _explore(
+    runs: int = 200,
+    seed: int | None = None,
+    strategy: str = "pct",
+    depth: int = 2,
+    races: bool = False,
+) -> None:
+    """Has the parameters of pytest.mark.schedules."""
+
+
 def _options_of(item: pytest.Function) -> dict[str, Any] | None:
     """Return the arguments of explore(); None if the test runs once."""
-    marker = item.get_closest_marker("schedules")
+    given = _arguments(item, "schedules", _explore)
     runs = item.config.getoption("pystreams_schedules")
-    if marker is None and not runs:
+    if given is None and not runs:
         return None
-    options = {"runs": 200, **(marker.kwargs if marker is not None else {})}
+    options = {"runs": 200, **(given or {})}
     return {**options, "runs": runs} if runs else options
 
 
@@ -172,6 +207,7 @@ def _call(item: pytest.Function) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    _arguments(pyfuncitem, "races", lambda: None)
     replayed = pyfuncitem.config.getoption("pystreams_replay")
     options = _options_of(pyfuncitem)
     if replayed is None and options is None:
@@ -220,27 +256,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def emulated_cuda(request: pytest.FixtureRequest) -> Iterator[None]:
+def emulated_cuda(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., Emulation]]:
     """Emulated CUDA devices for the length of the test: two with 1 GiB each,
-    or as pytest.mark.emulated_cuda says."""
-    from pystreams.testing import emulated_cuda
+    or as pytest.mark.emulated_cuda says.
 
-    default = pytest.mark.emulated_cuda.mark
-    mark = request.node.get_closest_marker("emulated_cuda", default)
-    with emulated_cuda(*mark.args, **mark.kwargs):
-        yield
+    emulated_cuda(devices=2, memory="1GiB") emulates others in their place, to
+    the end of the test, a with block or close().
+    """
+    from contextlib import ExitStack
+
+    from pystreams.testing.kit import Emulation
+
+    given = _arguments(request.node, "emulated_cuda", Emulation)
+    with ExitStack() as test:
+
+        def emulate(*args: Any, **kwargs: Any) -> Emulation:
+            return test.enter_context(Emulation(*args, **kwargs))
+
+        emulate(**(given or {}))
+        yield emulate
 
 
 @pytest.fixture
-def hold() -> Iterator[Callable[[Any], Any]]:
+def hold() -> Iterator[Callable[[Any], Hold]]:
     """hold(stream) keeps the stream busy until release() of what it returns,
-    at the latest to the end of the test."""
+    or the end of its with block; at the latest to the end of the test."""
     from contextlib import ExitStack
 
-    from pystreams.testing import hold
+    from pystreams.testing.kit import Hold
 
-    with ExitStack() as stack:
-        yield lambda stream: stack.enter_context(hold(stream))
+    with ExitStack() as test:
+        yield lambda stream: test.enter_context(Hold(stream))
+
+
+@pytest.fixture
+def fail() -> Callable[..., None]:
+    """fail(stream, error=719) queues work that fails, as
+    pystreams.testing.fail does."""
+    from pystreams.testing import fail
+
+    return fail
 
 
 @pytest.fixture

@@ -87,7 +87,10 @@ async def main():
         default=CLIENTS * 64,
         help="how many, rounded up to as many from each client",
     )
-    each = -(-parser.parse_args().requests // CLIENTS)
+    requests = parser.parse_args().requests
+    if requests < 1:
+        parser.error("--requests must be at least 1")
+    each = -(-requests // CLIENTS)
 
     server = await asyncio.start_server(
         Server().connected, "127.0.0.1", 0, limit=LONGEST

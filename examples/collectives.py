@@ -363,6 +363,8 @@ def main():
         "--bytes", type=int, default=64 << 20, help="on each GPU"
     )
     nbytes = parser.parse_args().bytes
+    if nbytes < 4:
+        parser.error("--bytes must be at least 4, the size of a float")
     group = open_group()
     run(group, nbytes)
     group.close()

@@ -82,6 +82,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("file", nargs="?", help="16 MiB of noise without it")
     path = parser.parse_args().file
+    if path is not None and not os.path.isfile(path):
+        parser.error(f"{path} is not a file")
     with tempfile.TemporaryDirectory() as folder:
         if path is None:
             path = os.path.join(folder, "noise")

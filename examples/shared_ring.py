@@ -68,6 +68,10 @@ def main():
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--size", type=int, default=1 << 20)
     options = parser.parse_args()
+    if options.chunks < 0 or options.slots < 1 or options.size < 1:
+        parser.error(
+            "--slots and --size must be at least 1, and --chunks at least 0"
+        )
 
     device = pystreams.accelerator.current_stream().device
     slots = [Slot(device, options.size) for _ in range(options.slots)]

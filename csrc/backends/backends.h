@@ -143,7 +143,7 @@ struct ps_schedule_result {
 
 /* The result of an attempt to run an operation. */
 enum ps_progress {
-    PS_RAN,     /* one ran */
+    PS_RAN,     /* one ran, or another thread has made progress */
     PS_EXPIRED, /* the limit was reached */
     PS_RUNNING, /* none can, but a callable is running */
     PS_STUCK,   /* all callables wait, and so does the caller */

@@ -8,7 +8,8 @@
 #include "stream.h"
 #include "thread_stream.h"
 
-/* Destroy the native streams and events that the device keeps for reuse. */
+/* Destroy the native streams and events that the device keeps for reuse.
+ * Failures are noted. */
 static void
 drain_device(struct ps_device *device)
 {
@@ -30,12 +31,14 @@ drain_device(struct ps_device *device)
     }
     pthread_mutex_unlock(&device->mutex);
     for (int i = 0; i < count; i++) {
-        PS_CALL(device, stream_destroy, streams[i].handle);
+        ps_runtime_note_failure(
+            runtime, PS_CALL(device, stream_destroy, streams[i].handle));
     }
     free(streams);
     if (side != NULL) {
-        PS_CALL(device, stream_destroy, side->handle);
-        ps_stream_unref(side);
+        ps_runtime_note_failure(runtime,
+                                PS_CALL(device, stream_destroy, side->handle));
+        ps_runtime_note_failure(runtime, ps_stream_unref(side));
     }
     for (int flags = 0; flags < PS_EVENT_POOLS; more ? 0 : flags++) {
         struct ps_idle_events *idle = &device->idle_events[flags];
@@ -44,8 +47,9 @@ drain_device(struct ps_device *device)
         event = more ? idle->handles[--idle->count] : 0;
         pthread_mutex_unlock(&device->mutex);
         if (more) {
-            runtime->registered->event_destroy(runtime->registered,
-                                               device->index, event);
+            ps_runtime_note_failure(
+                runtime, runtime->registered->event_destroy(
+                             runtime->registered, device->index, event));
         }
     }
 }

@@ -248,10 +248,15 @@ allocation_stream(const char *function, struct ps_device *device,
     }
     struct ps_stream *stream = stream_named(function, argument);
     if (stream != NULL && stream->device != device) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s() expects a stream of %s:%d for stream, but got %R",
-                     function, device->runtime->backend->name, device->index,
-                     argument);
+        struct ps_runtime *runtime = device->runtime;
+        if (stream->device->runtime == runtime ||
+            check_emulations(function, "memory", runtime, "stream",
+                             stream->device->runtime) == 0) {
+            PyErr_Format(
+                PyExc_ValueError,
+                "%s() expects a stream of %s:%d for stream, but got %R",
+                function, runtime->backend->name, device->index, argument);
+        }
         stream_release(stream);
         return NULL;
     }

@@ -163,7 +163,7 @@ typed_object(PyObject *object, struct device_name *name)
         found = optional_attribute(object, module_state.str_index, &index);
     }
     if (found == 1 && (!PyUnicode_Check(type) ||
-                       (index != Py_None && !PyLong_Check(index)))) {
+                       (index != Py_None && !PyIndex_Check(index)))) {
         found = 0;
     }
     if (found == 1 && device_name_parse(type, name) < 0) {
@@ -188,7 +188,7 @@ indexed_object(PyObject *object, int *index)
     if (found != 1) {
         return found;
     }
-    long value = PyLong_Check(idx) ? PyLong_AsLong(idx) : -1;
+    long value = PyIndex_Check(idx) ? PyLong_AsLong(idx) : -1;
     Py_DECREF(idx);
     if (value == -1 && PyErr_Occurred()) {
         return -1;

@@ -125,6 +125,8 @@ emulation_leave(PyObject *Py_UNUSED(module), PyObject *args)
     atomic_store(&module_state.default_type, type);
     WITHOUT_GIL(ps_emulation_leave(
         runtime, previous >= 0 ? ps_runtime_at(previous) : NULL));
+    report_cleanup(runtime, NULL, "ending an emulation",
+                   ps_runtime_take_failure(runtime));
     Py_RETURN_NONE;
 }
 

@@ -93,6 +93,10 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     struct ps_runtime *runtime = stream->device->runtime;
     ps_status status;
     if (other->device->runtime != runtime) {
+        if (check_emulations("Stream.wait_stream", "stream", runtime,
+                             "other one", other->device->runtime) < 0) {
+            return -1;
+        }
         return refuse(PyExc_RuntimeError,
                       "a %s stream cannot wait for a %s stream; synchronize() "
                       "that one first",

@@ -31,6 +31,32 @@ shout(struct ps_runtime *runtime)
     return name;
 }
 
+static const char *
+emulation_text(struct ps_runtime *runtime)
+{
+    return !runtime->emulation               ? "devices outside of emulations"
+           : !atomic_load(&runtime->entered) ? "an emulation that has ended"
+           : atomic_load(&runtime->hidden)   ? "an outer emulation"
+                                             : "the present emulation";
+}
+
+__attribute__((cold)) int
+check_emulations(const char *operation, const char *object,
+                 struct ps_runtime *runtime, const char *other,
+                 struct ps_runtime *its_runtime)
+{
+    const char *its = emulation_text(runtime);
+    const char *others = emulation_text(its_runtime);
+    if (runtime->backend->device_type != its_runtime->backend->device_type) {
+        return 0;
+    }
+    return refuse(PyExc_RuntimeError,
+                  "%s(): the %s belongs to %s, but the %s to %s; make both "
+                  "in the emulated_cuda() block that uses them",
+                  operation, object, its, other,
+                  its == others ? "another one" : others);
+}
+
 static void
 raise_forked(struct ps_runtime *runtime)
 {

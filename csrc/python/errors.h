@@ -80,6 +80,13 @@ PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
 /* Raise an exception as PyErr_Format does; always returns -1. */
 int refuse(PyObject *type, const char *format, ...);
 
+/* For two objects of different runtimes: -1 with RuntimeError if both are of
+ * one device type, which means that they are of different emulations; else
+ * 0. */
+int check_emulations(const char *operation, const char *object,
+                     struct ps_runtime *runtime, const char *other,
+                     struct ps_runtime *its_runtime);
+
 /* Raise RuntimeError for a runtime that shows no devices, with the reason. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 

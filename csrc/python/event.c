@@ -196,11 +196,15 @@ Event_repr(PyObject *self)
                                 device->index, text.chars);
 }
 
-/* Raise torch's error for two device types. */
+/* Raise torch's error for two device types, or one for two emulations. */
 __attribute__((cold)) static int
-raise_types(struct ps_event *event, struct ps_stream *stream,
-            const char *stream_role)
+raise_types(const char *operation, struct ps_event *event,
+            struct ps_stream *stream, const char *stream_role)
 {
+    if (check_emulations(operation, "event", event->runtime, "stream",
+                         stream->device->runtime) < 0) {
+        return -1;
+    }
     return refuse(
         PyExc_RuntimeError,
         "Event device type %s does not match %s stream's device type %s.",
@@ -246,7 +250,7 @@ event_record_on(struct ps_event *event, struct ps_stream *stream)
 {
     ps_status status;
     if (event->runtime != stream->device->runtime) {
-        return raise_types(event, stream, "recording");
+        return raise_types("Event.record", event, stream, "recording");
     }
     if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0 &&
         !ps_event_bind_pooled(event, stream)) {
@@ -264,7 +268,7 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
 {
     ps_status status;
     if (event->runtime != stream->device->runtime) {
-        return raise_types(event, stream, "blocking");
+        return raise_types("Event.wait", event, stream, "blocking");
     }
     status = ps_stream_wait_known(stream, event);
     if (status == PS_ERROR_NOT_KNOWN &&
@@ -351,6 +355,10 @@ check_timed(PyObject *self, PyObject *other)
 {
     struct ps_event *start = event_of(self), *end = event_of(other);
     if (start->runtime != end->runtime) {
+        if (check_emulations("Event.elapsed_time", "event", start->runtime,
+                             "other one", end->runtime) < 0) {
+            return -1;
+        }
         return refuse(
             PyExc_RuntimeError,
             "Event device type %s does not match other's device type %s.",

@@ -95,10 +95,12 @@ future_is_done(void *future)
     return is_done(future);
 }
 
-/* Whether, while a schedule is explored, a thread may wait for a Future
- * without calling this file: in a function of concurrent.futures, or in an
- * event loop.  If so, the threads that run callables run the work, too. */
-static atomic_bool watched;
+/* While a schedule is explored, a thread may wait for a Future without calling
+ * this file: in a function of concurrent.futures, or in an event loop.  Then
+ * the threads that run callables run the work, too.  The first counts the
+ * Futures for which they do; the second is what it was when no work was left
+ * for them. */
+static atomic_ullong watches, watches_over;
 
 static void
 watch(FutureObject *self)
@@ -106,7 +108,9 @@ watch(FutureObject *self)
     int64_t left = NO_TIMEOUT;
     advance_schedule(future_is_done, self, &left);
     if (!is_done(self) && ps_cpu_schedules.is_on()) {
-        atomic_store(&watched, true);
+        atomic_fetch_add(&watches, 1);
+        /* A callable that ended before did not know of the watch. */
+        advance_schedule(future_is_done, self, &left);
     }
 }
 
@@ -115,10 +119,15 @@ future_advance_watched(void)
 {
     enum ps_progress progress = PS_RAN;
     int64_t left = NO_TIMEOUT;
-    while (progress == PS_RAN && atomic_load(&watched)) {
+    unsigned long long seen;
+    while (progress == PS_RAN &&
+           (seen = atomic_load(&watches)) != atomic_load(&watches_over)) {
+        /* This thread waits for the callables that it lets their streams
+         * reach. */
+        let_others_run();
         WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
-            atomic_store(&watched, false);
+            atomic_store(&watches_over, seen);
         }
     }
 }

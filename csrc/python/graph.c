@@ -713,6 +713,13 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                           args, nargs, kwnames, &use) < 0) {
         return NULL;
     }
+    struct ps_runtime *runtime = use.stream->device->runtime;
+    if (runtime != runtime_of(self) &&
+        check_emulations("upload", "graph", runtime_of(self), "stream",
+                         runtime) < 0) {
+        stream_use_end(&use);
+        return NULL;
+    }
     WITHOUT_GIL(status = ps_graph_upload(graph_of(self), use.stream));
     stream_use_end(&use);
     return finish(self, "CUDAGraph.upload",
@@ -867,6 +874,10 @@ check_other(PyObject *self, const char *function, const char *name,
     }
     if (self != other && runtime_of(self) == runtime_of(other)) {
         return 0;
+    }
+    if (self != other && check_emulations(function, "graph", runtime_of(self),
+                                          name, runtime_of(other)) < 0) {
+        return -1;
     }
     return refuse(PyExc_ValueError,
                   "%s() expects another graph of the %s backend for %s, but "

@@ -536,11 +536,11 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(NULL);
     }
+    future_advance_watched();
     if (self->replaced) {
         self->replaced = false;
         want_threads(-1);
     }
-    future_advance_watched();
 }
 
 /* Prepare a thread to run callables; false if there is no memory. */

@@ -196,6 +196,10 @@ span_check_stream(const char *method, struct span *span,
     if (stream == NULL || stream->device->runtime == runtime) {
         return 0;
     }
+    if (check_emulations(method, "memory", runtime, "stream",
+                         stream->device->runtime) < 0) {
+        return -1;
+    }
     return refuse(PyExc_ValueError,
                   "%s() expects a stream of %s for stream, but got one of %s",
                   method, runtime->backend->name,
@@ -239,6 +243,10 @@ copy_between_backends(const char *method, struct span *to, struct span *from,
     struct span *host = from->block->host ? from : to;
     struct span *other = host == from ? to : from;
     if (!host->block->host) {
+        if (check_emulations(method, "destination", device_of(to)->runtime,
+                             "source", device_of(from)->runtime) < 0) {
+            return -1;
+        }
         return refuse(PyExc_NotImplementedError,
                       "no copy from %s to %s device memory",
                       device_of(from)->runtime->backend->name,

@@ -192,17 +192,31 @@ def parser() -> Parser:
     return top
 
 
-def run_program(options: argparse.Namespace) -> None:
-    """Run a program as the main module."""
+def run_program(options: argparse.Namespace) -> int:
+    """Run a program as the main module, and return the exit code.
+
+    Its exception is reported as if Python had run it.
+    """
     import runpy
 
     sys.argv = [options.script, *options.arguments]
-    if options.module:
-        sys.path[0] = os.getcwd()
-        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        return
-    sys.path[0] = os.path.dirname(os.path.abspath(options.script))
-    runpy.run_path(options.script, run_name="__main__")
+    try:
+        if options.module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(
+                options.script, run_name="__main__", alter_sys=True
+            )
+        else:
+            sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+            runpy.run_path(options.script, run_name="__main__")
+    except Exception as error:
+        trace = program_part(error)
+        if trace is None and isinstance(error, ImportError):
+            return complain(error, 2)
+        sys.last_value = error.with_traceback(trace)
+        sys.excepthook(type(error), error, trace)
+        return 1
+    return 0
 
 
 def find_program(options: argparse.Namespace) -> str | None:
@@ -214,8 +228,9 @@ def find_program(options: argparse.Namespace) -> str | None:
         return None if found else f"{options.script} is not a file"
     sys.path.insert(0, os.getcwd())
     try:
-        found = find_spec(options.script) is not None
-    except ImportError:
+        # A package must not be imported yet.
+        found = find_spec(options.script.partition(".")[0]) is not None
+    except (ImportError, ValueError):
         found = False
     del sys.path[0]
     return None if found else f"there is no module {options.script}"
@@ -248,8 +263,7 @@ def run_timeline(options: argparse.Namespace) -> int:
             complain(f"no timeline was written: {error}", 2)
 
     atexit.register(show)
-    run_program(options)
-    return 0
+    return run_program(options)
 
 
 def run_races(options: argparse.Namespace) -> int:
@@ -271,22 +285,17 @@ def run_races(options: argparse.Namespace) -> int:
         waits = races._counted_waits()
         found = waits.__enter__()
         atexit.register(show_redundant, waits, found)
-    try:
-        run_program(options)
-    except Exception as error:
-        trace = program_part(error, options.script)
-        sys.last_value = error.with_traceback(trace)
-        sys.excepthook(type(error), error, trace)
-        return 1
-    return 0
+    return run_program(options)
 
 
-def program_part(error: Exception, script: str) -> TracebackType | None:
-    """Return the part of the traceback that is the program's."""
+def program_part(error: Exception) -> TracebackType | None:
+    """Return the part of the traceback that is the program's; None if it did
+    not begin."""
     trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename != script:
+    ours = (__name__, "runpy")
+    while trace and trace.tb_frame.f_globals.get("__name__") in ours:
         trace = trace.tb_next
-    return trace or error.__traceback__
+    return trace
 
 
 def show_redundant(

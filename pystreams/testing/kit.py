@@ -66,6 +66,25 @@ class emulated_cuda(ContextDecorator):
             self._entered.pop()
 
 
+class Emulation:
+    """Emulated CUDA devices until close(), or the end of the with block."""
+
+    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+        self._block = emulated_cuda(devices, memory)
+        self._block.__enter__()
+
+    def close(self) -> None:
+        """Leave the emulation.  Closing it again does nothing."""
+        if self._block._entered:
+            self._block.__exit__()
+
+    def __enter__(self) -> Emulation:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
 def _reset_currents(devices: int) -> None:
     """Leave the streams and the device that are current in this thread."""
     if not _C.is_initialized(_CUDA):
@@ -78,7 +97,8 @@ def _reset_currents(devices: int) -> None:
 
 
 class Hold:
-    """What keeps a stream busy."""
+    """What keeps a stream busy until its release(), or the end of its with
+    block."""
 
     def __init__(self, stream: _StreamLike) -> None:
         if _C.schedule_is_on():
@@ -99,6 +119,12 @@ class Hold:
         """Let the stream go on.  Releasing it again does nothing."""
         self._go.set()
 
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
 
 @contextmanager
 def hold(stream: _StreamLike) -> Iterator[Hold]:
@@ -109,11 +135,8 @@ def hold(stream: _StreamLike) -> Iterator[Hold]:
     on every backend that has Stream.submit(); the work takes one of the
     package's threads.  Raises RuntimeError while a schedule is explored.
     """
-    held = Hold(stream)
-    try:
+    with Hold(stream) as held:
         yield held
-    finally:
-        held.release()
 
 
 def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:

@@ -2,6 +2,7 @@
 that stay busy, work that fails."""
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -168,6 +169,69 @@ def test_objects_outlive_their_emulation():
         assert cuda.memory_stats()["allocation.all.freed"] == 0
 
 
+class Emulated:
+    """Objects of one emulation."""
+
+    def __init__(self):
+        self.stream = cuda.Stream()
+        self.event = cuda.Event(enable_timing=True)
+        self.event.record(self.stream)
+        self.block = pystreams.empty(8, device="cuda")
+        self.graph = cuda.CUDAGraph(keep_graph=True)
+        with cuda.graph(self.graph, stream=self.stream):
+            self.block.fill_(1)
+
+
+MIXTURES = {
+    "Event.record": lambda a, b: a.event.record(b.stream),
+    "Event.wait": lambda a, b: b.stream.wait_event(a.event),
+    "Event.elapsed_time": lambda a, b: a.event.elapsed_time(b.event),
+    "Stream.wait_stream": lambda a, b: a.stream.wait_stream(b.stream),
+    "fill_": lambda a, b: a.block.fill_(1, b.stream),
+    "copy_": lambda a, b: a.block.copy_(b.block),
+    "record_stream": lambda a, b: a.block.record_stream(b.stream),
+    "upload": lambda a, b: a.graph.upload(b.stream),
+    "update": lambda a, b: a.graph.update(b.graph),
+}
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("operation", MIXTURES)
+def test_objects_of_two_emulations(operation):
+    mix, end = MIXTURES[operation], r"; make both in the emulated_cuda\(\) "
+    ended, outer = "an emulation that has ended", "an outer emulation"
+    with emulated_cuda():
+        left = Emulated()
+    with emulated_cuda():
+        around = Emulated()
+        with emulated_cuda():
+            here = Emulated()
+            for one, other, first, second in (
+                (left, here, ended, "the present emulation"),
+                (here, around, "the present emulation", outer),
+                (around, left, outer, ended),
+            ):
+                with pytest.raises(
+                    RuntimeError,
+                    match=rf"{operation}\(\): the \w+ belongs to {first}, "
+                    rf"but the [\w ]+ to {second}{end}",
+                ):
+                    mix(one, other)
+    with pytest.raises(RuntimeError, match=f"{ended}, .* to another one"):
+        mix(left, here)
+
+
+@pytest.mark.unscheduled
+def test_a_stream_of_an_earlier_emulation_allocates_nothing():
+    with emulated_cuda():
+        stream = cuda.Stream()
+    with (
+        emulated_cuda(),
+        pytest.raises(RuntimeError, match=r"empty\(\): the memory belongs to"),
+    ):
+        pystreams.empty(8, device="cuda", stream=stream)
+
+
 @pytest.mark.unscheduled
 def test_too_many_that_are_still_in_use(run_python):
     done = run_python(
@@ -214,6 +278,21 @@ print("done")
         env=EMPTY,
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+@pytest.mark.unscheduled
+def test_a_failure_to_end(monkeypatch):
+    """A native stream in the pool that the program has destroyed itself."""
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    with emulated_cuda(1):
+        handle = cuda.Stream().cuda_stream
+        cuda.cudart().cudaStreamDestroy(handle)
+    (error,) = (report.exc_value for report in reported)
+    assert isinstance(error, pystreams.AcceleratorError)
+    assert str(error).splitlines()[1:] == [
+        "ending an emulation failed with PS_ERROR_INVALID_HANDLE (400)."
+    ]
 
 
 @pytest.mark.unscheduled
@@ -537,6 +616,20 @@ def test_fixture(emulated_cuda):
     assert cuda.device_count() == 2
     assert cuda.mem_get_info()[1] == 1 << 30
 
+def test_others_in_their_place(emulated_cuda):
+    emulated_cuda(devices=3, memory="4MiB")
+    with emulated_cuda(5):
+        assert cuda.device_count() == 5
+    assert cuda.device_count() == 3
+    assert cuda.mem_get_info()[1] == 4 << 20
+    emulated_cuda(1).close()
+    assert cuda.device_count() == 3
+    outer, _ = emulated_cuda(4), emulated_cuda(6)
+    with pytest.raises(RuntimeError, match="in the reverse of the order"):
+        outer.close()
+    with pytest.raises(ValueError, match="expects an int from 1 to 16"):
+        emulated_cuda(devices=17)
+
 @pytest.mark.emulated_cuda
 def test_marker_alone():
     assert cuda.device_count() == 2
@@ -556,7 +649,16 @@ def test_other_fixtures_are_made_within(stream, hold):
     assert not stream.query()
     gate.release()
     stream.synchronize()
+    with hold(stream) as held:
+        assert not stream.query()
+    assert held.released
     hold(stream)
+
+def test_failing_work(emulated_cuda, fail):
+    stream = cuda.Stream()
+    fail(stream, error=700)
+    with pytest.raises(pystreams.AcceleratorError):
+        stream.synchronize()
 
 @pytest.mark.emulated_cuda
 class TestAll:
@@ -586,7 +688,44 @@ def test_fixtures_and_markers(run_python, tmp_path):
         ["-m", "pytest", "-q", "--strict-markers"],
         env=EMPTY | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
     )
-    assert "8 passed" in done.stdout, done.stdout + done.stderr
+    assert "10 passed" in done.stdout, done.stdout + done.stderr
+
+
+WRONG = {
+    "races('warn')": "too many positional arguments",
+    "races(action='warn')": "got an unexpected keyword argument 'action'",
+    "schedules(run=5)": "got an unexpected keyword argument 'run'",
+    "schedules(1, 2, 'late', 2, True, 0)": "too many positional arguments",
+    "emulated_cuda(device=2)": "got an unexpected keyword argument 'device'",
+}
+
+
+@pytest.mark.unscheduled
+def test_wrong_markers(run_python, tmp_path):
+    lines = ["import pytest, pystreams"]
+    for number, marker in enumerate(WRONG):
+        lines += [f"@pytest.mark.{marker}", f"def test_{number}():", " pass"]
+    lines += ["@pytest.mark.schedules(1)", "def test_runs():", " print('ran')"]
+    (tmp_path / "test_them.py").write_text("\n".join(lines))
+    done = run_python(
+        ["-m", "pytest", "-rA"], env=EMPTY | {"PYTHONPATH": str(ROOT)}
+    )
+    for marker, text in WRONG.items():
+        name = marker.partition("(")[0]
+        assert f"\npytest.mark.{name}: {text}\n" in done.stdout
+    assert "During handling" not in done.stdout
+    assert done.stdout.count("\nran\n") == 1
+    assert "4 failed, 1 passed, 1 error" in done.stdout
+
+
+@pytest.mark.unscheduled
+def test_a_plugin_without_a_device(run_python):
+    done = run_python(
+        ["-m", "pytest", "--pystreams-plugin", "fake_device"],
+        env=EMPTY | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 4
+    assert "--pystreams-plugin needs --pystreams-device" in done.stderr
 
 
 @pytest.mark.unscheduled

@@ -82,3 +82,23 @@ def test_shared_ring_without_its_consumer(run_python):
     )
     assert done.returncode == 1
     assert done.stderr.endswith("the consumer ended early, with exit code 1\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("shared_ring.py", ["--slots", "0"], "must be at least 1"),
+        ("shared_ring.py", ["--size", "0"], "must be at least 1"),
+        ("shared_ring.py", ["--chunks", "-1"], "at least 0"),
+        ("shared_ring.py", ["--slots", "x"], "invalid int value"),
+        ("asyncio_server.py", ["--requests", "0"], "must be at least 1"),
+        ("pipeline.py", ["none"], "none is not a file"),
+        ("pipeline.py", ["."], ". is not a file"),
+        ("collectives.py", ["--bytes", "3"], "must be at least 4"),
+    ],
+)
+def test_arguments_that_are_refused(run_python, name, arguments, message):
+    done = run_python([EXAMPLES / name], *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert message in done.stderr.splitlines()[-1]

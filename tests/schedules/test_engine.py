@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import gc
+import itertools
 import os
 import threading
 import time
@@ -560,6 +561,41 @@ def test_other_waits_for_futures(engine, name):
         go.set()
         done, pending = concurrent.futures.wait(futures, LONG)
         assert (done, pending) == (set(futures), set())
+
+
+def test_other_waits_for_futures_of_many_streams(engine):
+    """Each callable's thread runs work while the next callable ends."""
+    before = time.monotonic()
+    with schedules.run("late"):
+        streams = [engine.stream() for _ in range(12)]
+        # The host sleeps when the first one ends.
+        futures = [streams[0].submit(time.sleep, 0.3)]
+        for earlier, stream in itertools.pairwise(streams):
+            stream.wait_stream(earlier)
+            futures.append(stream.submit(time.sleep, 0.01))
+        done, _ = concurrent.futures.wait(futures, LONG)
+        assert done == set(futures)
+    assert time.monotonic() - before < LONG
+
+
+def test_other_waits_for_futures_while_a_thread_runs_work(engine):
+    """A callable ends while another one runs an operation."""
+    with schedules.run("late"):
+        stream, other, go = engine.stream(), engine.stream(), threading.Event()
+        buffer = engine.empty(1 << 26, stream=other)
+        futures = [stream.submit(go.wait, LONG), stream.submit(int, "7")]
+        waiter = threading.Thread(
+            target=concurrent.futures.wait, args=(futures, LONG)
+        )
+        waiter.start()
+        time.sleep(0.3)
+        for _ in range(100):
+            buffer.fill_(1, stream=other)
+        threading.Timer(0.05, go.set).start()
+        other.synchronize()
+        waiter.join(LONG / 2)
+        assert not waiter.is_alive()
+        assert [future.result() for future in futures] == [True, 7]
 
 
 def test_a_deadlock_is_found_at_once(engine):

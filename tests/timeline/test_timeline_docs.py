@@ -48,8 +48,10 @@ def test_the_commands_work(run_python, tmp_path):
         (["-o", "none/t.json", "program.py"], "there is no folder none for"),
         (["none.py"], "none.py is not a file"),
         (["-m", "no_such.module"], "there is no module no_such.module"),
+        (["-m", "json.no_such"], "No module named json.no_such"),
+        (["-m", "concurrent"], "No module named concurrent.__main__; "),
     ],
-    ids=["suffix", "folder", "file", "module"],
+    ids=["suffix", "folder", "file", "module", "in a package", "package"],
 )
 def test_refused_commands(
     run_python, tmp_path, monkeypatch, arguments, reason
@@ -59,6 +61,25 @@ def test_refused_commands(
     done = run_python(["-m", "pystreams", "timeline", *arguments])
     assert done.returncode == 2
     assert done.stderr.startswith(f"pystreams: {reason}")
+
+
+@pytest.mark.parametrize("command", ["races", "timeline"])
+@pytest.mark.parametrize("module", [True, False], ids=["module", "file"])
+@pytest.mark.parametrize("text", ["1 / 0", "1 /"], ids=["runs", "does not"])
+def test_the_exception_of_a_program(
+    run_python, tmp_path, monkeypatch, command, module, text
+):
+    """As Python shows it, without frames of the command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(text)
+    program = ["-m", "program"] if module else ["program.py"]
+    done = run_python(["-m", "pystreams", command, *program])
+    assert done.returncode == 1
+    error = "ZeroDivisionError" if text == "1 / 0" else "SyntaxError"
+    assert done.stderr.splitlines()[-1].startswith(error)
+    assert 'program.py", line 1' in done.stderr
+    assert "runpy" not in done.stderr
+    assert "_cli" not in done.stderr
 
 
 def test_a_program_that_fails(run_python, tmp_path):

@@ -384,6 +384,9 @@ def test_work_of_an_emulation_that_was_left(blocker):
     text = explain()
     assert "callable read_chunk" in text
     assert "Error" not in text
+    # No other test may find it.
+    blocker.go()
+    stream.synchronize()
 
 
 @pytest.mark.unscheduled
@@ -403,3 +406,5 @@ def test_default_streams_of_two_emulations(blocker):
             assert explain(future).startswith("callable read_chunk")
             assert explain().startswith(busy)
             assert len(explain().splitlines()) == 1
+        blocker.go()
+        left.synchronize()

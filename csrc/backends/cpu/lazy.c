@@ -1026,13 +1026,15 @@ const struct cpu_driver cpu_lazy_driver = {
 /* ---- Waits for something else ---- */
 
 static enum ps_progress
-advance_once_locked(struct cpu_engine *engine, int64_t deadline)
+advance_once_locked(struct cpu_engine *engine,
+                    const struct ps_blocked *blocked, int64_t deadline)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     bool given = lazy->asked.strategy == PS_GIVEN;
     await_callables_locked(engine);
     if (lazy->busy) {
-        return PS_RUNNING;
+        nap_locked(engine, QUESTION_NS);
+        return PS_RAN;
     }
     if (given && cpu_lazy_now() >= deadline) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
@@ -1040,7 +1042,9 @@ advance_once_locked(struct cpu_engine *engine, int64_t deadline)
     }
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
-        return callables_run(lazy)   ? PS_RUNNING
+        /* No work is picked for a thread that may go on. */
+        return blocked->woken        ? PS_RAN
+               : callables_run(lazy) ? PS_RUNNING
                : lazy->callables > 0 ? PS_STUCK
                                      : PS_NOTHING;
     }
@@ -1060,7 +1064,8 @@ cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline)
         return PS_NOTHING;
     }
     cpu_lazy_block_locked(engine, &blocked, NULL);
-    enum ps_progress progress = advance_once_locked(engine, deadline);
+    enum ps_progress progress =
+        advance_once_locked(engine, &blocked, deadline);
     if (cpu_forks == forks) {
         LIST_REMOVE(&blocked, neighbours);
     }

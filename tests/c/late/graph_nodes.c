@@ -1,12 +1,10 @@
 /* graph_nodes of the CUDA backend, over a driver that lists the nodes and
  * edges of one graph backwards. */
-#include "../../../csrc/backends/backends.h"
 #include "../../../csrc/backends/cuda/driver.h"
 
-#include <stdbool.h>
+#include "check.h"
+
 #include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 /* A fill, then a copy, a kernel and a host function, then a record; and an
  * allocation alone. */
@@ -22,21 +20,8 @@ static const int ends[][2] = {{COPY, RECORD}, {KERNEL, RECORD}, {HOST, RECORD},
 
 enum { EDGES = sizeof(ends) / sizeof(ends[0]) };
 
-static const struct ps_backend *const gpu = &ps_cuda_backend;
-static int wrong;
 /* Those of the graph; 0 for one that has none. */
 static int node_total = NODES, edge_total = EDGES;
-
-static void
-check(bool right, const char *what)
-{
-    if (!right) {
-        printf("%s\n", what);
-        wrong++;
-    }
-}
-
-#define CHECK(condition) check(condition, #condition)
 
 static CUgraphNode
 node_of(int index)
@@ -69,7 +54,7 @@ graph_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *known,
     /* from_port, to_port, type and five more. */
     uint8_t(*data)[8] = known;
     (void)graph;
-    check((from == NULL) == (data == NULL), "edges without their data");
+    CHECK((from == NULL) == (data == NULL));
     for (int i = 0; from != NULL && i < edge_total; i++) {
         from[i] = node_of(ends[i][0]);
         to[i] = node_of(ends[i][1]);
@@ -203,11 +188,9 @@ main(void)
     struct ps_graph_edge edges[EDGES];
     size_t node_count = 0, edge_count = 0;
     load();
-    CHECK(gpu->graph_nodes(gpu, 0, 1, NULL, &node_count, NULL, &edge_count) ==
-          PS_SUCCESS);
+    OK(gpu->graph_nodes(gpu, 0, 1, NULL, &node_count, NULL, &edge_count));
     CHECK(node_count == NODES && edge_count == EDGES);
-    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
-                           &edge_count) == PS_SUCCESS);
+    OK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges, &edge_count));
     for (int i = 0; i < NODES; i++) {
         CHECK(nodes[i].kind == kinds[i]);
     }
@@ -232,13 +215,10 @@ main(void)
     }
     check_numbers();
     edge_total = 0;
-    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
-                           &edge_count) == PS_SUCCESS);
+    OK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges, &edge_count));
     CHECK(node_count == NODES && edge_count == 0);
     node_total = 0;
-    CHECK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges,
-                           &edge_count) == PS_SUCCESS);
+    OK(gpu->graph_nodes(gpu, 0, 1, nodes, &node_count, edges, &edge_count));
     CHECK(node_count == 0);
-    printf("%d wrong\n", wrong);
-    return wrong != 0;
+    return report();
 }

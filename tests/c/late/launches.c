@@ -1,38 +1,24 @@
 /* The arrivals of two launches at a gate of their graph, when the first has
  * come and the device fails: over a driver that captures and launches nothing.
  */
-#include "../../../csrc/backends/backends.h"
 #include "../../../csrc/backends/cuda/driver.h"
 #include "../../../csrc/backends/cuda/graph_gate.h"
+
+#include "check.h"
 
 #include <cuda_runtime_api.h>
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <time.h>
 
 enum { GRAPH = 16, EXECUTABLE = 32, NUMBER = 1, LAUNCHES = 2 };
 
-static const struct ps_backend *const gpu = &ps_cuda_backend;
-static int wrong;
 static _Atomic uint32_t *arrived; /* the word of the gate */
 static uint32_t arrival;
 static atomic_bool is_reached, has_failed;
 static atomic_int count;
 static ps_status statuses[LAUNCHES];
-
-static void
-check(bool right, const char *what)
-{
-    if (!right) {
-        printf("%s\n", what);
-        wrong++;
-    }
-}
-
-#define CHECK(condition) check(condition, #condition)
 
 static void
 pause_ms(int milliseconds)
@@ -105,17 +91,17 @@ main(void)
     ps_handle stream;
     int devices;
     gpu->device_count(gpu, &devices);
-    CHECK(gpu->stream_create(gpu, 0, 0, &stream) == PS_SUCCESS);
+    OK(gpu->stream_create(gpu, 0, 0, &stream));
     cuda_driver.capture_info = capture_info;
     cuda_driver.stream_write_value = write_value;
     cuda_driver.stream_wait_value = wait_value;
     cuda_driver.event_query = event_query;
     cuda_gates_begin(cuda_gates_expect(stream), 0);
-    CHECK(gpu->capture_gate(gpu, 0, stream, reached, NULL) == PS_SUCCESS);
+    OK(gpu->capture_gate(gpu, 0, stream, reached, NULL));
     CHECK(cuda_gates_end(stream, NUMBER, GRAPH));
     CHECK(cuda_gates_inherit(GRAPH, EXECUTABLE));
     for (int i = 0; i < LAUNCHES; i++) {
-        CHECK(gpu->graph_launch(gpu, 0, EXECUTABLE, stream) == PS_SUCCESS);
+        OK(gpu->graph_launch(gpu, 0, EXECUTABLE, stream));
     }
     *arrived = arrival;
     while (!is_reached) {
@@ -125,8 +111,7 @@ main(void)
     while (count < LAUNCHES) {
         pause_ms(1);
     }
-    CHECK(statuses[0] == PS_SUCCESS);
+    OK(statuses[0]);
     CHECK(statuses[1] == (ps_status)CUDA_ERROR_LAUNCH_FAILED);
-    printf("%d wrong\n", wrong);
-    return wrong != 0;
+    return report();
 }

@@ -4,19 +4,15 @@
  * never called.  A gate is reached once, while its stream has reached no other
  * that is not opened.  For a sanitizer; prints how many were called otherwise.
  */
-#include "../../../csrc/backends/backends.h"
+#include "check.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define OK(call) check((call) == PS_SUCCESS, #call, __LINE__)
 
 enum { STREAMS = 3, AT_ONCE = 6, THREADS = 4, ROUNDS = 200 };
 
@@ -32,19 +28,8 @@ struct gate {
     atomic_int reached;
 };
 
-static const struct ps_backend *const gpu = &ps_cuda_backend;
 static ps_handle streams[STREAMS];
 static int at_gates[STREAMS]; /* unlocked: the stream's order is enough */
-static atomic_int wrong;
-
-static void
-check(bool right, const char *what, int line)
-{
-    if (!right) {
-        printf("line %d: %s\n", line, what);
-        wrong++;
-    }
-}
 
 static void
 reach(void *argument, ps_status status)
@@ -66,7 +51,7 @@ reach_gate(void *argument, ps_status status)
 {
     struct gate *gate = argument;
     OK(status);
-    check(at_gates[gate->stream]++ == 0, "alone", __LINE__);
+    CHECK(at_gates[gate->stream]++ == 0);
     if (gate->opens) {
         leave_gate(gate);
     }
@@ -127,8 +112,7 @@ end(unsigned *seed, struct notified *notified)
     while (status == PS_ERROR_TOO_LATE && notified->reached == 0) {
         sched_yield();
     }
-    check(notified->reached == (status == PS_ERROR_TOO_LATE), "once",
-          __LINE__);
+    CHECK(notified->reached == (status == PS_ERROR_TOO_LATE));
     free(notified);
 }
 
@@ -184,6 +168,5 @@ main(void)
     }
     OK(gpu->device_synchronize(gpu, 0, NULL));
     OK(gpu->shutdown(gpu, SECOND));
-    printf("%d wrong\n", wrong);
-    return wrong != 0;
+    return report();
 }

@@ -1,0 +1,35 @@
+/* CHECK, the count of what is wrong, and the backend under test, for programs
+ * of one file. */
+#ifndef LATE_CHECK_H
+#define LATE_CHECK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "../../../csrc/backends/backends.h"
+
+#define CHECK(condition) check(condition, #condition, __LINE__)
+#define OK(call)         CHECK((call) == PS_SUCCESS)
+
+static const struct ps_backend *const gpu = &ps_cuda_backend;
+static atomic_int wrong;
+
+static inline void
+check(bool right, const char *what, int line)
+{
+    if (!right) {
+        printf("line %d: %s\n", line, what);
+        wrong++;
+    }
+}
+
+/* The end of main: its exit status. */
+static inline int
+report(void)
+{
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
+
+#endif
