@@ -324,8 +324,6 @@ engine_create(const char *name, int device_type, int device_count,
     engine->lazy_table = engine->table;
     engine->lazy_table.base.flags |= PS_BACKEND_SHARED;
 
-    engine->worker_main = cpu_worker_main;
-    engine->timer_main = cpu_timer_main;
     engine->device_count = device_count;
     if (device_type != PS_DEVICE_CPU) {
         /* Half for the devices, half for the programs that use them. */
