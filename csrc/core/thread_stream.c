@@ -111,6 +111,15 @@ ps_thread_stream_mark(struct ps_stream *stream)
     }
 }
 
+ps_status
+ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest)
+{
+    bool remote = ps_stream_is_remote(stream);
+    *latest = remote ? stream->of_thread.latest : NULL;
+    return remote && atomic_load(&stream->of_thread.lags) ? PS_ERROR_QUEUE_FULL
+                                                          : PS_SUCCESS;
+}
+
 static void
 finish(struct ps_stream *stream)
 {

@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "../core/graph.h"
+#include "../core/thread_stream.h"
 
 #include "args.h"
 #include "backends.h"
@@ -956,17 +957,17 @@ static PyObject *
 Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct work work = {.operation = "CUDAGraph.reset"};
-    WITHOUT_GIL(work.stream = ps_graph_launched(graph_of(self)));
-    if (work.stream == NULL) {
+    struct ps_stream *launched;
+    WITHOUT_GIL(launched = ps_graph_launched(graph_of(self)));
+    if (launched == NULL) {
         Py_RETURN_NONE;
     }
-    struct ps_stream *launched = work.stream;
+    ps_status status = ps_thread_stream_latest(launched, &work.event);
     work.device = launched->device;
-    if (ps_stream_is_remote(launched)) {
-        work.event = launched->of_thread.latest;
-        work.stream = NULL;
-    }
-    PyObject *result = waited(&work, NULL, NO_TIMEOUT);
+    work.stream = work.event != NULL ? NULL : launched;
+    PyObject *result = status == PS_SUCCESS
+                           ? waited(&work, NULL, NO_TIMEOUT)
+                           : finish(self, work.operation, NULL, status);
     stream_release(launched);
     return result;
 }
