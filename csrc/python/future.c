@@ -98,27 +98,27 @@ future_is_done(void *future)
 /* Whether, while a schedule is explored, a thread may wait for a Future
  * without calling this file: in a function of concurrent.futures, or in an
  * event loop.  If so, the threads that run callables run the work, too. */
-static atomic_bool watched;
+static atomic_bool awaited_elsewhere;
 
 static void
-watch(FutureObject *self)
+expect_wait_elsewhere(FutureObject *self)
 {
     int64_t left = NO_TIMEOUT;
     advance_schedule(future_is_done, self, &left);
     if (!is_done(self) && ps_cpu_schedules.is_on()) {
-        atomic_store(&watched, true);
+        atomic_store(&awaited_elsewhere, true);
     }
 }
 
 void
-future_advance_watched(void)
+future_advance_awaited(void)
 {
     enum ps_progress progress = PS_RAN;
     int64_t left = NO_TIMEOUT;
-    while (progress == PS_RAN && atomic_load(&watched)) {
+    while (progress == PS_RAN && atomic_load(&awaited_elsewhere)) {
         WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
-            atomic_store(&watched, false);
+            atomic_store(&awaited_elsewhere, false);
         }
     }
 }
@@ -478,7 +478,7 @@ static PyObject *
 get_condition(PyObject *self, void *Py_UNUSED(closure))
 {
     PyTypeObject *type = module_state.future_lock_type;
-    watch(as_future(self));
+    expect_wait_elsewhere(as_future(self));
     LockObject *lock = (LockObject *)type->tp_alloc(type, 0);
     if (lock != NULL) {
         lock->future = as_future(Py_NewRef(self));
@@ -1012,7 +1012,7 @@ Future_add_done_callback(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         (!is_done(self) && check_generation(self) < 0)) {
         return NULL;
     }
-    watch(self);
+    expect_wait_elsewhere(self);
     PyObject *list = list_ask(self, &self->callbacks);
     if (list == NULL) {
         return NULL;

@@ -137,11 +137,11 @@ wait_if_asked(PyObject *self)
 static ps_status
 reset(PyObject *self)
 {
-    bool watched = atomic_load(&hooked), dropped = false;
+    bool has_hooks = atomic_load(&hooked), dropped = false;
     ps_handle native, executable = 0;
     uint64_t number;
     ps_status status;
-    if (watched) {
+    if (has_hooks) {
         if (wait_if_asked(self) < 0) {
             return PS_RAISED;
         }
@@ -153,7 +153,7 @@ reset(PyObject *self)
     if (capturing && dropped) {
         note_end(self, number, PS_SUCCESS);
     }
-    if (watched && dropped) {
+    if (has_hooks && dropped) {
         run_destroy_hooks(self, executable);
     }
     return status;
@@ -429,16 +429,16 @@ complete(PyObject *self)
 {
     ps_status status;
     bool keeps = graph_of(self)->keeps;
-    bool debug = atomic_load(&debugging), watched = atomic_load(&hooked);
+    bool debug = atomic_load(&debugging), has_hooks = atomic_load(&hooked);
     int raised = run_hooks(self, "capture_end");
     struct saved_exception saved = exception_save();
     /* The hooks after the instantiation may inspect the graph, too. */
-    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || watched));
+    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || has_hooks));
     exception_restore(saved);
     if (raised == 0 && status == PS_SUCCESS && !keeps) {
         raised = run_hooks(self, "post_instantiate");
     }
-    if (status == PS_SUCCESS && watched && !debug) {
+    if (status == PS_SUCCESS && has_hooks && !debug) {
         saved = exception_save();
         WITHOUT_GIL(status = ps_graph_finish(graph_of(self), false));
         exception_restore(saved);

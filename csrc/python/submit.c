@@ -540,7 +540,7 @@ run(struct worker *self, struct job *job)
         self->replaced = false;
         want_threads(-1);
     }
-    future_advance_watched();
+    future_advance_awaited();
 }
 
 /* Prepare a thread to run callables; false if there is no memory. */

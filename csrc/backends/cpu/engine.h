@@ -607,7 +607,7 @@ struct cpu_file {
 };
 
 /* The thread that completes records of other processes. */
-struct cpu_watcher {
+struct cpu_poller {
     struct cpu_file epoll; /* closed before it is needed */
     struct cpu_file doorbell;
 };
@@ -766,7 +766,7 @@ struct cpu_engine {
     struct cpu_lazy lazy;
 
     LIST_HEAD(, cpu_file) files;
-    struct cpu_watcher watcher;
+    struct cpu_poller poller;
 
     /* Of an emulated device, changed while it has none; else 0: the host's */
     uint64_t memory;

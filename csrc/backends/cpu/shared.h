@@ -40,7 +40,7 @@ void cpu_shared_publish_locked(struct cpu_shared *shared,
                                const struct cpu_record *record);
 
 /* The engine is stopping: end the thread that waits for other processes. */
-void cpu_watcher_stop_locked(struct cpu_engine *engine);
+void cpu_poller_stop_locked(struct cpu_engine *engine);
 
 /* ---- Files ---- */
 
