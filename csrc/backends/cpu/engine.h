@@ -11,8 +11,8 @@
  *
  * A file calls those above it in this list alone: storage.c, times.c,
  * schedule.c, queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c over
- * files.c, event.c, notify.c, stream.c, memory.c, shared_memory.c, lazy.c,
- * explore.c, engine.c. */
+ * files.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
+ * shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -465,6 +465,10 @@ bool cpu_stream_help_locked(struct cpu_stream *stream);
  * caller's operation, without a change of threads. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 
+/* Make a stream with a handle; NULL when out of memory. */
+struct cpu_stream *
+cpu_stream_make_locked(struct cpu_engine *engine, int device, int priority,
+                       bool blocking);
 /* Give up a stream's handle, and the stream once nothing uses it. */
 void cpu_stream_give_up_locked(struct cpu_slot *slot);
 
