@@ -280,7 +280,7 @@ finish_cancel(struct ps_message *message)
     }
 }
 
-/* Remove a message that arrived from those to be taken. */
+/* Remove a message from the list of those that have arrived. */
 static void
 unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {

@@ -67,7 +67,7 @@ struct ps_stream {
         struct ps_event *latest;
         atomic_bool lags;       /* the last attempt to record it failed */
         atomic_bool ended;      /* the thread has */
-        struct ps_stream *next; /* of the thread's; its own */
+        struct ps_stream *next; /* of the thread, which alone uses this */
     } of_thread;
     /* For retired memory: the uses by this stream's work that are not over,
      * the oldest first, and the blocks to be freed in its order after the end
