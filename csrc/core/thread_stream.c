@@ -140,8 +140,7 @@ static void
 record_end(struct ps_stream *stream)
 {
     unsigned flags = stream->device->runtime->registered->flags;
-    if ((flags & PS_BACKEND_THREADS_FINISH) &&
-        !ps_stream_in_capture(stream)) {
+    if ((flags & PS_BACKEND_THREADS_FINISH) && !ps_stream_in_capture(stream)) {
         finish(stream);
     }
     bool lost = ps_stream_query_quietly(stream) == PS_ERROR_NOT_READY &&
