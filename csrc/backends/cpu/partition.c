@@ -1,8 +1,8 @@
 /* Partitions: shares of the workers.  A partition has the same share of the
  * engine's workers as of the machine's processors, and at least one.
  * Operations that need no worker, such as records, waits and small copies, run
- * even if all workers of the partition are busy.  The workers count themselves
- * and choose the streams: see queue.c. */
+ * even if all workers of the partition are busy.  queue.c counts the busy
+ * workers and chooses the streams. */
 #include "engine.h"
 
 #include <stdlib.h>

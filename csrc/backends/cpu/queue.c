@@ -5,8 +5,8 @@
  * A few workers serve all streams, one operation at a time, those of a higher
  * priority first, and look for more work before they sleep.  The timer wakes
  * the sleepers on time even while every worker is busy.  Callers help with
- * operations that are cheap.  To release the engine's lock is to wake a worker
- * for the ready streams, after the due notifications have run.
+ * operations that are cheap.  Releasing the engine's lock runs the
+ * notifications that are due, and wakes a worker if streams are ready.
  *
  * If a callback of the user forks on a thread of the engine, the thread ends
  * in the child, whose engine starts threads of its own. */
