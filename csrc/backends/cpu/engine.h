@@ -9,10 +9,10 @@
  * stream is known to be idle and the event to be done.  An object's known
  * state is in its slot; see cpu_slot_known.
  *
- * A file calls those above it in this list alone: storage.c, times.c,
- * schedule.c, queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c over
- * files.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
- * shared_memory.c, lazy.c, explore.c, engine.c. */
+ * A file calls those above it in this list alone: storage.c, times.c, goal.c,
+ * queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c over files.c,
+ * event.c, notify.c, stream.c, thread_stream.c, memory.c, shared_memory.c,
+ * lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -331,7 +331,7 @@ void cpu_item_give_locked(struct cpu_engine *engine, void *item);
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
-/* ---- Schedule: waiting and resuming ---- */
+/* ---- Goals of waits: the time, records and operations ---- */
 
 /* The first seam: the time, in nanoseconds. */
 struct cpu_clock {
@@ -346,12 +346,6 @@ extern const struct cpu_clock cpu_monotonic_clock;
 
 /* The time timeout_ns from now, between now and CPU_FOREVER. */
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
-
-/* Park the stream for so many nanoseconds. */
-void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
-/* Take a stream whose sleep is over.  If there is none, wait until one may be
- * due, and return NULL. */
-struct cpu_stream *cpu_sleeper_take_locked(struct cpu_engine *engine);
 
 /* A thread that waits for an object to reach a target; on its stack, with a
  * condition of its own, so that it is woken for nothing else. */

@@ -104,57 +104,7 @@ cpu_stream_know_locked(struct cpu_stream *stream)
     }
 }
 
-/* ---- Queues ---- */
-
-/* A wait is kept on a failed stream too: a free behind it must not run before
- * other streams are done with the block. */
-void
-cpu_stream_settle_locked(struct cpu_stream *stream)
-{
-    struct cpu_operation *head = stream->first;
-    if (head == NULL) {
-        cpu_stream_reap_locked(stream);
-    }
-    else if (head->kind == CPU_WAIT && !head->record->done) {
-        cpu_list_append(&head->record->parked, stream);
-    }
-    else if (head->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
-        cpu_sleeper_add_locked(stream, head->duration);
-    }
-    else {
-        cpu_stream_ready_locked(stream);
-    }
-}
-
-uint64_t
-cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket)
-{
-    uint64_t last = stream->done;
-    if (!cpu_is_noted(stream->engine)) {
-        return 0;
-    }
-    for (const struct cpu_operation *operation = stream->first;
-         operation != NULL && operation->ticket <= ticket;
-         operation = operation->next) {
-        last = operation->ticket;
-    }
-    return last;
-}
-
-void
-cpu_stream_push_locked(struct cpu_stream *stream,
-                       struct cpu_operation *operation)
-{
-    if (cpu_is_earlier(stream)) {
-        stream->engine->driver->used_locked(stream);
-    }
-    cpu_stream_forget_locked(stream);
-    operation->next = NULL;
-    operation->ticket = ++stream->engine->tickets;
-    *stream->tail = operation;
-    stream->tail = &operation->next;
-    stream->pending++;
-}
+/* ---- The places of streams ---- */
 
 /* From lists by -priority: the first of the highest priority. */
 static struct cpu_stream *
@@ -174,6 +124,75 @@ ready_take_locked(struct cpu_engine *engine)
     struct cpu_stream *stream = lists_take(engine->ready);
     engine->ready_count -= stream != NULL;
     return stream;
+}
+
+/* Merge two skew heaps, either of which may be NULL. */
+static struct cpu_stream *
+sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
+{
+    struct cpu_stream *top = NULL, **link = &top;
+    while (a != NULL && b != NULL) {
+        struct cpu_stream *first = a->deadline <= b->deadline ? a : b;
+        b = first == a ? b : a;
+        a = first->right;
+        first->right = first->left;
+        *link = first;
+        link = &first->left;
+    }
+    *link = a != NULL ? a : b;
+    return top;
+}
+
+/* Park the stream for so many nanoseconds. */
+static void
+sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
+{
+    struct cpu_engine *engine = stream->engine;
+    stream->deadline = cpu_deadline(engine, duration);
+    if (cpu_is_lazy(engine)) {
+        cpu_stream_ready_locked(stream);
+        return;
+    }
+    stream->left = stream->right = NULL;
+    engine->sleepers = sleepers_meld(engine->sleepers, stream);
+    if (engine->sleepers == stream) {
+        pthread_cond_signal(&engine->early);
+    }
+}
+
+/* Take a stream whose sleep is over.  If there is none, wait until one may be
+ * due, and return NULL. */
+static struct cpu_stream *
+sleeper_take_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream = engine->sleepers;
+    int64_t deadline = stream != NULL ? stream->deadline : CPU_FOREVER;
+    if (stream == NULL || engine->clock->now() < deadline) {
+        engine->clock->wait_locked(engine, &engine->early, deadline);
+        return NULL;
+    }
+    engine->sleepers = sleepers_meld(stream->left, stream->right);
+    return stream;
+}
+
+/* A wait is kept on a failed stream too: a free behind it must not run before
+ * other streams are done with the block. */
+void
+cpu_stream_settle_locked(struct cpu_stream *stream)
+{
+    struct cpu_operation *head = stream->first;
+    if (head == NULL) {
+        cpu_stream_reap_locked(stream);
+    }
+    else if (head->kind == CPU_WAIT && !head->record->done) {
+        cpu_list_append(&head->record->parked, stream);
+    }
+    else if (head->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
+        sleeper_add_locked(stream, head->duration);
+    }
+    else {
+        cpu_stream_ready_locked(stream);
+    }
 }
 
 /* ---- Execution ---- */
@@ -448,7 +467,7 @@ timer_main(void *argument)
     prctl(PR_SET_TIMERSLACK, 1);
     cpu_lock(engine);
     while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
-        struct cpu_stream *stream = cpu_sleeper_take_locked(engine);
+        struct cpu_stream *stream = sleeper_take_locked(engine);
         if (stream != NULL && cpu_stream_serve_locked(stream) &&
             cpu_stream_help_locked(stream) && cpu_engine_help_locked(engine)) {
             cpu_unlock(engine);
@@ -674,6 +693,36 @@ cpu_notify_due_locked(struct cpu_engine *engine)
 }
 
 /* ---- Queueing ---- */
+
+uint64_t
+cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket)
+{
+    uint64_t last = stream->done;
+    if (!cpu_is_noted(stream->engine)) {
+        return 0;
+    }
+    for (const struct cpu_operation *operation = stream->first;
+         operation != NULL && operation->ticket <= ticket;
+         operation = operation->next) {
+        last = operation->ticket;
+    }
+    return last;
+}
+
+void
+cpu_stream_push_locked(struct cpu_stream *stream,
+                       struct cpu_operation *operation)
+{
+    if (cpu_is_earlier(stream)) {
+        stream->engine->driver->used_locked(stream);
+    }
+    cpu_stream_forget_locked(stream);
+    operation->next = NULL;
+    operation->ticket = ++stream->engine->tickets;
+    *stream->tail = operation;
+    stream->tail = &operation->next;
+    stream->pending++;
+}
 
 const char *
 cpu_operation_name(enum cpu_kind kind)

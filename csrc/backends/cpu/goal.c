@@ -1,5 +1,5 @@
-/* Waiting and resuming: the time, the streams that sleep, and the records and
- * operations that let streams, threads and notifications go on. */
+/* What streams, threads and notifications wait for: a time, the end of a
+ * record, or the work of a stream up to an operation. */
 #include "engine.h"
 
 #include <time.h>
@@ -41,55 +41,7 @@ cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns)
     return left < CPU_FOREVER - now ? now + left : CPU_FOREVER;
 }
 
-/* ---- Sleepers ---- */
-
-/* Merge two skew heaps, either of which may be NULL. */
-static struct cpu_stream *
-sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
-{
-    struct cpu_stream *top = NULL, **link = &top;
-    while (a != NULL && b != NULL) {
-        struct cpu_stream *first = a->deadline <= b->deadline ? a : b;
-        b = first == a ? b : a;
-        a = first->right;
-        first->right = first->left;
-        *link = first;
-        link = &first->left;
-    }
-    *link = a != NULL ? a : b;
-    return top;
-}
-
-void
-cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
-{
-    struct cpu_engine *engine = stream->engine;
-    stream->deadline = cpu_deadline(engine, duration);
-    if (cpu_is_lazy(engine)) {
-        cpu_stream_ready_locked(stream);
-        return;
-    }
-    stream->left = stream->right = NULL;
-    engine->sleepers = sleepers_meld(engine->sleepers, stream);
-    if (engine->sleepers == stream) {
-        pthread_cond_signal(&engine->early);
-    }
-}
-
-struct cpu_stream *
-cpu_sleeper_take_locked(struct cpu_engine *engine)
-{
-    struct cpu_stream *stream = engine->sleepers;
-    int64_t deadline = stream != NULL ? stream->deadline : CPU_FOREVER;
-    if (stream == NULL || engine->clock->now() < deadline) {
-        engine->clock->wait_locked(engine, &engine->early, deadline);
-        return NULL;
-    }
-    engine->sleepers = sleepers_meld(stream->left, stream->right);
-    return stream;
-}
-
-/* ---- The goals of waits ---- */
+/* ---- Records and operations ---- */
 
 static void
 make_due_locked(struct cpu_engine *engine,
