@@ -96,15 +96,15 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
 
 
-_WATCH = pytest.StashKey["Any"]()
+_USER = pytest.StashKey["Any"]()
 
 
 def _look_for_races(item: pytest.Item) -> None:
     """Look for races until the test has ended."""
     from pystreams import races
 
-    if _WATCH not in item.stash:
-        item.stash[_WATCH] = races._begin("raise", keeps=True)
+    if _USER not in item.stash:
+        item.stash[_USER] = races._begin("raise", keeps=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,11 +119,11 @@ def pytest_runtest_protocol(
     try:
         return (yield)
     finally:
-        if _WATCH in item.stash:
+        if _USER in item.stash:
             from pystreams import races
 
-            races._end(item.stash[_WATCH])
-            del item.stash[_WATCH]
+            races._end(item.stash[_USER])
+            del item.stash[_USER]
 
 
 _UNFAILED = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -141,7 +141,7 @@ def _with_races(
             result = yield
         except BaseException as raised:
             error = raised
-        found = item.stash[_WATCH].take(error) if _WATCH in item.stash else []
+        found = item.stash[_USER].take(error) if _USER in item.stash else []
         if found and (error is None or isinstance(error, _UNFAILED)):
             text = f"the test caught a RaceError, or lost it:\n{found[0]}"
             error = pytest.fail.Exception(text, pytrace=False)

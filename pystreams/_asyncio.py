@@ -1,6 +1,6 @@
 """`await` for streams and events whose work is not done.
 
-An event loop watches one file descriptor for all of them.  A thread that
+An event loop monitors one file descriptor for all of them.  A thread that
 runs no Python code writes to it when work completes, so that no wait needs a
 thread of its own.  A wait that is cancelled leaves no registration behind.
 """
@@ -99,7 +99,7 @@ def pending(obj: _Awaitable) -> Generator[None, None, None]:
     state, future = _state_of(loop), loop.create_future()
     token = state.new_token(partial(_settle, state.waiter, future, obj))
     try:
-        state.waiter.watch(obj, token)
+        state.waiter.register(obj, token)
         if _C.schedule_is_on():
             loop.call_soon(_poll, loop, future)
         yield from future.__await__()

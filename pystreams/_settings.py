@@ -132,7 +132,7 @@ def look_for_races() -> None:
     from . import races
 
     try:
-        races._watch_program(action)
+        races._detect_in_program(action)
     except ValueError:
         raise ValueError(
             f"PYSTREAMS_RACES must be 'raise' or 'warn', got {action!r}"

@@ -92,8 +92,8 @@ def _is_done(obj: _Waitable) -> bool:
         return True
 
 
-class Watched(Generic[_W]):
-    """Objects that a Waiter watches, each under a token.
+class Registered(Generic[_W]):
+    """Objects that are registered with a Waiter, each under a token.
 
     When this is closed or deleted, no registration is left on any of them.
     """
@@ -108,10 +108,12 @@ class Watched(Generic[_W]):
         self._objects: dict[int, _W] = {}
         self._moments: dict[_W, object] = {}
         for obj in objects:
-            self._watch(next(tokens), obj)
+            self._register(next(tokens), obj)
 
-    def watch_unaware(self, tokens: Iterator[int], objects: list[_W]) -> None:
-        """Watch objects; the program knows one to be done only after
+    def register_unaware(
+        self, tokens: Iterator[int], objects: list[_W]
+    ) -> None:
+        """Register objects; the program knows one to be done only after
         know()."""
         for obj in objects:
             if isinstance(obj, (_C.Stream, _C.Event)):
@@ -119,7 +121,7 @@ class Watched(Generic[_W]):
         _C.races_ignore(True)
         try:
             for obj in objects:
-                self._watch(next(tokens), obj)
+                self._register(next(tokens), obj)
         finally:
             _C.races_ignore(False)
 
@@ -129,12 +131,12 @@ class Watched(Generic[_W]):
         elif self._moments[obj] is not None:
             _C.races_reached(self._moments[obj])
 
-    def _watch(self, token: int, obj: _W) -> None:
+    def _register(self, token: int, obj: _W) -> None:
         self._objects[token] = obj
         if _is_done(obj):
             self._waiter.post(token)
         elif isinstance(obj, (_C.Stream, _C.Event)):
-            self._waiter.watch(obj, token)
+            self._waiter.register(obj, token)
         else:
             # A Future exists, so its module is imported already.
             from functools import partial
@@ -222,10 +224,10 @@ def wait(
         done.update(filter(_is_done, found))
         return DoneAndNotDone((done, set(found) - done))
     waiter = _C.Waiter()
-    with Watched(waiter, count(), found) as watched:
-        waiter._objects = watched._objects
+    with Registered(waiter, count(), found) as registered:
+        waiter._objects = registered._objects
         while len(done) < len(found):
-            ended = watched.take(waiter.wait(_left(deadline)))
+            ended = registered.take(waiter.wait(_left(deadline)))
             done.update(ended)
             if (
                 not ended
@@ -254,39 +256,40 @@ class as_completed(Generic[_W]):
         self._deadline = _deadline("as_completed", timeout)
 
     def _completed(
-        self, watched: Watched[_W], messages: list[tuple[int, int]]
+        self, registered: Registered[_W], messages: list[tuple[int, int]]
     ) -> Iterator[_W]:
         """Yield the objects that the messages report as done."""
-        ended = watched.take(messages)
+        ended = registered.take(messages)
         if not ended:
             from ._explain import explain_timeout
 
             raise TimeoutError(
-                f"{len(watched._objects)} (of {len(self._objects)}) objects "
-                f"unfinished\n{explain_timeout(('object', watched))}"
+                f"{len(registered._objects)} (of {len(self._objects)}) "
+                "objects unfinished\n"
+                f"{explain_timeout(('object', registered))}"
             )
         for obj in ended:
-            watched.know(obj)
+            registered.know(obj)
             yield obj
 
     def __iter__(self) -> Iterator[_W]:
         waiter = _C.Waiter()
-        watched: Watched[_W] = Watched(waiter, count(), [])
-        waiter._objects = watched._objects
-        with watched:
-            watched.watch_unaware(count(), self._objects)
-            while watched._objects:
+        registered: Registered[_W] = Registered(waiter, count(), [])
+        waiter._objects = registered._objects
+        with registered:
+            registered.register_unaware(count(), self._objects)
+            while registered._objects:
                 messages = waiter.wait(_left(self._deadline))
-                yield from self._completed(watched, messages)
+                yield from self._completed(registered, messages)
 
     async def __aiter__(self) -> AsyncIterator[_W]:
         from ._asyncio import Inbox
 
         inbox = Inbox()
-        watched: Watched[_W] = Watched(inbox.waiter, inbox, [])
-        with inbox, watched:
-            watched.watch_unaware(inbox, self._objects)
-            while watched._objects:
+        registered: Registered[_W] = Registered(inbox.waiter, inbox, [])
+        with inbox, registered:
+            registered.register_unaware(inbox, self._objects)
+            while registered._objects:
                 messages = await inbox.wait(_left(self._deadline))
-                for obj in self._completed(watched, messages):
+                for obj in self._completed(registered, messages):
                     yield obj

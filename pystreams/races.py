@@ -161,7 +161,7 @@ class RaceError(RuntimeError):
         self.race = race
 
 
-class _Watch:
+class _User:
     """A user of the detector, and its action for a race."""
 
     def __init__(self, action: Action, keeps: bool) -> None:
@@ -215,7 +215,7 @@ def _reported_by(error: BaseException | None) -> list[Race]:
 
 # Guards what follows.
 _lock = threading.RLock()
-_watches: list[_Watch] = []
+_users: list[_User] = []
 # A race that was raised, and the frames of the thread then.
 _raised: tuple[RaceError, int, list[Any]] | None = None
 # How many redundant() blocks there are.
@@ -316,15 +316,15 @@ def _report(
     missing = _missing(one, two, point)
     race = Race(one, two, address, nbytes, missing, bool(freed))
     with _lock:
-        watch = _watches[-1] if _watches else None
-    if watch is None:
+        user = _users[-1] if _users else None
+    if user is None:
         return
-    new = watch.is_new(race)
-    if watch.action == "raise":
+    new = user.is_new(race)
+    if user.action == "raise":
         error = RaceError(race)
-        raise error if watch.keeps else _noted(error)
-    if callable(watch.action):
-        watch.action(race)
+        raise error if user.keeps else _noted(error)
+    if callable(user.action):
+        user.action(race)
     elif new:
         _log.warning("%s", race)
 
@@ -363,7 +363,7 @@ def _deliver(cause: BaseException | None) -> None:
         raise error from cause
 
 
-def _begin(action: Action, *, keeps: bool = False) -> _Watch:
+def _begin(action: Action, *, keeps: bool = False) -> _User:
     if iscoroutinefunction(action) or (
         not callable(action) and action not in ("raise", "warn")
     ):
@@ -372,32 +372,32 @@ def _begin(action: Action, *, keeps: bool = False) -> _Watch:
             f"got {action!r}"
             + (", whose coroutine nothing awaits" if callable(action) else "")
         )
-    watch = _Watch(action, keeps)
+    user = _User(action, keeps)
     with _lock:
-        _watches.append(watch)
-        if len(_watches) == 1:
+        _users.append(user)
+        if len(_users) == 1:
             _C.races_start(_report, _PACKAGE)
-    return watch
+    return user
 
 
-def _end(watch: _Watch) -> None:
+def _end(user: _User) -> None:
     with _lock:
         # Blocks of several threads may end in any order.
-        _watches.remove(watch)
-        if not _watches:
+        _users.remove(user)
+        if not _users:
             _C.races_stop()
 
 
-def _watch_program(action: Action) -> None:
+def _detect_in_program(action: Action) -> None:
     """Look for races until the program ends, and report then those that it
     has caught; its exit status says so."""
-    watch = _begin(action, keeps=True)
-    atexit.register(_report_caught, watch)
-    os.register_at_fork(after_in_child=watch.forget)
+    user = _begin(action, keeps=True)
+    atexit.register(_report_caught, user)
+    os.register_at_fork(after_in_child=user.forget)
 
 
-def _report_caught(watch: _Watch) -> None:
-    races = watch.take(getattr(sys, "last_value", None))
+def _report_caught(user: _User) -> None:
+    races = user.take(getattr(sys, "last_value", None))
     if not races:
         return
     _C.set_exit_status(1)
@@ -433,7 +433,7 @@ class detect(ContextDecorator):
 
     def __init__(self, action: Action = "raise") -> None:
         self._action = action
-        self._watches: list[_Watch] = []
+        self._users: list[_User] = []
 
     def __call__(self, func: Any) -> Any:
         if iscoroutinefunction(func):
@@ -445,12 +445,12 @@ class detect(ContextDecorator):
         return super().__call__(func)
 
     def __enter__(self) -> None:
-        self._watches.append(_begin(self._action))
+        self._users.append(_begin(self._action))
 
     def __exit__(
         self, kind: object, error: BaseException | None, *trace: object
     ) -> None:
-        _end(self._watches.pop())
+        _end(self._users.pop())
         _deliver(error)
 
 
@@ -537,7 +537,7 @@ def declare(
     Raises RaceError as detect() does, and TypeError for another kind of memory
     or stream.
     """
-    if _watches:
+    if _users:
         _C.races_declare(stream, name, reads, writes)
     elif stream is not None and not hasattr(stream, "__cuda_stream__"):
         _C.as_stream("declare", stream)

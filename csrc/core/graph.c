@@ -543,18 +543,19 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
               struct ps_stream **before, struct ps_stream **full)
 {
     struct ps_stream *launched = graph->launched;
-    bool remote = ps_stream_is_remote(launched);
-    ps_status status = !remote
-                           ? ps_stream_wait_stream_quietly(stream, launched)
-                       : atomic_load(&launched->of_thread.lags)
-                           ? PS_ERROR_GRAPH_LAGS
-                           : wait_quietly(stream, launched->of_thread.latest);
+    struct ps_event *latest;
+    ps_status status = ps_thread_stream_latest(launched, &latest);
+    if (status == PS_SUCCESS) {
+        status = latest != NULL
+                     ? wait_quietly(stream, latest)
+                     : ps_stream_wait_stream_quietly(stream, launched);
+    }
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
     /* Either queue may be full.  Waiting for room in the other one may not be
      * permitted; the caller finds out. */
-    else if (status == PS_ERROR_QUEUE_FULL && !remote &&
+    else if (status == PS_ERROR_QUEUE_FULL && latest == NULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
     }

@@ -171,7 +171,8 @@ deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
         return;
     }
     bool was_empty = mailbox->arrived == NULL;
-    ps_notification_append(&mailbox->arrived, &message->watch.notification);
+    ps_notification_append(&mailbox->arrived,
+                           &message->registration.notification);
     if (was_empty) {
         signal_locked(mailbox);
     }
@@ -208,7 +209,7 @@ ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
         return PS_ERROR_OUT_OF_MEMORY;
     }
     *message = (struct ps_message){
-        .watch.notification = {.reached = post, .argument = message},
+        .registration.notification = {.reached = post, .argument = message},
         .mailbox = mailbox,
         .token = token,
         .held = true,
@@ -250,7 +251,7 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
     struct ps_message *message = *bucket_of(mailbox, token);
     while (message != NULL &&
            (message->token != token || message->arrived || message->held ||
-            message->watch.device != NULL)) {
+            message->registration.device != NULL)) {
         message = message->same_hash;
     }
     if (message != NULL) {
@@ -267,7 +268,7 @@ static void
 finish_cancel(struct ps_message *message)
 {
     struct ps_mailbox *mailbox = message->mailbox;
-    ps_status status = ps_notify_cancel(&message->watch);
+    ps_status status = ps_notify_cancel(&message->registration);
     PS_HOLD(&mailbox->mutex);
     message->held = false;
     if (status == PS_SUCCESS || message->arrived) {
@@ -279,11 +280,11 @@ finish_cancel(struct ps_message *message)
     }
 }
 
-/* Remove a message that arrived from those to be taken. */
+/* Remove a message from the list of those that have arrived. */
 static void
 unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
-    ps_notification_remove(&message->watch.notification);
+    ps_notification_remove(&message->registration.notification);
     if (mailbox->arrived == NULL) {
         quiet_locked(mailbox);
     }
@@ -301,7 +302,7 @@ cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
         if (message->held || (token != NULL && message->token != *token)) {
             continue;
         }
-        if (!message->arrived && message->watch.device != NULL) {
+        if (!message->arrived && message->registration.device != NULL) {
             message->held = true;
             return message;
         }

@@ -16,7 +16,7 @@
 struct ps_message {
     /* Its callback posts the message to the mailbox.  The sender may register
      * it with one of the functions of notify.h. */
-    struct ps_watch watch;
+    struct ps_registration registration;
     struct ps_mailbox *mailbox;
     /* Chosen by the receiver to distinguish messages. */
     uint64_t token;

@@ -14,7 +14,8 @@
 #include "stream.h"
 
 ps_status
-ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch)
+ps_stream_notify(struct ps_stream *stream,
+                 struct ps_registration *registration)
 {
     struct ps_device *device = stream->device;
     if (stream->generation != ps_generation()) {
@@ -27,13 +28,13 @@ ps_stream_notify(struct ps_stream *stream, struct ps_watch *watch)
     if (status != PS_SUCCESS) {
         return status;
     }
-    watch->device = device;
+    registration->device = device;
     return PS_CALL(device, stream_notify, stream->handle,
-                   &watch->notification);
+                   &registration->notification);
 }
 
 ps_status
-ps_event_notify(struct ps_event *event, struct ps_watch *watch)
+ps_event_notify(struct ps_event *event, struct ps_registration *registration)
 {
     struct ps_device *device = atomic_load(&event->device);
     if (event->generation != ps_generation()) {
@@ -43,15 +44,16 @@ ps_event_notify(struct ps_event *event, struct ps_watch *watch)
         return PS_ERROR_CAPTURED_EVENT;
     }
     if (ps_event_known_done(event)) {
-        watch->notification.reached(watch->notification.argument, PS_SUCCESS);
+        registration->notification.reached(registration->notification.argument,
+                                           PS_SUCCESS);
         return PS_SUCCESS;
     }
     if (event->runtime->backend->event_notify == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    watch->device = device;
+    registration->device = device;
     return PS_CALL(device, event_notify, atomic_load(&event->handle),
-                   &watch->notification);
+                   &registration->notification);
 }
 
 /* ---- Devices ---- */
@@ -135,18 +137,20 @@ start_locked(struct ps_device *device)
 }
 
 ps_status
-ps_device_notify(struct ps_device *device, struct ps_watch *watch)
+ps_device_notify(struct ps_device *device,
+                 struct ps_registration *registration)
 {
     ps_status status = ps_capture_refuse_device(device);
     if (status != PS_SUCCESS) {
         return status;
     }
-    watch->device = device;
-    watch->of_device = true;
+    registration->device = device;
+    registration->of_device = true;
     PS_HOLD(&devices_mutex);
     if (start_locked(device)) {
-        watch->notification.number = ++device->notified;
-        ps_notification_append(&device->notifications, &watch->notification);
+        registration->notification.number = ++device->notified;
+        ps_notification_append(&device->notifications,
+                               &registration->notification);
     }
     else {
         status = PS_ERROR_OUT_OF_MEMORY;
@@ -170,16 +174,16 @@ ps_notify_reset_in_child(void)
 }
 
 ps_status
-ps_notify_cancel(struct ps_watch *watch)
+ps_notify_cancel(struct ps_registration *registration)
 {
-    struct ps_device *device = watch->device;
-    if (!watch->of_device) {
-        return PS_CALL(device, notify_cancel, &watch->notification);
+    struct ps_device *device = registration->device;
+    if (!registration->of_device) {
+        return PS_CALL(device, notify_cancel, &registration->notification);
     }
     PS_HOLD(&devices_mutex);
-    bool pending = watch->notification.ring != NULL;
+    bool pending = registration->notification.ring != NULL;
     if (pending) {
-        ps_notification_remove(&watch->notification);
+        ps_notification_remove(&registration->notification);
     }
     return pending ? PS_SUCCESS : PS_ERROR_TOO_LATE;
 }

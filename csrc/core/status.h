@@ -13,6 +13,8 @@ enum {
     PS_ERROR_OWN_HANDLE = 1002,
     /* Whether work is done is not known: the device has to be called. */
     PS_ERROR_NOT_KNOWN = 1004,
+    /* No event covers the latest work of another thread's default stream. */
+    PS_ERROR_LAGS = 1005,
     /* The graph is not in the state for the call: */
     PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds a graph, or captures one */
     PS_ERROR_GRAPH_IDLE = 1011,    /* it captures nothing */
@@ -24,7 +26,6 @@ enum {
     PS_ERROR_GRAPH_CHANGED = 1017, /* it holds another capture by now */
     PS_ERROR_GRAPH_SOURCE = 1018,  /* it has not kept its capture */
     PS_ERROR_GRAPH_BEHIND = 1019,  /* it follows a stream that is captured */
-    PS_ERROR_GRAPH_LAGS = 1020,    /* it follows work that no event ends */
 };
 
 /* The status to report after two steps: the first failure. */

@@ -68,7 +68,7 @@ struct ps_stream {
         atomic_bool lags;       /* the last attempt to record it failed */
         atomic_bool ended;      /* the thread has */
         atomic_bool adrift;     /* captured, but its graph is gone */
-        struct ps_stream *next; /* of the thread's; its own */
+        struct ps_stream *next; /* of the thread, which alone uses this */
     } of_thread;
     /* For retired memory: the uses by this stream's work that are not over,
      * the oldest first, and the blocks to be freed in its order after the end

@@ -125,7 +125,16 @@ ps_thread_stream_mark(struct ps_stream *stream)
     }
 }
 
-/* Likewise, once there is room for it. */
+ps_status
+ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest)
+{
+    bool remote = ps_stream_is_remote(stream);
+    *latest = remote ? stream->of_thread.latest : NULL;
+    return remote && atomic_load(&stream->of_thread.lags) ? PS_ERROR_LAGS
+                                                          : PS_SUCCESS;
+}
+
+/* ps_thread_stream_mark's, once there is room for it. */
 static ps_status
 record_last(struct ps_stream *stream)
 {

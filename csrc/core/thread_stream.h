@@ -45,4 +45,11 @@ bool ps_stream_is_out_of_reach(struct ps_stream *stream);
  * event by which other threads wait for that. */
 void ps_thread_stream_mark(struct ps_stream *stream);
 
+/* That event, if the stream is remote; NULL if the calling thread waits for
+ * the stream itself.
+ * Statuses: PS_ERROR_LAGS if the event does not cover the latest work: there
+ * was no room to record it, or the thread ended in a capture. */
+ps_status
+ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest);
+
 #endif

@@ -11,6 +11,13 @@ runtime_of(const struct ps_backend *backend)
     return ps_observer_of(backend)->runtime;
 }
 
+/* As PS_PASS, unless the status is a failure, which it returns. */
+#define PASS_AFTER(status, ...)                                 \
+    ({                                                          \
+        ps_status status_ = (status);                           \
+        status_ == PS_SUCCESS ? PS_PASS(__VA_ARGS__) : status_; \
+    })
+
 /* ---- Streams and events ---- */
 
 static ps_status
@@ -194,10 +201,9 @@ memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
         {(uintptr_t)source, nbytes, false},
         {(uintptr_t)destination, nbytes, true},
     };
-    ps_status status = ps_races_operation(&name, "copy", accesses, 2);
-    return status != PS_SUCCESS ? status
-                                : PS_PASS(backend, memory_copy, device, stream,
-                                          destination, source, nbytes);
+    return PASS_AFTER(ps_races_operation(&name, "copy", accesses, 2), backend,
+                      memory_copy, device, stream, destination, source,
+                      nbytes);
 }
 
 static ps_status
@@ -213,10 +219,9 @@ static ps_status
 memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
             void *destination, uint8_t value, size_t nbytes)
 {
-    ps_status status = note_fill(backend, device, stream, destination, nbytes);
-    return status != PS_SUCCESS ? status
-                                : PS_PASS(backend, memory_fill, device, stream,
-                                          destination, value, nbytes);
+    return PASS_AFTER(note_fill(backend, device, stream, destination, nbytes),
+                      backend, memory_fill, device, stream, destination, value,
+                      nbytes);
 }
 
 static ps_status
@@ -224,11 +229,9 @@ memory_fill_items(const struct ps_backend *backend, int device,
                   ps_handle stream, void *destination, uint32_t value,
                   size_t size, size_t nbytes)
 {
-    ps_status status = note_fill(backend, device, stream, destination, nbytes);
-    return status != PS_SUCCESS
-               ? status
-               : PS_PASS(backend, memory_fill_items, device, stream,
-                         destination, value, size, nbytes);
+    return PASS_AFTER(note_fill(backend, device, stream, destination, nbytes),
+                      backend, memory_fill_items, device, stream, destination,
+                      value, size, nbytes);
 }
 
 /* An operation whose accesses the table does not see. */
@@ -243,40 +246,32 @@ static ps_status
 host_function(const struct ps_backend *backend, int device, ps_handle stream,
               ps_host_function function, void *argument)
 {
-    ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS ? status
-                                : PS_PASS(backend, host_function, device,
-                                          stream, function, argument);
+    return PASS_AFTER(number(backend, device, stream), backend, host_function,
+                      device, stream, function, argument);
 }
 
 static ps_status
 sleep(const struct ps_backend *backend, int device, ps_handle stream,
       uint64_t cycles)
 {
-    ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS
-               ? status
-               : PS_PASS(backend, sleep, device, stream, cycles);
+    return PASS_AFTER(number(backend, device, stream), backend, sleep, device,
+                      stream, cycles);
 }
 
 static ps_status
 stream_gate(const struct ps_backend *backend, int device, ps_handle stream,
             ps_notification_function reached, void *argument, ps_handle *gate)
 {
-    ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS ? status
-                                : PS_PASS(backend, stream_gate, device, stream,
-                                          reached, argument, gate);
+    return PASS_AFTER(number(backend, device, stream), backend, stream_gate,
+                      device, stream, reached, argument, gate);
 }
 
 static ps_status
 capture_gate(const struct ps_backend *backend, int device, ps_handle stream,
              ps_launched_gate_function reached, void *argument)
 {
-    ps_status status = number(backend, device, stream);
-    return status != PS_SUCCESS ? status
-                                : PS_PASS(backend, capture_gate, device,
-                                          stream, reached, argument);
+    return PASS_AFTER(number(backend, device, stream), backend, capture_gate,
+                      device, stream, reached, argument);
 }
 
 /* ---- Captures and graphs ---- */
@@ -342,10 +337,8 @@ capture_graph(const struct ps_backend *backend, int device, ps_handle stream,
               ps_handle graph)
 {
     struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
-    ps_status status = ps_races_capture_graph(&name, graph);
-    return status != PS_SUCCESS
-               ? status
-               : PS_PASS(backend, capture_graph, device, stream, graph);
+    return PASS_AFTER(ps_races_capture_graph(&name, graph), backend,
+                      capture_graph, device, stream, graph);
 }
 
 /* The executable does the graph's work if the status says so. */
@@ -396,10 +389,8 @@ graph_launch(const struct ps_backend *backend, int device,
              ps_handle executable, ps_handle stream)
 {
     struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
-    ps_status status = ps_races_launch(&name, executable);
-    return status != PS_SUCCESS
-               ? status
-               : PS_PASS(backend, graph_launch, device, executable, stream);
+    return PASS_AFTER(ps_races_launch(&name, executable), backend,
+                      graph_launch, device, executable, stream);
 }
 
 static ps_status

@@ -733,7 +733,7 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
-/* Make an object of a view of the Buffer; it only reads if `reading`. */
+/* Make an object that views the Buffer, read-only if `reading`. */
 static PyObject *
 view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
 {

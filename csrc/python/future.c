@@ -100,34 +100,34 @@ future_is_done(void *future)
  * the threads that run callables run the work, too.  The first counts the
  * Futures for which they do; the second is what it was when no work was left
  * for them. */
-static atomic_ullong watches, watches_over;
+static atomic_ullong awaited_elsewhere, awaited_before;
 
 static void
-watch(FutureObject *self)
+expect_wait_elsewhere(FutureObject *self)
 {
     int64_t left = NO_TIMEOUT;
     advance_schedule(future_is_done, self, &left);
     if (!is_done(self) && ps_cpu_schedules.is_on()) {
-        atomic_fetch_add(&watches, 1);
-        /* A callable that ended before did not know of the watch. */
+        atomic_fetch_add(&awaited_elsewhere, 1);
+        /* A callable that ended before did not know of the wait. */
         advance_schedule(future_is_done, self, &left);
     }
 }
 
 void
-future_advance_watched(void)
+future_advance_awaited(void)
 {
     enum ps_progress progress = PS_RAN;
     int64_t left = NO_TIMEOUT;
     unsigned long long seen;
-    while (progress == PS_RAN &&
-           (seen = atomic_load(&watches)) != atomic_load(&watches_over)) {
+    while (progress == PS_RAN && (seen = atomic_load(&awaited_elsewhere)) !=
+                                     atomic_load(&awaited_before)) {
         /* This thread waits for the callables that it lets their streams
          * reach. */
         let_others_run();
         WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
-            atomic_store(&watches_over, seen);
+            atomic_store(&awaited_before, seen);
         }
     }
 }
@@ -487,7 +487,7 @@ static PyObject *
 get_condition(PyObject *self, void *Py_UNUSED(closure))
 {
     PyTypeObject *type = module_state.future_lock_type;
-    watch(as_future(self));
+    expect_wait_elsewhere(as_future(self));
     LockObject *lock = (LockObject *)type->tp_alloc(type, 0);
     if (lock != NULL) {
         lock->future = as_future(Py_NewRef(self));
@@ -1021,7 +1021,7 @@ Future_add_done_callback(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         (!is_done(self) && check_generation(self) < 0)) {
         return NULL;
     }
-    watch(self);
+    expect_wait_elsewhere(self);
     PyObject *list = list_ask(self, &self->callbacks);
     if (list == NULL) {
         return NULL;

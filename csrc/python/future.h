@@ -41,7 +41,7 @@ void future_mark_settled(void);
 
 /* Call on a thread that has run a callable.  While a schedule is explored, it
  * runs work for waiting threads that cannot. */
-void future_advance_watched(void);
+void future_advance_awaited(void);
 
 /* Take the pending exception, of which there must be one, with its
  * traceback. */

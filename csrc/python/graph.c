@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "../core/graph.h"
+#include "../core/thread_stream.h"
 
 #include "args.h"
 #include "backends.h"
@@ -139,10 +140,10 @@ wait_if_asked(PyObject *self)
 static ps_status
 reset(PyObject *self)
 {
-    bool watched = atomic_load(&hooked), dropped = false;
+    bool has_hooks = atomic_load(&hooked), dropped = false;
     uint64_t number, executable = 0;
     ps_status status;
-    if (watched) {
+    if (has_hooks) {
         if (wait_if_asked(self) < 0) {
             return PS_RAISED;
         }
@@ -154,7 +155,7 @@ reset(PyObject *self)
     if (capturing && dropped) {
         note_end(self, number, PS_SUCCESS);
     }
-    if (watched && dropped) {
+    if (has_hooks && dropped) {
         run_destroy_hooks(self, executable);
     }
     return status;
@@ -347,10 +348,10 @@ finish(PyObject *self, const char *operation, const struct fault *own,
         {PS_ERROR_GRAPH_BEHIND, false,
          "a replay comes after the latest one, whose stream is being captured "
          "and cannot be waited for; replay after the capture ends"},
-        {PS_ERROR_GRAPH_LAGS, false,
-         "a replay comes after the latest one, on the default stream of "
-         "another thread, whose queue was full or which ended in a capture; "
-         "reset() the graph, and capture again"},
+        {PS_ERROR_LAGS, false,
+         "nothing can wait for the latest replay, on the default stream of "
+         "another thread: its queue was full, or the thread ended in a "
+         "capture; replay there again, or capture a new graph"},
         {0},
     };
     const struct fault *const tables[] = {own, common};
@@ -459,16 +460,16 @@ complete(PyObject *self)
 {
     ps_status status;
     bool keeps = graph_of(self)->keeps;
-    bool debug = atomic_load(&debugging), watched = atomic_load(&hooked);
+    bool debug = atomic_load(&debugging), has_hooks = atomic_load(&hooked);
     int raised = run_hooks(self, "capture_end");
     struct saved_exception saved = exception_save();
     /* The hooks after the instantiation may inspect the graph, too. */
-    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || watched));
+    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || has_hooks));
     exception_restore(saved);
     if (raised == 0 && status == PS_SUCCESS && !keeps) {
         raised = run_hooks(self, "post_instantiate");
     }
-    if (status == PS_SUCCESS && watched && !debug) {
+    if (status == PS_SUCCESS && has_hooks && !debug) {
         saved = exception_save();
         WITHOUT_GIL(status = ps_graph_finish(graph_of(self), false));
         exception_restore(saved);
@@ -1028,22 +1029,17 @@ static PyObject *
 Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct work work = {.operation = "CUDAGraph.reset"};
-    WITHOUT_GIL(work.stream = ps_graph_launched(graph_of(self)));
-    if (work.stream == NULL) {
+    struct ps_stream *launched;
+    WITHOUT_GIL(launched = ps_graph_launched(graph_of(self)));
+    if (launched == NULL) {
         Py_RETURN_NONE;
     }
-    struct ps_stream *launched = work.stream;
+    ps_status status = ps_thread_stream_latest(launched, &work.event);
     work.device = launched->device;
-    bool remote = ps_stream_is_remote(launched);
-    if (remote && atomic_load(&launched->of_thread.lags)) {
-        stream_release(launched);
-        return finish(self, work.operation, NULL, PS_ERROR_GRAPH_LAGS);
-    }
-    if (remote) {
-        work.event = launched->of_thread.latest;
-        work.stream = NULL;
-    }
-    PyObject *result = waited(&work, NULL, NO_TIMEOUT);
+    work.stream = work.event != NULL ? NULL : launched;
+    PyObject *result = status == PS_SUCCESS
+                           ? waited(&work, NULL, NO_TIMEOUT)
+                           : finish(self, work.operation, NULL, status);
     stream_release(launched);
     return result;
 }

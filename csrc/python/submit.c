@@ -536,7 +536,7 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(NULL);
     }
-    future_advance_watched();
+    future_advance_awaited();
     if (self->replaced) {
         self->replaced = false;
         want_threads(-1);

@@ -367,34 +367,30 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
 static int
 wait_for(struct ps_stream *user, struct ps_stream *stream)
 {
-    ps_status status;
+    struct work work = {
+        .operation = "waiting for a Buffer's work",
+        .device = user->device,
+    };
     if (stream == user) {
         return 0;
     }
-    bool remote = ps_stream_is_remote(user);
-    if (remote && atomic_load(&user->of_thread.lags)) {
+    if (ps_thread_stream_latest(user, &work.event) != PS_SUCCESS) {
         return refuse(PyExc_RuntimeError,
                       "a Buffer's work is on %s, whose queue was full, or "
                       "which ended in a capture: record an event there, and "
-                      "wait for that, or synchronize the device",
+                      "wait for that",
                       ps_stream_name(user));
     }
     if (stream != NULL) {
-        return remote ? imply_event_wait(stream, user->of_thread.latest)
-                      : stream_imply_wait(stream, user);
+        return work.event != NULL ? imply_event_wait(stream, work.event)
+                                  : stream_imply_wait(stream, user);
     }
     if (is_own_stream(user)) {
         /* The work queued before the callable has completed. */
         return 0;
     }
-    struct work work = {
-        .operation = "waiting for a Buffer's work",
-        .device = user->device,
-        .stream = remote ? NULL : user,
-        .event = remote ? user->of_thread.latest : NULL,
-    };
-    status = imply_wait_for(&work);
-    return zero_or_raise_on(user, work.operation, status);
+    work.stream = work.event != NULL ? NULL : user;
+    return zero_or_raise_on(user, work.operation, imply_wait_for(&work));
 }
 
 int

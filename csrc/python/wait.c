@@ -332,7 +332,7 @@ wait_notified(const struct work *work, int64_t timeout_ns)
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = watch_work(wait.mailbox, work, 0);
+    status = register_work(wait.mailbox, work, 0);
     /* Streams and events can be queried without a notification. */
     if (status == PS_SUCCESS ||
         (status == PS_ERROR_NOT_SUPPORTED && !is_device)) {

@@ -2,8 +2,8 @@
  * package's `wait`, `as_completed` and `await` are built on it, so that no
  * thread of a backend runs Python.
  *
- * One rule: deallocating a Waiter cancels everything it watches, so that a
- * wait that gave up for any reason leaves nothing behind. */
+ * One rule: deallocating a Waiter cancels everything that is registered, so
+ * that a wait that gave up for any reason leaves nothing behind. */
 #include "waiter.h"
 
 #include "../core/mailbox.h"
@@ -90,10 +90,10 @@ work_of(PyObject *object, struct work *work)
         return 0;
     }
     if (PyObject_TypeCheck(object, module_state.device_type)) {
-        work->device = device_argument("watch", -1, object);
+        work->device = device_argument("register", -1, object);
         return work->device != NULL ? 0 : -1;
     }
-    work->stream = stream_named("watch", object);
+    work->stream = stream_named("register", object);
     if (work->stream == NULL) {
         return -1;
     }
@@ -106,11 +106,11 @@ static ps_status
 notify(const struct work *work, struct ps_message *message)
 {
     if (work->stream != NULL) {
-        return ps_stream_notify(work->stream, &message->watch);
+        return ps_stream_notify(work->stream, &message->registration);
     }
     return work->event != NULL
-               ? ps_event_notify(work->event, &message->watch)
-               : ps_device_notify(work->device, &message->watch);
+               ? ps_event_notify(work->event, &message->registration)
+               : ps_device_notify(work->device, &message->registration);
 }
 
 static void
@@ -120,7 +120,8 @@ release_moment(void *moment)
 }
 
 ps_status
-watch_work(struct ps_mailbox *mailbox, const struct work *work, uint64_t token)
+register_work(struct ps_mailbox *mailbox, const struct work *work,
+              uint64_t token)
 {
     struct ps_message *message;
     ps_status status = ps_message_create(mailbox, token, &message);
@@ -140,12 +141,12 @@ watch_work(struct ps_mailbox *mailbox, const struct work *work, uint64_t token)
 }
 
 static PyObject *
-Waiter_watch(PyObject *self, PyObject *args)
+Waiter_register(PyObject *self, PyObject *args)
 {
     PyObject *object;
     unsigned long long token;
     struct work work;
-    if (!PyArg_ParseTuple(args, "OK:watch", &object, &token) ||
+    if (!PyArg_ParseTuple(args, "OK:register", &object, &token) ||
         check_generation(self) < 0 || work_of(object, &work) < 0) {
         return NULL;
     }
@@ -158,7 +159,7 @@ Waiter_watch(PyObject *self, PyObject *args)
     if (runtime->backend->flags & PS_BACKEND_SHARED) {
         as_waiter(self)->shared = true;
     }
-    ps_status status = watch_work(as_waiter(self)->mailbox, &work, token);
+    ps_status status = register_work(as_waiter(self)->mailbox, &work, token);
     const char *operation = "await, wait() or as_completed()";
     int result = work.stream != NULL
                      ? zero_or_raise_on(work.stream, operation, status)
@@ -358,7 +359,7 @@ Waiter_fileno(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef waiter_methods[] = {
-    METHOD("watch", Waiter_watch, METH_VARARGS, ", obj, token, /",
+    METHOD("register", Waiter_register, METH_VARARGS, ", obj, token, /",
            "Have (token, status) sent when the current work of a Stream, an "
            "Event's latest record\nor a device has completed.\n\n"
            "Does not block for work."),

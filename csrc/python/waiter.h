@@ -7,8 +7,8 @@
 
 /* Put a message with the token into the mailbox when the work has
  * completed. */
-ps_status watch_work(struct ps_mailbox *mailbox, const struct work *work,
-                     uint64_t token);
+ps_status register_work(struct ps_mailbox *mailbox, const struct work *work,
+                        uint64_t token);
 
 PyObject *Stream_await(PyObject *self);
 PyObject *Event_await(PyObject *self);

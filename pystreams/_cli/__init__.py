@@ -280,7 +280,7 @@ def run_races(options: argparse.Namespace) -> int:
     action = "warn" if options.warn else "raise"
     # The detector stays on for threads that outlive the main module, and the
     # list comes even if that ends with an exception.
-    races._watch_program(action)
+    races._detect_in_program(action)
     if options.redundant:
         waits = races._counted_waits()
         found = waits.__enter__()

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 from pystreams import _C, Stream
 
 from .device import Device
-from .watch import eventually, never
+from .limits import eventually, never
 
 
 class Gate(Protocol):

@@ -22,7 +22,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """The device type under test, with no work or failures left over."""
     plugin = conformance(request.config)
     yield plugin.device
-    plugin.watch(request.session, plugin.device.settle)
+    plugin.call(request.session, plugin.device.settle)
 
 
 @pytest.fixture

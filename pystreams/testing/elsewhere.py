@@ -15,7 +15,7 @@ from pystreams import _C
 
 from .busy import Submitted, find_way
 from .device import Device
-from .watch import Background, eventually
+from .limits import Background, eventually
 
 
 class Elsewhere:
@@ -137,7 +137,7 @@ def serve(name: str, module: str) -> None:
         "finish": stream.synchronize,
         "hold": hold,
         "mark": partial(event.record, stream),
-        "watch": lambda: waiter.watch(stream, 1),
+        "register": lambda: waiter.register(stream, 1),
         "notifications": lambda: len(waiter.wait(0.2)),
         "interrupt-stream": partial(interrupted, stream.synchronize),
         "interrupt-event": partial(interrupted, event.synchronize),

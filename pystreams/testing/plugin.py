@@ -18,7 +18,7 @@ from pystreams import _C
 
 from .busy import Way, find_way
 from .device import LIMIT, Device
-from .watch import Hung, Stuck, last_resort, watch
+from .limits import Hung, Stuck, call_within_limit, last_resort
 
 USAGE = """\
 the conformance suite needs a device type, and the module that registers it:
@@ -138,9 +138,9 @@ class Conformance:
                     is_null = "" if name.endswith(LIMIT) else NULL
                     reason = f"absent: {name}{is_null}"
                     item.add_marker(pytest.mark.skip(reason=reason))
-            item.obj = self._watched(item, item.obj)
+            item.obj = self._limited(item, item.obj)
 
-    def watch(
+    def call(
         self,
         session: pytest.Session,
         function: Callable[..., object],
@@ -150,13 +150,13 @@ class Conformance:
         """Call a function that may hang; end the run if it is stuck."""
         __tracebackhide__ = True
         try:
-            watch(function, rescue, **arguments)
+            call_within_limit(function, rescue, **arguments)
         except Hung as hung:
             if isinstance(hung, Stuck):
                 session.shouldstop = "the device hangs, and the rest waits"
             pytest.fail(str(hung), pytrace=False)
 
-    def _watched(self, item: pytest.Function, function: Any) -> Any:
+    def _limited(self, item: pytest.Function, function: Any) -> Any:
         """Return the test, to run in a thread of its own."""
 
         @functools.wraps(function)
@@ -165,7 +165,7 @@ class Conformance:
             busy = getattr(item, "busy", None)
             rescue = busy.open if busy is not None else None
             last_resort(self._stderr)
-            self.watch(item.session, function, rescue, **arguments)
+            self.call(item.session, function, rescue, **arguments)
 
         return run
 

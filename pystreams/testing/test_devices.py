@@ -4,7 +4,7 @@ from pystreams import _C
 from pystreams.testing import ORDER, contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
-from pystreams.testing.watch import Background, eventually
+from pystreams.testing.limits import Background, eventually
 
 SET = (
     "Make device current on the calling thread because the user asked for it."

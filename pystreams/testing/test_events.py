@@ -6,7 +6,7 @@ import pystreams
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device
-from pystreams.testing.watch import Background, eventually, never
+from pystreams.testing.limits import Background, eventually, never
 
 RECORD = (
     "Record the stream's current position: the event completes "

@@ -6,7 +6,7 @@ from pystreams import _C, Stream
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
-from pystreams.testing.watch import Background, eventually
+from pystreams.testing.limits import Background, eventually
 
 STATES = (
     "Describe the stream's pending work and its obstacle, for people: the "

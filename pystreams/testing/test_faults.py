@@ -7,7 +7,7 @@ from pystreams import _C
 from pystreams.testing import ORDER, contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import FAILURE, Device, fails
-from pystreams.testing.watch import Background, eventually
+from pystreams.testing.limits import Background, eventually
 
 PASSED_ON = "A failure of the work before that record becomes the stream's."
 

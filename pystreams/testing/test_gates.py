@@ -6,7 +6,7 @@ from pystreams import _C
 from pystreams.testing import ORDER, contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import FAILURE, Device, fails
-from pystreams.testing.watch import SOON, Background, eventually, never
+from pystreams.testing.limits import SOON, Background, eventually, never
 
 REACHED = (
     "Queue a gate: once the work before it is done or has failed, "

@@ -12,7 +12,7 @@ from pystreams.cuda._graphs import Graph
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import FAILURE, Device, fails
-from pystreams.testing.watch import SOON, eventually, never
+from pystreams.testing.limits import SOON, eventually, never
 
 RESTORED = (
     "After any status but PS_ERROR_CAPTURE_UNMATCHED, its streams are as they "

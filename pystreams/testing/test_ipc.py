@@ -9,7 +9,7 @@ from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 from pystreams.testing.elsewhere import Elsewhere
-from pystreams.testing.watch import eventually
+from pystreams.testing.limits import eventually
 
 LATEST = (
     "Each process may record the event, and every member that takes it means "

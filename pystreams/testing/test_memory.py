@@ -9,7 +9,7 @@ from pystreams import _C, Buffer
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
-from pystreams.testing.watch import Background, never
+from pystreams.testing.limits import Background, never
 
 ALLOCATE = (
     "nbytes (> 0) of device memory, aligned to 256 bytes, for use by work "

@@ -4,7 +4,7 @@ from pystreams import _C
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import FAILURE, Device
-from pystreams.testing.watch import SOON, eventually, never
+from pystreams.testing.limits import SOON, eventually, never
 
 OF_STREAM = (
     "Call reached once, when the work that the stream has now is done or has "
@@ -38,9 +38,9 @@ def receive(waiter: _C.Waiter, count: int) -> list[tuple[int, int]]:
 def test_notified_when_work_ends(device: Device, busy: Busy) -> None:
     stream, waiter = device.stream(), _C.Waiter()
     gate, later = busy(stream), device.stream()
-    waiter.watch(stream, 1)
+    waiter.register(stream, 1)
     mark = device.mark(stream)
-    waiter.watch(later, 2)
+    waiter.register(later, 2)
     assert waiter.wait(SOON) == [(2, 0)]
     never(lambda: bool(waiter.take()))
     gate.open()
@@ -53,13 +53,13 @@ def test_notified_when_work_ends(device: Device, busy: Busy) -> None:
 def test_notified_of_a_failure(device: Device, busy: Busy) -> None:
     stream, waiter = device.stream(), _C.Waiter()
     gate = busy(stream)
-    waiter.watch(stream, 0)
+    waiter.register(stream, 0)
     _C.fail(stream, FAILURE)
-    waiter.watch(stream, 1)
+    waiter.register(stream, 1)
     gate.open()
     messages = receive(waiter, 2)
     assert sorted(messages) == [(0, 0), (1, FAILURE)]
-    waiter.watch(stream, 2)
+    waiter.register(stream, 2)
     assert waiter.wait(SOON) == [(2, FAILURE)]
 
 
@@ -69,7 +69,7 @@ def test_notified_past_a_queue(device: Device, busy: Busy) -> None:
     stream, waiter = device.stream(), _C.Waiter()
     gate = busy(stream)
     for token in range(many):
-        waiter.watch(stream, token)
+        waiter.register(stream, token)
     assert waiter.take() == []
     gate.open()
     messages = receive(waiter, many)
@@ -81,7 +81,7 @@ def test_notified_of_an_event(device: Device, busy: Busy) -> None:
     stream, waiter = device.stream(), _C.Waiter()
     gate = busy(stream)
     event = device.mark(stream)
-    waiter.watch(event, 1)
+    waiter.register(event, 1)
     second = busy(stream)
     event.record(stream)
     never(lambda: bool(waiter.take()))
@@ -96,7 +96,7 @@ def test_notified_though_the_event_is_gone(device: Device, busy: Busy) -> None:
     gate = busy(first)
     events = [device.mark(first) for _ in range(3)]
     for token, event in enumerate(events):
-        waiter.watch(event, token)
+        waiter.register(event, token)
     events[0].record(second)
     del events, event
     never(lambda: bool(waiter.take()))
@@ -111,8 +111,8 @@ def test_cancelled(device: Device, busy: Busy) -> None:
     gate = busy(stream)
     event = device.mark(stream)
     for token in range(3):
-        waiter.watch(stream, token)
-        waiter.watch(event, token)
+        waiter.register(stream, token)
+        waiter.register(event, token)
     waiter.cancel(1)
     event.record(stream)
     waiter.cancel(0)
@@ -129,8 +129,8 @@ def test_polls_leave_nothing(device: Device, busy: Busy) -> None:
     event = device.mark(stream)
     for _ in range(10_000):
         waiter = _C.Waiter()
-        waiter.watch(stream, 1)
-        waiter.watch(event, 1)
+        waiter.register(stream, 1)
+        waiter.register(event, 1)
         del waiter
     event.record(stream)
     gate.open()

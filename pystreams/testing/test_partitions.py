@@ -6,7 +6,7 @@ from pystreams import _C, Partition
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import FAILURE, Device, fails
-from pystreams.testing.watch import eventually
+from pystreams.testing.limits import eventually
 
 AS_STREAMS = (
     "As stream_create, for a stream whose work runs on the partition's "

@@ -19,7 +19,7 @@ def test_it_keeps_its_limit(elsewhere: Elsewhere) -> None:
 @contract("shutdown", ENDING, "stream_notify")
 def test_no_notification_comes_after_it(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")
-    assert elsewhere.ask("watch") == "None"
+    assert elsewhere.ask("register") == "None"
     elsewhere.ask("shutdown")
     elsewhere.send("release")
     assert elsewhere.ask("notifications") == "0"

@@ -16,7 +16,7 @@ from pystreams.cuda._graphs import Graph
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import Device, fails
-from pystreams.testing.watch import Background, eventually, never
+from pystreams.testing.limits import Background, eventually, never
 
 _T = TypeVar("_T")
 

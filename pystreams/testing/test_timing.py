@@ -5,7 +5,7 @@ import time
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
-from pystreams.testing.watch import eventually
+from pystreams.testing.limits import eventually
 
 ELAPSED = (
     "Milliseconds between two events of one device, both made with "

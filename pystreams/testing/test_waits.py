@@ -10,7 +10,7 @@ from pystreams.testing import contract
 from pystreams.testing.busy import Busy, Gate
 from pystreams.testing.device import FAILURE, Device, fails
 from pystreams.testing.elsewhere import Elsewhere
-from pystreams.testing.watch import SOON, Background
+from pystreams.testing.limits import SOON, Background
 
 LIMITED = (
     "Unless limit is NULL, PS_ERROR_TIMED_OUT once it is reached and some of "

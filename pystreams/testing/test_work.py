@@ -6,7 +6,7 @@ from pystreams import _C, Stream
 from pystreams.testing import contract
 from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
-from pystreams.testing.watch import eventually, never
+from pystreams.testing.limits import eventually, never
 
 libc: ctypes.CDLL = ctypes.CDLL(None)
 CALLED = "Queue a call of function(argument) on a thread of the backend's."

@@ -11,7 +11,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from captures import byte_of
+from captures import byte_of, code, filling, replay
 from deadlines import LONG, wait_until
 from together import together
 
@@ -303,6 +303,29 @@ def test_another_thread_reads_what_its_work_writes(backend, own, worker):
         copy.copy_(pystreams.from_dlpack(block), True, own)
     with own:
         assert copy.tobytes() == bytes([7]) * SIZE
+
+
+@pytest.mark.unscheduled
+def test_work_that_no_event_covers(engine, own, worker):
+    """It took the last room in the thread's queue: other threads' waits for
+    it fail, instead of ending early."""
+    with engine.stream() as stream:
+        block = engine.empty(SIZE, stream=stream)
+        graph = filling(engine, block, 7)
+    graph.register_destroy_callback(int, synchronize_before_release=True)
+    worker(replay, graph, own)
+    with held(engine, worker, own):
+        worker(engine.fill, own, queued=2)
+        worker(block.fill_, 8, own)
+        # The default stream waits for the thread's stream itself.
+        with engine.stream(), pytest.raises(RuntimeError, match="was full, o"):
+            pystreams.from_dlpack(block)
+        with pytest.raises(RuntimeError, match="nothing can wait for the la"):
+            graph.reset()
+    worker(own.synchronize)
+    worker(replay, graph, own)
+    assert set(block.tobytes()) == {7}
+    graph.reset()
 
 
 @pytest.mark.unscheduled

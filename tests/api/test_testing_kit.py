@@ -137,7 +137,7 @@ def test_an_emulation_is_used_again():
 
 @pytest.mark.unscheduled
 def test_used_again_while_threads_give_streams_back(switch_often):
-    """ThreadSanitizer watches: a thread that releases the last stream of an
+    """For ThreadSanitizer: a thread that releases the last stream of an
     emulation touches none of its devices afterwards."""
     for _ in range(1000):
         go = threading.Event()

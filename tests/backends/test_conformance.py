@@ -291,9 +291,9 @@ def test_a_device_that_hangs_ends_the_run(conform):
 IMPATIENT = """
 import ctypes, sys
 import pytest
-from pystreams.testing import watch
+from pystreams.testing import limits
 
-watch.GIVE_UP = 2.0
+limits.GIVE_UP = 2.0
 sys.exit(pytest.main(sys.argv[1:]))
 """
 KEEPS_THE_GIL = """

@@ -238,7 +238,7 @@ def recorded(stream):
     return events
 events, waiter = recorded(held), pystreams._C.Waiter()
 for event in events:
-    waiter.watch(event, 0)
+    waiter.register(event, 0)
     waiter.cancel()
 handles = {event.event_id for event in events}
 del event, events
@@ -247,7 +247,7 @@ with other:
 events, told = recorded(other), 0
 print(len(handles & {event.event_id for event in events}) > 0)
 for token, event in enumerate(events):
-    waiter.watch(event, token)
+    waiter.register(event, token)
 while told < len(events) and (some := waiter.wait(10)):
     told += len(some)
 print(told)
@@ -267,7 +267,7 @@ def polled():
 stream, waiter = pystreams.cuda.Stream(), pystreams._C.Waiter()
 with stream:
     pystreams.cuda._sleep(10**15)
-waiter.watch(stream, 1)
+waiter.register(stream, 1)
 print(polled())
 print(pystreams._C.shutdown(10.0), stream.query())
 print(polled(), len(waiter.wait(0.1)))

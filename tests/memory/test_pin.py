@@ -12,7 +12,7 @@ from pystreams import _C
 
 
 class Memory(bytearray):
-    """Bytes that can be watched."""
+    """Bytes with weak references."""
 
 
 @pytest.fixture

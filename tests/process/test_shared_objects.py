@@ -175,7 +175,7 @@ WAITER = {
     "post": lambda x, w: x.post(1),
     "take": lambda x, w: x.take(),
     "wait": lambda x, w: x.wait(0.001),
-    "watch": lambda x, w: x.watch(w.event, 2),
+    "register": lambda x, w: x.register(w.event, 2),
 }
 STREAM_CONTEXT = {
     "__enter__ __exit__": lambda c, w: enter(c),

@@ -266,14 +266,14 @@ def as_completed(world):
     return lambda: list(pystreams.as_completed(objects))
 
 
-def watch(world):
+def register(world):
     world.hold()
     world.event.record(world.stream)
     token = iter(range(10**6))
 
     def call():
         for obj in (world.stream, world.event, world.device):
-            world.waiter.watch(obj, next(token))
+            world.waiter.register(obj, next(token))
 
     return call
 
@@ -723,7 +723,7 @@ def races_found(world):
 
     def stop():
         """Without memory a with block may not end."""
-        races._watches.clear()
+        races._users.clear()
         _expressions._OBJECTS = most
         races._counting = 0
         _C.races_count_waits(False)
@@ -1025,7 +1025,7 @@ CASES = {
     "DeviceContext.__enter__ DeviceContext.__exit__ current_device "
     "set_device": current_device,
     "Waiter Waiter.fileno": lambda w: lambda: _C.Waiter().fileno(),
-    "Waiter.watch": watch,
+    "Waiter.register": register,
     "Waiter.post": lambda w: lambda: w.waiter.post(1),
     "Waiter.expect Waiter.cancel": lambda w: (
         lambda: (

@@ -155,7 +155,7 @@ def settle_exception(world):
     return lambda start: [world.other.submit(arm_and_raise, start, error)]
 
 
-def settle_watched(world):
+def settle_with_a_callback(world):
     def call(start):
         world.hold()
         world.other.wait_stream(world.stream)
@@ -186,7 +186,7 @@ def start_the_next(world):
 SCENES = {
     "settle": settle,
     "settle an exception": settle_exception,
-    "settle what is watched": settle_watched,
+    "settle with a callback": settle_with_a_callback,
     "start the next": start_the_next,
 }
 

@@ -366,7 +366,7 @@ def test_closed_loops_leave_nothing(backend, run, gate):
     stream.synchronize()
     gc.collect()
     waiter = _C.Waiter()
-    waiter.watch(event, 0)
+    waiter.register(event, 0)
     waiter.wait(LONG)
     fds, tasks = before
     assert count("fd") <= fds + 1

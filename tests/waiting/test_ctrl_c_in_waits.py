@@ -88,7 +88,7 @@ WAITS = {
     "wait for a future": ("wait([stream.submit(int)])", ""),
     "as_completed": ("list(as_completed([stream, event]))", ""),
     "waiter": (
-        "waiter.watch(event, 3), waiter.wait()",
+        "waiter.register(event, 3), waiter.wait()",
         "assert waiter.wait(30) == [(3, 0)]",
     ),
     "result": ("stream.submit(int).result()", ""),

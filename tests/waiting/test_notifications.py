@@ -42,9 +42,9 @@ def test_an_external_event_waits_for_no_stream_but_its_launch(backend, graph):
         # CUDA runs the host functions that hold streams one after another.
         captured_on.submit(go.wait, LONG)
         slow = captured_on.record_event()
-        waiter.watch(slow, 1)
+        waiter.register(slow, 1)
         replay(graph, launching)
-        waiter.watch(event, 2)
+        waiter.register(event, 2)
         assert waiter.wait(0.02) == []
     assert received(waiter, 1) == [(2, 0)]
     assert event.query() and not slow.query()
@@ -59,10 +59,10 @@ def test_an_external_event_has_no_failure_of_another_stream(faulty):
     waiter = _C.Waiter()
     with faulty.hold(captured_on):
         _C.fail(captured_on, 719)
-        waiter.watch(captured_on.record_event(), 1)
+        waiter.register(captured_on.record_event(), 1)
         with faulty.hold(launching):
             replay(graph, launching)
-            waiter.watch(event, 2)
+            waiter.register(event, 2)
         assert received(waiter, 1) == [(2, 0)]
     assert received(waiter, 1) == [(1, 719)]
 
@@ -84,22 +84,22 @@ def test_a_captured_event_is_refused(backend, graph, stream):
     with Capture(graph, stream):
         block.fill_(3)
         event.record(stream)
-        assert code(waiter.watch, event, 1) == CAPTURED_EVENT
-        assert code(waiter.watch, stream, 2) == UNSUPPORTED
-        assert code(waiter.watch, stream.device, 3) == UNSUPPORTED
+        assert code(waiter.register, event, 1) == CAPTURED_EVENT
+        assert code(waiter.register, stream, 2) == UNSUPPORTED
+        assert code(waiter.register, stream.device, 3) == UNSUPPORTED
     replay(graph, stream)
     stream.synchronize()
     assert block.tobytes() == bytes([3]) * 64
-    waiter.watch(stream.device, 4)
+    waiter.register(stream.device, 4)
     assert received(waiter, 1) == [(4, 0)]
 
 
-def test_an_event_that_is_captured_while_it_is_watched(backend, graph, stream):
+def test_an_event_that_is_captured_while_registered(backend, graph, stream):
     event, waiter, block = backend.event(), _C.Waiter(), backend.empty(64)
     other = backend.stream()
     with backend.hold(other):
         event.record(other)
-        waiter.watch(event, 1)
+        waiter.register(event, 1)
         with Capture(graph, stream):
             block.fill_(3)
             event.record(stream)
@@ -117,10 +117,10 @@ def test_a_device_has_one_thread_for_all_who_wait(backend):
     with backend.hold(stream):
         before = threads()
         for _ in range(20):
-            _C.Waiter().watch(stream.device, 1)
-            waiter.watch(stream.device, 2)
+            _C.Waiter().register(stream.device, 1)
+            waiter.register(stream.device, 2)
             waiter.cancel(2)
-        waiter.watch(stream.device, 3)
+        waiter.register(stream.device, 3)
         assert threads() <= before + 1
         assert waiter.take() == []
     assert received(waiter, 1) == [(3, 0)]
@@ -138,8 +138,8 @@ def test_cancelled_while_it_ends(backend):
             stream = streams[(turn + token) % 3]
             backend.sleep(stream, 0.01)
             event = stream.record_event()
-            waiter.watch(stream, 2 * token)
-            waiter.watch(event, 2 * token + 1)
+            waiter.register(stream, 2 * token)
+            waiter.register(event, 2 * token + 1)
             if token % 3:
                 event.record(stream)
             waiter.cancel(2 * token)

@@ -222,8 +222,8 @@ def test_more_notifications_than_a_queue_holds(engine):
     with engine.hold(stream):
         event.record(stream)
         for token in range(40_000):
-            waiter.watch(event, token)
-            waiter.watch(stream, token + 40_000)
+            waiter.register(event, token)
+            waiter.register(stream, token + 40_000)
         assert waiter.take() == []
     messages = []
     while len(messages) < 80_000:
@@ -258,13 +258,13 @@ def test_a_full_queue(full, trio):
 def test_waiter(backend):
     waiter, stream = _C.Waiter(), backend.stream()
     assert waiter.take() == [] == waiter.wait(0) == waiter.wait(timeout=0.01)
-    waiter.watch(stream, 7)
+    waiter.register(stream, 7)
     waiter.post(2**64 - 1)
     messages = waiter.wait(LONG)
     if len(messages) == 1:
         messages += waiter.wait(LONG)
     assert sorted(messages) == [(7, 0), (2**64 - 1, 0)]
-    waiter.watch(stream.device, 9)
+    waiter.register(stream.device, 9)
     assert waiter.wait(LONG) == [(9, 0)]
     for wrong in (-1, 2**64, "7"):
         with pytest.raises((TypeError, OverflowError)):
@@ -279,14 +279,14 @@ def test_waiter(backend):
     with pytest.raises(TypeError, match="at most 1 argument"):
         waiter.cancel(1, 2)
     with pytest.raises(TypeError):
-        waiter.watch(3, 1)
+        waiter.register(3, 1)
 
 
 def test_a_waiter_of_a_full_queue(full):
     stream, event, gate = full
     waiter = _C.Waiter()
-    waiter.watch(stream, 1)
-    waiter.watch(event, 2)
+    waiter.register(stream, 1)
+    waiter.register(event, 2)
     assert waiter.take() == []
     gate.open()
     messages = waiter.wait(LONG)
@@ -301,11 +301,11 @@ def test_a_waiter_takes_back(backend):
     with backend.hold(stream):
         event = stream.record_event()
         for token in (1, 2, 3):
-            waiter.watch(stream, token)
-            waiter.watch(event, token)
+            waiter.register(stream, token)
+            waiter.register(event, token)
             waiter.expect(token)
             waiter.post(token)
-            waiter.watch(done, token)
+            waiter.register(done, token)
             waiter.expect(token)
         waiter.cancel(2)
         waiter.cancel(4)
@@ -317,7 +317,7 @@ def test_a_waiter_takes_back(backend):
         messages += waiter.wait(LONG)
     assert messages == [(3, 0)] * 2
     waiter.post(3)
-    waiter.watch(stream, 5)
+    waiter.register(stream, 5)
     waiter.cancel()
     assert waiter.wait(0.02) == []
     waiter.post(3)
@@ -398,8 +398,8 @@ def test_a_waiter_may_go_before_its_messages(backend):
     with backend.hold(stream):
         waiter = _C.Waiter()
         waiter.fileno()
-        waiter.watch(stream, 1)
-        waiter.watch(stream.record_event(), 2)
+        waiter.register(stream, 1)
+        waiter.register(stream.record_event(), 2)
         del waiter
     stream.synchronize()
 
@@ -411,10 +411,10 @@ def test_a_failure_is_its_own_streams(faulty):
         good, bad = faulty.stream(), faulty.stream()
         gates = [faulty.gate(bad)]
         _C.fail(bad, 719)
-        waiter.watch(bad.record_event(), 1)
+        waiter.register(bad.record_event(), 1)
         gates[0].open()
         gates = [faulty.gate(good)]
-        waiter.watch(good.record_event(), 0)
+        waiter.register(good.record_event(), 0)
         gates[0].open()
         messages = []
         while len(messages) < 2:

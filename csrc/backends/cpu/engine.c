@@ -214,7 +214,7 @@ cpu_shutdown(const struct ps_backend *backend, int64_t timeout_ns)
     int64_t deadline = cpu_deadline(engine, timeout_ns);
     pthread_cond_broadcast(&engine->work);
     pthread_cond_broadcast(&engine->early);
-    cpu_watcher_stop_locked(engine);
+    cpu_poller_stop_locked(engine);
     while (engine->running > 0 && !late) {
         late = !engine->clock->wait_locked(engine, &engine->ended, deadline);
     }
@@ -261,7 +261,7 @@ engine_begin_locked(struct cpu_engine *engine)
     LIST_INIT(&engine->files);
     engine->ranges = NULL;
     engine->pinned = NULL;
-    engine->watcher.epoll.number = engine->watcher.doorbell.number = -1;
+    engine->poller.epoll.number = engine->poller.doorbell.number = -1;
     pthread_cond_init(&engine->work, &engine->monotonic);
     pthread_cond_init(&engine->early, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);
@@ -321,8 +321,6 @@ engine_create(const char *name, int device_type, int device_count,
     engine->lazy_table = engine->table;
     engine->lazy_table.base.flags |= PS_BACKEND_SHARED;
 
-    engine->worker_main = cpu_worker_main;
-    engine->timer_main = cpu_timer_main;
     engine->device_count = device_count;
     if (device_type != PS_DEVICE_CPU) {
         /* Half for the devices, half for the programs that use them. */

@@ -9,10 +9,10 @@
  * stream is known to be idle and the event to be done.  An object's known
  * state is in its slot; see cpu_slot_known.
  *
- * A file calls those above it in this list alone: storage.c, times.c,
- * schedule.c, partition.c, queue.c, worker.c, legacy.c, graph.c, shared.c over
- * files.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
- * shared_memory.c, lazy.c, explore.c, engine.c. */
+ * A file calls those above it in this list alone: storage.c, times.c, goal.c,
+ * queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c over files.c,
+ * event.c, notify.c, stream.c, thread_stream.c, memory.c, shared_memory.c,
+ * lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -185,6 +185,30 @@ struct cpu_stream_list {
     struct cpu_stream *last;
 };
 
+static inline void
+cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream)
+{
+    stream->next = NULL;
+    if (list->first == NULL) {
+        list->first = stream;
+    }
+    else {
+        list->last->next = stream;
+    }
+    list->last = stream;
+}
+
+/* NULL from an empty list. */
+static inline struct cpu_stream *
+cpu_list_take(struct cpu_stream_list *list)
+{
+    struct cpu_stream *stream = list->first;
+    if (stream != NULL) {
+        list->first = stream->next;
+    }
+    return stream;
+}
+
 enum cpu_kind {
     CPU_RECORD,
     CPU_WAIT,
@@ -308,7 +332,7 @@ void cpu_item_give_locked(struct cpu_engine *engine, void *item);
  * Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
-/* ---- Schedule: time and waits ---- */
+/* ---- Goals of waits: the time, records and operations ---- */
 
 /* The first seam: the time, in nanoseconds. */
 struct cpu_clock {
@@ -324,23 +348,6 @@ extern const struct cpu_clock cpu_monotonic_clock;
 /* The time timeout_ns from now, between now and CPU_FOREVER. */
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
-void cpu_list_append(struct cpu_stream_list *list, struct cpu_stream *stream);
-/* NULL from an empty list. */
-struct cpu_stream *cpu_list_take(struct cpu_stream_list *list);
-/* From lists by -priority: the first of the highest priority. */
-struct cpu_stream *
-cpu_lists_take(struct cpu_stream_list lists[CPU_PRIORITIES]);
-
-void cpu_stream_ready_locked(struct cpu_stream *stream);
-/* The ready stream that is served next; NULL when there is none. */
-struct cpu_stream *cpu_ready_take_locked(struct cpu_engine *engine);
-
-/* Park the stream for so many nanoseconds. */
-void cpu_sleeper_add_locked(struct cpu_stream *stream, int64_t duration);
-/* Take a stream whose sleep is over.  If there is none, wait until one may be
- * due, and return NULL. */
-struct cpu_stream *cpu_sleeper_take_locked(struct cpu_engine *engine);
-
 /* A thread that waits for an object to reach a target; on its stack, with a
  * condition of its own, so that it is woken for nothing else. */
 struct cpu_waiter {
@@ -351,30 +358,6 @@ struct cpu_waiter {
     struct cpu_waiter *next; /* of the same object */
 };
 
-/* A limit and its deadline; a NULL limit never ends. */
-struct cpu_limit {
-    int64_t deadline;
-    const struct ps_limit *asked;
-};
-
-struct cpu_limit
-cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
-
-/* The goal of a thread's wait: the work of a stream up to a ticket, or a
- * record.
- */
-struct cpu_goal {
-    struct cpu_stream *stream;
-    uint64_t ticket;
-    struct cpu_record *record; /* if the stream is NULL */
-};
-
-/* Wait until the goal is reached.
- * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN, PS_ERROR_DEADLOCK. */
-ps_status
-cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
-                const struct cpu_limit *limit);
-
 /* All work of the stream up to the ticket is done: wake the threads that wait
  * for it, and make its notifications due. */
 void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
@@ -384,12 +367,6 @@ void cpu_record_complete_locked(struct cpu_engine *engine,
                                 struct cpu_record *record, ps_status status);
 void
 cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
-
-/* Call the notifications that are due, with the lock released meanwhile, and
- * only if cpu_may_notify.  One thread at a time does so, the next one that
- * releases the lock.  So notifications run in the order in which the work was
- * done, and never nest.  False as cpu_stream_serve_locked. */
-bool cpu_notify_due_locked(struct cpu_engine *engine);
 
 /* ---- Partitions ---- */
 
@@ -404,21 +381,10 @@ struct cpu_partition {
     struct cpu_stream_list waiting[CPU_PRIORITIES];
 };
 
-/* NULL unless the operation occupies one of the workers of the stream's
- * partition. */
-struct cpu_partition *cpu_partition_of(const struct cpu_stream *stream,
-                                       const struct cpu_operation *operation);
-/* The ready stream that a worker serves next: one whose partition has a worker
- * to spare.  Others wait in their partitions. */
-struct cpu_stream *cpu_partition_schedule_locked(struct cpu_engine *engine);
-/* A worker begins or ends to serve a stream of the partition.  Both accept
- * NULL. */
-void cpu_partition_enter_locked(struct cpu_partition *partition);
-void cpu_partition_leave_locked(struct cpu_partition *partition);
 /* Accepts NULL. */
 void cpu_partition_unref_locked(struct cpu_partition *partition);
 
-/* ---- Schedule: times ---- */
+/* ---- Times ---- */
 
 /* The key of the times that the calling thread's next operation is to write.
  */
@@ -437,40 +403,7 @@ void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 
-/* ---- Schedule: threads ---- */
-
-/* Make sure that a queued operation of the kind will be served.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
-ps_status
-cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
-/* Start a thread, which counts as running.  False if that fails. */
-bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
-                             const char *name);
-/* While the engine is CPU_LAZY: make a worker run the host function at the
- * head of a stream that the caller took; false if there is none. */
-bool cpu_stream_hand_locked(struct cpu_stream *stream);
-/* Stop counting a thread as running. */
-void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* End a thread that began after so many forks, and release the lock.  In a
- * child that it forked, the thread was never counted.  Returns NULL. */
-void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
-
-/* The key of the stream whose work the calling thread executes, or NULL. */
-extern pthread_key_t cpu_serving_key;
-
-static inline const struct cpu_stream *
-cpu_serving(void)
-{
-    return pthread_getspecific(cpu_serving_key);
-}
-
-/* How many forks lie between the first process and this one. */
-extern unsigned cpu_forks;
-
-void *cpu_worker_main(void *engine);
-void *cpu_timer_main(void *engine);
-
-/* ---- Queues ---- */
+/* ---- Queues: streams ---- */
 
 /* Make an idle stream of the device, and add it to the device's. */
 void
@@ -527,8 +460,74 @@ bool cpu_stream_help_locked(struct cpu_stream *stream);
  * caller's operation, without a change of threads. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 
+/* Make a stream with a handle; NULL when out of memory. */
+struct cpu_stream *
+cpu_stream_make_locked(struct cpu_engine *engine, int device, int priority,
+                       bool blocking);
 /* Give up a stream's handle, and the stream once nothing uses it. */
 void cpu_stream_give_up_locked(struct cpu_slot *slot);
+
+/* ---- Queues: threads ---- */
+
+/* Make sure that a queued operation of the kind will be served.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+ps_status
+cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
+/* Start a thread, which counts as running.  False if that fails. */
+bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
+                             const char *name);
+/* While the engine is CPU_LAZY: make a worker run the host function at the
+ * head of a stream that the caller took; false if there is none. */
+bool cpu_stream_hand_locked(struct cpu_stream *stream);
+/* Stop counting a thread as running. */
+void cpu_engine_leave_locked(struct cpu_engine *engine);
+/* End a thread that began after so many forks, and release the lock.  In a
+ * child that it forked, the thread was never counted.  Returns NULL. */
+void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
+
+/* The key of the stream whose work the calling thread executes, or NULL. */
+extern pthread_key_t cpu_serving_key;
+
+static inline const struct cpu_stream *
+cpu_serving(void)
+{
+    return pthread_getspecific(cpu_serving_key);
+}
+
+/* How many forks lie between the first process and this one. */
+extern unsigned cpu_forks;
+
+/* Call the notifications that are due, with the lock released meanwhile, and
+ * only if cpu_may_notify.  One thread at a time does so, the next one that
+ * releases the lock.  So notifications run in the order in which the work was
+ * done, and never nest.  False as cpu_stream_serve_locked. */
+bool cpu_notify_due_locked(struct cpu_engine *engine);
+
+/* ---- Threads that wait ---- */
+
+/* A limit and its deadline; a NULL limit never ends. */
+struct cpu_limit {
+    int64_t deadline;
+    const struct ps_limit *asked;
+};
+
+struct cpu_limit
+cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
+
+/* The goal of a thread's wait: the work of a stream up to a ticket, or a
+ * record.
+ */
+struct cpu_goal {
+    struct cpu_stream *stream;
+    uint64_t ticket;
+    struct cpu_record *record; /* if the stream is NULL */
+};
+
+/* Wait until the goal is reached.
+ * Statuses: PS_ERROR_TIMED_OUT, PS_ERROR_SHUTTING_DOWN, PS_ERROR_DEADLOCK. */
+ps_status
+cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+                const struct cpu_limit *limit);
 
 /* ---- Default streams of threads ---- */
 
@@ -607,7 +606,7 @@ struct cpu_file {
 };
 
 /* The thread that completes records of other processes. */
-struct cpu_watcher {
+struct cpu_poller {
     struct cpu_file epoll; /* closed before it is needed */
     struct cpu_file doorbell;
 };
@@ -734,8 +733,6 @@ struct cpu_engine {
     pthread_key_t current_key; /* of a thread's device; changed unused */
     pthread_key_t thread_key;  /* constant; of a thread's default streams */
     const struct cpu_clock *_Atomic clock; /* read without the lock, too */
-    void *(*worker_main)(void *engine);    /* constant */
-    void *(*timer_main)(void *engine);     /* constant */
     const struct cpu_driver *driver;       /* constant */
     struct cpu_engine *next;               /* guarded by the list's lock */
 
@@ -768,7 +765,7 @@ struct cpu_engine {
     struct cpu_lazy lazy;
 
     LIST_HEAD(, cpu_file) files;
-    struct cpu_watcher watcher;
+    struct cpu_poller poller;
 
     /* Of an emulated device, changed while it has none; else 0: the host's */
     uint64_t memory;
@@ -816,6 +813,14 @@ bool cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end);
 /* Add the engine to those that take part in schedules.  One thread at a time
  * calls this. */
 void cpu_explore_add(struct cpu_engine *engine);
+
+static inline void
+cpu_stream_ready_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    cpu_list_append(&engine->ready[-stream->priority], stream);
+    engine->ready_count++;
+}
 
 static inline bool
 cpu_is_lazy(const struct cpu_engine *engine)

@@ -1,7 +1,8 @@
 /* Partitions: shares of the workers.  A partition has the same share of the
  * engine's workers as of the machine's processors, and at least one.
  * Operations that need no worker, such as records, waits and small copies, run
- * even if all workers of the partition are busy. */
+ * even if all workers of the partition are busy.  queue.c counts the busy
+ * workers and chooses the streams. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -12,71 +13,6 @@ cpu_host_processors(void)
 {
     return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
-
-struct cpu_partition *
-cpu_partition_of(const struct cpu_stream *stream,
-                 const struct cpu_operation *operation)
-{
-    switch (operation->kind) {
-    case CPU_COPY:
-    case CPU_FILL:
-        return operation->transfer.nbytes > CPU_INLINE_BYTES
-                   ? stream->partition
-                   : NULL;
-    case CPU_CALL:
-        return stream->partition;
-    default:
-        return NULL;
-    }
-}
-
-struct cpu_stream *
-cpu_partition_schedule_locked(struct cpu_engine *engine)
-{
-    struct cpu_stream *stream;
-    while ((stream = cpu_ready_take_locked(engine)) != NULL) {
-        struct cpu_partition *partition =
-            cpu_partition_of(stream, stream->first);
-        if (partition == NULL || partition->busy < partition->most) {
-            break;
-        }
-        cpu_list_append(&partition->waiting[-stream->priority], stream);
-    }
-    return stream;
-}
-
-void
-cpu_partition_enter_locked(struct cpu_partition *partition)
-{
-    if (partition != NULL) {
-        partition->refs++;
-        partition->busy++;
-    }
-}
-
-void
-cpu_partition_leave_locked(struct cpu_partition *partition)
-{
-    if (partition == NULL) {
-        return;
-    }
-    struct cpu_stream *stream = cpu_lists_take(partition->waiting);
-    partition->busy--;
-    if (stream != NULL) {
-        cpu_stream_ready_locked(stream);
-    }
-    cpu_partition_unref_locked(partition);
-}
-
-void
-cpu_partition_unref_locked(struct cpu_partition *partition)
-{
-    if (partition != NULL && --partition->refs == 0) {
-        free(partition);
-    }
-}
-
-/* ---- Members ---- */
 
 static ps_status
 cpu_partition_create(const struct ps_backend *backend, int device, int count,

@@ -1,12 +1,40 @@
-/* Streams and their queues: the beginning and end of a stream, queueing, and
- * execution.  The operations of a stream are done in order, each by the one
- * thread that serves the stream at the time. */
+/* Streams and their queues: the beginning and end of a stream, queueing,
+ * execution, and the threads that execute.  The operations of a stream are
+ * done in order, each by the one thread that serves the stream at the time.
+ *
+ * A few workers serve all streams, one operation at a time, those of a higher
+ * priority first, and look for more work before they sleep.  The timer wakes
+ * the sleepers on time even while every worker is busy.  Callers help with
+ * operations that are cheap.  Releasing the engine's lock runs the
+ * notifications that are due, and wakes a worker if streams are ready.
+ *
+ * If a callback of the user forks on a thread of the engine, the thread ends
+ * in the child, whose engine starts threads of its own. */
 #include "engine.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
-enum { HELP = 16 }; /* operations that a caller does at a time */
+enum {
+    HELP = 16, /* operations that a caller does at a time */
+    TURN = 64, /* operations done before others may have the lock */
+};
+
+pthread_key_t cpu_serving_key;
+unsigned cpu_forks;
+
+/* ---- The beginning and end of a stream ---- */
+
+void
+cpu_partition_unref_locked(struct cpu_partition *partition)
+{
+    if (partition != NULL && --partition->refs == 0) {
+        free(partition);
+    }
+}
 
 void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
@@ -76,6 +104,77 @@ cpu_stream_know_locked(struct cpu_stream *stream)
     }
 }
 
+/* ---- The places of streams ---- */
+
+/* From lists by -priority: the first of the highest priority. */
+static struct cpu_stream *
+lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
+{
+    struct cpu_stream *stream = NULL;
+    for (int i = CPU_PRIORITIES - 1; i >= 0 && stream == NULL; i--) {
+        stream = cpu_list_take(&lists[i]);
+    }
+    return stream;
+}
+
+/* The ready stream of the highest priority; NULL if there is none. */
+static struct cpu_stream *
+ready_take_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream = lists_take(engine->ready);
+    engine->ready_count -= stream != NULL;
+    return stream;
+}
+
+/* Merge two skew heaps, either of which may be NULL. */
+static struct cpu_stream *
+sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
+{
+    struct cpu_stream *top = NULL, **link = &top;
+    while (a != NULL && b != NULL) {
+        struct cpu_stream *first = a->deadline <= b->deadline ? a : b;
+        b = first == a ? b : a;
+        a = first->right;
+        first->right = first->left;
+        *link = first;
+        link = &first->left;
+    }
+    *link = a != NULL ? a : b;
+    return top;
+}
+
+/* Park the stream for so many nanoseconds. */
+static void
+sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
+{
+    struct cpu_engine *engine = stream->engine;
+    stream->deadline = cpu_deadline(engine, duration);
+    if (cpu_is_lazy(engine)) {
+        cpu_stream_ready_locked(stream);
+        return;
+    }
+    stream->left = stream->right = NULL;
+    engine->sleepers = sleepers_meld(engine->sleepers, stream);
+    if (engine->sleepers == stream) {
+        pthread_cond_signal(&engine->early);
+    }
+}
+
+/* Take a stream whose sleep is over.  If there is none, wait until one may be
+ * due, and return NULL. */
+static struct cpu_stream *
+sleeper_take_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream = engine->sleepers;
+    int64_t deadline = stream != NULL ? stream->deadline : CPU_FOREVER;
+    if (stream == NULL || engine->clock->now() < deadline) {
+        engine->clock->wait_locked(engine, &engine->early, deadline);
+        return NULL;
+    }
+    engine->sleepers = sleepers_meld(stream->left, stream->right);
+    return stream;
+}
+
 /* A wait is kept on a failed stream too: a free behind it must not run before
  * other streams are done with the block. */
 void
@@ -89,42 +188,14 @@ cpu_stream_settle_locked(struct cpu_stream *stream)
         cpu_list_append(&head->record->parked, stream);
     }
     else if (head->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
-        cpu_sleeper_add_locked(stream, head->duration);
+        sleeper_add_locked(stream, head->duration);
     }
     else {
         cpu_stream_ready_locked(stream);
     }
 }
 
-uint64_t
-cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket)
-{
-    uint64_t last = stream->done;
-    if (!cpu_is_noted(stream->engine)) {
-        return 0;
-    }
-    for (const struct cpu_operation *operation = stream->first;
-         operation != NULL && operation->ticket <= ticket;
-         operation = operation->next) {
-        last = operation->ticket;
-    }
-    return last;
-}
-
-void
-cpu_stream_push_locked(struct cpu_stream *stream,
-                       struct cpu_operation *operation)
-{
-    if (cpu_is_earlier(stream)) {
-        stream->engine->driver->used_locked(stream);
-    }
-    cpu_stream_forget_locked(stream);
-    operation->next = NULL;
-    operation->ticket = ++stream->engine->tickets;
-    *stream->tail = operation;
-    stream->tail = &operation->next;
-    stream->pending++;
-}
+/* ---- Execution ---- */
 
 static void
 enter_gate(const struct cpu_operation *operation, ps_status status)
@@ -274,32 +345,7 @@ cpu_stream_serve_locked(struct cpu_stream *stream)
     return true;
 }
 
-const char *
-cpu_operation_name(enum cpu_kind kind)
-{
-    switch (kind) {
-    case CPU_RECORD:
-        return "record";
-    case CPU_WAIT:
-        return "wait";
-    case CPU_SLEEP:
-        return "sleep";
-    case CPU_FAIL:
-        return "failure";
-    case CPU_COPY:
-        return "copy";
-    case CPU_FILL:
-        return "fill";
-    case CPU_CALL:
-        return "host function";
-    case CPU_ENTER_GATE:
-        return "callable";
-    case CPU_FREE:
-        return "free";
-    default:
-        return "work";
-    }
-}
+/* ---- Callers that help ---- */
 
 static bool
 operation_is_cheap(const struct cpu_operation *operation)
@@ -329,7 +375,7 @@ cheap_stream_locked(struct cpu_engine *engine)
     }
     const struct cpu_stream *next = engine->ready[i].first;
     return next != NULL && operation_is_cheap(next->first)
-               ? cpu_ready_take_locked(engine)
+               ? ready_take_locked(engine)
                : NULL;
 }
 
@@ -362,6 +408,347 @@ cpu_stream_help_locked(struct cpu_stream *stream)
     cpu_stream_settle_locked(stream);
     cpu_engine_leave_locked(engine);
     return true;
+}
+
+/* ---- Threads ---- */
+
+/* NULL unless the operation at the head occupies one of the workers of the
+ * stream's partition. */
+static struct cpu_partition *
+partition_of(const struct cpu_stream *stream)
+{
+    const struct cpu_operation *head = stream->first;
+    switch (head->kind) {
+    case CPU_COPY:
+    case CPU_FILL:
+        return head->transfer.nbytes > CPU_INLINE_BYTES ? stream->partition
+                                                        : NULL;
+    case CPU_CALL:
+        return stream->partition;
+    default:
+        return NULL;
+    }
+}
+
+/* Take the ready stream that a worker serves next: one whose partition has a
+ * worker to spare.  Others wait in their partitions. */
+static struct cpu_stream *
+worker_take_locked(struct cpu_engine *engine)
+{
+    struct cpu_stream *stream;
+    while ((stream = ready_take_locked(engine)) != NULL) {
+        struct cpu_partition *partition = partition_of(stream);
+        if (partition == NULL || partition->busy < partition->most) {
+            break;
+        }
+        cpu_list_append(&partition->waiting[-stream->priority], stream);
+    }
+    return stream;
+}
+
+/* A worker has served a stream of the partition. */
+static void
+partition_leave_locked(struct cpu_partition *partition)
+{
+    struct cpu_stream *stream = lists_take(partition->waiting);
+    partition->busy--;
+    if (stream != NULL) {
+        cpu_stream_ready_locked(stream);
+    }
+    cpu_partition_unref_locked(partition);
+}
+
+static void *
+timer_main(void *argument)
+{
+    struct cpu_engine *engine = argument;
+    unsigned forks = cpu_forks;
+    /* Otherwise the kernel may wake it 50 us late. */
+    prctl(PR_SET_TIMERSLACK, 1);
+    cpu_lock(engine);
+    while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
+        struct cpu_stream *stream = sleeper_take_locked(engine);
+        if (stream != NULL && cpu_stream_serve_locked(stream) &&
+            cpu_stream_help_locked(stream) && cpu_engine_help_locked(engine)) {
+            cpu_unlock(engine);
+            cpu_lock(engine);
+        }
+    }
+    return cpu_thread_end_locked(engine, forks);
+}
+
+static void
+worker_sleep_locked(struct cpu_engine *engine)
+{
+    engine->idle++;
+    engine->clock->wait_locked(engine, &engine->work, CPU_FOREVER);
+    engine->idle--;
+    engine->coming = false;
+}
+
+/* False as cpu_stream_serve_locked. */
+static bool
+worker_serve_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_operation *operation = stream->first;
+    struct cpu_partition *partition = partition_of(stream);
+    bool frees = operation->kind == CPU_FREE;
+    bool handed = cpu_is_lazy(engine);
+    if (handed) {
+        engine->lazy.handed_count--;
+    }
+    if (partition != NULL) {
+        partition->refs++;
+        partition->busy++;
+    }
+    if (!cpu_stream_serve_locked(stream)) {
+        return false;
+    }
+    if (partition != NULL) {
+        partition_leave_locked(partition);
+    }
+    stream->handed = false;
+    cpu_stream_settle_locked(stream);
+    if (handed) {
+        engine->driver->opened_locked(engine);
+    }
+    if (frees) {
+        cpu_unlock(engine);
+        free(operation);
+        cpu_lock(engine);
+    }
+    return true;
+}
+
+static void *
+worker_main(void *argument)
+{
+    struct cpu_engine *engine = argument;
+    unsigned forks = cpu_forks, served = 0;
+    cpu_lock(engine);
+    engine->coming = false;
+    while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
+        struct cpu_stream *stream = cpu_is_lazy(engine)
+                                        ? cpu_list_take(&engine->lazy.handed)
+                                        : worker_take_locked(engine);
+        if (stream == NULL && cpu_may_notify(engine)) {
+            cpu_notify_due_locked(engine);
+        }
+        else if (stream == NULL) {
+            worker_sleep_locked(engine);
+        }
+        else if (worker_serve_locked(stream) && ++served % TURN == 0) {
+            engine->coming = true;
+            cpu_unlock(engine);
+            cpu_lock(engine);
+            engine->coming = false;
+        }
+    }
+    return cpu_thread_end_locked(engine, forks);
+}
+
+bool
+cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
+                        const char *name)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, body, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) {
+        return false;
+    }
+    pthread_setname_np(thread, name);
+    pthread_detach(thread);
+    engine->running++;
+    return true;
+}
+
+static bool
+worker_start_locked(struct cpu_engine *engine)
+{
+    char name[24];
+    snprintf(name, sizeof(name), "ps-cpu-%u", engine->workers);
+    if (!cpu_thread_start_locked(engine, worker_main, name)) {
+        return false;
+    }
+    engine->workers++;
+    engine->coming = true;
+    return true;
+}
+
+ps_status
+cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind)
+{
+    if (engine->phase != CPU_OPEN) {
+        return cpu_is_lazy(engine) ? PS_SUCCESS : PS_ERROR_SHUTTING_DOWN;
+    }
+    if (engine->workers == 0 && !worker_start_locked(engine)) {
+        return PS_ERROR_OUT_OF_MEMORY;
+    }
+    if (kind == CPU_SLEEP && !engine->timer) {
+        engine->timer =
+            cpu_thread_start_locked(engine, timer_main, "ps-cpu-timer");
+        return engine->timer ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    }
+    return PS_SUCCESS;
+}
+
+bool
+cpu_stream_hand_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_lazy *lazy = &engine->lazy;
+    if (lazy->handed_count >= engine->idle && !worker_start_locked(engine)) {
+        return false;
+    }
+    cpu_list_append(&lazy->handed, stream);
+    lazy->handed_count++;
+    stream->handed = true;
+    pthread_cond_signal(&engine->work);
+    return true;
+}
+
+void
+cpu_engine_leave_locked(struct cpu_engine *engine)
+{
+    engine->running--;
+    pthread_cond_broadcast(&engine->ended);
+}
+
+void *
+cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
+{
+    if (cpu_forks == forks) {
+        cpu_engine_leave_locked(engine);
+    }
+    cpu_unlock(engine);
+    return NULL;
+}
+
+/* ---- The engine's lock ---- */
+
+/* A separate function, so that the usual case saves no registers for it. */
+__attribute__((cold, noinline)) static void
+release_unopen(struct cpu_engine *engine)
+{
+    if (cpu_is_lazy(engine)) {
+        engine->driver->release_locked(engine);
+    }
+    else {
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
+void
+cpu_release(struct cpu_engine *engine)
+{
+    if (engine->phase != CPU_OPEN) {
+        release_unopen(engine);
+        return;
+    }
+    bool wanted = !engine->coming && engine->ready_count > 0;
+    bool wake = wanted && engine->idle > 0;
+    if (wake) {
+        engine->coming = true;
+    }
+    else if (wanted && engine->workers < engine->worker_limit) {
+        worker_start_locked(engine);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (wake) {
+        pthread_cond_signal(&engine->work);
+    }
+}
+
+bool
+cpu_notify_due_locked(struct cpu_engine *engine)
+{
+    static const struct cpu_stream notifying;
+    unsigned forks = cpu_forks;
+    engine->notifying = true;
+    engine->running++;
+    cpu_note_locked(engine, PS_NOTE_PROGRAM, 0);
+    while (engine->phase < CPU_STOPPING && engine->due != NULL) {
+        struct ps_notification *notification = engine->due->next;
+        ps_notification_function reached = notification->reached;
+        void *argument = notification->argument;
+        ps_status status = notification->status;
+        ps_notification_remove(notification);
+        cpu_release(engine);
+        pthread_setspecific(cpu_serving_key, &notifying);
+        reached(argument, status);
+        pthread_setspecific(cpu_serving_key, NULL);
+        cpu_lock(engine);
+        if (cpu_forks != forks) {
+            return false;
+        }
+    }
+    engine->notifying = false;
+    cpu_engine_leave_locked(engine);
+    return true;
+}
+
+/* ---- Queueing ---- */
+
+uint64_t
+cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket)
+{
+    uint64_t last = stream->done;
+    if (!cpu_is_noted(stream->engine)) {
+        return 0;
+    }
+    for (const struct cpu_operation *operation = stream->first;
+         operation != NULL && operation->ticket <= ticket;
+         operation = operation->next) {
+        last = operation->ticket;
+    }
+    return last;
+}
+
+void
+cpu_stream_push_locked(struct cpu_stream *stream,
+                       struct cpu_operation *operation)
+{
+    if (cpu_is_earlier(stream)) {
+        stream->engine->driver->used_locked(stream);
+    }
+    cpu_stream_forget_locked(stream);
+    operation->next = NULL;
+    operation->ticket = ++stream->engine->tickets;
+    *stream->tail = operation;
+    stream->tail = &operation->next;
+    stream->pending++;
+}
+
+const char *
+cpu_operation_name(enum cpu_kind kind)
+{
+    switch (kind) {
+    case CPU_RECORD:
+        return "record";
+    case CPU_WAIT:
+        return "wait";
+    case CPU_SLEEP:
+        return "sleep";
+    case CPU_FAIL:
+        return "failure";
+    case CPU_COPY:
+        return "copy";
+    case CPU_FILL:
+        return "fill";
+    case CPU_CALL:
+        return "host function";
+    case CPU_ENTER_GATE:
+        return "callable";
+    case CPU_FREE:
+        return "free";
+    default:
+        return "work";
+    }
 }
 
 ps_status

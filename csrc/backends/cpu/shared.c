@@ -241,14 +241,14 @@ remote_end_locked(struct cpu_engine *engine, struct remote *remote)
     cpu_record_unref_locked(engine, remote->record);
     shared_unref_locked(remote->shared);
     /* Closing is not enough while a forked child has the file open. */
-    epoll_ctl(engine->watcher.epoll.number, EPOLL_CTL_DEL, remote->pipe.number,
+    epoll_ctl(engine->poller.epoll.number, EPOLL_CTL_DEL, remote->pipe.number,
               NULL);
     cpu_file_close_locked(&remote->pipe);
     free(remote);
 }
 
 static void *
-watcher_main(void *argument)
+poller_main(void *argument)
 {
     enum { AT_A_TIME = 64 };
     struct cpu_engine *engine = argument;
@@ -256,7 +256,7 @@ watcher_main(void *argument)
     unsigned forks = cpu_forks;
     cpu_lock(engine);
     while (engine->phase == CPU_OPEN && cpu_forks == forks) {
-        int epoll = engine->watcher.epoll.number;
+        int epoll = engine->poller.epoll.number;
         cpu_unlock(engine);
         int count = epoll_wait(epoll, events, AT_A_TIME, -1);
         cpu_lock(engine);
@@ -270,23 +270,23 @@ watcher_main(void *argument)
 }
 
 static ps_status
-watcher_start_locked(struct cpu_engine *engine)
+poller_start_locked(struct cpu_engine *engine)
 {
-    struct cpu_watcher *watcher = &engine->watcher;
+    struct cpu_poller *poller = &engine->poller;
     struct epoll_event wake = {.events = EPOLLIN};
     if (engine->phase != CPU_OPEN) {
         return PS_ERROR_SHUTTING_DOWN;
     }
-    if (watcher->epoll.number >= 0) {
+    if (poller->epoll.number >= 0) {
         return PS_SUCCESS;
     }
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     int doorbell = eventfd(0, EFD_CLOEXEC);
     if (epoll >= 0 && doorbell >= 0 &&
         epoll_ctl(epoll, EPOLL_CTL_ADD, doorbell, &wake) == 0 &&
-        cpu_thread_start_locked(engine, watcher_main, "ps-cpu-watcher")) {
-        cpu_file_keep_locked(engine, &watcher->epoll, epoll);
-        cpu_file_keep_locked(engine, &watcher->doorbell, doorbell);
+        cpu_thread_start_locked(engine, poller_main, "ps-cpu-poller")) {
+        cpu_file_keep_locked(engine, &poller->epoll, epoll);
+        cpu_file_keep_locked(engine, &poller->doorbell, doorbell);
         return PS_SUCCESS;
     }
     close(epoll);
@@ -295,26 +295,26 @@ watcher_start_locked(struct cpu_engine *engine)
 }
 
 void
-cpu_watcher_stop_locked(struct cpu_engine *engine)
+cpu_poller_stop_locked(struct cpu_engine *engine)
 {
-    if (engine->watcher.doorbell.number >= 0) {
-        eventfd_write(engine->watcher.doorbell.number, 1);
+    if (engine->poller.doorbell.number >= 0) {
+        eventfd_write(engine->poller.doorbell.number, 1);
     }
 }
 
-/* Make the watcher complete the record when the pipe shows the outcome.  The
- * watcher owns the pipe from here on.
+/* Make the poller complete the record when the pipe shows the outcome.  The
+ * poller owns the pipe from here on.
  * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                     uint64_t word, int pipe, struct cpu_record *record)
 {
-    ps_status status = watcher_start_locked(engine);
+    ps_status status = poller_start_locked(engine);
     struct remote *remote = NULL;
     struct epoll_event ended = {.events = EPOLLIN};
     if (status == PS_SUCCESS) {
         ended.data.ptr = remote = malloc(sizeof(*remote));
-        if (remote == NULL || epoll_ctl(engine->watcher.epoll.number,
+        if (remote == NULL || epoll_ctl(engine->poller.epoll.number,
                                         EPOLL_CTL_ADD, pipe, &ended) != 0) {
             status = PS_ERROR_OUT_OF_MEMORY;
         }
@@ -386,7 +386,7 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
             return PS_SUCCESS;
         }
         if (INODE(word) != 0 && PENDING(word) == PENDING(shared->word)) {
-            /* The watcher may not have completed it yet. */
+            /* The poller may not have completed it yet. */
             if (!record->done && record->capture == 0 &&
                 record->promise == NULL) {
                 cpu_record_complete_locked(engine, record,

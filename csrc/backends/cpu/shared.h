@@ -40,7 +40,7 @@ void cpu_shared_publish_locked(struct cpu_shared *shared,
                                const struct cpu_record *record);
 
 /* The engine is stopping: end the thread that waits for other processes. */
-void cpu_watcher_stop_locked(struct cpu_engine *engine);
+void cpu_poller_stop_locked(struct cpu_engine *engine);
 
 /* ---- Files ---- */
 
@@ -85,8 +85,9 @@ ps_status
 cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
                  int device, const struct cpu_pages *pages,
                  struct cpu_token *token, void **mapped);
-/* Map the file of a handle, which may be any bytes; its contents, too, but for
- * the nonce.  May be called without the engine's lock.
+/* Map the file that a handle names.  The handle may be any bytes, and so may
+ * the file's contents behind the nonce.  May be called without the engine's
+ * lock.
  * Statuses: those of event_open. */
 ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
                          int device, const struct cpu_pages *pages,

@@ -64,6 +64,29 @@ cpu_stream_priority_range(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
+struct cpu_stream *
+cpu_stream_make_locked(struct cpu_engine *engine, int device, int priority,
+                       bool blocking)
+{
+    struct cpu_stream *stream = malloc(sizeof(*stream));
+    struct cpu_slot *slot =
+        stream != NULL ? cpu_slot_take_locked(engine, CPU_STREAM, device)
+                       : NULL;
+    if (slot == NULL) {
+        free(stream);
+        return NULL;
+    }
+    cpu_stream_init_locked(stream, engine, device, priority);
+    if (blocking) {
+        cpu_stream_block_locked(stream);
+    }
+    slot->object = stream;
+    stream->known = &slot->known;
+    stream->handle = slot->handle;
+    cpu_stream_know_locked(stream);
+    return stream;
+}
+
 static ps_status
 stream_create(const struct ps_backend *backend, int device, ps_handle within,
               int priority, bool blocking, ps_handle *handle)
@@ -71,37 +94,24 @@ stream_create(const struct ps_backend *backend, int device, ps_handle within,
     if (priority > 0 || priority <= -CPU_PRIORITIES) {
         return PS_ERROR_INVALID_VALUE;
     }
-    struct cpu_stream *stream = malloc(sizeof(*stream));
-    if (stream == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
-    }
     CPU_ENTER(engine, backend);
     struct cpu_slot *home =
         within != 0
             ? cpu_slot_find_locked(engine, CPU_PARTITION, device, within)
             : NULL;
-    struct cpu_partition *partition = home != NULL ? home->object : NULL;
-    struct cpu_slot *slot =
-        within == 0 || partition != NULL
-            ? cpu_slot_take_locked(engine, CPU_STREAM, device)
-            : NULL;
-    if (slot == NULL) {
-        free(stream);
-        return within == 0 || partition != NULL ? PS_ERROR_OUT_OF_MEMORY
-                                                : PS_ERROR_INVALID_HANDLE;
+    if (within != 0 && home == NULL) {
+        return PS_ERROR_INVALID_HANDLE;
     }
-    cpu_stream_init_locked(stream, engine, device, priority);
-    if (partition != NULL) {
-        partition->refs++;
-        stream->partition = partition;
+    struct cpu_stream *stream =
+        cpu_stream_make_locked(engine, device, priority, blocking);
+    if (stream == NULL) {
+        return PS_ERROR_OUT_OF_MEMORY;
     }
-    if (blocking) {
-        cpu_stream_block_locked(stream);
+    if (home != NULL) {
+        stream->partition = home->object;
+        stream->partition->refs++;
     }
-    slot->object = stream;
-    stream->known = &slot->known;
-    *handle = stream->handle = slot->handle;
-    cpu_stream_know_locked(stream);
+    *handle = stream->handle;
     return PS_SUCCESS;
 }
 

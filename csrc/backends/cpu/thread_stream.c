@@ -53,27 +53,6 @@ this_thread(struct cpu_engine *engine)
     return thread;
 }
 
-/* False when out of memory. */
-static bool
-create_locked(struct cpu_engine *engine, int device, ps_handle *handle)
-{
-    struct cpu_stream *stream = malloc(sizeof(*stream));
-    struct cpu_slot *slot =
-        stream != NULL ? cpu_slot_take_locked(engine, CPU_STREAM, device)
-                       : NULL;
-    if (slot == NULL) {
-        free(stream);
-        return false;
-    }
-    cpu_stream_init_locked(stream, engine, device, 0);
-    cpu_stream_block_locked(stream);
-    slot->object = stream;
-    stream->known = &slot->known;
-    stream->handle = slot->handle | PS_THREAD_STREAM_NAME;
-    *handle = slot->handle;
-    return true;
-}
-
 void
 cpu_thread_streams_trim_locked(struct cpu_engine *engine)
 {
@@ -108,9 +87,14 @@ cpu_thread_stream(const struct ps_backend *backend, int device,
                (size_t)engine->device_count * sizeof(thread->handles[0]));
     }
     ps_handle *handle = &thread->handles[device];
-    if (cpu_slot_find_locked(engine, CPU_STREAM, device, *handle) == NULL &&
-        !create_locked(engine, device, handle)) {
-        return PS_ERROR_OUT_OF_MEMORY;
+    if (cpu_slot_find_locked(engine, CPU_STREAM, device, *handle) == NULL) {
+        struct cpu_stream *stream =
+            cpu_stream_make_locked(engine, device, 0, true);
+        if (stream == NULL) {
+            return PS_ERROR_OUT_OF_MEMORY;
+        }
+        *handle = stream->handle;
+        stream->handle |= PS_THREAD_STREAM_NAME;
     }
     *name = *handle | PS_THREAD_STREAM_NAME;
     return PS_SUCCESS;

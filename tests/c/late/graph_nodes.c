@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <stdint.h>
+#include <string.h>
 
 /* A fill, then a copy, a kernel and a host function, then a record; and an
  * allocation alone. */

@@ -74,7 +74,7 @@ class Background:
             raise self._error
 
 
-def watch(
+def call_within_limit(
     function: Callable[..., object],
     rescue: Callable[[], None] | None = None,
     **arguments: Any,
