@@ -763,6 +763,72 @@ def test_the_programs_own_names(two, found, function, record):
     )
 
 
+def overwrite(memory):
+    memory.fill_(2)
+
+
+def test_the_names_of_an_outer_function(two, found):
+    copy, work, memory = two.a, two.b, two.x
+    del two
+    memory.fill_(1, stream=copy)
+    with work:
+        overwrite(memory)
+    (race,) = found
+    line = overwrite.__code__.co_firstlineno + 9
+    function = "test_the_names_of_an_outer_function()"
+    comment = f"# work, copy: in {function}, test_races.py:{line}"
+    assert race.missing == f"{comment}\nwork.wait_stream(copy)"
+    assert f"    {comment}\n    work.wait_stream(copy)" in str(race)
+    exec(race.missing)
+    memory.fill_(3, stream=work)
+    assert len(found) == 1
+
+
+def test_names_where_another_thread_runs_the_same_function(two, found):
+    """Its event is not meant for this one."""
+    a, b, third, memory = two.a, two.b, two.backend.stream(), two.x
+    reached, go = threading.Event(), threading.Event()
+    del two
+
+    def use(copy, work, event, before):
+        before()
+        memory.fill_(2, stream=work)
+
+    def pause():
+        reached.set()
+        assert go.wait(LONG)
+
+    memory.fill_(1, stream=a)
+    thread = threading.Thread(
+        target=use, args=(a, third, a.record_event(), pause)
+    )
+    thread.start()
+    assert reached.wait(LONG)
+    use(a, b, None, lambda: None)
+    missing = found[0].missing
+    go.set()
+    thread.join()
+    assert missing == "work.wait_stream(copy)"
+
+
+def test_streams_that_have_no_variable_but_a_name(backend, found):
+    memory = backend.empty(SIZE)
+    # No variable leads to what a set has.
+    streams = {backend.stream(name="load"), backend.stream()}
+    memory.fill_(1, stream=max(streams, key=lambda s: "load" in repr(s)))
+    memory.fill_(2, stream=min(streams, key=lambda s: "load" in repr(s)))
+    (race,) = found
+    kind, index, handle = race.first.stream
+    first, second = (
+        f'pystreams.ExternalStream({one.stream[2]:#x}, "{kind}:{index}")'
+        for one in (race.first, race.second)
+    )
+    assert race.missing == (
+        f'# {handle:#x}: the stream named "load"\n'
+        f"{second}.wait_stream({first})"
+    )
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_the_event_that_the_host_has_to_wait_for(two, found, recorded):
     copy, copied = two.a, two.backend.event()
