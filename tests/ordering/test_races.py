@@ -525,6 +525,23 @@ def test_from_the_environment(run_python, action, status, out):
     assert ("nothing orders two accesses" in done.stderr) == (action != "")
 
 
+@pytest.mark.parametrize(
+    ("options", "out"),
+    [([], "1\n"), (["--warn"], "went on\n0\n")],
+    ids=["raise", "warn"],
+)
+def test_children_of_the_command(run_python, tmp_path, options, out):
+    path = tmp_path / "parent.py"
+    path.write_text(
+        "import subprocess, sys\n"
+        f"child = [sys.executable, '-c', {PROGRAM!r}]\n"
+        "print(subprocess.run(child).returncode)\n"
+    )
+    done = run_python(["-m", "pystreams", "races", *options, path])
+    assert (done.returncode, done.stdout) == (0, out)
+    assert done.stderr.count("nothing orders two accesses") == 1
+
+
 def test_a_wrong_environment(run_python):
     done = run_python("import pystreams", env={"PYSTREAMS_RACES": "no"})
     assert "PYSTREAMS_RACES must be 'raise' or 'warn'" in done.stderr
