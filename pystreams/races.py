@@ -67,7 +67,7 @@ _PACKAGE = os.path.dirname(__file__) + os.sep
 # Where files of no program are: this package's, the standard library's, and
 # those of installed packages.
 _OTHERS = (_PACKAGE, os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 _log = logging.getLogger("pystreams.races")
 
 
