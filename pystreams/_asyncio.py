@@ -71,11 +71,13 @@ def _settle(
     waiter: _C.Waiter,
     future: asyncio.Future[None],
     obj: _Awaitable,
+    begun: tuple[int, int, int, int] | None,
     token: int,
     status: int,
 ) -> None:
     if future.done():
         return
+    _C.timeline_await_end(begun)
     try:
         waiter.check(obj, status)
     except Exception as error:
@@ -97,7 +99,8 @@ def pending(obj: _Awaitable) -> Generator[None, None, None]:
     """Return the iterator of obj.__await__() if its work is pending."""
     loop = asyncio.get_running_loop()
     state, future = _state_of(loop), loop.create_future()
-    token = state.new_token(partial(_settle, state.waiter, future, obj))
+    begun = _C.timeline_await_begin(obj)
+    token = state.new_token(partial(_settle, state.waiter, future, obj, begun))
     try:
         state.waiter.register(obj, token)
         if _C.schedule_is_on():
@@ -105,6 +108,8 @@ def pending(obj: _Awaitable) -> Generator[None, None, None]:
         yield from future.__await__()
     finally:
         state.forget(token)
+        if future.cancelled() or not future.done():
+            _C.timeline_await_end(begun)
 
 
 class Inbox:
@@ -137,7 +142,11 @@ class Inbox:
             self._arrival = self._loop.create_future()
             if _C.schedule_is_on():
                 self._loop.call_soon(_poll, self._loop, self._arrival)
-            await asyncio.wait([self._arrival], timeout=timeout)
+            begun = _C.timeline_await_begin(None)
+            try:
+                await asyncio.wait([self._arrival], timeout=timeout)
+            finally:
+                _C.timeline_await_end(begun)
         messages, self._messages = self._messages, []
         return messages
 

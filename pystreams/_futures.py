@@ -43,7 +43,11 @@ class StreamFuture(_C.FutureBase, Future[Any]):
         if not self.done():
             from asyncio import wrap_future
 
-            return (yield from wrap_future(self).__await__())
+            begun = _C.timeline_await_begin(self)
+            try:
+                return (yield from wrap_future(self).__await__())
+            finally:
+                _C.timeline_await_end(begun)
         return self.result()
 
     def __reduce__(self) -> NoReturn:

@@ -30,6 +30,7 @@ import threading
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
+from itertools import chain
 from traceback import walk_stack
 from typing import Any
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     Action = str | Callable[["Race"], object]
+    Place = tuple[str, int, str]  # file, line and function
+    Handle = tuple[str, int, int]  # device type, index, and the stream's
 
 __all__ = [
     "Operation",
@@ -61,15 +64,20 @@ __all__ = [
 
 _COLUMNS = 79
 _PACKAGE = os.path.dirname(__file__) + os.sep
+# Where files of no program are: this package's, the standard library's, and
+# those of installed packages.
+_OTHERS = (_PACKAGE, os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 _log = logging.getLogger("pystreams.races")
 
 
-def _with_place(text: str, what: Operation | Redundant) -> str:
+def _with_place(text: str, place: Place | None) -> str:
     """Add where it is, and the line of the program."""
-    if what.filename is None or what.line is None:
+    if place is None:
         return text
-    text += f'\n  File "{what.filename}", line {what.line}, in {what.function}'
-    line = linecache.getline(what.filename, what.line).strip()
+    filename, number, function = place
+    text += f'\n  File "{filename}", line {number}, in {function}'
+    line = linecache.getline(filename, number).strip()
     return f"{text}\n    {line}" if line else text
 
 
@@ -91,9 +99,18 @@ class Operation:
     function: str | None
     #: The stream's name, if it lives and was given one.
     stream_name: str | None = None
+    #: The file, the line and the function of the submit() of its callable.
+    submitted: tuple[str, int, str] | None = None
+
+    @property
+    def _place(self) -> Place | None:
+        if self.filename is None or self.line is None:
+            return None
+        return self.filename, self.line, self.function or ""
 
     def __str__(self) -> str:
-        """Two or three lines: what, where, and the line of the program."""
+        """What, where, and the line of the program; of an access in a
+        callable, the line of its submit(), too."""
         if self.stream is None:
             where = "the host"
         else:
@@ -105,7 +122,10 @@ class Operation:
             name += " in a callable"
         elif self.thread != threading.main_thread().name:
             where += f", thread {self.thread}"
-        return _with_place(f"{verb} by {name}, on {where}", self)
+        text = _with_place(f"{verb} by {name}, on {where}", self._place)
+        if self.submitted is not None:
+            text = _with_place(f"{text}\nsubmitted at", self.submitted)
+        return text
 
 
 @dataclass(frozen=True)
@@ -118,7 +138,8 @@ class Race:
     address: int
     nbytes: int
     #: The edge that is missing, as a line of code before the second access;
-    #: before the submit() of its callable if that makes it.
+    #: before the submit() of its callable if that makes it.  Comments above
+    #: it say what its names mean if they are not that place's own.
     missing: str
     #: Whether the memory was freed in between, and is another Buffer's now.
     freed: bool = False
@@ -141,15 +162,16 @@ class Race:
                 "  the memory was freed in between; record_stream() before "
                 "that\n  keeps it until the first is done\n"
             )
-        missing = self.missing
+        *comments, missing = self.missing.splitlines()
         if len(missing) > _COLUMNS - 4:
-            missing = missing.replace("wait_stream(", "wait_stream(\n        ")
+            missing = missing.replace("wait_stream(", "wait_stream(\n    ")
+        missing = textwrap.indent("\n".join([*comments, missing]), "    ")
         return (
             f"nothing orders two accesses to {self.nbytes} bytes at "
             f"{hex(self.address)}:\n"
             f"  first\n{first}\n"
             f"  second\n{second}\n{notes}"
-            f"  missing, before {place}\n    {missing}"
+            f"  missing, before {place}\n{missing}"
         )
 
 
@@ -222,56 +244,115 @@ _raised: tuple[RaceError, int, list[Any]] | None = None
 _counting = 0
 
 
-def _variables(place: Operation) -> list[dict[str, object]]:
-    """Return the variables of the program's innermost function and of its
-    module, if the operation is made there."""
-    frame: Any = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_filename != place.filename:
-        return []
-    if frame.f_code.co_name != place.function or place.in_callable:
-        return [frame.f_globals]
-    return [frame.f_locals, frame.f_globals]
+def _stacks() -> list[list[Any]]:
+    """Return the frames of the calling thread, from the innermost on, and
+    those of other threads if the GIL keeps them from running."""
+    innermost = [sys._getframe()]
+    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        others = sys._current_frames()
+        others.pop(threading.get_ident(), None)
+        innermost += others.values()
+    return [[frame for frame, _ in walk_stack(top)] for top in innermost]
+
+
+def _is_of_program(filename: str) -> bool:
+    return not filename.startswith(_OTHERS) and not any(
+        part in filename for part in _INSTALLED
+    )
+
+
+def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
+    """Yield the variables of the program's functions that run and of their
+    modules, each with whose they are; "" for those that the place sees.
+
+    The thread that is at the place comes first.  If the calling thread is not,
+    it runs a callable, whose functions have no part in what was queued.
+    """
+    filename, _, function = place
+
+    def is_there(frame: Any) -> bool:
+        code = frame.f_code
+        return (code.co_filename, code.co_name) == (filename, function)
+
+    own, *others = _stacks()
+    there = next(filter(is_there, chain(own, *others)), None)
+    modules: set[int] = set()
+    for stack in sorted([*others, own], key=lambda stack: there not in stack):
+        has_names = stack is not own or there in own
+        for frame in stack:
+            file, name = frame.f_code.co_filename, frame.f_code.co_name
+            if frame is not there and not _is_of_program(file):
+                continue
+            variables = frame.f_locals
+            if has_names and variables is not frame.f_globals:
+                where = f"{name}(), {os.path.basename(file)}:{frame.f_lineno}"
+                yield variables, "" if frame is there else where
+            if id(frame.f_globals) not in modules:
+                modules.add(id(frame.f_globals))
+                where = f"module {frame.f_globals.get('__name__')}"
+                yield frame.f_globals, "" if file == filename else where
 
 
 def _missing(
     one: Operation, two: Operation, point: tuple[int, int] | None
 ) -> str:
-    """Return the wait that is missing, in the program's own names if they can
-    be seen where the second operation is queued.
+    """Return the wait that is missing, in the program's own names if functions
+    that run have some; names that the place of the second operation does not
+    see have a comment.
 
     point is the first operation's in its stream; None if the second was queued
     already, so that the events may have been recorded since.
     """
     assert one.stream is not None
-    names: dict[tuple[str, int, int], str] = {}
+    names: dict[Handle, tuple[str, str]] = {}
     event = None
     wanted = {
         _callers(stream) for stream in (one.stream, two.stream) if stream
     }
-    for variables in _variables(two):
+    place = two.submitted if two.in_callable else two._place
+    for variables, where in _scopes(place or (two.filename or "", 0, "")):
+        # An event of another function may not be meant for this.
+        if names.keys() >= wanted and (event or not point or where):
+            break
         for text, found in expressions(variables, (Stream, Event)):
             if isinstance(found, Stream):
                 device = found.device
                 key = (device.type, device.index or 0, found.native_handle)
-                names.setdefault(key, text)
-            elif point and event is None and _C.races_orders(found, *point):
+                names.setdefault(key, (text, where))
+            elif (
+                point
+                and event is None
+                and not where
+                and _C.races_orders(found, *point)
+            ):
                 event = text
-            if names.keys() >= wanted and (event or not point):
+            if names.keys() >= wanted and (event or not point or where):
                 break
-    waited, waiting = (
-        stream and (names.get(_callers(stream)) or _handle(_callers(stream)))
-        for stream in (one.stream, two.stream)
-    )
+    comments: dict[str, list[str]] = {}
+
+    def name(operation: Operation) -> str:
+        assert operation.stream is not None
+        stream = _callers(operation.stream)
+        text, where = names.get(stream, ("", ""))
+        if where:
+            comments.setdefault(f"in {where}", []).append(text)
+        elif not text and operation.stream_name is not None:
+            meaning = f'the stream named "{operation.stream_name}"'
+            comments.setdefault(meaning, []).append(hex(stream[2]))
+        return text or _handle(stream)
+
+    waiting = name(two) if two.stream else None
+    waited = event or name(one)
     if event is None and is_thread_stream(one.stream[2]):
         # That of another thread, which alone may name it.
-        event = f"{waited}.record_event() of thread {one.thread}"
+        event = waited = f"{waited}.record_event() of thread {one.thread}"
     if waiting is None:
-        return f"{event or waited}.synchronize()"
-    if event is not None:
-        return f"{waiting}.wait_event({event})"
-    return f"{waiting}.wait_stream({waited})"
+        code = f"{waited}.synchronize()"
+    else:
+        method = "wait_event" if event else "wait_stream"
+        code = f"{waiting}.{method}({waited})"
+    lines = [f"# {', '.join(texts)}: {m}" for m, texts in comments.items()]
+    return "\n".join([*lines, code])
 
 
 def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
@@ -288,7 +369,7 @@ def _handle(stream: tuple[str, int, int]) -> str:
 
 
 def _operation(view: tuple[Any, ...]) -> Operation:
-    name, stream, thread, writes, in_callable, place, stream_name = view
+    name, stream, thread, writes, in_callable, place, *rest = view
     filename, line, function = place or (None, None, None)
     return Operation(
         name,
@@ -299,7 +380,7 @@ def _operation(view: tuple[Any, ...]) -> Operation:
         filename,
         line,
         function,
-        stream_name,
+        *rest,
     )
 
 
@@ -469,7 +550,8 @@ class Redundant:
     def __str__(self) -> str:
         """Two or three lines: what, where, and the line of the program."""
         times = "once" if self.count == 1 else f"{self.count} times"
-        return _with_place(f"{self.name}, {times}", self)
+        place = self.filename, self.line, self.function
+        return _with_place(f"{self.name}, {times}", place)
 
 
 @contextmanager

@@ -498,6 +498,26 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
     return slice;
 }
 
+int64_t
+ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since)
+{
+    PS_HOLD(&mutex);
+    if (current == NULL || source_at(current, source) == NULL ||
+        source_at(current, index + 1) == NULL) {
+        return since;
+    }
+    uint32_t thread = slice_at(current, index)->thread;
+    while (index-- >= source) {
+        const struct ps_slice *slice = slice_at(current, index);
+        bool waited = kind_of(slice) == PS_SLICE_SYNCHRONIZE;
+        int64_t last = time_of(waited ? &slice->times.end : &slice->queued);
+        if (slice->thread == thread && last > 0) {
+            return last > since ? last : since;
+        }
+    }
+    return since;
+}
+
 /* ---- What other libraries do ---- */
 
 /* The name of a slice by its number of names.h, 0 for none. */

@@ -139,6 +139,11 @@ void ps_timeline_span_end(const struct ps_actor_name *stream,
  */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
+/* When the thread of the current log's slice, which is that thread's latest,
+ * had last made a call or ended a wait; no earlier than the slice of the
+ * source, which was made at the time `since`. */
+int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
+
 /* Another library says that the calling thread, which may hold any lock,
  * begins a range or is at a mark, with numbers of names.h.  Returns the source
  * of the slice, 0 if nothing records or there is no memory.  A range may end

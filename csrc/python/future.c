@@ -677,6 +677,12 @@ future_set_source(PyObject *self, uint64_t source)
     as_future(self)->source = source;
 }
 
+uint64_t
+future_source(PyObject *self)
+{
+    return as_future(self)->source;
+}
+
 struct ps_moment *
 future_moment(PyObject *self)
 {

@@ -17,8 +17,9 @@ bool future_start(PyObject *future);
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* Set the callable's source in the timeline, or 0. */
+/* The callable's source in the timeline, or 0. */
 void future_set_source(PyObject *future, uint64_t source);
+uint64_t future_source(PyObject *future);
 
 /* Have the Future remember the call that queues the callable; where that is,
  * as place_of. */

@@ -46,6 +46,8 @@ struct description {
     int line;
     unsigned long thread;
     bool inside;
+    /* As callable_place; NULL if it is not inside, or without memory. */
+    PyObject *submitted;
     char operation[32];
 };
 
@@ -64,6 +66,7 @@ describe(const char *operation, bool inside)
     description->inside = inside;
     struct saved_exception saved = exception_save();
     description->code = find_place(&description->line);
+    description->submitted = inside ? callable_place() : NULL;
     /* Without memory a place may not be found. */
     PyErr_Clear();
     exception_restore(saved);
@@ -78,6 +81,7 @@ forget(struct ps_description *base)
     if (!is_finalizing()) {
         PyGILState_STATE gil = PyGILState_Ensure();
         Py_XDECREF(description->code);
+        Py_XDECREF(description->submitted);
         PyGILState_Release(gil);
     }
     free(description);
@@ -109,8 +113,9 @@ operation_of(const struct ps_operation *operation)
                                        (unsigned long long)stream->stream));
         Py_SETREF(name, name_of_actor(stream));
     }
-    return Py_BuildValue("(sNkiiNN)", d->operation, named, d->thread,
-                         operation->writes, d->inside, where, name);
+    return Py_BuildValue("(sNkiiNNO)", d->operation, named, d->thread,
+                         operation->writes, d->inside, where, name,
+                         d->submitted != NULL ? d->submitted : Py_None);
 }
 
 static ps_status

@@ -761,6 +761,15 @@ callable_moment(struct ps_moment **moment)
     return job != NULL;
 }
 
+PyObject *
+callable_place(void)
+{
+    struct worker *self = worker_self();
+    return self != NULL && self->current != NULL
+               ? future_place(self->current->future)
+               : Py_NewRef(Py_None);
+}
+
 bool
 is_own_stream(struct ps_stream *stream)
 {

@@ -73,6 +73,10 @@ bool is_own_stream(struct ps_stream *stream);
  * if nothing observed when it was queued. */
 bool callable_moment(struct ps_moment **moment);
 
+/* Where the callable that the calling thread runs was submitted, as place_of;
+ * NULL with an exception. */
+PyObject *callable_place(void);
+
 /* Called before a wait.  After a callable has ended, a callback may wait here:
  * another thread then runs the callables queued behind it.  check_may_wait: -1
  * with RuntimeError if the wait would be a deadlock. */

@@ -17,10 +17,12 @@
 #include "args.h"
 #include "backends.h"
 #include "errors.h"
+#include "future.h"
 #include "places.h"
 #include "races.h"
 #include "stream.h"
 #include "trace.h"
+#include "waiter.h"
 
 /* The names by their indices, and the indices of names. */
 struct log {
@@ -309,9 +311,20 @@ name_slice(struct ps_slice *slice, PyObject *name)
     Py_END_CRITICAL_SECTION();
 }
 
-struct ps_slice *
-timeline_add_wait(const char *operation, const struct work *work,
-                  uint64_t source)
+static void
+name_wait(struct ps_slice *slice, const char *operation)
+{
+    struct saved_exception saved = exception_save();
+    PyObject *text = PyUnicode_FromString(operation);
+    name_slice(slice, text);
+    Py_XDECREF(text);
+    PyErr_Clear();
+    exception_restore(saved);
+}
+
+/* As timeline_add_wait; the slice, which has this index, is not published. */
+static struct ps_slice *
+make_wait(const struct work *work, uint64_t source, uint64_t *index)
 {
     struct ps_actor_name name;
     bool whole = work != NULL && work->stream == NULL && work->event == NULL;
@@ -328,16 +341,21 @@ timeline_add_wait(const char *operation, const struct work *work,
     }
     bool on_stream = whole || (work != NULL && work->stream != NULL);
     struct ps_slice *slice =
-        ps_timeline_add(on_stream ? &name : NULL, PS_SLICE_SYNCHRONIZE, NULL);
+        ps_timeline_add(on_stream ? &name : NULL, PS_SLICE_SYNCHRONIZE, index);
     if (slice != NULL) {
-        struct saved_exception saved = exception_save();
-        PyObject *text = PyUnicode_FromString(operation);
-        name_slice(slice, text);
-        Py_XDECREF(text);
-        PyErr_Clear();
-        exception_restore(saved);
         slice->source = source;
         ps_slice_begin(slice);
+    }
+    return slice;
+}
+
+struct ps_slice *
+timeline_add_wait(const char *operation, const struct work *work,
+                  uint64_t source)
+{
+    struct ps_slice *slice = make_wait(work, source, NULL);
+    if (slice != NULL) {
+        name_wait(slice, operation);
         ps_slice_publish(slice, slice->times.begin);
     }
     return slice;
@@ -888,6 +906,78 @@ timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
     Py_RETURN_NONE;
 }
 
+/* ---- Waits that leave their thread to others ---- */
+
+/* The number of the current log; 0 if nothing records. */
+static uintptr_t
+number_of_log(void)
+{
+    uintptr_t number;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    number = current != NULL ? current->number : 0;
+    Py_END_CRITICAL_SECTION();
+    return number;
+}
+
+/* The await has a slice without a row where it begins, so that it is for the
+ * work that its stream has there, and another where it ends. */
+static PyObject *
+timeline_await_begin(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    struct work work = {0};
+    uint64_t index;
+    if (!ps_timeline_is_on()) {
+        Py_RETURN_NONE;
+    }
+    bool is_future = PyObject_TypeCheck(object, module_state.future_base_type);
+    bool has_work = object != Py_None && !is_future;
+    if (has_work && work_of(object, &work) < 0) {
+        return NULL;
+    }
+    uint64_t source = is_future ? future_source(object) : 0;
+    struct ps_slice *slice =
+        make_wait(has_work ? &work : NULL, source, &index);
+    stream_release(work.stream);
+    if (slice == NULL) {
+        Py_RETURN_NONE;
+    }
+    int64_t begin = slice->times.begin;
+    unsigned place = slice->place;
+    ps_slice_publish(slice, begin);
+    ps_slice_drop(slice);
+    return Py_BuildValue("(KKIL)", (unsigned long long)number_of_log(),
+                         (unsigned long long)index + 1, place,
+                         (long long)begin);
+}
+
+static PyObject *
+timeline_await_end(PyObject *Py_UNUSED(module), PyObject *begun)
+{
+    unsigned long long number, source;
+    unsigned place;
+    long long begin;
+    uint64_t index;
+    if (begun == Py_None) {
+        Py_RETURN_NONE;
+    }
+    if (!PyArg_Parse(begun, "(KKIL)", &number, &source, &place, &begin)) {
+        return NULL;
+    }
+    struct ps_slice *slice =
+        number == number_of_log()
+            ? ps_timeline_add(NULL, PS_SLICE_SYNCHRONIZE, &index)
+            : NULL;
+    if (slice != NULL) {
+        name_wait(slice, "await");
+        slice->place = place;
+        slice->source = source;
+        slice->times.begin = ps_timeline_idle_since(index, source, begin);
+        ps_slice_end(slice);
+        ps_slice_publish(slice, begin);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
@@ -926,6 +1016,13 @@ PyMethodDef timeline_functions[] = {
     FUNCTION("timeline_error", timeline_error, METH_O, "log, /",
              "Return the error of times that are taken by events or "
              "reported by devices, in nanoseconds."),
+    FUNCTION("timeline_await_begin", timeline_await_begin, METH_O, "obj, /",
+             "Begin an await of a stream, an event, a Future of "
+             "Stream.submit, or several for None, and\nreturn it; None if "
+             "nothing records."),
+    FUNCTION("timeline_await_end", timeline_await_end, METH_O, "begun, /",
+             "End the await now, unless it is None.  Its thread has waited "
+             "since its latest call."),
     FUNCTION("timeline_span_begin", timeline_span_begin, METH_VARARGS,
              "name, stream, /",
              "Begin a span on a stream, or on the calling thread for None, "

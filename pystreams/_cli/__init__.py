@@ -267,7 +267,7 @@ def run_timeline(options: argparse.Namespace) -> int:
 
 
 def run_races(options: argparse.Namespace) -> int:
-    """Run a program in races.detect()."""
+    """Run a program in races.detect(); its child processes look, too."""
     import atexit
     import logging
 
@@ -278,6 +278,7 @@ def run_races(options: argparse.Namespace) -> int:
         return complain(reason, 2)
     logging.basicConfig(format="%(name)s: %(message)s")
     action = "warn" if options.warn else "raise"
+    os.environ["PYSTREAMS_RACES"] = action
     # The detector stays on for threads that outlive the main module, and the
     # list comes even if that ends with an exception.
     races._detect_in_program(action)

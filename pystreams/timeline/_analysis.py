@@ -166,7 +166,8 @@ class Program:
         if row[12] is not None:
             known = self.reached.get(row[12])
             return known.row if known else None
-        at = bisect(self.ends, (row[7], len(self.rows))) - 1
+        # While time stands still, later calls may end at the same moment.
+        at = bisect(self.ends, (row[7], index)) - 1
         if at >= 0 and self.ends[at][0] > row[6]:
             return self.ends[at][1]
         return None

@@ -554,6 +554,23 @@ def test_from_the_environment(run_python, action, status, out):
     assert ("nothing orders two accesses" in done.stderr) == (action != "")
 
 
+@pytest.mark.parametrize(
+    ("options", "out"),
+    [([], "1\n"), (["--warn"], "went on\n0\n")],
+    ids=["raise", "warn"],
+)
+def test_children_of_the_command(run_python, tmp_path, options, out):
+    path = tmp_path / "parent.py"
+    path.write_text(
+        "import subprocess, sys\n"
+        f"child = [sys.executable, '-c', {PROGRAM!r}]\n"
+        "print(subprocess.run(child).returncode)\n"
+    )
+    done = run_python(["-m", "pystreams", "races", *options, path])
+    assert (done.returncode, done.stdout) == (0, out)
+    assert done.stderr.count("nothing orders two accesses") == 1
+
+
 def test_a_wrong_environment(run_python):
     done = run_python("import pystreams", env={"PYSTREAMS_RACES": "no"})
     assert "PYSTREAMS_RACES must be 'raise' or 'warn'" in done.stderr
@@ -789,6 +806,72 @@ def test_the_programs_own_names(two, found, function, record):
         f"{second}.wait_event({recorded})"
         if record == "record"
         else f"{second}.wait_stream({first})"
+    )
+
+
+def overwrite(memory):
+    memory.fill_(2)
+
+
+def test_the_names_of_an_outer_function(two, found):
+    copy, work, memory = two.a, two.b, two.x
+    del two
+    memory.fill_(1, stream=copy)
+    with work:
+        overwrite(memory)
+    (race,) = found
+    line = overwrite.__code__.co_firstlineno + 9
+    function = "test_the_names_of_an_outer_function()"
+    comment = f"# work, copy: in {function}, test_races.py:{line}"
+    assert race.missing == f"{comment}\nwork.wait_stream(copy)"
+    assert f"    {comment}\n    work.wait_stream(copy)" in str(race)
+    exec(race.missing)
+    memory.fill_(3, stream=work)
+    assert len(found) == 1
+
+
+def test_names_where_another_thread_runs_the_same_function(two, found):
+    """Its event is not meant for this one."""
+    a, b, third, memory = two.a, two.b, two.backend.stream(), two.x
+    reached, go = threading.Event(), threading.Event()
+    del two
+
+    def use(copy, work, event, before):
+        before()
+        memory.fill_(2, stream=work)
+
+    def pause():
+        reached.set()
+        assert go.wait(LONG)
+
+    memory.fill_(1, stream=a)
+    thread = threading.Thread(
+        target=use, args=(a, third, a.record_event(), pause)
+    )
+    thread.start()
+    assert reached.wait(LONG)
+    use(a, b, None, lambda: None)
+    missing = found[0].missing
+    go.set()
+    thread.join()
+    assert missing == "work.wait_stream(copy)"
+
+
+def test_streams_that_have_no_variable_but_a_name(backend, found):
+    memory = backend.empty(SIZE)
+    # No variable leads to what a set has.
+    streams = {backend.stream(name="load"), backend.stream()}
+    memory.fill_(1, stream=max(streams, key=lambda s: "load" in repr(s)))
+    memory.fill_(2, stream=min(streams, key=lambda s: "load" in repr(s)))
+    (race,) = found
+    kind, index, handle = race.first.stream
+    first, second = (
+        f'pystreams.ExternalStream({one.stream[2]:#x}, "{kind}:{index}")'
+        for one in (race.first, race.second)
+    )
+    assert race.missing == (
+        f'# {handle:#x}: the stream named "load"\n'
+        f"{second}.wait_stream({first})"
     )
 
 

@@ -4,6 +4,7 @@ executables that are used again."""
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 import time
 from functools import partial
@@ -188,7 +189,33 @@ def test_the_line_that_a_callable_misses(three, pair):
     assert (
         "before the submit() of the second's" in text
     ) == second.in_callable
+    code = Three.later.__code__
+    for one in (found[0].first, second):
+        if not one.in_callable:
+            assert one.submitted is None
+            continue
+        filename, line, function = one.submitted
+        assert (filename, function) == (code.co_filename, "later")
+        assert line > code.co_firstlineno
+        assert f'submitted at\n      File "{filename}", line {line}' in text
     assert "in a callable, on stream" in text
+
+
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    reason="without the GIL, variables of other threads may not be read",
+)
+def test_the_names_for_a_callable_are_those_of_another_thread(three):
+    """It is found where the callable runs, not where it was submitted."""
+    found, copy, work = [], three.a, three.b
+    memory, go = three.x, three.go
+    del three
+    with races.detect(found.append):
+        memory.fill_(1, stream=copy)
+        future = work.submit(lambda: go.wait(LONG) and memory.memoryview())
+        go.set()
+        future.result(LONG)
+    assert [race.missing for race in found] == ["work.wait_stream(copy)"]
 
 
 def test_a_callable_and_the_host(three, found):

@@ -695,6 +695,7 @@ def recorded(world):
             _C.sleep(world.type, 1000, world.stream)
             world.stream.submit(int).result()
             world.other.synchronize()
+            _C.timeline_await_end(_C.timeline_await_begin(world.other))
             pystreams.empty(256, device=world.device)
         return t.rows, t.clock_error
 
@@ -1163,6 +1164,7 @@ CASES = {
     "schedules.explore schedules.replay schedules.Result": scheduled,
     "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
     "timeline_rows timeline_nodes timeline_error "
+    "timeline_await_begin timeline_await_end "
     "timeline_span_begin timeline_span_end "
     "timeline.record timeline.span timeline.Timeline": recorded,
     "set_trace trace.subscribe": set_trace,

@@ -1,6 +1,7 @@
 """pystreams.timeline: a row for each thing that happens, with its times, its
 place and what it waits for."""
 
+import asyncio
 import inspect
 import subprocess
 import sys
@@ -182,6 +183,118 @@ def test_waits_of_threads(two):
         assert row[DEVICE] is None and row[STREAM] is None
         assert row[END] - row[BEGIN] > MS
     assert waits[0][NAME] == "Stream.synchronize"
+
+
+AWAITS = {
+    "stream": lambda stream, future: stream,
+    "event": lambda stream, future: stream.record_event(),
+    "Future": lambda stream, future: future,
+}
+
+
+async def await_work(work):
+    await work
+
+
+def busy_host(t):
+    return sum(time for key, time in t.overlap().items() if "host" in key)
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("kind", AWAITS)
+def test_an_await(two, kind):
+    """The thread waits, and the path leads through what is awaited."""
+    with timeline.record() as t:
+        future = two.a.submit(time.sleep, 0.05)
+        asyncio.run(await_work(AWAITS[kind](two.a, future)))
+    rows = t.rows
+    (row,) = of_kind(t, "synchronize")
+    assert (row[NAME], row[DEVICE], row[STREAM]) == ("await", None, None)
+    assert row[FUNCTION] == "await_work"
+    source = rows[row[SOURCE]]
+    assert source[KIND] == ("record" if kind == "event" else "callable")
+    (call,) = of_kind(t, "callable")
+    assert call[QUEUED] <= row[QUEUED] <= row[BEGIN] < call[END] <= row[END]
+    assert busy_host(t) <= t.duration - (row[END] - row[BEGIN])
+    path = t.critical_path()
+    assert [step.row for step in path.steps] == [None, rows.index(call), None]
+    assert path.waits[0][0] == rows.index(row)
+
+
+@pytest.mark.unscheduled
+def test_awaits_of_several_tasks(two):
+    """No time counts as waiting twice, nor does what another task does before
+    it makes a call."""
+    computed = []
+
+    async def main():
+        two.a.submit(time.sleep, 0.1)
+        two.b.submit(time.sleep, 0.2)
+        await asyncio.gather(await_work(two.a), compute(), await_work(two.b))
+
+    async def compute():
+        begin = time.monotonic()
+        time.sleep(0.05)
+        computed.append(time.monotonic() - begin)
+        two.block.fill_(1, stream=two.backend.stream())
+
+    with timeline.record() as t:
+        asyncio.run(main())
+    waits = of_kind(t, "synchronize")
+    assert [row[NAME] for row in waits] == ["await", "await"]
+    (fill,) = of_kind(t, "fill")
+    edges = [fill[QUEUED], *(time for row in waits for time in row[6:8])]
+    assert edges == sorted(edges)
+    assert waits[1][END] >= max(r[END] for r in of_kind(t, "callable"))
+    assert busy_host(t) >= computed[0] * 1e9
+
+
+@pytest.mark.unscheduled
+def test_an_await_that_is_cancelled(two):
+    """It has waited, too."""
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(await_work(two.a), 0.01)
+
+    with timeline.record() as t:
+        future = two.a.submit(time.sleep, 0.1)
+        asyncio.run(main())
+        (row,) = of_kind(t, "synchronize")
+        future.result(LONG)
+    assert row[NAME] == "await" and row[END] - row[BEGIN] > 5 * MS
+
+
+def test_an_await_that_outlives_the_timeline(two):
+    """It has no row in the next one, either."""
+
+    async def main():
+        with timeline.record() as before:
+            future = two.a.submit(time.sleep, 0.05)
+            task = asyncio.create_task(await_work(two.a))
+            await asyncio.sleep(0)
+        with timeline.record() as after:
+            await task
+        future.result(LONG)
+        assert of_kind(before, "synchronize") == []
+        assert of_kind(after, "synchronize") == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.unscheduled
+def test_completed_in_a_loop(two):
+    async def main():
+        streams = [two.a, two.b]
+        return [s async for s in pystreams.as_completed(streams)]
+
+    with timeline.record() as t:
+        two.a.submit(time.sleep, 0.02)
+        two.b.submit(time.sleep, 0.04)
+        assert asyncio.run(main()) == [two.a, two.b]
+    waits = of_kind(t, "synchronize")
+    assert [row[NAME] for row in waits] == ["await", "await"]
+    assert sum(row[END] - row[BEGIN] for row in waits) > 20 * MS
 
 
 def test_a_wait_for_several(two):
@@ -400,6 +513,19 @@ def test_a_wait_for_nothing_is_in_no_path():
         (0, 20, 50, None),
         (None, 55, 100, 1),
     ]
+
+
+def test_a_path_while_time_stands_still():
+    """Work after a wait for several ends at the moment at which that ended."""
+    more = (0, None, None, None, None, None)
+    rows = [
+        ("sleep", "sleep", "cpu:0", "a", "main", 0, 0, 50, *more),
+        ("synchronize", "wait", None, None, "main", 0, 0, 50, *more),
+        ("fill", "fill", "cpu:0", "b", "main", 50, 50, 50, *more),
+        ("synchronize", "wait", None, None, "main", 50, 50, 50, *more),
+    ]
+    path = _analysis.Program(rows, "main").path(50)[::-1]
+    assert [step.row for step in path] == [None, 0, None]
 
 
 def test_many_threads_at_once(two):
