@@ -11,7 +11,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from captures import byte_of, code, filling, replay
+from captures import byte_of, filling, replay
 from deadlines import LONG, wait_until
 from together import together
 
