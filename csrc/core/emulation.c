@@ -150,3 +150,18 @@ ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous)
     }
     atomic_store(&runtime->entered, false);
 }
+
+void
+ps_emulations_leave_thread(void)
+{
+    if (ps_thread_word(PS_THREAD_STREAMS) == NULL) {
+        return;
+    }
+    for (int i = 0; i < ps_runtime_count(); i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        if (runtime->emulation && !atomic_load(&runtime->entered)) {
+            ps_memory_sweep(runtime);
+            ps_thread_streams_end(runtime);
+        }
+    }
+}

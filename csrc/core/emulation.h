@@ -37,4 +37,8 @@ void ps_emulation_show(struct ps_runtime *runtime, int devices,
 void
 ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous);
 
+/* End the calling thread's default streams of emulations that were left, which
+ * would keep them from being reused.  May block. */
+void ps_emulations_leave_thread(void);
+
 #endif

@@ -181,22 +181,6 @@ record_end(struct ps_stream *stream)
 }
 
 void
-ps_thread_streams_leave(void)
-{
-    forget_ancestors();
-    for (struct ps_stream *stream = first_of_thread(); stream != NULL;) {
-        struct ps_runtime *runtime = stream->device->runtime;
-        bool left = runtime->emulation && !atomic_load(&runtime->entered);
-        stream = stream->of_thread.next;
-        if (left) {
-            ps_memory_sweep(runtime);
-            ps_thread_streams_end(runtime);
-            stream = first_of_thread();
-        }
-    }
-}
-
-void
 ps_thread_streams_end(struct ps_runtime *runtime)
 {
     forget_ancestors();

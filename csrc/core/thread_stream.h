@@ -33,10 +33,6 @@ void ps_thread_stream_recover(struct ps_stream *stream);
  * failure is stored for ps_runtime_take_failure.  May block. */
 void ps_thread_streams_end(struct ps_runtime *runtime);
 
-/* The same for emulations that were left: their streams on this thread would
- * keep them from being reused. */
-void ps_thread_streams_leave(void);
-
 /* Whether housekeeping has to leave the stream alone: it is being captured, or
  * is another thread's whose work is not known to be over. */
 bool ps_stream_is_out_of_reach(struct ps_stream *stream);

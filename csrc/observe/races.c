@@ -723,7 +723,7 @@ struct graph {
     struct external {
         ps_handle event;
         bool records;
-    } *externals;
+    } * externals;
     int external_count;
 };
 

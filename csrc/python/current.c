@@ -11,6 +11,7 @@
  * default streams. */
 #include "current.h"
 
+#include "../core/emulation.h"
 #include "../core/thread.h"
 #include "../core/thread_stream.h"
 
@@ -200,7 +201,7 @@ thread_stream(struct ps_device *device)
     if (stream != NULL || thread_choice() == NULL) {
         return stream;
     }
-    WITHOUT_GIL(ps_thread_streams_leave());
+    WITHOUT_GIL(ps_emulations_leave_thread());
     /* The thread's streams end when its choice is destroyed. */
     PyObject *name = import_call("pystreams._names", "default_stream_name",
                                  "(k)", PyThread_get_thread_ident());

@@ -19,7 +19,10 @@ static struct cpu_engine *engines;
 
 /* ---- Members ---- */
 
-#define STATUS(name, text) {PS_##name, "PS_" #name, text}
+#define STATUS(name, text)           \
+    {                                \
+        PS_##name, "PS_" #name, text \
+    }
 
 static const struct {
     ps_status status;
