@@ -779,7 +779,7 @@ Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
                                  : NULL;
 }
 
-static PyMethodDef stream_methods[] = {
+PyMethodDef stream_methods[] = {
     METHOD("query", Stream_query, METH_NOARGS, ", /",
            "Return whether all work queued so far has completed "
            "(cudaStreamQuery).\n\n"
@@ -973,9 +973,13 @@ PyDoc_STRVAR(
     "is usable,\nAcceleratorError if there is no such device.");
 
 static PyType_Slot cuda_stream_slots[] = {
-    {Py_tp_new, CudaStream_new},          {Py_tp_dealloc, Stream_dealloc},
-    {Py_tp_repr, CudaStream_repr},        {Py_tp_getset, cuda_stream_getset},
-    {Py_tp_doc, (void *)cuda_stream_doc}, {0, NULL},
+    {Py_tp_new, CudaStream_new},
+    {Py_tp_dealloc, Stream_dealloc},
+    {Py_tp_repr, CudaStream_repr},
+    {Py_tp_methods, stream_methods},
+    {Py_tp_getset, cuda_stream_getset},
+    {Py_tp_doc, (void *)cuda_stream_doc},
+    {0, NULL},
 };
 
 PyType_Spec cuda_stream_spec =
