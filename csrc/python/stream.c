@@ -69,16 +69,21 @@ stream_take(PyObject *self)
     return uses == 0 ? as_stream(self)->stream : NULL;
 }
 
+__attribute__((noinline)) static void
+release_last(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    ps_status status;
+    WITHOUT_GIL(status = ps_stream_unref(stream));
+    report_cleanup(device->runtime, device, "dropping a stream", status);
+}
+
 void
 stream_release(struct ps_stream *stream)
 {
-    ps_status status;
-    if (stream == NULL || ps_stream_drop_shared(stream)) {
-        return;
+    if (stream != NULL && !ps_stream_drop_shared(stream)) {
+        release_last(stream);
     }
-    struct ps_device *device = stream->device;
-    WITHOUT_GIL(status = ps_stream_unref(stream));
-    report_cleanup(device->runtime, device, "dropping a stream", status);
 }
 
 PyObject *
@@ -156,10 +161,8 @@ stream_try_use(PyObject *stream, struct stream_use *use)
 static inline bool
 end_use(PyObject *stream)
 {
-    unsigned uses = as_stream(stream)->uses;
-    while (!change_uses(stream, &uses, uses - 1)) {
-    }
-    return uses - 1 == STREAM_CLOSED;
+    /* Without the GIL, one atomic step. */
+    return --as_stream(stream)->uses == STREAM_CLOSED;
 }
 
 void
