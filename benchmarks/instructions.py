@@ -25,7 +25,7 @@ from itertools import repeat
 from pathlib import Path
 
 RECORDS = Path(__file__).with_suffix(".json")
-BUILD = f"{sys.implementation.cache_tag}-{platform.machine()}"
+BUILD = f"{sys.implementation.cache_tag}{sys.abiflags}-{platform.machine()}"
 ALLOWED = 1.10
 CALLS = 300
 REPEATS = 3

@@ -14,8 +14,12 @@ static void
 drain_device(struct ps_device *device)
 {
     struct ps_runtime *runtime = device->runtime;
-    ps_handle event;
+    ps_handle event = atomic_exchange(&device->wait_event, 0);
     bool more = true;
+    if (event != 0) {
+        runtime->registered->event_destroy(runtime->registered, device->index,
+                                           event);
+    }
     pthread_mutex_lock(&device->mutex);
     struct ps_pooled_stream *streams = device->pooled_streams;
     int count = device->pooled_stream_count;

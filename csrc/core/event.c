@@ -88,20 +88,30 @@ ps_event_ref(struct ps_event *event)
     return event;
 }
 
+/* Whether the pool, which may be NULL, has room. */
 static bool
-pool_give(struct ps_event *event)
+pool_give(struct ps_device *device, struct ps_idle_events *pool,
+          ps_handle handle)
 {
-    struct ps_device *device = atomic_load(&event->device);
-    struct ps_idle_events *pool = pool_of(device, event);
     if (pool == NULL) {
         return false;
     }
     PS_HOLD(&device->mutex);
     bool kept = pool->count < PS_IDLE_EVENTS;
     if (kept) {
-        pool->handles[pool->count++] = atomic_load(&event->handle);
+        pool->handles[pool->count++] = handle;
     }
     return kept;
+}
+
+/* Whether the native event went back to its pool. */
+__attribute__((noinline)) static bool
+give_up_native(struct ps_event *event)
+{
+    struct ps_device *device = atomic_load(&event->device);
+    trace(PS_TRACE_EVENT_DELETION, event, 0);
+    return pool_give(device, pool_of(device, event),
+                     atomic_load(&event->handle));
 }
 
 bool
@@ -111,11 +121,8 @@ ps_event_let_go(struct ps_event *event)
         return true;
     }
     if (atomic_load(&event->handle) != 0 &&
-        event->generation == ps_generation()) {
-        trace(PS_TRACE_EVENT_DELETION, event, 0);
-        if (!pool_give(event)) {
-            return false;
-        }
+        event->generation == ps_generation() && !give_up_native(event)) {
+        return false;
     }
     forget_exported(event);
     free(event);
@@ -245,6 +252,53 @@ ps_event_keep(struct ps_event *event)
 {
     const struct ps_kept item = {event, &event->refs, drop};
     return ps_capture_keep(event->runtime, &item);
+}
+
+/* ---- Native events without an event ---- */
+
+static ps_status
+take_untraced(struct ps_device *device, ps_handle *handle)
+{
+    struct ps_idle_events *pool = &device->idle_events[0];
+    /* Acquires what the thread did that gave it back. */
+    *handle =
+        atomic_exchange_explicit(&device->wait_event, 0, memory_order_acquire);
+    if (*handle != 0) {
+        return PS_SUCCESS;
+    }
+    pthread_mutex_lock(&device->mutex);
+    if (pool->count > 0) {
+        *handle = pool->handles[--pool->count];
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return *handle != 0 ? PS_SUCCESS
+                        : PS_CALL(device, event_create, 0, handle);
+}
+
+ps_status
+ps_native_event_take(struct ps_device *device, bool traced, ps_handle *handle)
+{
+    ps_status status = take_untraced(device, handle);
+    if (status == PS_SUCCESS && traced) {
+        ps_trace(PS_TRACE_EVENT_CREATION, device, *handle, 0);
+    }
+    return status;
+}
+
+void
+ps_native_event_give(struct ps_device *device, bool traced, ps_handle handle)
+{
+    ps_handle none = 0;
+    if (traced) {
+        ps_trace(PS_TRACE_EVENT_DELETION, device, handle, 0);
+    }
+    if (!atomic_compare_exchange_strong_explicit(&device->wait_event, &none,
+                                                 handle, memory_order_release,
+                                                 memory_order_relaxed) &&
+        !pool_give(device, &device->idle_events[0], handle)) {
+        ps_runtime_note_failure(device->runtime,
+                                PS_CALL(device, event_destroy, handle));
+    }
 }
 
 /* ---- Records ---- */

@@ -87,6 +87,15 @@ bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
+/* A native event of the device for one record and the waits for it, from the
+ * pool or new, and its return.  traced: as the creation and the deletion of an
+ * event.  May block; a failure to destroy it is stored for
+ * ps_runtime_take_failure. */
+ps_status
+ps_native_event_take(struct ps_device *device, bool traced, ps_handle *handle);
+void
+ps_native_event_give(struct ps_device *device, bool traced, ps_handle handle);
+
 /* Enqueues; may block while the event has no handle.  PS_ERROR_INVALID_DEVICE
  * when the event is bound to another device than the stream's. */
 ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);

@@ -227,6 +227,12 @@ ps_runtime_current_device(struct ps_runtime *runtime,
 {
     const struct ps_backend *backend = runtime->backend;
     int index;
+    if (atomic_load_explicit(&runtime->device_count, memory_order_acquire) ==
+        1) {
+        /* An only device is always current. */
+        *device = runtime->devices;
+        return PS_SUCCESS;
+    }
     ps_status status = backend->device_current(backend, &index);
     if (status != PS_SUCCESS) {
         return status;

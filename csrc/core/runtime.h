@@ -75,6 +75,10 @@ struct ps_device {
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
+    /* An idle native event for ps_stream_wait_stream, or 0; taken and given
+     * back without the mutex. */
+    _Atomic ps_handle wait_event;
+
     /* Notifications of all the device's work: a ring, the latest number,
      * whether a thread waits, and a failure that no call has returned.  The
      * mutex of notify.c guards them. */

@@ -679,22 +679,46 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
                                         : status;
 }
 
+/* Record the other stream's position by the native event, and wait for it. */
+static ps_status
+wait_by(ps_handle event, struct ps_stream *stream, struct ps_stream *other,
+        bool traced)
+{
+    ps_status status =
+        PS_CALL(other->device, event_record, event, other->handle);
+    if (status == PS_SUCCESS && traced) {
+        ps_trace(PS_TRACE_EVENT_RECORD, other->device, event, other->handle);
+    }
+    if (status == PS_SUCCESS) {
+        /* The stream joins a capture if the record is captured. */
+        status = ps_partition_keep(stream->partition);
+    }
+    if (status == PS_SUCCESS) {
+        status =
+            PS_CALL(stream->device, stream_wait_event, stream->handle, event);
+    }
+    if (status == PS_SUCCESS && traced) {
+        ps_trace(PS_TRACE_EVENT_WAIT, stream->device, event, stream->handle);
+    }
+    return status;
+}
+
 static ps_status
 wait_stream(struct ps_stream *stream, struct ps_stream *other, bool internal)
 {
-    struct ps_event *event;
-    ps_status status = ps_event_create(other->device->runtime, 0, &event);
-    if (status != PS_SUCCESS) {
-        return status;
+    struct ps_device *device = other->device;
+    unsigned generation = ps_generation();
+    ps_handle event;
+    if (stream->generation != generation || other->generation != generation) {
+        return PS_ERROR_FOREIGN;
     }
-    event->internal = internal;
-    bool own = internal && ps_own_begin(other->device->runtime);
-    status = ps_event_record(event, other);
+    bool own = internal && ps_own_begin(device->runtime);
+    ps_status status = ps_native_event_take(device, !internal, &event);
     if (status == PS_SUCCESS) {
-        status = ps_stream_wait_event(stream, event);
+        status = wait_by(event, stream, other, !internal);
+        ps_native_event_give(device, !internal, event);
     }
     ps_own_end(own);
-    ps_runtime_note_failure(other->device->runtime, ps_event_unref(event));
     return status;
 }
 

@@ -60,12 +60,12 @@ count_devices(struct ps_runtime *runtime, int *count)
 }
 
 struct ps_runtime *
-use_runtime(int type)
+begin_runtime(int type)
 {
     struct ps_runtime *runtime = find_runtime(type);
     ps_status status;
-    if (runtime == NULL || ps_runtime_is_used(runtime)) {
-        return runtime;
+    if (runtime == NULL) {
+        return NULL;
     }
     WITHOUT_GIL(status = ps_runtime_use(runtime));
     switch (status) {

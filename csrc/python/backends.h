@@ -25,9 +25,19 @@ void install_tables(void);
 /* ps_runtime_devices, with the GIL released if that may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
+/* use_runtime, for one that this process has not used. */
+__attribute__((cold)) struct ps_runtime *begin_runtime(int type);
+
 /* As find_runtime, but the runtime has devices and may be used in this
  * process; otherwise NULL with an exception that gives the reason. */
-struct ps_runtime *use_runtime(int type);
+static inline struct ps_runtime *
+use_runtime(int type)
+{
+    struct ps_runtime *runtime = ps_runtime_find(type);
+    return runtime != NULL && ps_runtime_is_used(runtime)
+               ? runtime
+               : begin_runtime(type);
+}
 
 /* The runtime used when no device is given; NULL with an exception. */
 struct ps_runtime *default_runtime(void);

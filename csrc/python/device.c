@@ -277,7 +277,7 @@ device_name_argument(const char *function, const char *parameter, int type,
     return 0;
 }
 
-__attribute__((cold)) static struct ps_device *
+__attribute__((cold, noinline)) static struct ps_device *
 raise_choice(const char *function, struct ps_runtime *runtime, int index,
              ps_status status)
 {

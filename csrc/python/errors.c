@@ -372,12 +372,11 @@ report_ignored(const char *doing)
 }
 
 void
-report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
-               const char *operation, ps_status status)
+report_failed_cleanup(struct ps_runtime *runtime, struct ps_device *device,
+                      const char *operation, ps_status status)
 {
     /* After a fault every clean-up fails; one report is enough. */
-    if (status == PS_SUCCESS ||
-        (is_lost(runtime, status) && status == atomic_load(&fault_reported))) {
+    if (is_lost(runtime, status) && status == atomic_load(&fault_reported)) {
         return;
     }
     struct saved_exception saved = exception_save();

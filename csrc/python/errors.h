@@ -96,8 +96,19 @@ PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 /* Report a clean-up that failed, such as "dropping an event" (of a device, if
  * it is not NULL), keeping the pending exception.  A fault of the device that
  * an exception has reported is not reported again. */
-void report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
-                    const char *operation, ps_status status);
+__attribute__((cold)) void
+report_failed_cleanup(struct ps_runtime *runtime, struct ps_device *device,
+                      const char *operation, ps_status status);
+
+static inline void
+report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
+               const char *operation, ps_status status)
+{
+    if (status != PS_SUCCESS) {
+        report_failed_cleanup(runtime, device, operation, status);
+    }
+}
+
 /* Pass the pending exception to sys.unraisablehook, with a description of the
  * operation. */
 void report_ignored(const char *doing);

@@ -765,6 +765,8 @@ PyDoc_STRVAR(
 static PyType_Slot cuda_event_slots[] = {
     {Py_tp_new, CudaEvent_new},
     {Py_tp_dealloc, Event_dealloc},
+    /* As stream_methods of a derived type. */
+    {Py_tp_methods, event_methods},
     {Py_tp_getset, cuda_event_getset},
     {Py_tp_doc, (void *)cuda_event_doc},
     {0, NULL},

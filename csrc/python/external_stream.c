@@ -348,6 +348,7 @@ PyDoc_STRVAR(
 
 static PyType_Slot external_stream_slots[] = {
     {Py_tp_new, ExternalStream_new},
+    {Py_tp_methods, stream_methods},
     {Py_tp_traverse, ExternalStream_traverse},
     {Py_tp_clear, ExternalStream_clear},
     {Py_tp_doc, (void *)external_stream_doc},
@@ -356,6 +357,7 @@ static PyType_Slot external_stream_slots[] = {
 
 static PyType_Slot cuda_external_stream_slots[] = {
     {Py_tp_new, CudaExternalStream_new},
+    {Py_tp_methods, stream_methods},
     {Py_tp_traverse, ExternalStream_traverse},
     {Py_tp_clear, ExternalStream_clear},
     {Py_tp_doc, (void *)cuda_external_stream_doc},

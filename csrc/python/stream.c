@@ -69,16 +69,21 @@ stream_take(PyObject *self)
     return uses == 0 ? as_stream(self)->stream : NULL;
 }
 
+__attribute__((noinline)) static void
+release_last(struct ps_stream *stream)
+{
+    struct ps_device *device = stream->device;
+    ps_status status;
+    WITHOUT_GIL(status = ps_stream_unref(stream));
+    report_cleanup(device->runtime, device, "dropping a stream", status);
+}
+
 void
 stream_release(struct ps_stream *stream)
 {
-    ps_status status;
-    if (stream == NULL || ps_stream_drop_shared(stream)) {
-        return;
+    if (stream != NULL && !ps_stream_drop_shared(stream)) {
+        release_last(stream);
     }
-    struct ps_device *device = stream->device;
-    WITHOUT_GIL(status = ps_stream_unref(stream));
-    report_cleanup(device->runtime, device, "dropping a stream", status);
 }
 
 PyObject *
@@ -156,10 +161,8 @@ stream_try_use(PyObject *stream, struct stream_use *use)
 static inline bool
 end_use(PyObject *stream)
 {
-    unsigned uses = as_stream(stream)->uses;
-    while (!change_uses(stream, &uses, uses - 1)) {
-    }
-    return uses - 1 == STREAM_CLOSED;
+    /* Without the GIL, one atomic step. */
+    return --as_stream(stream)->uses == STREAM_CLOSED;
 }
 
 void
@@ -779,7 +782,7 @@ Stream_get_as_parameter(PyObject *self, void *Py_UNUSED(closure))
                                  : NULL;
 }
 
-static PyMethodDef stream_methods[] = {
+PyMethodDef stream_methods[] = {
     METHOD("query", Stream_query, METH_NOARGS, ", /",
            "Return whether all work queued so far has completed "
            "(cudaStreamQuery).\n\n"
@@ -973,9 +976,13 @@ PyDoc_STRVAR(
     "is usable,\nAcceleratorError if there is no such device.");
 
 static PyType_Slot cuda_stream_slots[] = {
-    {Py_tp_new, CudaStream_new},          {Py_tp_dealloc, Stream_dealloc},
-    {Py_tp_repr, CudaStream_repr},        {Py_tp_getset, cuda_stream_getset},
-    {Py_tp_doc, (void *)cuda_stream_doc}, {0, NULL},
+    {Py_tp_new, CudaStream_new},
+    {Py_tp_dealloc, Stream_dealloc},
+    {Py_tp_repr, CudaStream_repr},
+    {Py_tp_methods, stream_methods},
+    {Py_tp_getset, cuda_stream_getset},
+    {Py_tp_doc, (void *)cuda_stream_doc},
+    {0, NULL},
 };
 
 PyType_Spec cuda_stream_spec =

@@ -102,10 +102,11 @@ cuda_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
         return NULL;
     }
     ContextObject *self = (ContextObject *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->stream = Py_XNewRef(stream);
+    if (self == NULL) {
+        Py_XDECREF(stream);
+        return NULL;
     }
-    Py_XDECREF(stream);
+    self->stream = stream;
     return (PyObject *)self;
 }
 

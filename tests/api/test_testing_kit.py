@@ -136,6 +136,13 @@ def test_an_emulation_is_used_again():
 
 
 @pytest.mark.unscheduled
+def test_used_again_after_a_wait_between_streams():
+    for _ in range(20):
+        with emulated_cuda(1):
+            cuda.Stream().wait_stream(cuda.Stream())
+
+
+@pytest.mark.unscheduled
 def test_used_again_while_threads_give_streams_back(switch_often):
     """For ThreadSanitizer: a thread that releases the last stream of an
     emulation touches none of its devices afterwards."""

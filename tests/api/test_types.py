@@ -1,6 +1,8 @@
 """The module's types cannot be changed from Python, and can be subclassed
 where their documentation says so."""
 
+from types import MethodDescriptorType
+
 import pytest
 
 from pystreams import _C
@@ -43,6 +45,22 @@ def test_attributes_are_fixed(type_of_ours):
 def test_bases_are_fixed(type_of_ours):
     with pytest.raises(TypeError, match="immutable type"):
         type_of_ours.__bases__ = (object,)
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [_C.CudaStream, _C.ExternalStream, _C.CudaExternalStream, _C.CudaEvent],
+)
+def test_methods_are_the_types_own(derived):
+    """The interpreter specializes a call of a method if the object's own type
+    has it."""
+    base = _C.CudaEvent.__base__ if derived is _C.CudaEvent else _C.Stream
+    methods = {
+        name
+        for name, member in vars(base).items()
+        if isinstance(member, MethodDescriptorType)
+    }
+    assert {"query", "synchronize"} <= methods <= set(vars(derived))
 
 
 def test_the_lock_of_a_future_is_fixed(backend):

@@ -55,12 +55,23 @@ def test_same_names():
     assert sorted(STUBBED) == PUBLIC
 
 
+def is_repeated(cls, name):
+    """Whether a derived type has the very method of its base once more."""
+    own, inherited = vars(cls)[name], getattr(cls.__base__, name, None)
+    return callable(inherited) and (
+        own.__text_signature__ == inherited.__text_signature__
+        and own.__doc__ == inherited.__doc__
+    )
+
+
 def members(cls):
-    """What users see of a class, beyond what Python puts there."""
+    """What users see of a class, beyond what Python puts there and what it
+    repeats of its base."""
     return {
         name
         for name in vars(cls)
         if not name.startswith("__") or name in DUNDERS
+        if not is_repeated(cls, name)
     }
 
 

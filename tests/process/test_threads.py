@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 
 import pytest
 from together import together
@@ -51,6 +52,25 @@ def test_create_use_and_drop(backend):
             del stream
             assert event.query() in (True, False)
             event.synchronize()
+
+    together(work)
+
+
+def test_streams_wait_for_each_other(backend):
+    """No wait takes the position that another thread's records."""
+
+    def work(number):
+        first, second = backend.stream(), backend.stream()
+        for _ in range(20):
+            done = []
+
+            def slow(done=done):
+                time.sleep(0.001)
+                done.append(None)
+
+            first.submit(slow)
+            second.wait_stream(first)
+            assert second.submit(len, done).result() == 1
 
     together(work)
 
