@@ -114,6 +114,12 @@ watch(FutureObject *self)
     }
 }
 
+bool
+futures_are_watched(void)
+{
+    return atomic_load(&watches) != atomic_load(&watches_over);
+}
+
 void
 future_advance_watched(void)
 {
@@ -656,6 +662,10 @@ finish(FutureObject *self)
     if (atomic_load(&self->holders) > 0 || self->waiters != NULL) {
         /* The calls below may take long, and may wait for callables. */
         let_others_run();
+        if (atomic_load(&self->holders) > 0) {
+            /* They may be threads that wait for their turn. */
+            end_turn();
+        }
     }
     publish(self);
     if (self->callbacks == NULL) {

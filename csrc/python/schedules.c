@@ -22,14 +22,7 @@ static PyObject *queued_function;
 static bool
 is_internal(void)
 {
-    return ps_thread_word(PS_THREAD_OWN) != NULL;
-}
-
-static bool
-is_callable(void)
-{
-    struct ps_moment *moment;
-    return callable_moment(&moment);
+    return ps_thread_word(PS_THREAD_OWN) != NULL || callable_has_ended();
 }
 
 /* As stream_name_at. */
@@ -211,7 +204,7 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     unsigned long long seed, steps;
     struct ps_schedule schedule = {
         .is_internal = is_internal,
-        .is_callable = is_callable,
+        .is_callable = has_turn,
     };
     if (!PyArg_ParseTuple(args, "iKIKOO:schedule_begin", &strategy, &seed,
                           &schedule.changes, &steps, &numbers, &function)) {
