@@ -170,6 +170,7 @@ struct ps_deadlock {
 struct ps_blocked {
     const void *goal; /* NULL if it is unknown */
     bool callable;    /* it runs one */
+    bool holds;       /* its callable holds its stream for the program */
     bool parked;      /* it has found nothing to run */
     bool woken;
     LIST_ENTRY(ps_blocked) neighbours;
@@ -222,6 +223,13 @@ struct ps_schedules {
      * thread.  ending: with or without the GIL. */
     void (*ending)(void);
     void (*ended)(void);
+
+    /* The calling thread's callable holds its stream: sleep until another
+     * thread calls released(), or for a while.  The schedule does not wait for
+     * it. */
+    void (*hold)(void);
+    /* Wake the callables that hold a stream, and let them go first. */
+    void (*released)(void);
 
     /* Whether notes are kept.  With or without the GIL. */
     bool (*is_noted)(void);

@@ -817,6 +817,10 @@ void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
                           uint64_t first, uint64_t second);
 void cpu_lazy_arrived_locked(struct cpu_engine *engine);
 
+/* See struct ps_schedules. */
+void cpu_lazy_hold_locked(struct cpu_engine *engine);
+void cpu_lazy_released_locked(struct cpu_engine *engine);
+
 /* Whether there is pending work, and a description of it. */
 bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);
 

@@ -137,6 +137,26 @@ explore_ended(void)
 }
 
 static void
+explore_hold(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        cpu_lazy_hold_locked(engine);
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_released(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        cpu_lazy_released_locked(engine);
+        cpu_unlock(engine);
+    }
+}
+
+static void
 explore_note(enum ps_note_kind kind, uintptr_t first, size_t second)
 {
     EACH_ENGINE (engine) {
@@ -388,6 +408,8 @@ const struct ps_schedules ps_cpu_schedules = {
     .arrived = explore_arrived,
     .ending = explore_ending,
     .ended = explore_ended,
+    .hold = explore_hold,
+    .released = explore_released,
     .is_noted = explore_is_noted,
     .note = explore_note,
     .deadlock = explore_deadlock,

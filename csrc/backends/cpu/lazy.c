@@ -580,6 +580,18 @@ others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return others > 0;
 }
 
+/* Whether the program holds a stream, which it may release. */
+static bool
+any_holds(const struct cpu_lazy *lazy)
+{
+    bool holds = false;
+    const struct ps_blocked *blocked;
+    LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
+        holds |= blocked->holds;
+    }
+    return holds;
+}
+
 bool
 cpu_lazy_is_callable(const struct cpu_engine *engine)
 {
@@ -609,7 +621,7 @@ changed_locked(struct cpu_lazy *lazy)
          blocked = next) {
         next = LIST_NEXT(blocked, neighbours);
         if (blocked->parked) {
-            blocked->parked = false;
+            blocked->parked = blocked->holds;
             LIST_REMOVE(blocked, neighbours);
             LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
         }
@@ -1039,7 +1051,7 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
         cpu_lazy_pass_time(limit->deadline);
         return PS_ERROR_TIMED_OUT;
     }
-    if (!others) {
+    if (!others && !any_holds(lazy)) {
         describe_locked(engine, self->goal);
         return PS_ERROR_DEADLOCK;
     }
@@ -1139,7 +1151,7 @@ end_callable_locked(struct cpu_engine *engine)
     struct ps_blocked *blocked;
     engine->lazy.callables--;
     LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
-        blocked->woken |= blocked->goal == NULL;
+        blocked->woken |= blocked->goal == NULL && !blocked->holds;
     }
     changed_locked(&engine->lazy);
 }
@@ -1190,10 +1202,13 @@ advance_once_locked(struct cpu_engine *engine,
     if (stream == NULL) {
         /* No work is picked for a thread that may go on. */
         unsigned others = lazy->callables - lazy->ending_callables;
-        return blocked->woken              ? PS_RAN
-               : others_run(lazy, blocked) ? PS_RUNNING
-               : others > 0                ? PS_STUCK
-                                           : PS_NOTHING;
+        bool holds = any_holds(lazy);
+        return blocked->woken                    ? PS_RAN
+               : others_run(lazy, blocked)       ? PS_RUNNING
+               : holds && deadline < CPU_FOREVER ? PS_EXPIRED
+               : holds                           ? PS_RUNNING
+               : others > 0                      ? PS_STUCK
+                                                 : PS_NOTHING;
     }
     if (!given && is_asleep(stream) && stream->deadline > deadline) {
         return PS_EXPIRED;
@@ -1228,6 +1243,41 @@ cpu_lazy_await_locked(struct cpu_engine *engine)
     if (cpu_is_lazy(engine)) {
         await_callables_locked(engine);
     }
+}
+
+/* ---- Callables that hold a stream ---- */
+
+void
+cpu_lazy_hold_locked(struct cpu_engine *engine)
+{
+    struct ps_blocked blocked;
+    unsigned forks = cpu_forks;
+    if (!cpu_is_lazy(engine) || !cpu_lazy_is_callable(engine)) {
+        return;
+    }
+    int64_t end = cpu_monotonic_clock.now() + QUESTION_NS;
+    cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+    cpu_lazy_block_locked(engine, &blocked, NULL);
+    blocked.holds = blocked.parked = true;
+    while (!blocked.woken && cpu_monotonic_clock.wait_locked(
+                                 engine, &engine->lazy.changed, end)) {
+    }
+    if (cpu_forks == forks) {
+        LIST_REMOVE(&blocked, neighbours);
+    }
+}
+
+void
+cpu_lazy_released_locked(struct cpu_engine *engine)
+{
+    struct ps_blocked *blocked;
+    if (!cpu_is_lazy(engine)) {
+        return;
+    }
+    LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
+        blocked->woken |= blocked->holds;
+    }
+    await_callables_locked(engine);
 }
 
 /* ---- The end ---- */
