@@ -203,6 +203,10 @@ def _call(item: pytest.Function) -> None:
     except pytest.fail.Exception as failure:
         # This one is no Exception, which explore() reports.
         raise AssertionError(failure.msg) from failure
+    finally:
+        if _HOLDS in item.stash:
+            # The schedule ends when its work has ended.
+            item.stash[_HOLDS].close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -279,15 +283,20 @@ def emulated_cuda(
         yield emulate
 
 
+_HOLDS = pytest.StashKey["Any"]()
+
+
 @pytest.fixture
-def hold() -> Iterator[Callable[[Any], Hold]]:
+def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Hold]]:
     """hold(stream) keeps the stream busy until release() of what it returns,
-    or the end of its with block; at the latest to the end of the test."""
+    or the end of its with block; at the latest to the end of the test, of each
+    of its runs under schedules."""
     from contextlib import ExitStack
 
     from pystreams.testing.kit import Hold
 
     with ExitStack() as test:
+        request.node.stash[_HOLDS] = test
         yield lambda stream: test.enter_context(Hold(stream))
 
 

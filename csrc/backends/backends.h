@@ -72,9 +72,10 @@ struct ps_schedule {
     bool logged;
     bool noted;
     /* Whether the calling thread queues work internally, which is no step of
-     * the program; whether it runs a callable. */
+     * the program; whether it runs a callable of a stream of the type, up to
+     * ended(). */
     bool (*is_internal)(void);
-    bool (*is_callable)(void);
+    bool (*is_callable)(int device_type);
     /* NULL, or called after operations with these numbers were queued, on the
      * queueing thread, with no lock held.  stream is that of the last
      * operation, 0 if it is no longer known. */
@@ -169,6 +170,8 @@ struct ps_deadlock {
 struct ps_blocked {
     const void *goal; /* NULL if it is unknown */
     bool callable;    /* it runs one */
+    bool holds;       /* its callable holds its stream for the program */
+    bool parked;      /* it has found nothing to run */
     bool woken;
     LIST_ENTRY(ps_blocked) neighbours;
 };
@@ -214,6 +217,19 @@ struct ps_schedules {
 
     /* Such a wait is over. */
     void (*arrived)(void);
+
+    /* The calling thread has run its callable and is about to open the gate.
+     * Other threads go on only when it calls ended(), still as a callable's
+     * thread.  ending: with or without the GIL. */
+    void (*ending)(void);
+    void (*ended)(void);
+
+    /* The calling thread's callable holds its stream: sleep until another
+     * thread calls released(), or for a while.  The schedule does not wait for
+     * it. */
+    void (*hold)(void);
+    /* Wake the callables that hold a stream, and let them go first. */
+    void (*released)(void);
 
     /* Whether notes are kept.  With or without the GIL. */
     bool (*is_noted)(void);

@@ -114,6 +114,12 @@ expect_wait_elsewhere(FutureObject *self)
     }
 }
 
+bool
+futures_are_awaited(void)
+{
+    return atomic_load(&awaited_elsewhere) != atomic_load(&awaited_before);
+}
+
 void
 future_advance_awaited(void)
 {
@@ -656,6 +662,10 @@ finish(FutureObject *self)
     if (atomic_load(&self->holders) > 0 || self->waiters != NULL) {
         /* The calls below may take long, and may wait for callables. */
         let_others_run();
+        if (atomic_load(&self->holders) > 0) {
+            /* They may be threads that wait for their turn. */
+            end_turn();
+        }
     }
     publish(self);
     if (self->callbacks == NULL) {

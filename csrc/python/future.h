@@ -40,8 +40,9 @@ void future_cancel(PyObject *future);
  * about to release the GIL. */
 void future_mark_settled(void);
 
-/* Call on a thread that has run a callable.  While a schedule is explored, it
- * runs work for waiting threads that cannot. */
+/* Whether, while a schedule is explored, threads wait that cannot run work.
+ * future_advance_awaited: run it for them. */
+bool futures_are_awaited(void);
 void future_advance_awaited(void);
 
 /* Take the pending exception, of which there must be one, with its

@@ -22,14 +22,7 @@ static PyObject *queued_function;
 static bool
 is_internal(void)
 {
-    return ps_thread_word(PS_THREAD_OWN) != NULL;
-}
-
-static bool
-is_callable(void)
-{
-    struct ps_moment *moment;
-    return callable_moment(&moment);
+    return ps_thread_word(PS_THREAD_OWN) != NULL || callable_has_ended();
 }
 
 /* As stream_name_at. */
@@ -211,7 +204,7 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     unsigned long long seed, steps;
     struct ps_schedule schedule = {
         .is_internal = is_internal,
-        .is_callable = is_callable,
+        .is_callable = has_turn,
     };
     if (!PyArg_ParseTuple(args, "iKIKOO:schedule_begin", &strategy, &seed,
                           &schedule.changes, &steps, &numbers, &function)) {
@@ -334,6 +327,20 @@ schedule_poll(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static PyObject *
+schedule_hold(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    WITHOUT_GIL(ps_cpu_schedules.hold());
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+schedule_released(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    WITHOUT_GIL(ps_cpu_schedules.released());
+    Py_RETURN_NONE;
+}
+
 PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
              "strategy, seed, changes, steps, numbers, queued, /",
@@ -353,5 +360,12 @@ PyMethodDef schedules_functions[] = {
              "Return whether a schedule is explored."),
     FUNCTION("schedule_poll", schedule_poll, METH_NOARGS, "/",
              "Let the schedule run what it wants, as a query in vain does."),
+    FUNCTION("schedule_hold", schedule_hold, METH_NOARGS, "/",
+             "Sleep in a callable that holds its stream, until "
+             "schedule_released() or for a while.\n\n"
+             "The schedule does not wait for the callable meanwhile.  Does "
+             "nothing if none is explored."),
+    FUNCTION("schedule_released", schedule_released, METH_NOARGS, "/",
+             "Wake the callables that hold a stream, and let them go first."),
     {NULL},
 };

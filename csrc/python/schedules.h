@@ -27,11 +27,12 @@ note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
     }
 }
 
-/* The calling thread's wait by advance_schedule is over.  Releases the GIL. */
+/* The calling thread's wait by advance_schedule is over: it goes on at its
+ * turn.  Releases the GIL. */
 static inline void
 arrive_in_schedule(void)
 {
-    if (ps_cpu_schedules.is_noted()) {
+    if (ps_cpu_schedules.is_on()) {
         WITHOUT_GIL(ps_cpu_schedules.arrived());
     }
 }

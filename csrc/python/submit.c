@@ -56,6 +56,9 @@ static struct {
     int leaving;
     /* The callables that are running. */
     int running;
+    /* How often a thread was to run work for awaited Futures; 0 if none
+     * does. */
+    unsigned advances;
     /* The number of threads that can be busy: one for each stream with
      * callables that have not ended, and one for each thread that runs
      * callbacks. */
@@ -75,8 +78,11 @@ static atomic_uint queue_generation = UINT_MAX / 2;
 /* The state of a thread that runs callables. */
 struct worker {
     struct job *current; /* what it runs, or NULL */
-    bool replaced;       /* another thread runs callables in its place */
-    bool coming;         /* it is about to look into the queue */
+    /* While the schedule waits for it, the device of its callable, or of the
+     * one that it has just run; else NULL. */
+    const struct ps_device *turn;
+    bool replaced; /* another thread runs callables in its place */
+    bool coming;   /* it is about to look into the queue */
 };
 
 /* The calling thread's; NULL if it runs no callables. */
@@ -138,6 +144,7 @@ job_reached(struct job *job, ps_status status)
 {
     struct worker *self = worker_self();
     job->status = status;
+    job->scheduled = ps_cpu_schedules.is_on();
     job->next = NULL;
     atomic_store_explicit(&job->reached, true, memory_order_relaxed);
     pthread_mutex_lock(&queue.mutex);
@@ -359,6 +366,9 @@ open_gate(struct worker *self, struct job *job)
     const struct ps_backend *backend = device->runtime->backend;
     /* This is short and keeps the GIL: a thread that releases it here waits a
      * whole switch interval to get it back from a busy thread. */
+    if (self->turn != NULL) {
+        ps_cpu_schedules.ending();
+    }
     self->coming = true;
     ps_status status = backend->gate_open(backend, device->index, job->gate);
     self->coming = false;
@@ -492,12 +502,35 @@ has_closed(void)
     return closed;
 }
 
+/* Run the work that leads to awaited Futures.  If another thread does already,
+ * it goes on for this one: else each callable that it lets a stream reach
+ * would need one more thread. */
+static void
+advance_awaited(void)
+{
+    if (!futures_are_awaited()) {
+        return;
+    }
+    pthread_mutex_lock(&queue.mutex);
+    unsigned seen = ++queue.advances;
+    pthread_mutex_unlock(&queue.mutex);
+    bool again = seen == 1;
+    while (again) {
+        future_advance_awaited();
+        pthread_mutex_lock(&queue.mutex);
+        again = queue.advances != seen;
+        seen = queue.advances = again ? queue.advances : 0;
+        pthread_mutex_unlock(&queue.mutex);
+    }
+}
+
 static void
 run(struct worker *self, struct job *job)
 {
     unsigned generation = job->generation;
     PyObject *outcome = NULL;
     bool failed = false;
+    self->turn = job->scheduled ? job->stream->device : NULL;
     link_started(job);
     if (future_start(job->future)) {
         self->current = job;
@@ -536,7 +569,8 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(NULL);
     }
-    future_advance_awaited();
+    advance_awaited();
+    end_turn();
     if (self->replaced) {
         self->replaced = false;
         want_threads(-1);
@@ -768,6 +802,31 @@ callable_place(void)
     return self != NULL && self->current != NULL
                ? future_place(self->current->future)
                : Py_NewRef(Py_None);
+}
+
+bool
+has_turn(int device_type)
+{
+    struct worker *self = worker_self();
+    return self != NULL && self->turn != NULL &&
+           self->turn->runtime->backend->device_type == device_type;
+}
+
+bool
+callable_has_ended(void)
+{
+    struct worker *self = worker_self();
+    return self != NULL && self->turn != NULL && self->current == NULL;
+}
+
+void
+end_turn(void)
+{
+    struct worker *self = worker_self();
+    if (callable_has_ended()) {
+        WITHOUT_GIL(ps_cpu_schedules.ended());
+        self->turn = NULL;
+    }
 }
 
 bool

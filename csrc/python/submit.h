@@ -18,6 +18,8 @@ struct job {
     /* When it was queued, or began to run. */
     int64_t since_ns;
     atomic_bool reached;
+    /* It was reached while a schedule was explored. */
+    bool scheduled;
     /* That runs it; NULL if none does yet. */
     unsigned long thread;
     PyThreadState *state;
@@ -76,6 +78,14 @@ bool callable_moment(struct ps_moment **moment);
 /* Where the callable that the calling thread runs was submitted, as place_of;
  * NULL with an exception. */
 PyObject *callable_place(void);
+
+/* Whether the calling thread runs a callable of a stream of the type that a
+ * schedule has picked, or has run it and still cleans up.  callable_has_ended:
+ * whether it cleans up. */
+bool has_turn(int device_type);
+bool callable_has_ended(void);
+/* Let the schedule's other threads go on, if the calling thread cleans up. */
+void end_turn(void);
 
 /* Called before a wait.  After a callable has ended, a callback may wait here:
  * another thread then runs the callables queued behind it.  check_may_wait: -1

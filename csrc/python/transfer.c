@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "../backends/backends.h"
 #include "../core/capture.h"
 #include "../core/thread_stream.h"
 #include "../core/work.h"
@@ -173,8 +174,9 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     imply_end();
     if (status == PS_SUCCESS && wait) {
         status = imply_wait_for(&work);
-        if (status == PS_RAISED) {
-            /* A signal ended the wait; the copy is still running. */
+        if (status == PS_RAISED || status == PS_ERROR_DEADLOCK) {
+            /* A signal or a schedule ended the wait; the copy is still
+             * pending. */
             WITHOUT_GIL({
                 if (begin_use(transfer) == PS_SUCCESS) {
                     end_use(transfer);

@@ -101,14 +101,14 @@ class Hold:
     block."""
 
     def __init__(self, stream: _StreamLike) -> None:
-        if _C.schedule_is_on():
-            raise RuntimeError(
-                "hold() was called while a schedule is explored, which says "
-                "itself how long work takes"
-            )
         self._go = threading.Event()
         found = _C.as_stream("hold", stream)
-        self._future: Future[bool] = found.submit(self._go.wait)
+        self._future: Future[bool] = found.submit(self._wait)
+
+    def _wait(self) -> bool:
+        while _C.schedule_is_on() and not self._go.is_set():
+            _C.schedule_hold()
+        return self._go.wait()
 
     @property
     def released(self) -> bool:
@@ -118,6 +118,7 @@ class Hold:
     def release(self) -> None:
         """Let the stream go on.  Releasing it again does nothing."""
         self._go.set()
+        _C.schedule_released()
 
     def __enter__(self) -> Hold:
         return self
@@ -133,7 +134,8 @@ def hold(stream: _StreamLike) -> Iterator[Hold]:
     Work that is queued on the stream meanwhile starts at the end of the
     block, or at a call of release() of the object that `with` returns.  Works
     on every backend that has Stream.submit(); the work takes one of the
-    package's threads.  Raises RuntimeError while a schedule is explored.
+    package's threads.  While a schedule is explored, too: it runs no such
+    work before the release.
     """
     with Hold(stream) as held:
         yield held

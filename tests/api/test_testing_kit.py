@@ -4,8 +4,10 @@ that stay busy, work that fails."""
 import gc
 import sys
 import threading
+import time
 
 import pytest
+from deadlines import LONG
 from places import ROOT
 
 import pystreams
@@ -503,7 +505,6 @@ from pystreams.testing import emulated_cuda, fail, hold
 # ---- Busy streams and failures ----
 
 
-@pytest.mark.unscheduled
 def test_hold(backend, stream):
     block = backend.filled(1, stream=stream)
     with hold(stream) as held:
@@ -517,7 +518,6 @@ def test_hold(backend, stream):
     assert block.tobytes() == b"\2" * 64
 
 
-@pytest.mark.unscheduled
 def test_hold_is_released(backend):
     stream = backend.stream()
     with hold(stream) as held:
@@ -528,7 +528,6 @@ def test_hold_is_released(backend):
         assert held.released
 
 
-@pytest.mark.unscheduled
 def test_holds_do_not_hold_up_each_other(backend):
     streams = [backend.stream() for _ in range(4)]
     with hold(streams[0]), hold(streams[1]):
@@ -542,7 +541,6 @@ def test_holds_do_not_hold_up_each_other(backend):
         stream.synchronize()
 
 
-@pytest.mark.unscheduled
 def test_hold_ends_with_an_exception(backend):
     stream = backend.stream()
     with pytest.raises(ZeroDivisionError), hold(stream):
@@ -550,18 +548,52 @@ def test_hold_ends_with_an_exception(backend):
     stream.synchronize()
 
 
-@pytest.mark.unscheduled
-def test_hold_refuses(no_gpu_is_used):
+def test_hold_refuses():
     with pytest.raises(TypeError, match=r"hold\(\) expects"), hold("cuda:0"):
         pass
-    stream = pystreams.Stream("cpu")
+
+
+@pytest.mark.unscheduled
+def test_hold_under_schedules(engine):
+    """Quickly: no schedule waits for it to end by itself."""
 
     def program():
-        with hold(stream):
-            pass
+        streams = [engine.stream() for _ in range(3)]
+        block = engine.empty(64, stream=streams[1])
+        with hold(streams[0]) as held, hold(streams[1]):
+            block.fill_(1, stream=streams[1])
+            event = streams[0].record_event()
+            assert not event.query()
+            with pytest.raises(TimeoutError):
+                event.synchronize(timeout=LONG)
+            future = streams[2].submit(event.synchronize)
+            with pytest.raises(TimeoutError):
+                future.result(timeout=LONG)
+            held.release()
+            event.synchronize()
+            future.result()
+            assert not streams[1].query()
+        streams[1].synchronize()
+        assert block.tobytes() == bytes([1]) * 64
 
-    with pytest.raises(RuntimeError, match="a schedule is explored"):
-        schedules.explore(program, runs=1)
+    before = time.monotonic()
+    for name in ("late", "early"):
+        schedules.replay(program, name)
+    for strategy in ("random", "pct"):
+        schedules.explore(program, runs=20, strategy=strategy)
+    assert time.monotonic() - before < LONG
+
+
+@pytest.mark.unscheduled
+def test_a_schedule_waits_for_a_release_by_a_thread(engine):
+    with schedules.run("late"):
+        stream = engine.stream()
+        with hold(stream) as held:
+            timer = threading.Timer(0.1, held.release)
+            timer.start()
+            stream.synchronize()
+            assert held.released
+        timer.join()
 
 
 def test_fail(faulty):
@@ -678,6 +710,14 @@ class TestAll:
         block.fill_(1)
 
     @pytest.mark.schedules(runs=5)
+    def test_held_under_schedules(self, hold):
+        block = pystreams.empty(8, device="cuda")
+        stream = cuda.Stream()
+        hold(stream)
+        block.fill_(1, stream=stream)
+        assert not stream.query()
+
+    @pytest.mark.schedules(runs=5)
     def test_schedules(self):
         block = pystreams.empty(8, device="cuda")
         block.fill_(1)
@@ -695,7 +735,7 @@ def test_fixtures_and_markers(run_python, tmp_path):
         ["-m", "pytest", "-q", "--strict-markers"],
         env=EMPTY | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
     )
-    assert "10 passed" in done.stdout, done.stdout + done.stderr
+    assert "11 passed" in done.stdout, done.stdout + done.stderr
 
 
 WRONG = {

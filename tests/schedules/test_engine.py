@@ -652,6 +652,26 @@ def test_a_deadlock_of_streams_with_names(engine):
     )
 
 
+def test_a_copy_whose_wait_is_a_deadlock(engine):
+    """It still runs, into memory that is nothing else meanwhile."""
+    later = []
+
+    def work(buffer, stream):
+        with stream, contextlib.suppress(RuntimeError):
+            buffer.tobytes()
+        later.extend(bytes([5]) * SIZE for _ in range(64))
+
+    with schedules.run("late"):
+        stream, other = filled(engine)[0], engine.stream()
+        buffer = engine.empty(SIZE, stream=other)
+        buffer.fill_(7, stream=other)
+        future = stream.submit(work, buffer, other)
+        other.wait_stream(stream)
+        future.result()
+        other.synchronize()
+    assert later == [bytes([5]) * SIZE] * 64
+
+
 def test_the_exception_of_a_callable(engine):
     with schedules.run("late"):
         future = engine.stream().submit(int, "x")

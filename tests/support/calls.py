@@ -745,6 +745,8 @@ def scheduled(world):
             world.stream.record_event()
             _C.schedule_poll()
             _C.schedule_is_on()
+            _C.schedule_hold()
+            _C.schedule_released()
 
     def work():
         with contextlib.suppress(AttributeError):
@@ -1160,7 +1162,8 @@ CASES = {
     "races.Race races.Operation races_count_waits races_redundant "
     "races_orders races_moment races_reached races_ignore "
     "races.redundant races.Redundant": races_found,
-    "schedule_begin schedule_end schedule_is_on schedule_poll schedules.run "
+    "schedule_begin schedule_end schedule_is_on schedule_poll "
+    "schedule_hold schedule_released schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
     "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
     "timeline_rows timeline_nodes timeline_error "

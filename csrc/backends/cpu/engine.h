@@ -437,6 +437,9 @@ void cpu_stream_push_locked(struct cpu_stream *stream,
  * False in a child that the operation forked: only the engine still exists,
  * with its lock held. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
+/* Call the function of a gate that the stream has reached, with its status.
+ * Called without the lock. */
+void cpu_gate_enter(const struct cpu_operation *operation, ps_status status);
 /* The operation's name for people. */
 const char *cpu_operation_name(enum cpu_kind kind);
 /* Give up a stream that the caller took; it may be gone then. */
@@ -702,6 +705,7 @@ struct cpu_lazy {
     bool ending;               /* the remaining work is being dropped */
     bool impatient;            /* do not wait for the callables that run */
     unsigned callables;        /* that run, host functions included */
+    unsigned ending_callables; /* of them: that have opened their gates */
     /* Those whose host functions workers are to run. */
     struct cpu_stream_list handed;
     unsigned handed_count;
@@ -779,6 +783,14 @@ struct cpu_engine {
 /* The initial priority of a stream, of the host for 0. */
 uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
 
+/* Whether the calling thread runs a callable of the engine. */
+bool cpu_lazy_is_callable(const struct cpu_engine *engine);
+/* Wait until no callable runs that does not wait itself. */
+void cpu_lazy_await_locked(struct cpu_engine *engine);
+/* See struct ps_schedules. */
+void cpu_lazy_ending_locked(struct cpu_engine *engine);
+void cpu_lazy_ended_locked(struct cpu_engine *engine);
+
 /* Add the calling thread to the blocked ones; the caller removes the entry.
  * goal: NULL if it is unknown. */
 void
@@ -802,6 +814,10 @@ cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);
 void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
                           uint64_t first, uint64_t second);
 void cpu_lazy_arrived_locked(struct cpu_engine *engine);
+
+/* See struct ps_schedules. */
+void cpu_lazy_hold_locked(struct cpu_engine *engine);
+void cpu_lazy_released_locked(struct cpu_engine *engine);
 
 /* Whether there is pending work, and a description of it. */
 bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);

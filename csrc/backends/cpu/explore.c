@@ -75,9 +75,10 @@ explore_sleep(struct ps_sleep *sleep)
     *sleep = (struct ps_sleep){.forks = cpu_forks};
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        if (cpu_is_lazy(engine) && engine->lazy.asked.is_callable()) {
+        if (cpu_is_lazy(engine) && cpu_lazy_is_callable(engine)) {
             cpu_lazy_block_locked(engine, &sleep->blocked[engine->number],
                                   NULL);
+            sleep->blocked[engine->number].parked = true;
         }
         cpu_unlock(engine);
     }
@@ -101,11 +102,56 @@ explore_arrived(void)
 {
     EACH_ENGINE (engine) {
         cpu_lock(engine);
+        cpu_lazy_await_locked(engine);
         if (engine->lazy.ran > engine->lazy.first_step) {
             cpu_lazy_note_locked(engine, PS_NOTE_WAITED_STEP, engine->lazy.ran,
                                  0);
             cpu_lazy_arrived_locked(engine);
         }
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_ending(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        if (cpu_is_lazy(engine) && cpu_lazy_is_callable(engine)) {
+            cpu_lazy_ending_locked(engine);
+        }
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
+static void
+explore_ended(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        if (cpu_is_lazy(engine) && cpu_lazy_is_callable(engine)) {
+            cpu_lazy_ended_locked(engine);
+        }
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_hold(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        cpu_lazy_hold_locked(engine);
+        cpu_unlock(engine);
+    }
+}
+
+static void
+explore_released(void)
+{
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        cpu_lazy_released_locked(engine);
         cpu_unlock(engine);
     }
 }
@@ -360,6 +406,10 @@ const struct ps_schedules ps_cpu_schedules = {
     .sleep = explore_sleep,
     .wake = explore_wake,
     .arrived = explore_arrived,
+    .ending = explore_ending,
+    .ended = explore_ended,
+    .hold = explore_hold,
+    .released = explore_released,
     .is_noted = explore_is_noted,
     .note = explore_note,
     .deadlock = explore_deadlock,

@@ -8,9 +8,11 @@
  * Time is virtual: it stands still until a sleep is the operation that is
  * picked, or a wait's limit is all that is left.
  *
- * A callable runs on a thread of its own.  The thread that entered its gate
- * waits until the callable ends, or waits for work itself; then the callable's
- * thread picks the operations. */
+ * A callable runs on a thread of its own.  One thread at a time has the turn:
+ * the thread that entered a callable's gate stands until the callable has
+ * ended, and while the callable waits, its own thread picks the operations.
+ * So what the callable queues and runs has its place in the order.  Of several
+ * callables, the one that stands or waits for the shortest time goes first. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -542,16 +544,58 @@ take_locked(struct cpu_stream *stream)
     engine->ready_count--;
 }
 
-/* Whether callables run that do not wait for work themselves. */
 static bool
-callables_run(const struct cpu_lazy *lazy)
+is_parked(const struct ps_blocked *blocked)
 {
-    unsigned waiting = 0;
+    return blocked->parked && !blocked->woken;
+}
+
+/* Whether callables have the turn before the calling thread.  self: its entry
+ * among those that are blocked, NULL if it has none. */
+static bool
+callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
+{
+    unsigned listed = 0;
+    bool precede = false, later = true;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        waiting += blocked->callable && !blocked->woken;
+        /* The entries from its own on are of those that stand for it. */
+        later = later && (blocked != self || !blocked->callable);
+        listed += blocked->callable;
+        precede |= later && blocked->callable && !is_parked(blocked);
     }
-    return lazy->callables > waiting;
+    return precede || lazy->callables > listed;
+}
+
+/* Whether callables other than the calling thread's may go on without an
+ * operation.  self: as above. */
+static bool
+others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
+{
+    unsigned others = lazy->callables;
+    const struct ps_blocked *blocked;
+    LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
+        others -= blocked->callable && (blocked == self || is_parked(blocked));
+    }
+    return others > 0;
+}
+
+/* Whether the program holds a stream, which it may release. */
+static bool
+any_holds(const struct cpu_lazy *lazy)
+{
+    bool holds = false;
+    const struct ps_blocked *blocked;
+    LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
+        holds |= blocked->holds;
+    }
+    return holds;
+}
+
+bool
+cpu_lazy_is_callable(const struct cpu_engine *engine)
+{
+    return engine->lazy.asked.is_callable(engine->table.base.device_type);
 }
 
 void
@@ -561,9 +605,27 @@ cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
     struct cpu_lazy *lazy = &engine->lazy;
     *blocked = (struct ps_blocked){
         .goal = goal,
-        .callable = lazy->asked.is_callable(),
+        .callable = cpu_lazy_is_callable(engine),
     };
     LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
+    pthread_cond_broadcast(&lazy->changed);
+}
+
+/* Something has changed: the threads that found nothing to run look again, and
+ * precede the others. */
+static void
+changed_locked(struct cpu_lazy *lazy)
+{
+    struct ps_blocked *blocked, *next;
+    for (blocked = LIST_FIRST(&lazy->blocked); blocked != NULL;
+         blocked = next) {
+        next = LIST_NEXT(blocked, neighbours);
+        if (blocked->parked) {
+            blocked->parked = blocked->holds;
+            LIST_REMOVE(blocked, neighbours);
+            LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
+        }
+    }
     pthread_cond_broadcast(&lazy->changed);
 }
 
@@ -604,14 +666,15 @@ others_are_runnable(void)
     return found;
 }
 
-/* Wait until the callables that run have ended or wait for work, as long as
- * the caller is patient. */
+/* Wait until no callable precedes the calling thread, as long as that is
+ * patient.  self: as for callables_precede. */
 static void
-await_callables_locked(struct cpu_engine *engine)
+stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     int naps = 0;
-    while (callables_run(lazy) && !lazy->impatient && cpu_is_lazy(engine)) {
+    while (callables_precede(lazy, self) && !lazy->impatient &&
+           cpu_is_lazy(engine)) {
         if (!nap_locked(engine, NAP_NS)) {
             pthread_mutex_unlock(&engine->lock);
             bool others = others_are_runnable();
@@ -620,48 +683,72 @@ await_callables_locked(struct cpu_engine *engine)
         }
         lazy->impatient = naps >= NAPS * BUSY;
     }
-    if (callables_run(lazy)) {
+    if (callables_precede(lazy, self)) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
     }
 }
 
-/* Run the operation at the head of a ready stream; false as
- * cpu_stream_serve_locked. */
+/* A callable's thread that is about to let others go first has an entry while
+ * it stands; NULL for other threads. */
+static struct ps_blocked *
+begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
+{
+    if (engine->lazy.callables == 0 || !cpu_lazy_is_callable(engine)) {
+        return NULL;
+    }
+    cpu_lazy_block_locked(engine, standing, NULL);
+    standing->woken = true;
+    return standing;
+}
+
+/* Let the threads that found nothing to run look again. */
+static void
+await_callables_locked(struct cpu_engine *engine)
+{
+    unsigned forks = cpu_forks;
+    if (engine->lazy.callables > 0) {
+        struct ps_blocked standing;
+        struct ps_blocked *self = begin_standing_locked(engine, &standing);
+        changed_locked(&engine->lazy);
+        stand_locked(engine, self);
+        if (self != NULL && cpu_forks == forks) {
+            LIST_REMOVE(self, neighbours);
+        }
+    }
+}
+
+/* Begin the callable of the stream, whose thread may then call at any time. */
+static void
+enter_locked(struct cpu_stream *stream)
+{
+    struct cpu_engine *engine = stream->engine;
+    const struct cpu_stream *outer = cpu_serving();
+    struct cpu_operation entry = *stream->first;
+    ps_status status = stream->status;
+    stream->first->kind = CPU_WAIT;
+    if (!entry.record->done) {
+        entry.record->entered = true;
+        engine->lazy.callables++;
+        engine->lazy.impatient = false;
+    }
+    cpu_stream_settle_locked(stream);
+    changed_locked(&engine->lazy);
+    pthread_mutex_unlock(&engine->lock);
+    pthread_setspecific(cpu_serving_key, stream);
+    cpu_gate_enter(&entry, status);
+    pthread_setspecific(cpu_serving_key, outer);
+    pthread_mutex_lock(&engine->lock);
+}
+
+/* Do the operation at the head; false as cpu_stream_serve_locked. */
 static bool
-run_locked(struct cpu_stream *stream)
+serve_locked(struct cpu_stream *stream)
 {
     struct cpu_engine *engine = stream->engine;
     struct cpu_lazy *lazy = &engine->lazy;
     struct cpu_operation *operation = stream->first;
     bool frees = operation->kind == CPU_FREE;
     bool keeps = frees && lazy->asked.noted;
-    bool enters = operation->kind == CPU_ENTER_GATE;
-    bool calls = operation->kind == CPU_CALL && stream->status == PS_SUCCESS;
-    unsigned forks = cpu_forks;
-    note_step_locked(engine, stream);
-    note_operation_locked(engine, operation);
-    if (!enters) {
-        stream->done = operation->ticket;
-    }
-    if (is_asleep(stream)) {
-        cpu_lazy_pass_time(stream->deadline);
-    }
-    count_step_locked(engine, number(engine, operation), &stream->rank);
-    if (lazy->asked.logged && !lazy->ending) {
-        log_locked(stream, operation);
-    }
-    take_locked(stream);
-    if (enters && !operation->record->done) {
-        operation->record->entered = true;
-        lazy->callables++;
-        lazy->impatient = false;
-    }
-    if (calls && cpu_stream_hand_locked(stream)) {
-        lazy->callables++;
-        lazy->impatient = false;
-        await_callables_locked(engine);
-        return !cpu_may_notify(engine) || cpu_notify_due_locked(engine);
-    }
     lazy->busy = true;
     if (!cpu_stream_serve_locked(stream)) {
         return false;
@@ -680,12 +767,61 @@ run_locked(struct cpu_stream *stream)
         lazy->freed = operation;
     }
     cpu_stream_settle_locked(stream);
-    pthread_cond_broadcast(&lazy->changed);
-    if (enters) {
-        await_callables_locked(engine);
+    changed_locked(lazy);
+    return true;
+}
+
+/* Run the operation at the head of a ready stream, and let callables go first
+ * then; false as cpu_stream_serve_locked.  self: as for callables_precede. */
+static bool
+run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
+{
+    struct cpu_engine *engine = stream->engine;
+    struct cpu_lazy *lazy = &engine->lazy;
+    struct cpu_operation *operation = stream->first;
+    bool enters = operation->kind == CPU_ENTER_GATE;
+    bool calls = operation->kind == CPU_CALL && stream->status == PS_SUCCESS;
+    unsigned forks = cpu_forks;
+    note_step_locked(engine, stream);
+    note_operation_locked(engine, operation);
+    if (!enters) {
+        stream->done = operation->ticket;
     }
+    if (is_asleep(stream)) {
+        cpu_lazy_pass_time(stream->deadline);
+    }
+    count_step_locked(engine, number(engine, operation), &stream->rank);
+    if (lazy->asked.logged && !lazy->ending) {
+        log_locked(stream, operation);
+    }
+    take_locked(stream);
+    if (enters) {
+        enter_locked(stream);
+    }
+    else if (calls && cpu_stream_hand_locked(stream)) {
+        lazy->callables++;
+        lazy->impatient = false;
+    }
+    else if (!serve_locked(stream)) {
+        return false;
+    }
+    stand_locked(engine, self);
     return cpu_forks == forks &&
            (!cpu_may_notify(engine) || cpu_notify_due_locked(engine));
+}
+
+/* Likewise, on a thread that is not blocked. */
+static bool
+run_locked(struct cpu_stream *stream)
+{
+    struct ps_blocked standing;
+    unsigned forks = cpu_forks;
+    struct ps_blocked *self = begin_standing_locked(stream->engine, &standing);
+    bool ran = run_blocked_locked(stream, self);
+    if (self != NULL && cpu_forks == forks) {
+        LIST_REMOVE(self, neighbours);
+    }
+    return ran;
 }
 
 /* Run the operations that the schedule picks before the host goes on; false as
@@ -695,11 +831,12 @@ step_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     struct cpu_stream *stream;
-    if (lazy->asked.noted && (lazy->asked.is_callable() ||
+    if (lazy->asked.noted && (cpu_lazy_is_callable(engine) ||
                               !pthread_equal(lazy->thread, pthread_self()))) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
     }
     count_step_locked(engine, 0, &lazy->rank);
+    await_callables_locked(engine);
     while (cpu_is_lazy(engine) && !lazy->busy &&
            (stream = pick_locked(engine, false)) != NULL) {
         if (!run_locked(stream)) {
@@ -868,10 +1005,13 @@ lazy_release_locked(struct cpu_engine *engine)
         int device = stream != NULL ? stream->device : 0;
         ps_handle handle = stream != NULL ? stream->handle : 0;
         uint64_t first = lazy->first;
+        lazy->busy = true;
         pthread_mutex_unlock(&engine->lock);
         queued(before + 1 - first, after - first,
                engine->table.base.device_type, device, handle);
         pthread_mutex_lock(&engine->lock);
+        lazy->busy = false;
+        pthread_cond_broadcast(&lazy->changed);
     }
     if (!internal && cpu_is_lazy(engine)) {
         step_locked(engine);
@@ -901,24 +1041,27 @@ describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 
 /* Nothing can run. */
 static ps_status
-wait_for_others_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
                        const struct cpu_limit *limit)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     const struct ps_limit *asked = limit->asked;
-    if (!callables_run(lazy)) {
-        if (limit->deadline != CPU_FOREVER) {
-            cpu_lazy_pass_time(limit->deadline);
-            return PS_ERROR_TIMED_OUT;
-        }
-        describe_locked(engine, goal);
+    bool others = others_run(lazy, self);
+    if (!others && limit->deadline != CPU_FOREVER) {
+        cpu_lazy_pass_time(limit->deadline);
+        return PS_ERROR_TIMED_OUT;
+    }
+    if (!others && !any_holds(lazy)) {
+        describe_locked(engine, self->goal);
         return PS_ERROR_DEADLOCK;
     }
+    self->parked = true;
+    pthread_cond_broadcast(&lazy->changed);
     /* While a callable runs, the time that it takes is real. */
     int64_t before = cpu_monotonic_clock.now();
     int64_t now = cpu_lazy_now(), left = limit->deadline - now;
     nap_locked(engine, left < QUESTION_NS ? left : QUESTION_NS);
-    if (callables_run(lazy) && limit->deadline != CPU_FOREVER) {
+    if (others_run(lazy, self) && limit->deadline != CPU_FOREVER) {
         cpu_lazy_pass_time(now + cpu_monotonic_clock.now() - before);
     }
     if (cpu_lazy_now() >= limit->deadline) {
@@ -946,7 +1089,7 @@ may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
 
 /* Run an operation, or wait for the callables that keep all from running. */
 static ps_status
-wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
+wait_once_locked(struct cpu_engine *engine, struct ps_blocked *self,
                  const struct cpu_limit *limit)
 {
     struct cpu_lazy *lazy = &engine->lazy;
@@ -954,7 +1097,7 @@ wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
         nap_locked(engine, QUESTION_NS);
         return PS_SUCCESS;
     }
-    bool expires = may_expire_locked(engine, goal, limit);
+    bool expires = may_expire_locked(engine, self->goal, limit);
     struct cpu_stream *stream = pick_locked(engine, !expires);
     if (stream == NULL && expires) {
         cpu_lazy_pass_time(limit->deadline);
@@ -965,9 +1108,9 @@ wait_once_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     if (stream == NULL ||
         (lazy->asked.strategy != PS_GIVEN && is_asleep(stream) &&
          stream->deadline > limit->deadline)) {
-        return wait_for_others_locked(engine, goal, limit);
+        return wait_for_others_locked(engine, self, limit);
     }
-    return run_locked(stream) ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
+    return run_blocked_locked(stream, self) ? PS_SUCCESS : PS_ERROR_TIMED_OUT;
 }
 
 static ps_status
@@ -988,34 +1131,49 @@ lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
     }
     while (!waiter->woken && status == PS_SUCCESS && cpu_is_lazy(engine)) {
-        await_callables_locked(engine);
+        stand_locked(engine, &blocked);
         if (!waiter->woken) {
-            status = wait_once_locked(engine, goal, limit);
+            status = wait_once_locked(engine, &blocked, limit);
         }
     }
-    waiter->blocked = NULL;
     if (cpu_forks == forks) {
+        stand_locked(engine, &blocked);
         LIST_REMOVE(&blocked, neighbours);
     }
+    waiter->blocked = NULL;
     return status;
 }
 
 /* Threads that wait for something else may go on now. */
 static void
-lazy_opened_locked(struct cpu_engine *engine)
+end_callable_locked(struct cpu_engine *engine)
 {
     struct ps_blocked *blocked;
     engine->lazy.callables--;
     LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
-        blocked->woken = blocked->woken || blocked->goal == NULL;
+        blocked->woken |= blocked->goal == NULL && !blocked->holds;
     }
-    pthread_cond_broadcast(&engine->lazy.changed);
+    changed_locked(&engine->lazy);
+}
+
+void
+cpu_lazy_ending_locked(struct cpu_engine *engine)
+{
+    engine->lazy.callables++;
+    engine->lazy.ending_callables++;
+}
+
+void
+cpu_lazy_ended_locked(struct cpu_engine *engine)
+{
+    engine->lazy.ending_callables--;
+    end_callable_locked(engine);
 }
 
 const struct cpu_driver cpu_lazy_driver = {
     .release_locked = lazy_release_locked,
     .wait_locked = lazy_wait_locked,
-    .opened_locked = lazy_opened_locked,
+    .opened_locked = end_callable_locked,
     .note_locked = cpu_lazy_note_locked,
     .ask_locked = lazy_ask_locked,
     .asked_locked = lazy_asked_locked,
@@ -1031,7 +1189,7 @@ advance_once_locked(struct cpu_engine *engine,
 {
     struct cpu_lazy *lazy = &engine->lazy;
     bool given = lazy->asked.strategy == PS_GIVEN;
-    await_callables_locked(engine);
+    stand_locked(engine, blocked);
     if (lazy->busy) {
         nap_locked(engine, QUESTION_NS);
         return PS_RAN;
@@ -1043,15 +1201,19 @@ advance_once_locked(struct cpu_engine *engine,
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
         /* No work is picked for a thread that may go on. */
-        return blocked->woken        ? PS_RAN
-               : callables_run(lazy) ? PS_RUNNING
-               : lazy->callables > 0 ? PS_STUCK
-                                     : PS_NOTHING;
+        unsigned others = lazy->callables - lazy->ending_callables;
+        bool holds = any_holds(lazy);
+        return blocked->woken                    ? PS_RAN
+               : others_run(lazy, blocked)       ? PS_RUNNING
+               : holds && deadline < CPU_FOREVER ? PS_EXPIRED
+               : holds                           ? PS_RUNNING
+               : others > 0                      ? PS_STUCK
+                                                 : PS_NOTHING;
     }
     if (!given && is_asleep(stream) && stream->deadline > deadline) {
         return PS_EXPIRED;
     }
-    run_locked(stream);
+    run_blocked_locked(stream, blocked);
     return PS_RAN;
 }
 
@@ -1073,6 +1235,49 @@ cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline)
         describe_locked(engine, NULL);
     }
     return progress;
+}
+
+void
+cpu_lazy_await_locked(struct cpu_engine *engine)
+{
+    if (cpu_is_lazy(engine)) {
+        await_callables_locked(engine);
+    }
+}
+
+/* ---- Callables that hold a stream ---- */
+
+void
+cpu_lazy_hold_locked(struct cpu_engine *engine)
+{
+    struct ps_blocked blocked;
+    unsigned forks = cpu_forks;
+    if (!cpu_is_lazy(engine) || !cpu_lazy_is_callable(engine)) {
+        return;
+    }
+    int64_t end = cpu_monotonic_clock.now() + QUESTION_NS;
+    cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
+    cpu_lazy_block_locked(engine, &blocked, NULL);
+    blocked.holds = blocked.parked = true;
+    while (!blocked.woken && cpu_monotonic_clock.wait_locked(
+                                 engine, &engine->lazy.changed, end)) {
+    }
+    if (cpu_forks == forks) {
+        LIST_REMOVE(&blocked, neighbours);
+    }
+}
+
+void
+cpu_lazy_released_locked(struct cpu_engine *engine)
+{
+    struct ps_blocked *blocked;
+    if (!cpu_is_lazy(engine)) {
+        return;
+    }
+    LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
+        blocked->woken |= blocked->holds;
+    }
+    await_callables_locked(engine);
 }
 
 /* ---- The end ---- */

@@ -197,9 +197,10 @@ cpu_stream_settle_locked(struct cpu_stream *stream)
 
 /* ---- Execution ---- */
 
-static void
-enter_gate(const struct cpu_operation *operation, ps_status status)
+void
+cpu_gate_enter(const struct cpu_operation *operation, ps_status status)
 {
+    status = operation->abandoned ? PS_ERROR_SHUTTING_DOWN : status;
     if (operation->launched) {
         operation->gate.launched(operation->gate.argument,
                                  operation->gate.handle, status);
@@ -251,8 +252,7 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
              operation->transfer.nbytes);
         break;
     case CPU_ENTER_GATE:
-        enter_gate(operation, operation->abandoned ? PS_ERROR_SHUTTING_DOWN
-                                                   : stream->status);
+        cpu_gate_enter(operation, stream->status);
         break;
     default:
         operation->call.function(operation->call.argument);

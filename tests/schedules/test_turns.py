@@ -1,0 +1,199 @@
+"""Callables that use streams while a schedule is explored: one thread at a
+time has the turn, so that each run under a name is the same."""
+
+import re
+import threading
+from functools import partial
+
+import pytest
+import turns
+from deadlines import LONG
+
+import pystreams
+from pystreams import schedules
+
+SIZE = 64
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs(part):
+    """Each program gives the same order, report and bytes each time."""
+    for seed in range(part * 60, part * 60 + 60):
+        one, *others = [turns.run(seed) for _ in range(3)]
+        assert others == [one, one], f"{seed} under {turns.name_of(seed)}"
+
+
+FAILING = """
+import re, sys
+import pystreams
+from pystreams import schedules
+
+sys.setswitchinterval(float(sys.argv[2]))
+
+def fn():
+    load = pystreams.Stream(sys.argv[1], name="load")
+    work = pystreams.Stream(sys.argv[1], name="work")
+    scratch = pystreams.Stream(sys.argv[1], name="scratch")
+    chunks = [
+        pystreams.empty(64, device=load.device, stream=load) for _ in range(4)
+    ]
+    found = []
+
+    def first(chunk):
+        with scratch:
+            found.append(chunk.tobytes()[0])
+
+    for i, chunk in enumerate(chunks):
+        chunk.fill_(i, load)
+        if i != 2:
+            work.wait_stream(load)
+        work.submit(first, chunk)
+    work.synchronize()
+    load.synchronize()
+    assert found == [0, 1, 2, 3], found
+
+for _ in range(2):
+    try:
+        schedules.explore(fn, runs=300)
+    except AssertionError as error:
+        note = "".join(error.__notes__)
+        print(error, note)
+name = re.search(r'replay\\(fn, "(.*)"\\)', note)[1]
+for _ in range(5):
+    try:
+        schedules.replay(fn, name)
+    except AssertionError as error:
+        print(error, *error.__notes__)
+"""
+
+
+def test_a_failure_has_one_report(engine, run_python):
+    """In every process, and again under its name."""
+    results = []
+    for interval in ("1e-6", "1e-5", "1e-3") * 8:
+        done = run_python(
+            FAILING, engine.name, interval, env={"PYSTREAMS_SCHEDULE": None}
+        )
+        assert done.stderr == ""
+        assert done.stdout.count('schedule "late:') == 7
+        results.append(done.stdout)
+    assert len(set(results)) == 1
+
+
+def test_places_and_numbers(engine):
+    """What a callable queues has its own place, and a number of its turn."""
+    reports = set()
+
+    def fn():
+        stream = engine.stream(name="work")
+        scratch = engine.stream(name="scratch")
+        buffer = engine.empty(SIZE, stream=stream)
+
+        def work():
+            with scratch:
+                buffer.tobytes()
+
+        for _ in range(3):
+            stream.submit(work)
+        stream.record_event()
+        stream.record_event()
+        stream.synchronize()
+        raise LookupError
+
+    for _ in range(20):
+        with pytest.raises(LookupError) as caught:
+            schedules.replay(fn, "early")
+        reports.add("\n".join(caught.value.__notes__))
+    (report,) = reports
+    found = re.findall(r"^ +(\d+)  (\w+) +(\w+) \(.*, in (\w+)$", report, re.M)
+    assert found == [
+        ("1", "callable", "work", "fn"),
+        ("2", "copy", "scratch", "work"),
+        ("3", "callable", "work", "fn"),
+        ("4", "copy", "scratch", "work"),
+        ("5", "callable", "work", "fn"),
+        ("6", "copy", "scratch", "work"),
+        ("7", "record", "work", "fn"),
+        ("8", "record", "work", "fn"),
+    ]
+
+
+def test_callables_end_before_those_that_let_them_begin(engine):
+    """And the host goes on last, while all of them wait now and then."""
+    seen = []
+
+    def outer(depth):
+        seen.append(depth)
+        if depth < 4:
+            stream = engine.stream()
+            stream.submit(outer, depth + 1)
+            filled = engine.empty(SIZE, stream=stream).fill_(1, stream=stream)
+            assert filled.tobytes()[0] == 1
+        seen.append(-depth)
+
+    for _ in range(10):
+        with schedules.run("early"):
+            engine.stream().submit(outer, 1)
+            assert seen == [1, 2, 3, 4, -4, -3, -2, -1]
+        seen.clear()
+
+
+def again(buffer, stream, future):
+    buffer.fill_(future.result() % 2, stream)
+
+
+def test_what_follows_a_callable_is_of_its_turn(engine):
+    """Its callbacks, and the frees of its arguments."""
+    runs = [schedules._Run("early", logged=True) for _ in range(20)]
+    for run in runs:
+        with run:
+            stream, other = engine.stream(), engine.stream()
+            buffer = engine.empty(SIZE, stream=other)
+            for _ in range(3):
+                argument = engine.empty(SIZE, stream=other)
+                future = stream.submit(len, argument)
+                del argument
+                stream.submit(buffer.fill_, 1, other)
+                future.add_done_callback(partial(again, buffer, other))
+            stream.synchronize()
+    assert len({run.order for run in runs}) == 1
+    assert all(run.operations == runs[0].operations for run in runs)
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
+def test_a_callable_that_waits_for_one_that_let_it_begin(engine, name):
+    """It has found nothing to run, so the other one goes on."""
+    with schedules.run(name):
+        stream, other = engine.stream(), engine.stream()
+        inner = []
+
+        def work():
+            inner.append(other.submit(stream.synchronize))
+
+        stream.submit(work).result(LONG)
+        assert inner[0].result(LONG) is None
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
+def test_threads_of_the_program_and_callables(engine, name):
+    """They race, but no thread waits for ever."""
+
+    def program():
+        stream, other = engine.stream(), engine.stream()
+        buffer = engine.empty(SIZE, stream=other)
+
+        def work():
+            buffer.fill_(1, stream=other)
+            other.synchronize()
+
+        for _ in range(5):
+            stream.submit(work)
+            pystreams.wait([stream, other])
+
+    with schedules.run(name):
+        threads = [threading.Thread(target=program) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+            assert not thread.is_alive()
