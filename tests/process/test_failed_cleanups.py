@@ -183,13 +183,14 @@ with Capture(third, first):
 
 
 def test_of_the_event_of_a_wait(run):
-    """With as many idle events as are kept."""
+    """With as many idle events as are kept, for waits and for others."""
     run(
         """
 events = [pystreams.Event(NAME, enable_timing=False) for _ in range(1200)]
 for event in events:
     event.record(first)
 def fill_pool(record):
+    second.wait_stream(first)
     events.clear()
     failing.fail("event_destroy", 400, 1)
 trace.subscribe(fill_pool, kinds=["event_wait"])
