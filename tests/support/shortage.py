@@ -267,6 +267,11 @@ def is_short(error):
     if error is None or isinstance(error, SHORT):
         return True
     if isinstance(error, SystemError):
+        # Before 3.14, f_back leaves an exception behind if it has no memory,
+        # and the next call in C fails because of that.
+        left = sys.version_info < (3, 14) and error.__cause__ is not None
+        if left and "a result with an exception set" in str(error):
+            return is_short(error.__cause__)
         return LOST is not None and LOST.search(str(error)) is not None
     # What CPython says of its own, and a peer whose memory cannot be had.
     if re.search("can't (allocate lock|start new)|out of reach", str(error)):
