@@ -9,6 +9,7 @@ import pytest
 from .busy import Busy
 from .device import Device
 from .elsewhere import Elsewhere
+from .limits import GIVE_UP, Background
 from .plugin import USAGE, conformance
 
 
@@ -51,5 +52,8 @@ def elsewhere(
 ) -> Iterator[Elsewhere]:
     """Another process that uses the device."""
     process = Elsewhere(device.name, conformance(request.config).module)
-    yield process
-    process.close()
+    try:
+        Background(process.begin).finish(GIVE_UP)
+        yield process
+    finally:
+        process.close()

@@ -34,6 +34,12 @@ class Elsewhere:
             text=True,
         )
 
+    def begin(self) -> None:
+        """Wait until it has used the device, which takes long on a busy
+        machine."""
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "begun\n"
+
     def ask(self, *words: str) -> str:
         """Send a request, and return the reply."""
         assert self._process.stdin and self._process.stdout
@@ -145,6 +151,7 @@ def serve(name: str, module: str) -> None:
         "shutdown": shut_down,
         "wait-in-time": wait,
     }
+    print("begun", flush=True)
     for line in sys.stdin:
         action, *arguments = line.split()
         try:
