@@ -148,6 +148,26 @@ enum waiting {
     UNCAPTURED,
 };
 
+/* A Buffer for the bytes that the caller holds. */
+static PyObject *
+wrap_held(struct span span)
+{
+    ps_block_ref(span.block);
+    return buffer_wrap(&span);
+}
+
+/* Capture a copy of pageable memory, which the backend would not access in the
+ * order of the stream. */
+static int
+capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
+{
+    bool writes = is_pageable(to);
+    return drop_result(import_call(
+        "pystreams._staging", writes ? "copy_to" : "copy_from", "(NNN)",
+        wrap_held(writes ? *to : *from), wrap_held(writes ? *from : *to),
+        stream_wrap(NULL, ps_stream_ref(stream))));
+}
+
 static int
 run_copy(struct transfer *transfer, struct span *to, struct span *from,
          enum waiting waiting)
@@ -159,9 +179,13 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     };
     ps_status status;
     bool own = device_of(to)->runtime == device_of(from)->runtime;
-    bool wait =
-        waiting == ALWAYS ||
-        (waiting == UNCAPTURED && !ps_stream_is_captured(transfer->stream));
+    bool captured =
+        waiting == UNCAPTURED && ps_stream_is_captured(transfer->stream);
+    bool wait = waiting == ALWAYS || (waiting == UNCAPTURED && !captured);
+    if (captured && to->nbytes > 0 &&
+        !(device_of(to)->runtime->backend->flags & PS_BACKEND_HOST_MEMORY)) {
+        return capture_staged(transfer->stream, to, from);
+    }
     if (wait && check_may_wait_for_copy(&work, own) < 0) {
         return -1;
     }

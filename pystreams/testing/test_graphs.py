@@ -281,8 +281,10 @@ def test_capture_again_after_a_reset(device: Device) -> None:
 @contract(
     "memory_copy",
     "If the stream is being captured, each launch copies what the source has "
-    "then, pageable or not.",
+    "when it reaches the copy; a side is pageable only if the backend has "
+    "PS_BACKEND_HOST_MEMORY.",
     "capture_begin",
+    "capture_gate",
 )
 @pytest.mark.parametrize("nbytes", [100, 4 << 20], ids=["small", "large"])
 def test_copies_of_pageable_memory(device: Device, nbytes: int) -> None:

@@ -552,7 +552,8 @@ struct ps_backend {
      * device of this backend, pinned, or pageable host memory; the caller
      * keeps both alive until the copy is done.  Enqueues, but may block when a
      * side is pageable.  If the stream is being captured, each launch copies
-     * what the source has then, pageable or not. */
+     * what the source has when it reaches the copy; a side is pageable only if
+     * the backend has PS_BACKEND_HOST_MEMORY. */
     ps_status (*memory_copy)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
                              const void *source, size_t nbytes);
