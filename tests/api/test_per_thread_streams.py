@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import weakref
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -492,7 +493,7 @@ def test_a_later_thread_has_an_idle_one(ends_first, backend, own, workers):
 
 def test_threads_that_come_and_go(backend, own):
     """Each hands memory to the next, which ends before the work does."""
-    shared = [backend.filled(0)]
+    shared = deque([backend.filled(0)], maxlen=4)
 
     def work(number):
         block = backend.empty(SIZE, stream=own)
@@ -501,7 +502,6 @@ def test_threads_that_come_and_go(backend, own):
             other = backend.empty(SIZE, stream=own)
             other.copy_(pystreams.from_dlpack(shared[-1]), True, own)
             shared.append(block)
-            del shared[:-4]
         mark(own)
 
     for _ in range(3):
