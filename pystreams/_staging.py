@@ -14,6 +14,8 @@ from functools import partial
 
 from ._C import Buffer, Stream, empty, races_declare
 
+_written_for_ever: list[Buffer] = []
+
 
 def _allocate(stream: Stream, nbytes: int) -> Buffer:
     return empty(nbytes, device=stream.device, pin_memory=True)
@@ -48,4 +50,10 @@ def copy_to(pageable: Buffer, buffer: Buffer, stream: Stream) -> None:
     staging = _allocate(stream, pageable.nbytes)
     staging.copy_(buffer, non_blocking=True, stream=stream)
     races_declare(stream, "copy", [], [pageable])
-    _submit(stream, pageable, staging)
+    try:
+        _submit(stream, pageable, staging)
+    except BaseException:
+        # The capture may be another library's, whose graph can be launched
+        # for ever.
+        _written_for_ever.append(staging)
+        raise
