@@ -92,12 +92,12 @@ class CriticalPath:
 
     steps: tuple[Step, ...]
     #: The waits in the chain as (row, gain), the greatest gain first: what to
-    #: attack first.
+    #: shorten first.
     waits: tuple[tuple[int, int], ...]
     _text: str
 
     def __str__(self) -> str:
-        """A line for each step, and the wait to attack first."""
+        """A line for each step, and the wait to shorten first."""
         return self._text
 
 
@@ -251,7 +251,7 @@ def describe(rows: list[Row], step: Step) -> str:
     return f"{took:>8} at {at:<8} {name} on {row[2]} {row[3]}, {why}"
 
 
-def attack(rows: list[Row], gains: dict[int, int]) -> list[str]:
+def shorten(rows: list[Row], gains: dict[int, int]) -> list[str]:
     """Return a line with the place of the program whose waits gain most."""
     places: dict[str, list[int]] = {}
     for row, gain in gains.items():
@@ -261,7 +261,7 @@ def attack(rows: list[Row], gains: dict[int, int]) -> list[str]:
     text, found = max(places.items(), key=lambda item: sum(item[1]))
     took = _chart.milliseconds(sum(found) / 1e6)
     times = "" if len(found) == 1 else f" {len(found)} times,"
-    return [f"attack first: {text},{times} up to {took}"]
+    return [f"shorten first: {text},{times} up to {took}"]
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
@@ -275,5 +275,5 @@ def critical_path(timeline: Timeline) -> CriticalPath:
             gains[step.wait] = gains.get(step.wait, 0) + step.gain
     waits = sorted(gains.items(), key=lambda item: (-item[1], item[0]))
     lines = [describe(rows, step) for step in steps]
-    lines += attack(rows, gains)
+    lines += shorten(rows, gains)
     return CriticalPath(tuple(steps), tuple(waits), "\n".join(lines))
