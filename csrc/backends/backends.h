@@ -72,10 +72,10 @@ struct ps_schedule {
     bool logged;
     bool noted;
     /* Whether the calling thread queues work internally, which is no step of
-     * the program; whether it runs a callable of a stream of the type, up to
-     * ended(). */
+     * the program; whether it runs a callable of a stream of the backend, up
+     * to ended(). */
     bool (*is_internal)(void);
-    bool (*is_callable)(int device_type);
+    bool (*is_callable)(const struct ps_backend *registered);
     /* NULL, or called after operations with these numbers were queued, on the
      * queueing thread, with no lock held.  stream is that of the last
      * operation, 0 if it is no longer known. */

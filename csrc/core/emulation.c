@@ -17,8 +17,9 @@ drain_device(struct ps_device *device)
     ps_handle event = atomic_exchange(&device->wait_event, 0);
     bool more = true;
     if (event != 0) {
-        runtime->registered->event_destroy(runtime->registered, device->index,
-                                           event);
+        ps_runtime_note_failure(
+            runtime, runtime->registered->event_destroy(runtime->registered,
+                                                        device->index, event));
     }
     pthread_mutex_lock(&device->mutex);
     struct ps_pooled_stream *streams = device->pooled_streams;

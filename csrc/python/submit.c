@@ -805,11 +805,11 @@ callable_place(void)
 }
 
 bool
-has_turn(int device_type)
+has_turn(const struct ps_backend *registered)
 {
     struct worker *self = worker_self();
     return self != NULL && self->turn != NULL &&
-           self->turn->runtime->backend->device_type == device_type;
+           self->turn->runtime->registered == registered;
 }
 
 bool

@@ -79,10 +79,10 @@ bool callable_moment(struct ps_moment **moment);
  * NULL with an exception. */
 PyObject *callable_place(void);
 
-/* Whether the calling thread runs a callable of a stream of the type that a
+/* Whether the calling thread runs a callable of a stream of the backend that a
  * schedule has picked, or has run it and still cleans up.  callable_has_ended:
  * whether it cleans up. */
-bool has_turn(int device_type);
+bool has_turn(const struct ps_backend *registered);
 bool callable_has_ended(void);
 /* Let the schedule's other threads go on, if the calling thread cleans up. */
 void end_turn(void);

@@ -179,8 +179,11 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     };
     ps_status status;
     bool own = device_of(to)->runtime == device_of(from)->runtime;
-    bool captured =
-        waiting == UNCAPTURED && ps_stream_is_captured(transfer->stream);
+    bool captured = false;
+    if (waiting == UNCAPTURED) {
+        CALL_BACKEND(work.device->runtime,
+                     captured = ps_stream_is_captured(transfer->stream));
+    }
     bool wait = waiting == ALWAYS || (waiting == UNCAPTURED && !captured);
     if (captured && to->nbytes > 0 &&
         !(device_of(to)->runtime->backend->flags & PS_BACKEND_HOST_MEMORY)) {
@@ -201,6 +204,11 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         if (status == PS_RAISED || status == PS_ERROR_DEADLOCK) {
             /* A signal or a schedule ended the wait; the copy is still
              * pending. */
+            if (!own) {
+                /* Blocks of two backends: no stream counts their uses. */
+                ps_block_ref(to->block);
+                ps_block_ref(from->block);
+            }
             WITHOUT_GIL({
                 if (begin_use(transfer) == PS_SUCCESS) {
                     end_use(transfer);

@@ -12,7 +12,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from captures import byte_of, filling, replay
+from captures import byte_of, captured, fill, filling, replay
 from deadlines import LONG, wait_until
 from together import together
 
@@ -327,6 +327,29 @@ def test_work_that_no_event_covers(engine, own, worker):
     worker(replay, graph, own)
     assert set(block.tobytes()) == {7}
     graph.reset()
+
+
+@pytest.mark.unscheduled
+def test_a_replay_after_a_thread_that_ended_with_a_full_queue(
+    engine, own, worker
+):
+    """Its end waits for room to record the work that it leaves."""
+    block = engine.filled(0)
+    graph = captured(engine, fill(block, 7), keep=True)
+    worker(replay, graph, own)
+    end = threading.Thread(target=worker.end)
+    with held(engine, worker, own):
+        worker(engine.fill, own, queued=1)
+        end.start()
+        end.join(0.1)
+        assert end.is_alive()
+    end.join(LONG)
+    assert not end.is_alive()
+    graph.instantiate()
+    with engine.stream() as stream:
+        graph.replay()
+        stream.synchronize(LONG)
+    assert set(block.tobytes()) == {7}
 
 
 @pytest.mark.unscheduled
@@ -814,27 +837,6 @@ def captured(**options):
         graph.capture_end()
     return graph
 """
-
-
-def test_a_replay_after_a_thread_that_ended_with_a_full_queue(switched):
-    done = switched("""
-graph = captured(keep_graph=True)
-def fill():
-    graph.replay()
-    gate = threading.Event()
-    cuda.current_stream().submit(gate.wait, 30)
-    for _ in range(65_500):
-        cuda._sleep(1)
-    while "pending=65536" not in repr(cuda.current_stream()):
-        cuda._sleep(1)
-    threading.Timer(0.2, gate.set).start()
-on_thread(fill)
-graph.instantiate()
-graph.replay()
-cuda.synchronize()
-print("done")
-""")
-    assert (done.stdout, done.stderr) == ("done\n", "")
 
 
 def test_a_dropped_graph_leaves_no_thread_captured(switched):

@@ -484,3 +484,38 @@ def test_a_copy_behind_a_callable_keeps_nobody_out(backend):
     assert not copier.is_alive() and target == bytes([7]) * 1000
     done.set()
     maker.join()
+
+
+INTERRUPTED = """
+import signal
+import pystreams
+from pystreams import accelerator, cuda
+from pystreams.testing import hold
+
+def interrupt(*args):
+    raise ZeroDivisionError
+
+signal.signal(signal.SIGALRM, interrupt)
+nbytes = 1 << 26
+stream = cuda.Stream()
+block = pystreams.empty(nbytes, device="cuda", stream=stream)
+source = pystreams.empty(nbytes, device="cpu").fill_(7)
+source.stream.synchronize()
+with hold(stream):
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        block.copy_(source, stream=stream)
+    except ZeroDivisionError:
+        print("interrupted")
+    source.close()
+    pystreams.empty(nbytes, device="cpu").fill_(9).stream.synchronize()
+with stream:
+    print(set(block.tobytes()))
+"""
+
+
+def test_an_interrupted_copy_from_another_backend(run_python):
+    """It goes on reading the memory, which is not used again."""
+    env = {"PYSTREAMS_EMULATE_CUDA": "1"}
+    done = run_python(INTERRUPTED, env=env)
+    assert (done.stdout, done.stderr) == ("interrupted\n{7}\n", "")

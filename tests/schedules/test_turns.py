@@ -197,3 +197,55 @@ def test_threads_of_the_program_and_callables(engine, name):
         for thread in threads:
             thread.join(LONG)
             assert not thread.is_alive()
+
+
+TWO_EMULATIONS = """
+from pystreams import cuda, schedules
+from pystreams.testing import emulated_cuda
+
+def fn():
+    stream = cuda.Stream()
+    stream.submit(lambda: stream.submit(int).result())
+    stream.synchronize()
+
+with emulated_cuda():
+    keep = cuda.Stream()
+with emulated_cuda():
+    try:
+        schedules.explore(fn, runs=1)
+    except RuntimeError as error:
+        print("a deadlock in the schedule" in str(error))
+"""
+
+
+def test_a_deadlock_in_a_second_emulation(run_python):
+    """Its callables are not those of the first one, which is explored, too."""
+    done = run_python(TWO_EMULATIONS, timeout=LONG / 2)
+    assert done.stdout == "True\n"
+
+
+ENDS_LATE = """
+import time
+import pystreams
+from pystreams import cuda, schedules
+from pystreams.testing import emulated_cuda
+
+def fn():
+    stream, other = pystreams.Stream(device="cpu"), cuda.Stream()
+    def late():
+        time.sleep(0.4)
+        future = stream.submit(time.sleep, 0.4)
+        future.add_done_callback(lambda future: time.sleep(1))
+    other.submit(late)
+
+with emulated_cuda(1):
+    schedules.explore(fn, runs=1)
+    time.sleep(0.6)
+    for fn in (lambda: time.sleep(1.2), int):
+        print(schedules.explore(fn, runs=1).runs)
+"""
+
+
+def test_a_callable_that_ends_in_a_later_schedule(run_python):
+    done = run_python(ENDS_LATE, timeout=LONG)
+    assert (done.stdout, done.stderr) == ("1\n1\n", "")

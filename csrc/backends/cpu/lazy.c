@@ -595,7 +595,7 @@ any_holds(const struct cpu_lazy *lazy)
 bool
 cpu_lazy_is_callable(const struct cpu_engine *engine)
 {
-    return engine->lazy.asked.is_callable(engine->table.base.device_type);
+    return engine->lazy.asked.is_callable(&engine->table.base);
 }
 
 void
@@ -1166,8 +1166,11 @@ cpu_lazy_ending_locked(struct cpu_engine *engine)
 void
 cpu_lazy_ended_locked(struct cpu_engine *engine)
 {
-    engine->lazy.ending_callables--;
-    end_callable_locked(engine);
+    /* It may have begun to end in an earlier schedule. */
+    if (engine->lazy.ending_callables > 0) {
+        engine->lazy.ending_callables--;
+        end_callable_locked(engine);
+    }
 }
 
 const struct cpu_driver cpu_lazy_driver = {
