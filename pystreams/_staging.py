@@ -12,7 +12,7 @@ from __future__ import annotations
 from ctypes import memmove
 from functools import partial
 
-from ._C import Buffer, Stream, empty, races_declare
+from ._C import AcceleratorError, Buffer, Stream, empty, races_declare
 
 _written_for_ever: list[Buffer] = []
 
@@ -52,8 +52,9 @@ def copy_to(pageable: Buffer, buffer: Buffer, stream: Stream) -> None:
     races_declare(stream, "copy", [], [pageable])
     try:
         _submit(stream, pageable, staging)
-    except BaseException:
-        # The capture may be another library's, whose graph can be launched
-        # for ever.
-        _written_for_ever.append(staging)
+    except RuntimeError as error:
+        # No callable can be captured if the capture is another library's,
+        # whose graph can be launched for ever.
+        if not isinstance(error, AcceleratorError):
+            _written_for_ever.append(staging)
         raise
