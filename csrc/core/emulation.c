@@ -8,6 +8,15 @@
 #include "stream.h"
 #include "thread_stream.h"
 
+static void
+destroy_event(struct ps_device *device, ps_handle event)
+{
+    struct ps_runtime *runtime = device->runtime;
+    ps_runtime_note_failure(
+        runtime, runtime->registered->event_destroy(runtime->registered,
+                                                    device->index, event));
+}
+
 /* Destroy the native streams and events that the device keeps for reuse.
  * Failures are noted. */
 static void
@@ -17,9 +26,7 @@ drain_device(struct ps_device *device)
     ps_handle event = atomic_exchange(&device->wait_event, 0);
     bool more = true;
     if (event != 0) {
-        ps_runtime_note_failure(
-            runtime, runtime->registered->event_destroy(runtime->registered,
-                                                        device->index, event));
+        destroy_event(device, event);
     }
     pthread_mutex_lock(&device->mutex);
     struct ps_pooled_stream *streams = device->pooled_streams;
@@ -52,9 +59,7 @@ drain_device(struct ps_device *device)
         event = more ? idle->handles[--idle->count] : 0;
         pthread_mutex_unlock(&device->mutex);
         if (more) {
-            ps_runtime_note_failure(
-                runtime, runtime->registered->event_destroy(
-                             runtime->registered, device->index, event));
+            destroy_event(device, event);
         }
     }
 }

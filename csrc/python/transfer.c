@@ -102,14 +102,11 @@ is_pageable(struct span *span)
 /* -1 with an exception if a copy on the stream cannot be waited for, as in a
  * capture. */
 static int
-check_may_wait_for_copy(const struct work *work, bool own)
+check_may_wait_for_copy(const struct work *work, bool own, bool captured)
 {
-    struct ps_runtime *runtime = work->device->runtime;
-    ps_status status;
     if (check_may_wait(work) < 0) {
         return -1;
     }
-    CALL_BACKEND(runtime, status = ps_capture_refuse(work->stream));
     return zero_or_raise_on(
         work->stream,
         own ? "a copy that is waited for (copy_() and copy_to() with "
@@ -117,7 +114,7 @@ check_may_wait_for_copy(const struct work *work, bool own)
             : "a copy of another backend's memory, which is waited for (a "
               "Buffer of pin_memory=True, with non_blocking=True, needs no "
               "wait)",
-        status);
+        captured ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS);
 }
 
 /* Wait without a request of the program. */
@@ -180,16 +177,16 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     ps_status status;
     bool own = device_of(to)->runtime == device_of(from)->runtime;
     bool captured = false;
-    if (waiting == UNCAPTURED) {
+    if (waiting != NEVER) {
         CALL_BACKEND(work.device->runtime,
                      captured = ps_stream_is_captured(transfer->stream));
     }
     bool wait = waiting == ALWAYS || (waiting == UNCAPTURED && !captured);
-    if (captured && to->nbytes > 0 &&
+    if (captured && waiting == UNCAPTURED && to->nbytes > 0 &&
         !(device_of(to)->runtime->backend->flags & PS_BACKEND_HOST_MEMORY)) {
         return capture_staged(transfer->stream, to, from);
     }
-    if (wait && check_may_wait_for_copy(&work, own) < 0) {
+    if (wait && check_may_wait_for_copy(&work, own, captured) < 0) {
         return -1;
     }
     if (wait) {

@@ -10,18 +10,12 @@ import concurrent.futures
 import hashlib
 import sys
 
+import replays
 from replays import Chooser
 
 STREAMS, CELLS, SIZE = 3, 3, 8
-STRATEGIES = (
-    "late",
-    "early",
-    "late:{0},{1}",
-    "random:{2}",
-    "pct:1:{2}",
-    "pct:2:{2}:40",
-    "pct:3:{2}:60",
-)
+# "all:" names orders of the programs of replays.py.
+STRATEGIES = [s for s in replays.STRATEGIES if not s.startswith("all:")]
 
 
 def name_of(seed):
