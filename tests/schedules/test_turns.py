@@ -223,7 +223,9 @@ with emulated_cuda():
 
 def test_a_deadlock_in_a_second_emulation(run_python):
     """Its callables are not those of the first one, which is explored, too."""
-    done = run_python(TWO_EMULATIONS, timeout=LONG / 2)
+    done = run_python(
+        TWO_EMULATIONS, env={"PYSTREAMS_SCHEDULE": None}, timeout=LONG / 2
+    )
     assert done.stdout == "True\n"
 
 
@@ -250,5 +252,7 @@ with emulated_cuda(1):
 
 
 def test_a_callable_that_ends_in_a_later_schedule(run_python):
-    done = run_python(ENDS_LATE, timeout=LONG)
+    done = run_python(
+        ENDS_LATE, env={"PYSTREAMS_SCHEDULE": None}, timeout=LONG
+    )
     assert (done.stdout, done.stderr) == ("1\n1\n", "")
