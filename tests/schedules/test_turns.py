@@ -256,3 +256,28 @@ def test_a_callable_that_ends_in_a_later_schedule(run_python):
         ENDS_LATE, env={"PYSTREAMS_SCHEDULE": None}, timeout=LONG
     )
     assert (done.stdout, done.stderr) == ("1\n1\n", "")
+
+
+QUEUES_ELSEWHERE = """
+import pystreams
+from pystreams import cuda, schedules
+from pystreams.testing import emulated_cuda
+
+with emulated_cuda():
+    stream, other = pystreams.Stream("cpu"), cuda.Stream()
+    found = []
+    for name in ("late", "random:1", "random:2"):
+        with schedules.run(name):
+            other.submit(lambda: stream.submit(found.append, name))
+    print(found, stream.query())
+"""
+
+
+def test_a_callable_that_queues_on_another_device_type(run_python):
+    """All work is done at the schedule's end, in whatever order the device
+    types are finished."""
+    done = run_python(QUEUES_ELSEWHERE, env={"PYSTREAMS_SCHEDULE": None})
+    assert (done.stdout, done.stderr) == (
+        "['late', 'random:1', 'random:2'] True\n",
+        "",
+    )

@@ -349,20 +349,34 @@ end_locked(struct cpu_engine *engine, bool drop,
     }
 }
 
+/* Run or drop what is left on all engines; return whether nothing is.  The
+ * callables of one engine may queue work on one that was finished before. */
+static bool
+finish(bool drop, int64_t end)
+{
+    bool finished = true;
+    uint64_t before, queued = 0;
+    do {
+        before = queued;
+        queued = 0;
+        EACH_ENGINE (engine) {
+            cpu_lock(engine);
+            if (cpu_is_lazy(engine)) {
+                finished =
+                    cpu_lazy_finish_locked(engine, drop, end) && finished;
+            }
+            queued += engine->tickets;
+            cpu_unlock(engine);
+        }
+    } while (finished && queued != before);
+    return finished;
+}
+
 static ps_status
 explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
 {
-    bool finished = true;
     *result = (struct ps_schedule_result){0};
-    EACH_ENGINE (engine) {
-        cpu_lock(engine);
-        if (cpu_is_lazy(engine)) {
-            int64_t end = cpu_monotonic_clock.now() + timeout_ns;
-            finished = cpu_lazy_finish_locked(engine, drop, end) && finished;
-        }
-        cpu_unlock(engine);
-    }
-    if (!finished) {
+    if (!finish(drop, cpu_monotonic_clock.now() + timeout_ns)) {
         return PS_ERROR_TIMED_OUT;
     }
     EACH_ENGINE (engine) {
