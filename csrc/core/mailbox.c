@@ -97,7 +97,7 @@ remove_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     *link = message->same_hash;
 }
 
-/* Without memory, the old buckets stay in use. */
+/* If memory runs out, the old buckets stay in use. */
 static void
 grow_locked(struct ps_mailbox *mailbox)
 {

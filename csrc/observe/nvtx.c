@@ -43,7 +43,7 @@ encode(uint32_t code, char *bytes)
     return more + 1;
 }
 
-/* 0 for NULL, or without memory. */
+/* 0 for NULL, or if out of memory. */
 static uint32_t
 number_of(const char *text)
 {

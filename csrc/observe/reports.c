@@ -17,8 +17,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
-/* By runtime and number, of the latest calls and of those before: twice the
- * source, and one if the call has been reported. */
+/* By runtime and number, for the latest calls and for older ones: twice the
+ * source, plus one if the call has been reported. */
 static struct ps_map calls, older;
 static uint64_t made; /* calls, ever */
 static struct ps_reports reports;

@@ -310,8 +310,8 @@ Graph_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* What is raised for a status of a graph: ValueError if an argument is at
- * fault, else RuntimeError. */
+/* The exception for a graph's status: ValueError if an argument is at fault,
+ * else RuntimeError. */
 struct fault {
     ps_status status;
     bool is_of_argument;
@@ -319,7 +319,7 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* For an operation that needs a graph. */
+/* The table of an operation that needs a graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
 /* None, or NULL with the exception for the status: by the operation's own

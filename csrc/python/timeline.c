@@ -100,7 +100,7 @@ thread_name(PyObject *active, unsigned long identifier)
     return name;
 }
 
-/* The calling thread's index, plus one; 0 without memory. */
+/* The calling thread's index, plus one; 0 if out of memory. */
 static uint32_t
 thread_index(void)
 {
@@ -294,8 +294,8 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     }
 }
 
-/* A name that may be of any kind, or NULL; without memory the slice has none,
- * and an exception may be pending. */
+/* A name that may be of any kind, or NULL; if out of memory, the slice has
+ * none, and an exception may be pending. */
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
 {
@@ -511,8 +511,8 @@ log_create(PyObject *active, bool by_events)
 
 enum { LONGEST_REFUSAL = 160 };
 
-/* Have the devices of all backends report what they do, if they can; else the
- * refusal says why, if there is a reason. */
+/* Make the devices of all backends report their activities, if they can; else
+ * the refusal says why, if there is a reason. */
 static void
 begin_activities(char refusal[LONGEST_REFUSAL])
 {
@@ -919,8 +919,8 @@ number_of_log(void)
     return number;
 }
 
-/* The await has a slice without a row where it begins, so that it is for the
- * work that its stream has there, and another where it ends. */
+/* Add a slice without a row at the beginning of the await, which determines
+ * the work that it waits for; the end adds another. */
 static PyObject *
 timeline_await_begin(PyObject *Py_UNUSED(module), PyObject *object)
 {
