@@ -283,7 +283,7 @@ def test_unregister(device: Device) -> None:
 
 
 def reserved(device: Device) -> tuple[int, int]:
-    """What the pool of the first device has, now and at most."""
+    """The bytes that the first device's pool has, now and at most."""
     stats = _C.memory_stats(device.type, 0)
     return (
         stats["reserved_bytes.all.current"],
