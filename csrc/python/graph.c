@@ -1138,17 +1138,18 @@ static PyMethodDef graph_methods[] = {
         "if nothing was captured or the\nstream is being captured, "
         "ValueError for a stream of another device than the\ngraph's, "
         "NotImplementedError if the backend has no such function."),
-    METHOD("add_child", Graph_add_child, METH_FASTCALL | METH_KEYWORDS,
-           ", /, child, stream=None",
-           "Capture the work of another graph into this one's capture "
-           "(cudaGraphAddChildGraphNode).\n\n"
-           "It comes after what the stream has captured, the current one if "
-           "None, and before what\nthe stream captures later.  The child has "
-           "keep_graph=True and no callables; it is\ncopied, and may be reset "
-           "afterwards.  Raises RuntimeError if nothing is being captured\nor "
-           "the child is empty or was not kept, ValueError for a stream that "
-           "this graph does\nnot capture or of another device than the child, "
-           "NotImplementedError if the backend\nhas no such function."),
+    METHOD(
+        "add_child", Graph_add_child, METH_FASTCALL | METH_KEYWORDS,
+        ", /, child, stream=None",
+        "Capture the work of another graph into this one's capture "
+        "(cudaGraphAddChildGraphNode).\n\n"
+        "It comes after the work that the stream (None: the current one) has "
+        "captured, and\nbefore its later work.  The child has "
+        "keep_graph=True and no callables; it is\ncopied, and may be reset "
+        "afterwards.  Raises RuntimeError if nothing is being captured\nor "
+        "the child is empty or was not kept, ValueError for a stream that "
+        "this graph does\nnot capture or of another device than the child, "
+        "NotImplementedError if the backend\nhas no such function."),
     METHOD(
         "update", Graph_update, METH_O, ", other, /",
         "Make later replays run the work of another captured graph "

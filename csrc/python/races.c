@@ -781,8 +781,8 @@ PyMethodDef races_functions[] = {
              "Take note that the program knows the moment to have been "
              "reached."),
     FUNCTION("races_ignore", races_ignore, METH_O, "on, /",
-             "Have what the calling thread learns from now on not count as "
-             "known, or count again."),
+             "Treat the calling thread's calls from now on as internal, which "
+             "create no order; or no longer."),
     FUNCTION("set_exit_status", set_exit_status, METH_O, "status, /",
              "Have the process end with this status when the interpreter has "
              "ended."),

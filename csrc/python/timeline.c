@@ -987,15 +987,16 @@ timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 PyMethodDef timeline_functions[] = {
-    FUNCTION("timeline_start", timeline_start, METH_VARARGS,
-             "threads, package, by_events, /",
-             "Begin to record, and return the log and why devices do not "
-             "report what they do for other\nlibraries; empty if they do, or "
-             "if nothing that it takes is there.\n\n"
-             "threads has each thread by its identifier, and files whose "
-             "names begin with package are\nno program's.  by_events: time "
-             "all operations by events, even if their backend says "
-             "their\ntimes."),
+    FUNCTION(
+        "timeline_start", timeline_start, METH_VARARGS,
+        "threads, package, by_events, /",
+        "Begin to record, and return the log and the reason why devices do "
+        "not report the work of\nother libraries; empty if they do, or "
+        "if there is none, as without CUPTI.\n\n"
+        "threads has each thread by its identifier, and files whose "
+        "names begin with package are\nno program's.  by_events: time "
+        "all operations by events, even if their backend says "
+        "their\ntimes."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
              "Record no more."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",
