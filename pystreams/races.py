@@ -109,8 +109,8 @@ class Operation:
         return self.filename, self.line, self.function or ""
 
     def __str__(self) -> str:
-        """What, where, and the line of the program; of an access in a
-        callable, the line of its submit(), too."""
+        """The access, its place and the line of the program.  If a callable
+        made the access, also the line of its submit()."""
         if self.stream is None:
             where = "the host"
         else:

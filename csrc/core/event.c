@@ -59,7 +59,7 @@ forget_exported(struct ps_event *event)
     free(ipc);
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
 ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,

@@ -188,7 +188,7 @@ ps_device_forget_failed(struct ps_device *device)
     }
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
 /* A stream that is being captured may be neither queried nor destroyed, and a
  * busy one of a partition is not destroyed either: keep it meanwhile. */

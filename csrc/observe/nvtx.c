@@ -180,7 +180,7 @@ pop(const void *domain)
     return NVTX_NO_PUSH_POP_TRACKING;
 }
 
-/* ---- What NVTX calls ---- */
+/* ---- Functions that NVTX calls ---- */
 
 static void
 mark_ex(const struct nvtx_event *event)

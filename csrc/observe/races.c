@@ -1375,7 +1375,7 @@ ps_races_share_event(int runtime, ps_handle event)
     }
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
 void
 ps_races_forget_event(int runtime, ps_handle event)

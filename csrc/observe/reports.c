@@ -23,7 +23,7 @@ static struct ps_map calls, older;
 static uint64_t made; /* calls, ever */
 static struct ps_reports reports;
 
-/* ---- What backends call ---- */
+/* ---- Functions that backends call ---- */
 
 /* Begin a generation.  A call may have several reports, but none long after
  * the one before. */
@@ -87,7 +87,7 @@ done(void *argument, const struct ps_activity *activity)
     }
 }
 
-/* ---- What the timeline calls ---- */
+/* ---- Functions that the timeline calls ---- */
 
 ps_status
 ps_reports_begin(int runtime, const struct ps_backend *backend,

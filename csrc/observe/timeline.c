@@ -518,7 +518,7 @@ ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since)
     return since;
 }
 
-/* ---- What other libraries do ---- */
+/* ---- Activities of other libraries ---- */
 
 /* The name of a slice by its number of names.h, 0 for none. */
 static uint32_t
@@ -594,7 +594,7 @@ ps_timeline_range_end(uint64_t source)
     }
 }
 
-/* ---- What orders streams ---- */
+/* ---- Order of streams ---- */
 
 /* The mark of an event: the index of its record, plus one, or the number of
  * the capture in which it was recorded. */

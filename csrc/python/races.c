@@ -242,7 +242,7 @@ static const struct ps_races_hooks hooks = {
     .waited = note_wait,
 };
 
-/* ---- What the table does not see ---- */
+/* ---- Facts that the table does not see ---- */
 
 void
 races_trace(enum ps_trace_kind kind, struct ps_device *device,

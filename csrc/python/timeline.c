@@ -234,7 +234,7 @@ get_hooks(void)
     return &hooks;
 }
 
-/* ---- What the table does not see ---- */
+/* ---- Facts that the table does not see ---- */
 
 static struct ps_actor_name
 memory_name(const struct ps_device *device)

@@ -323,9 +323,9 @@ class Graph(_C.Graph):
         Work that it queues on the captured stream is captured.  If it raises,
         the capture is dropped, and capture_begin() raises its exception.
 
-        Hooks run on the thread that makes the call, once for each, those of
-        all graphs first, in the order in which they were registered; never in
-        a forked child.  No own hook runs after one that raises.
+        Hooks run once for each call, on its thread: first those of all graphs,
+        then the graph's own, each in the order of registration; never in a
+        forked child.  After an own hook that raises, no other one runs.
         Returns a handle, whose remove() stops the hook.
         """
         return self._register("capture_start", hook)
