@@ -260,7 +260,7 @@ settle(struct job *job)
     PyObject *exception = PyObject_CallFunction(
         PyExc_RuntimeError, "s",
         "the callable was captured into a graph, and runs at each replay: "
-        "wait for the replay's stream, which raises what it raised");
+        "wait for the replay's stream, which raises its exception");
     if (exception == NULL) {
         return -1;
     }

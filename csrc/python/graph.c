@@ -904,9 +904,9 @@ number_without_calls(PyObject *other, const char *function, uint64_t *number)
                          function);
 }
 
-#define NEEDS_CAPTURE                                    \
-    " needs what the other graph has captured: capture " \
-    "that with keep_graph=True"
+#define NEEDS_CAPTURE                                 \
+    " needs the work that the other graph captured: " \
+    "capture it with keep_graph=True"
 
 static PyObject *
 Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,

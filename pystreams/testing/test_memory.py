@@ -196,7 +196,7 @@ def test_where_an_address_is(device: Device) -> None:
     stream.synchronize()
     assert target.tobytes() == b"\5" * 100
     host: Buffer = device.pinned(100)
-    with pytest.raises(ValueError, match="where there is none"):
+    with pytest.raises(ValueError, match="but there is none"):
         target.copy_(Claim(host.data_ptr()), stream=stream)
 
 
