@@ -30,7 +30,7 @@ os.register_at_fork(
 
 
 def offered(value: str | None = None) -> list[str]:
-    """Return the names of the entry points, or of those with the value."""
+    """Return the names of all entry points, or of those with the value."""
     from importlib.metadata import entry_points
 
     return sorted(

@@ -1,6 +1,6 @@
-"""What streams, events and callables wait for, in words.
+"""The waits of streams, events and callables, in words.
 
-All of it is known at any time and costs nothing until it is asked for: the
+The facts are known at any time and cost nothing until they are read: the
 CPU engine's queues, the callables of Stream.submit, and the threads that wait
 in a method of the package.
 """
@@ -74,7 +74,7 @@ def _is_of_program(frame: Any) -> bool:
 
 
 def _now(frame: Any) -> str:
-    """Return where a thread is in the program."""
+    """Return the line of the program that a thread is at."""
     while frame is not None and not _is_of_program(frame):
         frame = frame.f_back
     if frame is None:
@@ -84,7 +84,7 @@ def _now(frame: Any) -> str:
 
 
 def _left_of(obj: object) -> list[Any]:
-    """Return the objects that a wait for several has not seen done yet."""
+    """Return the objects of a wait for several that are not known done."""
     objects = getattr(obj, "_objects", None) or {}
     return list(objects.values())
 
@@ -281,7 +281,7 @@ class _Explanation:
         return "a Future whose callable has ended"
 
     def any(self, obj: Any) -> str:
-        """Return a text about an object of the program, and its wait."""
+        """Return the text about an object of the program and its wait."""
         if not isinstance(obj, (_C.Stream, _C.Event)):
             return self.object_of(obj)
         target = _C.explain_target(obj)

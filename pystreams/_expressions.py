@@ -1,8 +1,8 @@
-"""What a program calls its objects: expressions by which a function reaches
+"""A program's names for its objects: expressions by which a function reaches
 them.
 
-One rule: nothing of the program runs, no property and no method, as it may be
-in any state.
+One rule: no code of the program runs, no property and no method, as the
+program may be in any state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a forked child has of imports that other threads had begun.
+"""Imports that other threads had begun when a child was forked.
 
-A child has no thread that would finish them, but it has a copy of their locks
-in importlib, which the next import of such a module would wait for.  Many
+A child has no thread that would finish them, but a copy of their locks in
+importlib.  The next import of such a module would wait for its lock.  Many
 modules of this package, and what these import, are imported by the call that
 first needs them, on any thread.
 """
@@ -15,7 +15,7 @@ from _thread import get_ident
 
 
 def _forget_imports() -> None:
-    """Let this process, a new child, begin the imports of other threads again.
+    """Make this process, a new child, begin other threads' imports again.
 
     Those of the calling thread go on.
     """
@@ -31,5 +31,5 @@ def _forget_imports() -> None:
 
 
 def register() -> None:
-    """Have each child that is forked from now on begin them again."""
+    """Make each child that is forked from now on begin them again."""
     os.register_at_fork(after_in_child=_forget_imports)

@@ -1,4 +1,4 @@
-"""What reports call streams and threads."""
+"""The names of streams and threads in reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stream_label(device: str, stream: int | str, name: str | None) -> str:
 
 
 def default_stream_name(identifier: int) -> str:
-    """Return what reports call a thread's default stream."""
+    """Return the name of a thread's default stream in reports."""
     return f"the default stream of {thread_name(identifier)}"
 
 

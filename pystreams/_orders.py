@@ -246,7 +246,7 @@ class _Suffix:
         return next(own, -1)
 
     def can_begin_with(self, step: Step) -> bool:
-        """Whether it could come first, of all these and itself."""
+        """Whether the step could come first, before all of these."""
         own = self.first(step.process)
         if own < 0:
             return not any(
@@ -288,8 +288,8 @@ class _Order:
             latest[step.process] = index
 
     def reversal(self, race: tuple[int, int]) -> _Suffix:
-        """Return what could come in place of a race's first step: all that
-        does not need it, then the second."""
+        """Return the steps that could come in place of a race's first step:
+        all that do not depend on it, then the second."""
         first, second = race
         others = range(first + 1, len(self.steps))
         return _Suffix(
@@ -298,8 +298,8 @@ class _Order:
         )
 
     def key(self) -> tuple[tuple[int, ...], ...]:
-        """Return what equal orders, and no others, have in common: which step
-        of its process each is, and how many of each come before it."""
+        """Return a key that only equal orders share: for each step, its
+        process and how many steps of each process come before it."""
         processes = [step.process for step in self.steps]
         rows = []
         for process, mask in zip(processes, self.before, strict=True):
@@ -349,12 +349,12 @@ class Orders:
         return self._next is None and self._closed
 
     def next(self) -> list[int] | None:
-        """Return the processes that take the first steps, after that with
-        which each run begins; None if there is no other order."""
+        """Return the processes that take the next run's first steps, after the
+        step that begins every run; None if there is no other order."""
         return self._next[1:] if self._next is not None else None
 
     def ran(self, steps: list[Step], closed: bool) -> None:
-        """Note the steps of the run that next() said."""
+        """Note the steps of the run that next() chose."""
         assert self._next is not None
         self._closed = self._closed and closed
         order = _Order(steps)

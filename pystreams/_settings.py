@@ -74,7 +74,7 @@ def _memory(variable: str) -> int:
 
 
 def per_thread_default_stream() -> bool:
-    """Return whether each thread's default stream is one of its own."""
+    """Return whether each thread has a default stream of its own."""
     variable = "PYSTREAMS_PER_THREAD_DEFAULT_STREAM"
     text = os.environ.get(variable, "")
     if text not in {"", "0", "1"}:

@@ -113,8 +113,8 @@ class Registered(Generic[_W]):
     def register_unaware(
         self, tokens: Iterator[int], objects: list[_W]
     ) -> None:
-        """Register objects; the program knows one to be done only after
-        know()."""
+        """Register objects.  That one is done counts as known to the program
+        only after know()."""
         for obj in objects:
             if isinstance(obj, (_C.Stream, _C.Event)):
                 self._moments[obj] = _C.races_moment(obj)

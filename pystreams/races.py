@@ -109,8 +109,8 @@ class Operation:
         return self.filename, self.line, self.function or ""
 
     def __str__(self) -> str:
-        """What, where, and the line of the program; of an access in a
-        callable, the line of its submit(), too."""
+        """The access, its place and the line of the program.  If a callable
+        made the access, also the line of its submit()."""
         if self.stream is None:
             where = "the host"
         else:
@@ -220,7 +220,7 @@ class _User:
 
 
 def _reported_by(error: BaseException | None) -> list[Race]:
-    """Return the races of an error and of those that it came of."""
+    """Return the races of an error and of the errors that caused it."""
     errors, reported = [error], []
     seen: set[int] = set()
     while errors:
@@ -262,8 +262,8 @@ def _is_of_program(filename: str) -> bool:
 
 
 def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield the variables of the program's functions that run and of their
-    modules, each with whose they are; "" for those that the place sees.
+    """Yield the variables of the program's running functions and of their
+    modules, each with the owner; "" for those that are visible at the place.
 
     The thread that is at the place comes first.  If the calling thread is not,
     it runs a callable, whose functions have no part in what was queued.
@@ -421,8 +421,8 @@ def _noted(error: RaceError) -> RaceError:
 
 
 def _undelivered(thread: int) -> RaceError | None:
-    """Return the error that was raised if the thread did not get it: code in
-    C dropped it, or it ended on another thread."""
+    """Return the raised error if the thread did not get it: C code dropped
+    it, or it ended on another thread."""
     if _raised is None:
         return None
     error, raiser, frames = _raised
@@ -470,8 +470,8 @@ def _end(user: _User) -> None:
 
 
 def _detect_in_program(action: Action) -> None:
-    """Look for races until the program ends, and report then those that it
-    has caught; its exit status says so."""
+    """Look for races until the program ends.  Then report those that it
+    has caught; the exit status is 1 if there are any."""
     user = _begin(action, keeps=True)
     atexit.register(_report_caught, user)
     os.register_at_fork(after_in_child=user.forget)
@@ -497,11 +497,11 @@ class detect(ContextDecorator):
 
     Look for races in the whole process until the block ends.
 
-    action says what is done about a race.  "raise" raises RaceError from the
-    call that makes the second access, which is not queued then; if that error
-    is lost, because another library drops it or because it ends a callable or
-    a thread, the block raises it when it ends.  "warn" logs
-    each pair of places once, to the logger "pystreams.races".  A callable is
+    action is what happens when a race is found.  "raise" raises RaceError from
+    the call that makes the second access, which is not queued then.  If that
+    error is lost, because another library drops it or because it ends a
+    callable or a thread, the block raises it when it ends.  "warn" logs each
+    pair of places once, to the logger "pystreams.races".  A callable is
     called with the Race, and the second access is queued if it returns.  Of
     nested blocks, the one that began last decides.  Work queued before the
     outermost block began is ignored.

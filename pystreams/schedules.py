@@ -142,7 +142,7 @@ def _read(name: str) -> _Schedule:
 def _parse(name: str, asks: str) -> _Schedule:
     """Return what a schedule's name means.
 
-    For anything else, TypeError or ValueError, with who asks for it.
+    Raises TypeError or ValueError otherwise, naming the caller.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -278,7 +278,7 @@ class _Run:
     ) -> Exception | None:
         """Call fn under the schedule, and return what it raises.
 
-        Unless they are kept, its variables go before the schedule ends.
+        fn's variables are freed before the schedule ends, unless `keep`.
         """
         failure = result = None
         with self:
@@ -297,7 +297,7 @@ class _Run:
             del failure
 
     def refuse_stale(self) -> None:
-        """Raise ValueError if operations are to be late that did not come."""
+        """Raise ValueError if operations that should be late did not come."""
         held = self._schedule.strategy == _HELD
         last = max(self._schedule.numbers, default=0) if held else 0
         if last > self.count:
@@ -342,9 +342,10 @@ def run(name: str) -> Iterator[None]:
     Run the work of the block under the schedule with this name.
 
     When the block ends, its remaining work is run; if the block ends with an
-    exception, that work is dropped.  Raises ValueError for another name,
-    TypeError if it is no str, and RuntimeError if a device is busy, if a
-    device is used that is not the CPU engine's, or within another schedule.
+    exception, that work is dropped.  Raises ValueError if there is no
+    such schedule, TypeError if name is no str, and RuntimeError if a device
+    is busy, if a device is used that is not the CPU engine's, or within
+    another schedule.
     """
     with _Run(name, asks="run()"):
         yield
@@ -356,8 +357,8 @@ def run(name: str) -> Iterator[None]:
 def _deadlock(
     streams: list[tuple[str, int, int, str | None]], operation: int
 ) -> str:
-    """Return who waits for whom: the caller for the first stream, each for the
-    next, and the last for its callable, which is the operation."""
+    """Return the chain of waits: the caller waits for the first stream, each
+    stream for the next, and the last for its callable, the operation."""
     labels = [
         stream_label(f"{kind}:{device}", str(number), name)
         for kind, device, number, name in streams
@@ -477,7 +478,7 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
 def _checked(
     fn: Callable[[], _T], races: bool
 ) -> tuple[Callable[[], _T], str]:
-    """Return what to call, and what replay() then needs after the name."""
+    """Return the callable, and the rest of the arguments of replay()."""
     if not races:
         return fn, ""
     from .races import detect

@@ -21,8 +21,8 @@ extern const struct ps_faults ps_cpu_faults;
 /* A new embedded CPU engine that shows device_count (> 0) devices of the named
  * type; marked PS_BACKEND_EMULATED if the type is not PS_DEVICE_CPU.  Each of
  * its devices then has `memory` bytes; 0: a share of the machine's.  Starts no
- * thread before work is queued.  The table lives until the process ends, and
- * so must name.  NULL when out of memory. */
+ * thread before work is queued.  The table lives until the process ends; so
+ * must `name`.  NULL when out of memory. */
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
@@ -68,7 +68,7 @@ struct ps_schedule {
      * PS_GIVEN: the numbers of the streams; 0 is the host. */
     const uint64_t *numbers;
     size_t count;
-    /* Whether to keep a log, and the notes. */
+    /* Whether to keep a log, and whether to keep notes. */
     bool logged;
     bool noted;
     /* Whether the calling thread queues work internally, which is no step of
@@ -106,9 +106,9 @@ enum ps_note_kind {
     PS_NOTE_READ, /* an address and a number of bytes */
     PS_NOTE_WRITE,
     PS_NOTE_ANY,         /* it may access all memory */
-    PS_NOTE_PROGRAM,     /* it runs code of the program, as each host step */
+    PS_NOTE_PROGRAM,     /* runs the program's code, as each host step does */
     PS_NOTE_DONE,        /* an operation, which ends in this step */
-    PS_NOTE_ASKED,       /* an operation: whether it was done */
+    PS_NOTE_ASKED,       /* an operation: a query whether it was done */
     PS_NOTE_ASKED_STEP,  /* likewise the step in which it ended */
     PS_NOTE_AFTER_STEP,  /* a step without which this one is impossible */
     PS_NOTE_WAITED,      /* an operation that the host's next step waits for */
@@ -139,7 +139,7 @@ struct ps_schedule_result {
     struct ps_note *notes; /* likewise */
     size_t noted;
     bool worked; /* an engine with notes had work */
-    bool mixed;  /* more than one: their steps are in no common order */
+    bool mixed;  /* more than one had: their steps are in no common order */
 };
 
 /* The result of an attempt to run an operation. */
@@ -183,8 +183,9 @@ struct ps_sleep {
 
 /* The functions are called without the GIL, unless they say otherwise. */
 struct ps_schedules {
-    /* A CPU engine's table while a schedule is explored, or the same one; NULL
-     * for another backend's table.  With or without the GIL. */
+    /* The table that a CPU engine's calls go through: `registered` itself
+     * unless `explored`; NULL for another backend's table.  With or without
+     * the GIL. */
     const struct ps_backend *(*table)(const struct ps_backend *registered,
                                       bool explored);
 
@@ -241,7 +242,7 @@ struct ps_schedules {
     void (*deadlock)(struct ps_deadlock *deadlock);
 };
 
-/* Of all CPU engines together. */
+/* The schedules of all CPU engines together. */
 extern const struct ps_schedules ps_cpu_schedules;
 
 /* The index of the one device whose UUID begins with the text; -1 when there

@@ -193,8 +193,8 @@ replace(struct ps_currents *currents, struct ps_stream *stream)
     return old;
 }
 
-/* The stream, or what stands for it: a thread's default stream is not held,
- * because it ends with the thread or its emulation. */
+/* The stream, or the one that stands for it: a thread's default stream is not
+ * held, because it ends with the thread or its emulation. */
 static struct ps_stream *
 standing_for(struct ps_stream *stream)
 {

@@ -59,7 +59,7 @@ forget_exported(struct ps_event *event)
     free(ipc);
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
 ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,
@@ -260,7 +260,7 @@ static ps_status
 take_untraced(struct ps_device *device, ps_handle *handle)
 {
     struct ps_idle_events *pool = &device->idle_events[0];
-    /* Acquires what the thread did that gave it back. */
+    /* Acquire: what was done with it before it was given back comes first. */
     *handle =
         atomic_exchange_explicit(&device->wait_event, 0, memory_order_acquire);
     if (*handle != 0) {

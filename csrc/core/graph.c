@@ -254,7 +254,8 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
                          options, &graph->executable);
 }
 
-/* Drop the native graph and its executable, and take out the references. */
+/* Drop the native graph and its executable, and move the references to
+ * *left. */
 static ps_status
 empty_locked(struct ps_graph *graph, struct leftovers *left)
 {

@@ -97,7 +97,7 @@ remove_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     *link = message->same_hash;
 }
 
-/* Without memory, the old buckets stay in use. */
+/* If memory runs out, the old buckets stay in use. */
 static void
 grow_locked(struct ps_mailbox *mailbox)
 {
@@ -119,7 +119,7 @@ grow_locked(struct ps_mailbox *mailbox)
     free(old);
 }
 
-/* ---- Their coming ---- */
+/* ---- Arrivals ---- */
 
 static void
 signal_locked(struct ps_mailbox *mailbox)
@@ -363,9 +363,9 @@ ps_mailbox_destroy(struct ps_mailbox *mailbox)
     unlock(mailbox);
 }
 
-/* ---- Their receiver ---- */
+/* ---- The receiver ---- */
 
-/* The oldest that arrived, or NULL. */
+/* The oldest message that arrived, or NULL. */
 static struct ps_message *
 first_locked(const struct ps_mailbox *mailbox)
 {
@@ -415,7 +415,7 @@ ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
         deliver_locked(mailbox, messages);
     }
     if (last != NULL) {
-        /* Those that arrived meanwhile come after them. */
+        /* Messages that arrived meanwhile come after these. */
         mailbox->arrived = last;
     }
 }

@@ -131,7 +131,8 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
 void ps_memory_sweep(struct ps_runtime *runtime);
 
 /* Likewise, but ask only a few of the streams that have retired blocks, each
- * in its turn, so that a call takes no longer the more streams there are. */
+ * in its turn, so that the time of a call does not grow with the number of
+ * streams. */
 void ps_memory_sweep_some(struct ps_runtime *runtime);
 
 /* nbytes of device memory for work queued on stream from here on; nbytes may
@@ -154,9 +155,9 @@ ps_status
 ps_block_create_shared(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
 
-/* A block of memory that another process allocated as above, which no
- * statistics of this one count; see shared_open.  May block.
- * Statuses: PS_ERROR_OWN_HANDLE if this process did. */
+/* Open a block that another process allocated with ps_block_create_shared; the
+ * statistics of this process do not count it.  See shared_open.  May block.
+ * Statuses: PS_ERROR_OWN_HANDLE if this process allocated it. */
 ps_status ps_block_open(struct ps_device *device,
                         const unsigned char handle[PS_IPC_HANDLE_BYTES],
                         size_t nbytes, struct ps_block **block);

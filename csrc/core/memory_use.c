@@ -45,8 +45,8 @@ is_done(struct ps_block_use *use)
     return says_over(status);
 }
 
-/* Of another thread's default stream: once that thread has ended, the event of
- * its latest work is the end of each use. */
+/* For another thread's default stream: once that thread has ended, the event
+ * after its latest work ends each use. */
 static void
 adopt_latest(struct ps_block_use *use)
 {

@@ -1,6 +1,6 @@
-/* Partitions of a device's multiprocessors.  References to one are counted:
- * each of its streams has one, so that it is destroyed after the last of them.
- */
+/* Partitions of a device's multiprocessors.  A partition counts references.
+ * Each of its streams holds one, so that it is destroyed after its last
+ * stream. */
 #ifndef PYSTREAMS_CORE_PARTITION_H
 #define PYSTREAMS_CORE_PARTITION_H
 

@@ -115,8 +115,8 @@ struct ps_runtime {
 
 /* Store the status of a clean-up for ps_runtime_take_failure if it is a
  * failure, unless one is stored already.  Called for a clean-up that the
- * program did not ask for: a failure of one must not fail the operation that
- * did it. */
+ * program did not ask for: its failure must not fail the operation that caused
+ * it. */
 static inline void
 ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
 {

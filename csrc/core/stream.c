@@ -59,7 +59,7 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
     return found;
 }
 
-/* Take a native stream, each in turn, if there is no room for one more. */
+/* If the pool is full, take one of its native streams, each in turn. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -188,7 +188,7 @@ ps_device_forget_failed(struct ps_device *device)
     }
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
 /* A stream that is being captured may be neither queried nor destroyed, and a
  * busy one of a partition is not destroyed either: keep it meanwhile. */
@@ -256,7 +256,7 @@ ps_thread_has(const struct ps_stream *stream)
     return own != NULL;
 }
 
-/* Where nothing but events tells what work is pending. */
+/* The query of a stream whose pending work is known by its events only. */
 __attribute__((cold, noinline)) static ps_status
 query_remote(struct ps_stream *stream)
 {

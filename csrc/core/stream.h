@@ -36,8 +36,8 @@ struct ps_stream {
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
-    /* What tells it from the device's other streams on any thread: its handle,
-     * but for a thread's default stream the name that the backend gives. */
+    /* Identifies it among the device's streams on any thread: its handle or,
+     * for a thread's default stream, the name that the backend gives. */
     ps_handle identity;
     int priority;
     /* Whether it was created to serialize with the default stream. */
@@ -94,8 +94,8 @@ ps_status
 ps_stream_create(struct ps_device *device, int priority, bool blocking,
                  const char *name, struct ps_stream **stream);
 
-/* Whether the stream serializes with the default stream of its device, which
- * itself does if the backend has blocking streams.  Answers. */
+/* Whether the stream serializes with the default stream of its device, and for
+ * a default stream, whether the backend has blocking streams.  Answers. */
 ps_status ps_stream_blocking(struct ps_stream *stream, int *blocking);
 
 /* Likewise, in the partition.  Its streams are not pooled, because it cannot
@@ -120,8 +120,9 @@ ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
 
-/* The identities of the device's default stream and of its live owned streams
- * and those of threads, as many as there is room for; the number of all. */
+/* Writes the identities of the device's default stream, of its live owned
+ * streams and of its threads' default streams, as many as there is room for;
+ * returns the number of all. */
 size_t ps_device_identities(struct ps_device *device, ps_handle *identities,
                             size_t room);
 
@@ -191,7 +192,7 @@ ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 
-/* As ps_stream_wait_event, if something needs to be queued. */
+/* The rest of ps_stream_wait_event, after PS_ERROR_NOT_KNOWN. */
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 

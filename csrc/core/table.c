@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Groups of members, which are there as a whole or not at all, by their names
- * for people; OPTIONAL and REQUIRED are none. */
+ * for people; OPTIONAL and REQUIRED are no groups. */
 static const char OPTIONAL[] = "optional";
 static const char REQUIRED[] = "required";
 static const char IPC[] = "interprocess events";
@@ -147,7 +147,7 @@ ps_table_member(const struct ps_backend *backend, int index, bool *present)
     return members[index].name;
 }
 
-/* The first member of the group that is there, or not there; or NULL. */
+/* The group's first member that is present, or that is missing; or NULL. */
 static const char *
 first(const struct ps_backend *backend, const char *group, bool there)
 {

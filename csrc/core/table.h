@@ -30,7 +30,8 @@ ps_status ps_table_complete(const struct ps_backend *backend,
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
 
-/* Likewise, a size that is none or a missing member of its faults. */
+/* Likewise, for its fault injection: a size that no header has, a missing
+ * member. */
 ps_status ps_table_check_faults(const struct ps_backend *backend,
                                 const struct ps_faults *faults,
                                 struct ps_refusal *refusal);

@@ -16,7 +16,7 @@ first_of_thread(void)
     return ps_thread_word(PS_THREAD_STREAMS);
 }
 
-/* Drop those of an ancestor, which calls no device. */
+/* Drop the streams of an ancestor; this calls no device. */
 static void
 forget_ancestors(void)
 {
@@ -134,7 +134,7 @@ ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest)
                                                           : PS_SUCCESS;
 }
 
-/* ps_thread_stream_mark's, once there is room for it. */
+/* Record the event; waits for room in a full queue. */
 static ps_status
 record_last(struct ps_stream *stream)
 {
@@ -160,9 +160,9 @@ finish(struct ps_stream *stream)
     ps_capture_mode_swap(device->runtime, mode);
 }
 
-/* Have the latest event stand for all that is pending, or else for work of
- * which no thread will learn when it is done.  Waits for the work if the
- * backend demands it. */
+/* Make the latest event cover all pending work; if that fails, no thread will
+ * learn when that work is done.  Waits for the work if the backend demands
+ * it. */
 static void
 record_end(struct ps_stream *stream)
 {

@@ -1,6 +1,7 @@
-/* The default streams of threads.  PS_STREAM_PER_THREAD names another stream
- * on each thread, so a thread's stream, a PS_STREAM_THREADS, is used on that
- * thread alone.  Other threads go by events that were recorded on it. */
+/* The default streams of threads.  PS_STREAM_PER_THREAD names a different
+ * stream on each thread, so a thread's stream, a PS_STREAM_THREADS, is used on
+ * that thread alone.  Other threads rely on events that were recorded on
+ * it. */
 #ifndef PYSTREAMS_CORE_THREAD_STREAM_H
 #define PYSTREAMS_CORE_THREAD_STREAM_H
 

@@ -10,7 +10,7 @@
 enum { PS_ARRAY_LEAST = 64 };
 
 /* Have room for one more than `count` elements in the array, a variable that
- * is NULL at first; false without memory. */
+ * is NULL at first; false if out of memory. */
 #define PS_ARRAY_GROW(array, count)                                    \
     ({                                                                 \
         void *grown_ = ps_array_grown(array, count, sizeof(*(array))); \

@@ -25,7 +25,7 @@ ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value);
 /* Take the value out; NULL if it is not there. */
 void *ps_map_take(struct ps_map *map, uint64_t first, uint64_t second);
 
-/* Make it empty, without memory; the values are the caller's. */
+/* Remove all values, which the caller owns, and free the table. */
 void ps_map_clear(struct ps_map *map);
 
 #endif

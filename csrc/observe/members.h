@@ -1,6 +1,6 @@
-/* The members of the contract: of each the type, the name, the parameters and
- * the arguments to pass on.  Included wherever MEMBER says what to make of
- * them; undefines it. */
+/* The members of the contract: the type, the name, the parameters and the
+ * arguments of each.  Define MEMBER before each include, which undefines
+ * it. */
 #define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)
 #define TO(...)   (inner, __VA_ARGS__)
 #define LIST(...) __VA_ARGS__

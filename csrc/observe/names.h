@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* The number (> 0) of a text in UTF-8; 0 without memory. */
+/* The number (> 0) of a text in UTF-8; 0 if out of memory. */
 uint32_t ps_name_number(const char *text);
 
 /* NULL if no name has the number. */

@@ -43,7 +43,7 @@ encode(uint32_t code, char *bytes)
     return more + 1;
 }
 
-/* 0 for NULL, or without memory. */
+/* 0 for NULL, or if out of memory. */
 static uint32_t
 number_of(const char *text)
 {
@@ -180,7 +180,7 @@ pop(const void *domain)
     return NVTX_NO_PUSH_POP_TRACKING;
 }
 
-/* ---- What NVTX calls ---- */
+/* ---- Functions that NVTX calls ---- */
 
 static void
 mark_ex(const struct nvtx_event *event)

@@ -29,7 +29,7 @@ struct clock {
  * number. */
 struct ps_moment {
     atomic_uint refs;
-    unsigned start; /* that its indices are of */
+    unsigned start; /* for which its indices are valid */
     int actor;
     uint64_t number;
     struct clock *clock;
@@ -590,9 +590,9 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Whether an access, with its actor, number and clock, may race with a
- * callable that is pending, while a later one, of the actor `who` with the
- * other clock, comes after that. */
+/* Whether there is a pending callable that may race with an access, given by
+ * its actor, number and clock, but comes before a later access, of the actor
+ * `who` with the clock `later`. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
@@ -731,7 +731,7 @@ struct graph {
 static struct ps_map captures, graphs, executables;
 static unsigned latest_capture;
 
-/* What a handle that is not known means. */
+/* The graph of a handle that is not known. */
 static struct graph nothing;
 
 static void
@@ -745,7 +745,7 @@ graph_unref(struct graph *graph)
     }
 }
 
-/* List the accesses of the graph; without memory it makes none. */
+/* List the accesses of the graph; if out of memory, it makes none. */
 static void
 graph_finish(struct graph *graph)
 {
@@ -908,7 +908,7 @@ enter_in(struct ps_moment **callable)
     return enter();
 }
 
-/* Let the stream know what the host knows; false if there is no memory. */
+/* Join the host's clock into the stream's; false if there is no memory. */
 static bool
 refresh(struct actor *actor)
 {
@@ -1375,7 +1375,7 @@ ps_races_share_event(int runtime, ps_handle event)
     }
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
 void
 ps_races_forget_event(int runtime, ps_handle event)
@@ -1506,7 +1506,7 @@ ps_races_forget_executable(int runtime, ps_handle executable)
     moment_forget(&launches, runtime, executable);
 }
 
-/* A reference to what the handle means on the stream's runtime. */
+/* A reference to the graph of a handle on the stream's runtime. */
 static struct graph *
 graph_of_locked(const struct ps_map *map, const struct ps_actor_name *stream,
                 ps_handle handle)
@@ -1529,7 +1529,8 @@ graph_drop(struct graph *graph)
     }
 }
 
-/* Let the stream wait for what a launch waits for. */
+/* Let the stream wait for the events and the launch that a launch waits
+ * for. */
 static void
 join_launch(const struct ps_actor_name *stream, const struct graph *graph,
             ps_handle executable)

@@ -68,14 +68,15 @@ struct ps_races_hooks {
      * creates no order that a program may rely on. */
     bool (*is_internal)(void);
     /* Whether the calling thread runs a callable, and the moment of it: NULL
-     * if nothing looked when it was queued. */
+     * if the detector was off when it was queued. */
     bool (*callable)(struct ps_moment **moment);
     /* Whether the current call waits for the operation that it queues.  Within
      * a callable, the operation then is the callable's own access. */
     bool (*is_awaited)(void);
     /* A launch is about to be queued on the stream, on this thread. */
     void (*launching)(const struct ps_actor_name *stream);
-    /* The program's call waits: whether that orders anything new. */
+    /* A call of the program waits; useful: whether that orders anything
+     * new. */
     void (*waited)(const char *operation, bool useful);
 };
 
@@ -91,7 +92,7 @@ ps_status
 ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                    const struct ps_access *accesses, int count);
 
-/* The stream waits for the moment; NULL is none. */
+/* The stream waits for the moment, if that is not NULL. */
 void ps_races_wait(const struct ps_actor_name *stream,
                    const struct ps_moment *moment);
 
@@ -109,7 +110,7 @@ void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 void ps_races_reached(const struct ps_moment *moment);
 
 /* The moment after the present work of the stream, or of each stream of the
- * device; NULL if the host already knows it, or without memory. */
+ * device; NULL if the host already knows it, or if out of memory. */
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
@@ -119,8 +120,8 @@ void ps_moment_unref(struct ps_moment *moment);
 bool
 ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number);
 
-/* Before a callable is queued on the stream: the moment at which it will run.
- * The other one when it has ended, or was not queued after all. */
+/* Call before a callable is queued on the stream: the moment at which it will
+ * run.  Call the second when it has ended, or was not queued after all. */
 struct ps_moment *ps_races_callable(const struct ps_actor_name *stream);
 void ps_races_callable_ended(struct ps_moment *moment);
 

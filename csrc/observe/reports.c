@@ -17,13 +17,13 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
-/* By runtime and number, of the latest calls and of those before: twice the
- * source, and one if the call has been reported. */
+/* By runtime and number, for the latest calls and for older ones: twice the
+ * source, plus one if the call has been reported. */
 static struct ps_map calls, older;
 static uint64_t made; /* calls, ever */
 static struct ps_reports reports;
 
-/* ---- What backends call ---- */
+/* ---- Functions that backends call ---- */
 
 /* Begin a generation.  A call may have several reports, but none long after
  * the one before. */
@@ -87,7 +87,7 @@ done(void *argument, const struct ps_activity *activity)
     }
 }
 
-/* ---- What the timeline calls ---- */
+/* ---- Functions that the timeline calls ---- */
 
 ps_status
 ps_reports_begin(int runtime, const struct ps_backend *backend,

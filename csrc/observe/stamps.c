@@ -16,8 +16,8 @@ enum {
     TRIES = 5,             /* to measure a base */
     PATIENCE_NS = 2000000, /* with one try */
     LASTS_NS = 1000000000, /* a base */
-    LOOK = 4,              /* how many to check when one is added */
-    PATIENCE_MS = 20,      /* with other threads that check */
+    LOOK = 4,         /* pending stamps that are checked when one is added */
+    PATIENCE_MS = 20, /* how long to wait for other threads that check */
 };
 
 struct base {

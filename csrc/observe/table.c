@@ -85,7 +85,7 @@ event_record(const struct ps_backend *backend, int device, ps_handle event,
     return status;
 }
 
-/* ---- What the host learns ---- */
+/* ---- Completions that the host learns of ---- */
 
 /* The work up to the moment is over if the status says so: a failure is an
  * end, too. */

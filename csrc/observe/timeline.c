@@ -298,8 +298,8 @@ ps_timeline_is_on(void)
 
 /* ---- Adding slices ---- */
 
-/* The slice with the next index, zero but for its kind; NULL without memory.
- */
+/* The slice with the next index, zero but for its kind; NULL if out of
+ * memory. */
 static struct ps_slice *
 append_locked(struct ps_timeline *timeline, uint64_t *index)
 {
@@ -320,7 +320,7 @@ slice_at(const struct ps_timeline *timeline, uint64_t index)
     return &timeline->chunks[index / CHUNK]->slices[index % CHUNK];
 }
 
-/* The slice that is a source; NULL if it is none of this log. */
+/* The slice that a source identifies; NULL if it is not in this log. */
 static struct ps_slice *
 source_at(const struct ps_timeline *timeline, uint64_t source)
 {
@@ -339,8 +339,8 @@ find_stream_locked(struct ps_timeline *timeline,
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
-/* A new stream, with a number in reports or without; NULL without memory.  It
- * may have been reported before it was seen. */
+/* A new stream, with a number in reports or without; NULL if out of memory.
+ * It may have been reported before it was seen. */
 static struct stream *
 add_stream_locked(struct ps_timeline *timeline,
                   const struct ps_actor_name *name, const uint64_t *number)
@@ -518,7 +518,7 @@ ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since)
     return since;
 }
 
-/* ---- What other libraries do ---- */
+/* ---- Activities of other libraries ---- */
 
 /* The name of a slice by its number of names.h, 0 for none. */
 static uint32_t
@@ -594,7 +594,7 @@ ps_timeline_range_end(uint64_t source)
     }
 }
 
-/* ---- What orders streams ---- */
+/* ---- Order of streams ---- */
 
 /* The mark of an event: the index of its record, plus one, or the number of
  * the capture in which it was recorded. */
@@ -765,7 +765,8 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* For a call that has no slice, though it may be reported. */
+/* In place of a source: the call has no slice, and none is added if its device
+ * reports it. */
 #define NO_SLICE UINT64_MAX
 
 /* Whether the device reports one activity for an operation of this kind. */
@@ -797,7 +798,7 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    /* Until the backend takes it. */
+    /* Unknown, until the backend takes the times. */
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
@@ -950,8 +951,8 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     return PS_PASS(backend, stream_destroy, device, stream);
 }
 
-/* A wait of ours has its own slice, if any: what a device reports of it is of
- * none. */
+/* If our own wait has a slice, its caller added that: what a device reports of
+ * the wait belongs to no slice. */
 #define WAIT(call)                  \
     ({                              \
         set_queued_slice(NO_SLICE); \
@@ -1079,7 +1080,7 @@ ps_timeline_activities(int runtime, const struct ps_backend *backend,
                    : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* The stream of a number in reports; NULL without memory. */
+/* The stream of a number in reports; NULL if out of memory. */
 static struct stream *
 reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                        uint64_t number)
@@ -1121,7 +1122,7 @@ add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
     }
 }
 
-/* Copy a report's data of an operation, except its times; false without
+/* Copy a report's data of an operation, except its times; false if out of
  * memory. */
 static bool
 describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
@@ -1146,8 +1147,8 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     return true;
 }
 
-/* Another library has waited, for unknown work.  Take it to be the operation
- * that had ended last by then. */
+/* Another library has waited, for unknown work: assumed to be the operation
+ * that ended last before the wait did. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1158,7 +1159,7 @@ place_wait(struct ps_slice *slice, const struct ps_report *report)
     }
 }
 
-/* name: its stream's, if reports first name that one. */
+/* name: that of the report's stream, used in the stream's first report. */
 static void
 place_locked(const struct ps_report *report, const struct ps_actor_name *name)
 {

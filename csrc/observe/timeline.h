@@ -50,9 +50,9 @@ struct ps_slice {
     uint32_t row; /* as of the last ps_timeline_resolve, or PS_NO_ROW */
     uint8_t kind; /* enum ps_slice_kind */
     bool timed;   /* a span of a stream that has times of its own */
-    /* Whether it is found by its index: its device reports its times, and all
-     * the rest if it is foreign (until then it is PS_SLICE_NONE); or it is a
-     * range. */
+    /* Whether reports look it up by its index: the device reports its times
+     * and, if it is foreign, all other fields (before, its kind is
+     * PS_SLICE_NONE).  Also true of a range. */
     bool reported;
     bool foreign; /* made by another library */
 };
@@ -93,7 +93,7 @@ struct ps_timeline_hooks {
 
 struct ps_timeline;
 
-/* Begin a log; NULL without memory.  The hooks live as long as the process.
+/* Begin a log; NULL if out of memory.  The hooks live as long as the process.
  * by_events: operations are timed by events even if their backend says their
  * times. */
 struct ps_timeline *
@@ -139,9 +139,9 @@ void ps_timeline_span_end(const struct ps_actor_name *stream,
  */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
-/* When the thread of the current log's slice, which is that thread's latest,
- * had last made a call or ended a wait; no earlier than the slice of the
- * source, which was made at the time `since`. */
+/* When the thread of the slice at index last made a call or ended a wait
+ * before that slice; at the earliest `since`, the time of the slice of the
+ * source.  The slice is in the current log, and its thread's latest. */
 int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
 
 /* Another library says that the calling thread, which may hold any lock,
@@ -174,7 +174,7 @@ void ps_slice_drop(struct ps_slice *slice);
 void ps_timeline_record(const struct ps_actor_name *stream, ps_handle event);
 void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
 
-/* There is such a stream; other libraries may use it, too. */
+/* Add the stream to the log; other libraries may use it, too. */
 void ps_timeline_know(const struct ps_actor_name *stream);
 
 /* The source of a slice whose thread waits for the stream's work, or for the
@@ -189,7 +189,7 @@ void ps_timeline_forget_stream(const struct ps_actor_name *stream);
 uint64_t ps_timeline_end(const struct ps_timeline *timeline);
 
 /* Compute from the present data: times of records, waits and spans of streams,
- * sources of waits for devices, and rows.  False without memory. */
+ * sources of waits for devices, and rows.  False if out of memory. */
 bool ps_timeline_resolve(struct ps_timeline *timeline);
 
 const struct ps_slice *

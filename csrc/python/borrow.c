@@ -87,8 +87,8 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
     for (int i = claim->ndim; i-- > 0;) {
         if (claim->shape[i] != 1 && claim->strides[i] != expected) {
             return refuse(PyExc_ValueError,
-                          "%s is not C-contiguous: strides[%d] is %lld, where "
-                          "%lld is expected; make a contiguous copy of it",
+                          "%s is not C-contiguous: strides[%d] is %lld "
+                          "instead of %lld; make a contiguous copy of it",
                           claim->what, i, (long long)claim->strides[i],
                           (long long)expected);
         }
@@ -115,7 +115,7 @@ check_place(const struct claim *claim, const char *address)
     struct handle_text text = handle_text((ps_handle)address);
     if (status == PS_ERROR_INVALID_VALUE) {
         return refuse(PyExc_ValueError,
-                      "%s claims memory of %s:%d at %s, where there is none",
+                      "%s claims memory of %s:%d at %s, but there is none",
                       claim->what, backend->name, device->index, text.chars);
     }
     if (status != PS_SUCCESS) {
@@ -143,7 +143,7 @@ check_address(const struct claim *claim, Py_ssize_t nbytes)
         struct handle_text text = handle_text((ps_handle)first);
         return refuse(
             PyExc_ValueError,
-            "%s claims %zd bytes at the address %s, where they cannot be",
+            "%s claims %zd bytes at the address %s, which is impossible",
             claim->what, nbytes, text.chars);
     }
     if (claim->device == NULL) {

@@ -969,8 +969,8 @@ static PyMethodDef buffer_methods[] = {
         ", /, ptr, nbytes, *, device=None, owner=None",
         "Return a Buffer for nbytes of existing memory at the address ptr, "
         "without a copy.\n\n"
-        "The memory is the device's, by default the accelerator's current "
-        "one's; with\ndevice='cpu' it is host memory.  owner is kept alive "
+        "The memory belongs to device, by default the accelerator's current "
+        "device; with\ndevice='cpu' it is host memory.  owner is kept alive "
         "until nothing uses the memory any\nmore, work on streams included; "
         "the memory itself is never freed.  Does not block.\n\n"
         "Raises ValueError for a negative size, and if the device can tell "
@@ -1019,9 +1019,9 @@ static PyMethodDef buffer_methods[] = {
            ", /, stream=None",
            "Queue a fill of every byte with 0 and return self."),
     METHOD("record_stream", Buffer_record_stream, METH_O, ", stream, /",
-           "Declare that work on the stream uses the memory.  It is reused "
-           "only after all work that\nthe stream has when the Buffer is "
-           "closed or collected."),
+           "Declare that work on the stream uses the memory.  The memory is "
+           "reused only after the\nwork that the stream has when the Buffer "
+           "is closed or collected."),
     METHOD("tobytes", Buffer_tobytes, METH_NOARGS, ", /",
            "Return the bytes, after the work queued on the current stream of "
            "the Buffer's device.\n\n"

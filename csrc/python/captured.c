@@ -24,7 +24,8 @@ struct captured {
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
-    /* The callable that has the count for its stream of the capture. */
+    /* The first callable of its stream in the capture; that one's `jobs`
+     * counts for all. */
     struct captured *row;
     unsigned jobs;
     /* The jobs of launches that have not reached this callable. */
@@ -259,7 +260,7 @@ settle(struct job *job)
     PyObject *exception = PyObject_CallFunction(
         PyExc_RuntimeError, "s",
         "the callable was captured into a graph, and runs at each replay: "
-        "wait for the replay's stream, which raises what it raised");
+        "wait for the replay's stream, which raises its exception");
     if (exception == NULL) {
         return -1;
     }

@@ -214,8 +214,8 @@ thread_stream(struct ps_device *device)
     return stream;
 }
 
-/* The device's current stream, borrowed, or what stands for the calling
- * thread's. */
+/* The device's current stream, borrowed, or the one that stands for the
+ * calling thread's default stream. */
 static struct ps_stream *
 named_current(struct ps_device *device)
 {

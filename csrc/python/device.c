@@ -288,7 +288,7 @@ raise_choice(const char *function, struct ps_runtime *runtime, int index,
         snprintf(range, sizeof(range), " to %.29s:%d", name, last);
     }
     snprintf(operation, sizeof(operation),
-             "%.32s() of %.29s:%d, where there is only %.29s:0%s,", function,
+             "%.32s() of %.29s:%d, but there is only %.29s:0%s,", function,
              name, index, name, range);
     raise_status(runtime,
                  index < 0 ? "asking for the current device" : operation,

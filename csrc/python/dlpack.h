@@ -96,8 +96,9 @@ int has_attribute(PyObject *object, PyObject *name);
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
-/* The bytes of a tensor by its type's table, gaps included, with no wait and
- * no ownership: 1; 0 if there is no such table; -1 with an exception. */
+/* The bytes of a tensor, gaps included, found by its type's exchange table,
+ * without a wait or a reference: 1; 0 if there is no such table; -1 with an
+ * exception. */
 int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
 
 /* The device that a DLPack device means, for a call of the function; NULL for

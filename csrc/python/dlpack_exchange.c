@@ -186,8 +186,8 @@ allocate_tensor(const struct dlpack_tensor *prototype,
     return *tensor != NULL ? 0 : -1;
 }
 
-/* Pass the pending exception to set_error, under the name of a built-in
- * one. */
+/* Pass the pending exception to set_error, with the name of a built-in
+ * exception. */
 static void
 pass_error(void *context, void (*set_error)(void *context, const char *kind,
                                             const char *message))

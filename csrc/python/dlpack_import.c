@@ -116,7 +116,7 @@ check_tensor(const struct dlpack_tensor *dl)
         (dl->ndim > 0 && dl->shape == NULL)) {
         return refuse(PyExc_ValueError,
                       "the DLPack tensor has %d dimensions and %s shape, "
-                      "where 0 to %d and a shape are expected",
+                      "but 0 to %d and a shape are expected",
                       dl->ndim, dl->shape != NULL ? "a" : "no",
                       MOST_DIMENSIONS);
     }

@@ -63,8 +63,8 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         }
     });
     stream_release(alive);
-    /* A failed wait invalidates the capture of either, which a driver cannot
-     * tell from then on. */
+    /* A failed wait invalidates the capture of either stream; a driver then no
+     * longer gives its number. */
     number = number != 0 ? number : other;
     bool unknown =
         status != PS_SUCCESS && backend->capture_mode_exchange != NULL;

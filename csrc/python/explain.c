@@ -241,8 +241,8 @@ explain_target(PyObject *Py_UNUSED(module), PyObject *argument)
     return target;
 }
 
-/* The list with the keys of a device's streams that have work; NULL with an
- * exception, and the list dropped. */
+/* Append the keys of the device's streams that have work to the list, and
+ * return it; NULL with an exception, and the list dropped. */
 static PyObject *
 with_busy_streams(PyObject *list, struct ps_device *device)
 {
@@ -307,9 +307,9 @@ frame_of(PyThreadState *state)
     return frame != NULL ? frame : Py_NewRef(Py_None);
 }
 
-/* What a function lists without running Python, which the finalizers of the
- * garbage collector would: with the GIL they could let other threads run.
- * Without it a thread collects between its calls only. */
+/* Call a function that makes a list, with the garbage collector off: a
+ * finalizer could release the GIL, and let other threads run.  Without the
+ * GIL, a thread collects only between its calls. */
 static PyObject *
 list_in_one_go(PyObject *(*list)(void))
 {

@@ -97,9 +97,8 @@ future_is_done(void *future)
 
 /* While a schedule is explored, a thread may wait for a Future without calling
  * this file: in a function of concurrent.futures, or in an event loop.  Then
- * the threads that run callables run the work, too.  The first counts the
- * Futures for which they do; the second is what it was when no work was left
- * for them. */
+ * the threads that run callables run the work, too.  The first counts such
+ * Futures; the second is its value when no work was left to run for them. */
 static atomic_ullong awaited_elsewhere, awaited_before;
 
 static void
@@ -805,7 +804,7 @@ spin(FutureObject *self, unsigned long long seen, int64_t end)
     }
 }
 
-/* The moment that long after another, but not after the end. */
+/* The time `ns` after `now`, at most `end`. */
 static int64_t
 moment_after(int64_t now, int64_t ns, int64_t end)
 {

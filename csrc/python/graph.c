@@ -310,8 +310,8 @@ Graph_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* What is raised for a status of a graph: ValueError if an argument is at
- * fault, else RuntimeError. */
+/* The exception for a graph's status: ValueError if an argument is at fault,
+ * else RuntimeError. */
 struct fault {
     ps_status status;
     bool is_of_argument;
@@ -319,7 +319,7 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* For an operation that needs a graph. */
+/* The table of an operation that needs a graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
 /* None, or NULL with the exception for the status: by the operation's own
@@ -904,9 +904,9 @@ number_without_calls(PyObject *other, const char *function, uint64_t *number)
                          function);
 }
 
-#define NEEDS_CAPTURE                                    \
-    " needs what the other graph has captured: capture " \
-    "that with keep_graph=True"
+#define NEEDS_CAPTURE                                 \
+    " needs the work that the other graph captured: " \
+    "capture it with keep_graph=True"
 
 static PyObject *
 Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -1138,17 +1138,18 @@ static PyMethodDef graph_methods[] = {
         "if nothing was captured or the\nstream is being captured, "
         "ValueError for a stream of another device than the\ngraph's, "
         "NotImplementedError if the backend has no such function."),
-    METHOD("add_child", Graph_add_child, METH_FASTCALL | METH_KEYWORDS,
-           ", /, child, stream=None",
-           "Capture the work of another graph into this one's capture "
-           "(cudaGraphAddChildGraphNode).\n\n"
-           "It comes after what the stream has captured, the current one if "
-           "None, and before what\nthe stream captures later.  The child has "
-           "keep_graph=True and no callables; it is\ncopied, and may be reset "
-           "afterwards.  Raises RuntimeError if nothing is being captured\nor "
-           "the child is empty or was not kept, ValueError for a stream that "
-           "this graph does\nnot capture or of another device than the child, "
-           "NotImplementedError if the backend\nhas no such function."),
+    METHOD(
+        "add_child", Graph_add_child, METH_FASTCALL | METH_KEYWORDS,
+        ", /, child, stream=None",
+        "Capture the work of another graph into this one's capture "
+        "(cudaGraphAddChildGraphNode).\n\n"
+        "It comes after the work that the stream (None: the current one) has "
+        "captured, and\nbefore its later work.  The child has "
+        "keep_graph=True and no callables; it is\ncopied, and may be reset "
+        "afterwards.  Raises RuntimeError if nothing is being captured\nor "
+        "the child is empty or was not kept, ValueError for a stream that "
+        "this graph does\nnot capture or of another device than the child, "
+        "NotImplementedError if the backend\nhas no such function."),
     METHOD(
         "update", Graph_update, METH_O, ", other, /",
         "Make later replays run the work of another captured graph "

@@ -46,7 +46,7 @@ struct description {
     int line;
     unsigned long thread;
     bool inside;
-    /* As callable_place; NULL if it is not inside, or without memory. */
+    /* As callable_place; NULL if it is not inside, or if out of memory. */
     PyObject *submitted;
     char operation[32];
 };
@@ -67,7 +67,7 @@ describe(const char *operation, bool inside)
     struct saved_exception saved = exception_save();
     description->code = find_place(&description->line);
     description->submitted = inside ? callable_place() : NULL;
-    /* Without memory a place may not be found. */
+    /* If memory runs out, a place may not be found. */
     PyErr_Clear();
     exception_restore(saved);
     PyGILState_Release(gil);
@@ -179,7 +179,7 @@ forget_waits(void)
     free(forgotten);
 }
 
-/* The tallies of a place; NULL without memory. */
+/* The tallies of a place; NULL if out of memory. */
 static struct tally *
 tally_of_locked(Py_ssize_t place)
 {
@@ -197,7 +197,7 @@ tally_of_locked(Py_ssize_t place)
     return tallies[place];
 }
 
-/* Without memory a wait is not counted. */
+/* If memory runs out, a wait is not counted. */
 static void
 note_wait(const char *operation, bool useful)
 {
@@ -242,7 +242,7 @@ static const struct ps_races_hooks hooks = {
     .waited = note_wait,
 };
 
-/* ---- What the table does not see ---- */
+/* ---- Facts that the table does not see ---- */
 
 void
 races_trace(enum ps_trace_kind kind, struct ps_device *device,
@@ -781,8 +781,8 @@ PyMethodDef races_functions[] = {
              "Take note that the program knows the moment to have been "
              "reached."),
     FUNCTION("races_ignore", races_ignore, METH_O, "on, /",
-             "Have what the calling thread learns from now on not count as "
-             "known, or count again."),
+             "Treat the calling thread's calls from now on as internal, which "
+             "create no order; or no longer."),
     FUNCTION("set_exit_status", set_exit_status, METH_O, "status, /",
              "Have the process end with this status when the interpreter has "
              "ended."),

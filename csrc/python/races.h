@@ -43,12 +43,12 @@ imply_end(void)
     }
 }
 
-/* The host accesses memory, or the callable that runs on this thread does; -1
- * with an exception. */
+/* Report an access of the host or, if a callable runs on this thread, of the
+ * callable; -1 with an exception. */
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);
 
-/* A reference to the block is to be dropped, perhaps the last one. */
+/* Call before a reference to the block, perhaps the last one, is dropped. */
 void block_ends(struct ps_block *block);
 
 /* Note the bytes that arguments view for the schedule that is explored; -1

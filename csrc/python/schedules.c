@@ -351,20 +351,21 @@ PyMethodDef schedules_functions[] = {
              "be\nNone.  Raises RuntimeError if a device is busy or "
              "belongs to no CPU engine."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
-             "Run what is left, or drop it, and end the schedule.\n\n"
+             "Run or drop the remaining work, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "
              "order, the log: a tuple\n(number, operation, device_type, "
              "device, handle, stream, step, time, overtaken) for each,\nwith "
              "step 0 if it was dropped; and the notes."),
     FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
              "Return whether a schedule is explored."),
-    FUNCTION("schedule_poll", schedule_poll, METH_NOARGS, "/",
-             "Let the schedule run what it wants, as a query in vain does."),
+    FUNCTION(
+        "schedule_poll", schedule_poll, METH_NOARGS, "/",
+        "Let the schedule run work, as a query that finds work pending does."),
     FUNCTION("schedule_hold", schedule_hold, METH_NOARGS, "/",
              "Sleep in a callable that holds its stream, until "
              "schedule_released() or for a while.\n\n"
              "The schedule does not wait for the callable meanwhile.  Does "
-             "nothing if none is explored."),
+             "nothing if no schedule is explored."),
     FUNCTION("schedule_released", schedule_released, METH_NOARGS, "/",
              "Wake the callables that hold a stream, and let them go first."),
     {NULL},

@@ -198,8 +198,9 @@ check_open(PyObject *stream)
     return 0;
 }
 
-/* What an object has for a stream of this handle, which may be an ordinary one
- * of a backend without default streams of threads. */
+/* The stream that an object refers to for the handle PS_STREAM_PER_THREAD,
+ * which is an ordinary handle if the backend has no default streams of
+ * threads. */
 __attribute__((cold, noinline)) static struct ps_stream *
 stand_in(StreamObject *self, struct ps_stream *stream)
 {

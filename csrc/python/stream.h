@@ -65,7 +65,8 @@ struct stream_use {
  * if it is closed, or the exception of thread_stream. */
 int stream_use(PyObject *stream, struct stream_use *use);
 
-/* Likewise; false without an exception if it is closed, or without memory. */
+/* Likewise; false without an exception if it is closed, or if out of
+ * memory. */
 bool stream_try_use(PyObject *stream, struct stream_use *use);
 
 /* Likewise, the stream that a function's argument names: that of a Stream, or

@@ -56,8 +56,8 @@ static struct {
     int leaving;
     /* The callables that are running. */
     int running;
-    /* How often a thread was to run work for awaited Futures; 0 if none
-     * does. */
+    /* The requests to run work for awaited Futures since a thread began to; 0
+     * if none does. */
     unsigned advances;
     /* The number of threads that can be busy: one for each stream with
      * callables that have not ended, and one for each thread that runs
@@ -502,9 +502,9 @@ has_closed(void)
     return closed;
 }
 
-/* Run the work that leads to awaited Futures.  If another thread does already,
- * it goes on for this one: else each callable that it lets a stream reach
- * would need one more thread. */
+/* Run the work that leads to awaited Futures.  If another thread already does,
+ * it goes on in place of this one: otherwise each callable that a stream
+ * reaches meanwhile would need one more thread. */
 static void
 advance_awaited(void)
 {

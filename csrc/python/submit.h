@@ -93,9 +93,9 @@ void end_turn(void);
 void let_others_run(void);
 int check_may_wait(const struct work *work);
 
-/* A list of what the function, which runs no Python, makes of each callable of
- * this process that has not ended, the latest first; NULL with an exception.
- * Each has a stream. */
+/* A list of the results of describe, which runs no Python, for the callables
+ * of this process that have not ended, the latest first; NULL with an
+ * exception.  Each of these callables has a stream. */
 PyObject *list_callables(PyObject *(*describe)(const struct job *job));
 
 /* Start no more callables, cancel those that have not started, and wait for

@@ -100,7 +100,7 @@ thread_name(PyObject *active, unsigned long identifier)
     return name;
 }
 
-/* The calling thread's index, plus one; 0 without memory. */
+/* The calling thread's index, plus one; 0 if out of memory. */
 static uint32_t
 thread_index(void)
 {
@@ -234,7 +234,7 @@ get_hooks(void)
     return &hooks;
 }
 
-/* ---- What the table does not see ---- */
+/* ---- Facts that the table does not see ---- */
 
 static struct ps_actor_name
 memory_name(const struct ps_device *device)
@@ -294,8 +294,8 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     }
 }
 
-/* A name that may be of any kind, or NULL; without memory the slice has none,
- * and an exception may be pending. */
+/* A name that may be of any kind, or NULL; if out of memory, the slice has
+ * none, and an exception may be pending. */
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
 {
@@ -511,8 +511,8 @@ log_create(PyObject *active, bool by_events)
 
 enum { LONGEST_REFUSAL = 160 };
 
-/* Have the devices of all backends report what they do, if they can; else the
- * refusal says why, if there is a reason. */
+/* Make the devices of all backends report their activities, if they can; else
+ * the refusal says why, if there is a reason. */
 static void
 begin_activities(char refusal[LONGEST_REFUSAL])
 {
@@ -919,8 +919,8 @@ number_of_log(void)
     return number;
 }
 
-/* The await has a slice without a row where it begins, so that it is for the
- * work that its stream has there, and another where it ends. */
+/* Add a slice without a row at the beginning of the await, which determines
+ * the work that it waits for; the end adds another. */
 static PyObject *
 timeline_await_begin(PyObject *Py_UNUSED(module), PyObject *object)
 {
@@ -987,15 +987,16 @@ timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 PyMethodDef timeline_functions[] = {
-    FUNCTION("timeline_start", timeline_start, METH_VARARGS,
-             "threads, package, by_events, /",
-             "Begin to record, and return the log and why devices do not "
-             "report what they do for other\nlibraries; empty if they do, or "
-             "if nothing that it takes is there.\n\n"
-             "threads has each thread by its identifier, and files whose "
-             "names begin with package are\nno program's.  by_events: time "
-             "all operations by events, even if their backend says "
-             "their\ntimes."),
+    FUNCTION(
+        "timeline_start", timeline_start, METH_VARARGS,
+        "threads, package, by_events, /",
+        "Begin to record, and return the log and the reason why devices do "
+        "not report the work of\nother libraries; empty if they do, or "
+        "if there is none, as without CUPTI.\n\n"
+        "threads has each thread by its identifier, and files whose "
+        "names begin with package are\nno program's.  by_events: time "
+        "all operations by events, even if their backend says "
+        "their\ntimes."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
              "Record no more."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",

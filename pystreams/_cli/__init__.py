@@ -220,7 +220,7 @@ def run_program(options: argparse.Namespace) -> int:
 
 
 def find_program(options: argparse.Namespace) -> str | None:
-    """Return why there is no such program, or None if there is."""
+    """Return the reason if the program cannot be found, else None."""
     from importlib.util import find_spec
 
     if not options.module:
@@ -237,8 +237,8 @@ def find_program(options: argparse.Namespace) -> str | None:
 
 
 def run_timeline(options: argparse.Namespace) -> int:
-    """Run a program in timeline.record(), and show or write that when the
-    program ends, even with an exception."""
+    """Run a program in timeline.record(), and show or write the timeline when
+    the program ends, even with an exception."""
     import atexit
 
     from .. import timeline
@@ -267,7 +267,7 @@ def run_timeline(options: argparse.Namespace) -> int:
 
 
 def run_races(options: argparse.Namespace) -> int:
-    """Run a program in races.detect(); its child processes look, too."""
+    """Run a program, and its child processes, in races.detect()."""
     import atexit
     import logging
 

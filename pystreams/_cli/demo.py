@@ -270,7 +270,7 @@ class Lane:
             self.spans[place].extend((begin, end))
 
     def raise_failure(self) -> None:
-        """Raise the failure for which the oldest turn will never run."""
+        """Raise the failure because of which the oldest turn cannot run."""
         if self.turns and self.turns[0].done():
             self.turns[0].result()
 
@@ -416,7 +416,7 @@ def find_devices(names: list[str]) -> list[_C.device]:
 
 
 def default_streams(devices: int) -> int:
-    """Return how many streams each of some devices gets."""
+    """Return the number of streams for each of that many devices."""
     return max(1, min(MOST_DEFAULT, max(LEAST_STREAMS, cores()) // devices))
 
 

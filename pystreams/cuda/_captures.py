@@ -1,5 +1,5 @@
-"""How streams joined the captures in progress, so that one that fails can say
-which join is missing, and which call made it invalid.
+"""How streams joined the captures in progress, so that the error of a failed
+capture names the missing join, and the call that made it invalid.
 
 C code calls these functions, and only while something is being captured, on
 any thread: a dict that others may change is copied before it is read through.
@@ -58,7 +58,7 @@ def _name(stream: _Stream) -> str:
 
 
 def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
-    """Note it for the capture, for all of the device type if it is 0."""
+    """Note the failure for the capture, or for all of the type if it is 0."""
     device_type, number = capture
     for found, (_, _, failures) in _captures.copy().items():
         concerned = found == capture or (
@@ -76,7 +76,7 @@ def begun(capture: tuple[int, int], origin: _Stream) -> None:
 def waited(
     capture: tuple[int, int], stream: _Stream, source: _Stream, failure: str
 ) -> None:
-    """The stream has come to wait for the source, or that has failed.
+    """Note that the stream waits for the source, or that this failed.
 
     After a failure the number may be unknown, 0.
     """
@@ -111,10 +111,10 @@ def refused(
     status: int,
     stream: _Stream | None = None,
 ) -> str:
-    """A call has failed, which may have made any capture of the device type
+    """Note a failed call.  It may have made any capture of the device type
     invalid: a driver does not say which.
 
-    Return which are in progress, and what to do, or "".
+    Return a text with the captures in progress and the remedy, or "".
     """
     place = _place()
     call = (

@@ -146,7 +146,7 @@ def _register(hooks: _Hooks, hook: Callable[..., object]) -> Handle:
 
 
 def _ours(hooks: _Hooks) -> list[Callable[..., object]]:
-    """Return those of this process, in the order of registration."""
+    """Return this process's hooks, in the order of registration."""
     pid = os.getpid()
     return [hook for process, hook in hooks.copy().values() if process == pid]
 
@@ -157,7 +157,7 @@ def _own(graph: Graph, kind: str) -> list[Callable[..., object]]:
 
 
 def _run_all(calls: list[Callable[..., object]], *arguments: object) -> None:
-    """Call each with the arguments, and log what they raise."""
+    """Call each with the arguments, and log the exceptions."""
     for call in calls:
         try:
             call(*arguments)
@@ -189,7 +189,7 @@ def _resetting(graph: Graph) -> None:
 
 
 def _destroyed(graph: Graph, executable: int) -> None:
-    """Call the hooks after a reset, and the callbacks, which are over."""
+    """Call the hooks after a reset, and for the last time the callbacks."""
     graph.__dict__.pop("_patient", None)
     executables = graph.__dict__.pop("_executables", set())
     own = _own(graph, "destroy")
@@ -282,8 +282,8 @@ def export_dot(
 def export_graph_data(
     path: str | os.PathLike[str],
 ) -> Callable[[Graph], None]:
-    """Return a hook for register_post_instantiate_hook() that pickles what
-    get_graph_data() returns into a file."""
+    """Return a hook for register_post_instantiate_hook() that pickles the
+    result of get_graph_data() into a file."""
     _check_path("export_graph_data", path)
 
     def dump(graph: Graph) -> None:
@@ -323,9 +323,9 @@ class Graph(_C.Graph):
         Work that it queues on the captured stream is captured.  If it raises,
         the capture is dropped, and capture_begin() raises its exception.
 
-        Hooks run on the thread that makes the call, once for each, those of
-        all graphs first, in the order in which they were registered; never in
-        a forked child.  No own hook runs after one that raises.
+        Hooks run once for each call, on its thread: first those of all graphs,
+        then the graph's own, each in the order of registration; never in a
+        forked child.  After an own hook that raises, no other one runs.
         Returns a handle, whose remove() stops the hook.
         """
         return self._register("capture_start", hook)

@@ -1,5 +1,5 @@
-"""Tools for the tests of any program that uses streams: CUDA devices where
-there are none, streams that stay busy, and work that fails."""
+"""Tools for the tests of any program that uses streams: emulated CUDA devices,
+streams that stay busy, and work that fails."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CUDA = 1
 class emulated_cuda(ContextDecorator):
     """Emulate CUDA devices by the CPU engine within a with block.
 
-    For the whole process: "cuda" means the emulated devices, of which each
-    has so much memory (bytes, or a text such as "512MiB"), whatever
-    CUDA_VISIBLE_DEVICES says, and it is the accelerator unless
+    In the whole process, "cuda" then means the emulated devices, whatever
+    CUDA_VISIBLE_DEVICES says.  memory is that of each device, in bytes or as a
+    text such as "512MiB".  "cuda" is the accelerator unless
     PYSTREAMS_ACCELERATOR says otherwise.  On exit, "cuda" means again what it
     meant before, with its current devices and streams, its memory and its
     statistics; in another emulation, all of these begin anew.  Objects made
@@ -134,8 +134,8 @@ def hold(stream: _StreamLike) -> Iterator[Hold]:
     Work that is queued on the stream meanwhile starts at the end of the
     block, or at a call of release() of the object that `with` returns.  Works
     on every backend that has Stream.submit(); the work takes one of the
-    package's threads.  While a schedule is explored, too: it runs no such
-    work before the release.
+    package's threads.  A schedule that is explored runs no such work before
+    the release, either.
     """
     with Hold(stream) as held:
         yield held

@@ -60,7 +60,7 @@ class Background:
             self._error = error
 
     def over(self, seconds: float = 0.0) -> bool:
-        """Wait so long for the call at most; return whether it has ended."""
+        """Wait that long for the call; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 

@@ -130,7 +130,7 @@ def test_one_handle_for_each_block(device: Device) -> None:
 
 @contract(
     "shared_open",
-    "What is mapped stays valid until shared_free, whatever becomes of the "
+    "The mapped memory stays valid until shared_free, whatever happens to the "
     "other process.",
 )
 def test_memory_of_a_process_that_has_ended(

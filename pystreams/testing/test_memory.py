@@ -196,7 +196,7 @@ def test_where_an_address_is(device: Device) -> None:
     stream.synchronize()
     assert target.tobytes() == b"\5" * 100
     host: Buffer = device.pinned(100)
-    with pytest.raises(ValueError, match="where there is none"):
+    with pytest.raises(ValueError, match="but there is none"):
         target.copy_(Claim(host.data_ptr()), stream=stream)
 
 
@@ -283,7 +283,7 @@ def test_unregister(device: Device) -> None:
 
 
 def reserved(device: Device) -> tuple[int, int]:
-    """What the pool of the first device has, now and at most."""
+    """The bytes that the first device's pool has, now and at most."""
     stats = _C.memory_stats(device.type, 0)
     return (
         stats["reserved_bytes.all.current"],

@@ -30,8 +30,8 @@ DEFAULT = (
     "Stream 0 is the default stream of the device; event 0 is never a handle."
 )
 ALONE = (
-    "Make a stream that does not serialize with the default stream nor with "
-    "any other."
+    "Make a stream that serializes with no other one, not even with the "
+    "default stream."
 )
 SERIALIZES = (
     "As stream_create, but a stream that serializes with the default stream "
@@ -60,8 +60,8 @@ QUERY = (
 
 
 THREADS = (
-    "Optional; if it is there, PS_STREAM_PER_THREAD is in every member a "
-    "stream of the calling thread's own on the device, that serializes with "
+    "Optional; if it is present, every member takes PS_STREAM_PER_THREAD for "
+    "the calling thread's own stream on the device, which serializes with "
     "stream 0 as those of blocking_create do."
 )
 THREAD_ENDS = (
@@ -69,8 +69,8 @@ THREAD_ENDS = (
     "when the thread ends, work that is queued still runs."
 )
 THREAD_NAMES = (
-    "A name for the calling thread's: a number with PS_THREAD_STREAM_NAME "
-    "that no other stream of the device ever has."
+    "Write a name for that stream: a number with PS_THREAD_STREAM_NAME that "
+    "no other stream of the device ever has."
 )
 
 

@@ -178,9 +178,9 @@ class Timeline:
 
     def overlap(self) -> dict[tuple[str, ...], int]:
         """Return how long copies ("copy"), other operations ("work") and the
-        host were busy, alone and together, in nanoseconds: for each set of
-        those, a tuple in alphabetical order, the time in which exactly these
-        were busy.  The empty tuple has the time in which nothing was.
+        host were busy, alone and together, in nanoseconds.  A key is a tuple
+        of those in alphabetical order; its value is the time in which exactly
+        these were busy.  The empty tuple has the time in which nothing was.
 
         Fills count as copies.  The host is busy while any thread is not
         waiting: the one that records all the time, others from their first

@@ -252,7 +252,7 @@ def describe(rows: list[Row], step: Step) -> str:
 
 
 def shorten(rows: list[Row], gains: dict[int, int]) -> list[str]:
-    """Return a line with the place of the program whose waits gain most."""
+    """Return a line with the place where shorter waits would gain most."""
     places: dict[str, list[int]] = {}
     for row, gain in gains.items():
         places.setdefault(rows[row][1] + place(rows[row]), []).append(gain)

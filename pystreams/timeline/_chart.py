@@ -25,7 +25,7 @@ def shades(encoding: str | None) -> str:
 
 
 def shades_of_output() -> str:
-    """Return those of the standard output."""
+    """Return the characters that the standard output can show."""
     return shades(getattr(sys.stdout, "encoding", None))
 
 

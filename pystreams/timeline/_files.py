@@ -107,8 +107,8 @@ class Nesting:
 
 
 def walk(timeline: Timeline, writer: Json | Perfetto) -> Iterator[bytes]:
-    """Write the timeline; yield the file in pieces.  What has not ended is
-    left out."""
+    """Write the timeline; yield the file in pieces.  Slices that have not
+    ended are left out."""
     # What is begun when it is first needed.
     process, track_of = cache(writer.process), cache(writer.track)
     counter_of = cache(writer.counter)
@@ -166,7 +166,7 @@ def place_of(filename: str, line: int, function: str) -> str:
 
 
 class Json:
-    """Chrome's trace events, https://ui.perfetto.dev reads them, too."""
+    """Chrome's trace events; https://ui.perfetto.dev reads them, too."""
 
     def __init__(self) -> None:
         self._parts = ['{"displayTimeUnit":"ns","traceEvents":[\n']

@@ -1,5 +1,5 @@
-"""Has NVTX, wherever a library of this process contains it, call the extension
-module, which exports what NVTX looks for."""
+"""Makes NVTX, in each library of this process that contains it, call the
+extension module, which exports the symbol that NVTX looks for."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def draw(timeline: Timeline) -> Any:
 
 
 class Heights:
-    """Where slices stand in their lanes: those of a thread below the spans
-    that they are in."""
+    """The positions of slices in their lanes: those of a thread are below the
+    spans that contain them."""
 
     def __init__(self, rows: list[Row]) -> None:
         #: By thread: the ends of open slices, and how many were open at once.

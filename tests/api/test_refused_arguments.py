@@ -394,7 +394,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(cuda):
         with pytest.raises(pystreams.AcceleratorError) as caught:
             call("cuda:99")
         assert (
-            f"\n{name}() of cuda:99, where there is only {range_text}, failed "
+            f"\n{name}() of cuda:99, but there is only {range_text}, failed "
         ) in str(caught.value)
 
 

@@ -52,7 +52,7 @@ FAULTS = {
         "test_each_device_has_a_default_stream": (EVERY, DEFAULT),
         "test_the_default_stream_is_independent": (
             "stream_create",
-            "Make a stream that does not serialize with the default stream",
+            "Make a stream that serializes with no other one,",
         ),
     },
     "lost": {

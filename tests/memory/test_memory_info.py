@@ -74,7 +74,7 @@ def test_an_address_is_of_a_device_while_it_is_allocated(two_cuda):
         if i % 4 >= 2:
             target.copy_(Claim(address))
         elif two_cuda.on_engine:
-            with pytest.raises(ValueError, match="where there is none"):
+            with pytest.raises(ValueError, match="but there is none"):
                 target.copy_(Claim(address))
 
 

@@ -65,7 +65,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "1"
 try:
     cuda.Stream(1)
 except AcceleratorError as error:
-    print("where there is only cuda:0, failed" in str(error))
+    print("but there is only cuda:0, failed" in str(error))
 print(cuda.Stream(0).device)
 """
     done = run_python(code, env={"PYSTREAMS_EMULATE_CUDA": "3"})

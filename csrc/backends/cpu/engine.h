@@ -70,7 +70,8 @@ struct cpu_slot {
      * with the lock held; an event's time may also be replaced by a later one
      * without it. */
     _Atomic int64_t known;
-    /* A stream, an event's latest record, a gate's, a graph, a partition. */
+    /* A stream, an event's latest record, a gate's record, a graph, a
+     * partition. */
     void *object;
     atomic_int device;
     uint32_t next_free;
@@ -103,7 +104,7 @@ void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
 ps_status cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count);
 /* Whether any handle is live. */
 bool cpu_slots_any_locked(const struct cpu_engine *engine);
-/* All handles are stale.  No other thread may be in the engine. */
+/* Make all handles stale.  No other thread may be in the engine. */
 void cpu_slots_forget(struct cpu_engine *engine);
 
 /* Relaxed: the code that changes the object orders the change for those that
@@ -151,7 +152,7 @@ struct cpu_stream {
     struct cpu_operation **tail;
     unsigned pending;                      /* operations in the queue */
     struct cpu_waiter *waiters;            /* for tickets */
-    struct ps_notification *notifications; /* a ring, by tickets */
+    struct ps_notification *notifications; /* a ring in ticket order */
     struct cpu_stream *next;               /* in a cpu_stream_list */
     struct cpu_stream *left;               /* among the sleepers */
     struct cpu_stream *right;
@@ -169,14 +170,14 @@ struct cpu_stream {
     uint64_t covered;
     struct cpu_stream *peer; /* the next of the capture */
     /* Of a blocking stream, and of a default stream while its device has
-     * blocking ones: the latest ticket that its work may have. */
+     * blocking streams: the latest ticket that its work may have. */
     uint64_t given;
-    /* Of a blocking stream: how far it waits for the default stream's work,
-     * and how far the default stream waits for its own; likewise. */
+    /* Of a blocking stream: the value of `given` up to which it waits for the
+     * default stream, and up to which the default stream waits for it. */
     bool blocking; /* constant */
     uint64_t follows;
     uint64_t followed;
-    LIST_ENTRY(cpu_stream) siblings; /* the device's blocking ones */
+    LIST_ENTRY(cpu_stream) siblings; /* the device's blocking streams */
 };
 
 /* Streams in order; a stream is in one list at most. */
@@ -283,17 +284,17 @@ struct cpu_promise {
 struct cpu_record {
     unsigned refs;
     bool timed;  /* time is wanted */
-    bool orders; /* only: passes no failure on */
+    bool orders; /* it only orders: passes no failure on */
     bool done;
     bool entered;     /* of a gate, while the engine is CPU_LAZY */
     ps_status status; /* the failure of the work before it, once done */
-    int64_t time;     /* when it was done; -1 before an event's first */
+    int64_t time;     /* when it was done; -1 before an event's first record */
     uint64_t step;    /* likewise, counted by schedules that are explored */
     struct cpu_promise *promise; /* NULL unless other processes may wait */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
     struct ps_notification *notifications; /* a ring */
-    struct cpu_stream *source;             /* the stream; of a gate, its own */
+    struct cpu_stream *source; /* the stream that it is queued on */
     /* Of a captured record, which is never done: the capture's number, the
      * number of the stream's last operation then, and the record's place in
      * the plan; else 0. */
@@ -302,9 +303,8 @@ struct cpu_record {
     struct cpu_operation *mark;
 };
 
-/* The event is about to have a new record.  Seen by all threads from here on:
- * none may replace the time by one that is later than that of the new record.
- */
+/* The event is about to have a new record.  All threads see this from here on:
+ * none may replace the time by a later one than the new record's. */
 static inline void
 cpu_event_forget_locked(struct cpu_slot *event)
 {
@@ -376,8 +376,7 @@ struct cpu_partition {
     int count;     /* constant; the processors that it has */
     unsigned most; /* constant; the workers that its streams have at a time */
     unsigned busy;
-    /* Streams that are ready, but for a worker of the partition; by -priority.
-     */
+    /* Streams that wait only for a worker of the partition; by -priority. */
     struct cpu_stream_list waiting[CPU_PRIORITIES];
 };
 
@@ -390,7 +389,7 @@ void cpu_partition_unref_locked(struct cpu_partition *partition);
  */
 extern pthread_key_t cpu_times_key;
 
-/* Take them; NULL if there are none. */
+/* Take those times; NULL if there are none. */
 struct ps_times *cpu_times_take(void);
 
 /* The operation begins, or ends, now. */
@@ -398,7 +397,7 @@ void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
 void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
 
-/* Write the end of the record as the end of the times; without memory, the
+/* Write the end of the record as the end of the times; if out of memory, the
  * times are given back. */
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
@@ -484,7 +483,7 @@ bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Stop counting a thread as running. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* End a thread that began after so many forks, and release the lock.  In a
+/* End a thread that began after `forks` forks, and release the lock.  In a
  * child that it forked, the thread was never counted.  Returns NULL. */
 void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
@@ -534,16 +533,16 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
 
 /* ---- Default streams of threads ---- */
 
-/* What a thread knows of its own. */
+/* A thread's own default streams, by device. */
 struct cpu_thread {
     struct cpu_engine *engine;
-    unsigned forks; /* that the handles are of */
+    unsigned forks; /* the fork count when the handles were made */
     ps_handle handles[];
 };
 
 /* Make the key; false if there is none left. */
 bool cpu_thread_streams_init(struct cpu_engine *engine);
-/* Give up those that are idle, of all threads. */
+/* Give up the idle default streams of all threads. */
 void cpu_thread_streams_trim_locked(struct cpu_engine *engine);
 
 /* ---- The default stream and blocking streams ---- */
@@ -629,8 +628,8 @@ struct cpu_device {
     LIST_HEAD(, cpu_stream) streams; /* all, the newest first */
     LIST_HEAD(, cpu_stream) blocking;
     ps_status unreported; /* failure of a stream that is gone */
-    /* While a schedule is explored: the failures of before, which its work
-     * must not see. */
+    /* While a schedule is explored: the failures of earlier work, which the
+     * schedule's work must not see. */
     struct cpu_failures {
         ps_status unreported;
         ps_status of_default_stream;
@@ -693,8 +692,8 @@ extern const struct cpu_clock cpu_lazy_clock;
 struct cpu_lazy {
     struct ps_schedule asked;
     uint64_t random; /* the state of the generator */
-    uint64_t first;  /* the ticket before the first */
-    uint64_t seen;   /* the ticket that the schedule knows of */
+    uint64_t first;  /* the ticket before the schedule's first */
+    uint64_t seen;   /* the latest ticket that a release has handled */
     uint64_t steps;  /* calls that queued work, and operations run */
     uint64_t order;  /* a hash of them */
     uint64_t rank;   /* of the host, as a stream's */
@@ -705,22 +704,22 @@ struct cpu_lazy {
     bool ending;               /* the remaining work is being dropped */
     bool impatient;            /* do not wait for the callables that run */
     unsigned callables;        /* that run, host functions included */
-    unsigned ending_callables; /* of them: that have opened their gates */
-    /* Those whose host functions workers are to run. */
+    unsigned ending_callables; /* those of them that have opened their gates */
+    /* The streams whose host functions workers are to run. */
     struct cpu_stream_list handed;
     unsigned handed_count;
     LIST_HEAD(, ps_blocked) blocked; /* the latest first */
     pthread_cond_t changed;          /* one of the above */
     struct ps_schedule_entry *log;
     size_t logged;
-    size_t taken;        /* of those that PS_GIVEN lists */
+    size_t taken;        /* how many of the streams that PS_GIVEN lists */
     bool queried;        /* the host went on to a query, which was in vain */
     uint64_t step;       /* the latest with a note; grows for ever */
     uint64_t first_step; /* the one before the first */
     uint64_t ran;        /* the latest step of a stream */
     struct ps_note *notes;
     size_t noted;
-    pthread_t thread;            /* the one that began */
+    pthread_t thread;            /* the thread that began the schedule */
     struct cpu_operation *freed; /* kept, so that each address is used once */
     struct ps_deadlock deadlock;
 };
@@ -749,7 +748,7 @@ struct cpu_engine {
     LIST_HEAD(, cpu_capture) captures;
 
     struct ps_notification *due; /* a ring */
-    bool notifying;              /* a thread calls those that are due */
+    bool notifying;              /* a thread calls the due notifications */
 
     struct cpu_stream_list ready[CPU_PRIORITIES]; /* by -priority */
     unsigned ready_count;
@@ -762,9 +761,9 @@ struct cpu_engine {
     bool timer;            /* the timer was started */
     atomic_bool timing;    /* times were ever asked for */
     unsigned running;      /* threads of the engine, and callers that help */
-    pthread_cond_t work;   /* there is some, or the phase changed */
-    pthread_cond_t early;  /* a sleeper is the first, or the phase changed */
-    pthread_cond_t ended;  /* one of those running has */
+    pthread_cond_t work;   /* there is work, or the phase changed */
+    pthread_cond_t early;  /* the first sleeper changed, or the phase */
+    pthread_cond_t ended;  /* a running thread has ended */
 
     struct cpu_lazy lazy;
 
@@ -908,7 +907,7 @@ cpu_stream_is_done(const struct cpu_engine *engine, int device,
                      !cpu_is_lazy(engine);
 }
 
-/* Whether the stream is the default stream of a device with blocking ones. */
+/* Whether it is the default stream of a device that has blocking streams. */
 static inline bool
 cpu_stream_is_legacy_locked(const struct cpu_stream *stream)
 {
@@ -979,7 +978,7 @@ cpu_may_notify(const struct cpu_engine *engine)
     return engine->due != NULL && !engine->notifying && cpu_serving() == NULL;
 }
 
-/* Likewise, after running them. */
+/* Release the lock, after running those notifications. */
 static inline void
 cpu_unlock(struct cpu_engine *engine)
 {
@@ -1027,14 +1026,15 @@ cpu_stream_enqueue(const struct ps_backend *backend, int device,
 /* A block of memory. */
 struct cpu_range {
     uintptr_t first;
-    size_t nbytes; /* as much as counts */
+    size_t nbytes; /* how much memory it takes up */
     int device;
-    bool counted; /* as the device's; another process's is not */
+    bool counted; /* in the device's used memory; false if opened */
 };
 
 /* If the devices are emulated, add the range to the engine's, so that an
  * address in it is known to be the device's.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, also if it counts and is too much. */
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, also if the range is counted and exceeds
+ * the free memory. */
 ps_status
 cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range);
 void
@@ -1042,7 +1042,7 @@ cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range);
 
 /* Overwrite the memory that the operation frees. */
 void cpu_memory_poison(struct cpu_operation *end);
-/* That memory. */
+/* The memory that the operation frees. */
 void *cpu_memory_of(struct cpu_operation *end, size_t *nbytes);
 
 /* The processors that the machine has. */

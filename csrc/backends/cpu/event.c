@@ -52,7 +52,8 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* Likewise, one of several processes; exported: NULL for a new one. */
+/* Likewise, an interprocess event; exported: the handle to open, NULL for a
+ * new event. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)

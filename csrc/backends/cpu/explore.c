@@ -215,8 +215,8 @@ hide_failures_locked(struct cpu_device *device)
     stream->reported = false;
 }
 
-/* Restore the failures of before the schedule, in place of those of work that
- * is dropped. */
+/* Restore the failures from before the schedule; if `drop`, in place of the
+ * failures of the work that is dropped. */
 static void
 show_failures_locked(struct cpu_device *device, bool drop)
 {

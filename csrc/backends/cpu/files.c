@@ -73,8 +73,9 @@ open_failure(void)
 }
 
 /* Open a file that a process has open.
- * Statuses: PS_ERROR_INVALID_HANDLE if it no longer has, if that is another
- * file, or if this process may not look; PS_ERROR_OUT_OF_MEMORY. */
+ * Statuses: PS_ERROR_INVALID_HANDLE if the process no longer has it open, if
+ * it is another file, or if this process has no permission;
+ * PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 peer_open(pid_t process, int number, const struct expected *expected,
           int *opened)

@@ -12,7 +12,7 @@
 
 enum { MOST_BRANCHES = UINT16_MAX };
 
-/* A launch's data of a stream of the capture. */
+/* A stream of the capture, for launches. */
 struct cpu_branch {
     int device;
     int priority;
@@ -182,7 +182,7 @@ cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
     return stream->capture->status;
 }
 
-/* Make the stream's branch wait for the record's. */
+/* Make the stream's branch wait for the branch of the record. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
@@ -340,7 +340,7 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
         copies != NULL ? cpu_items_reserve_locked(stream->engine, other->nodes)
                        : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
-        /* The first one is the stream's. */
+        /* The first branch becomes part of the stream's branch. */
         status =
             plan_branch(plan, &other->branches[1], other->branch_count - 1);
     }
@@ -665,7 +665,7 @@ push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
     }
 }
 
-/* Give up the streams that the launch took. */
+/* Start the work: give up the streams that the launch took. */
 static void
 start_locked(struct cpu_stream **streams, size_t count, bool idle)
 {
@@ -797,9 +797,9 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
         PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
 }
 
-/* The first difference that keeps an executable from the new plan.  Both list
- * their operations in the order of the calls, so equal graphs are those of
- * equal calls. */
+/* The first difference because of which an executable cannot run the new plan.
+ * Plans list operations in the order of the calls, so graphs are equal if the
+ * same calls made them. */
 static struct ps_graph_difference
 compare(const struct cpu_plan *plan, const struct cpu_plan *new)
 {
@@ -1062,7 +1062,7 @@ describe_locked(const struct cpu_plan *plan, struct ps_graph_node *nodes,
                 size_t *edge_count)
 {
     size_t index = 0, count = 0;
-    /* Of each branch the index after that of its latest operation. */
+    /* For each branch, one more than the index of its latest operation. */
     size_t *next = calloc(plan->branch_count, sizeof(*next));
     if (next == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;

@@ -9,10 +9,11 @@
  * picked, or a wait's limit is all that is left.
  *
  * A callable runs on a thread of its own.  One thread at a time has the turn:
- * the thread that entered a callable's gate stands until the callable has
- * ended, and while the callable waits, its own thread picks the operations.
- * So what the callable queues and runs has its place in the order.  Of several
- * callables, the one that stands or waits for the shortest time goes first. */
+ * the thread that entered a callable's gate stands, that is, waits for its
+ * turn, until the callable has ended.  While the callable waits, the
+ * callable's thread picks the operations.  So what the callable queues and
+ * runs has its place in the order.  Of several callables, the one that began
+ * to stand or wait last goes first. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -25,7 +26,7 @@
 #include <unistd.h>
 
 enum {
-    /* One of so many queries that find work pending runs an operation. */
+    /* Of this many queries that find work pending, one runs an operation. */
     POLLS = 16,
     /* How long a callable holds up a host that does not wait: 0.1 s, because
      * the callable may wait for the host; and up to BUSY times as long if the
@@ -73,7 +74,7 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
 /* ---- Notes ---- */
 
 /* The array of `count` elements, with room for one more: the room is a power
- * of two, at least LEAST.  NULL, and nothing done, without memory. */
+ * of two, at least LEAST.  NULL, and nothing done, if out of memory. */
 static void *
 grown(void *array, size_t count, size_t size)
 {
@@ -84,7 +85,7 @@ grown(void *array, size_t count, size_t size)
     return realloc(array, (count > 0 ? 2 * count : LEAST) * size);
 }
 
-/* Without memory there are orders that the notes do not show. */
+/* If memory runs out, there are orders that the notes do not show. */
 static void
 add_note_locked(struct cpu_lazy *lazy, const struct ps_note *note)
 {
@@ -308,7 +309,8 @@ is_held(const struct cpu_stream *stream)
              stream = stream == (engine)->ready[list_].last ? NULL     \
                                                             : stream->next)
 
-/* The sleeper that is due first, unless `held` are left out and it is one. */
+/* The sleeper that is due first; without `held`, of those that are not
+ * held. */
 static struct cpu_stream *
 first_sleeper_locked(struct cpu_engine *engine, bool held)
 {
@@ -503,7 +505,7 @@ count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
     }
 }
 
-/* Without memory the log has gaps. */
+/* If memory runs out, the log has gaps. */
 static void
 log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
 {
@@ -559,7 +561,7 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     bool precede = false, later = true;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        /* The entries from its own on are of those that stand for it. */
+        /* The entries from its own on belong to threads that wait for it. */
         later = later && (blocked != self || !blocked->callable);
         listed += blocked->callable;
         precede |= later && blocked->callable && !is_parked(blocked);
@@ -666,8 +668,8 @@ others_are_runnable(void)
     return found;
 }
 
-/* Wait until no callable precedes the calling thread, as long as that is
- * patient.  self: as for callables_precede. */
+/* Wait until no callable precedes the calling thread, or until waiting has
+ * taken too long.  self: as for callables_precede. */
 static void
 stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -1076,8 +1078,8 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     return over ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
 }
 
-/* Whether the goal is reached after the limit, as PS_GIVEN sees it: a sleep
- * lies before. */
+/* Under PS_GIVEN: whether a sleep that ends after the limit comes before the
+ * goal. */
 static bool
 may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                   const struct cpu_limit *limit)

@@ -36,7 +36,7 @@ data_of(struct block *block)
     return (char *)block + ALIGNMENT;
 }
 
-/* A block with nbytes of data; NULL without memory. */
+/* A block with nbytes of data; NULL if out of memory. */
 static struct block *
 block_create(size_t nbytes)
 {

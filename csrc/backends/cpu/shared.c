@@ -69,9 +69,9 @@ static const struct cpu_pages pages = {.nbytes = CPU_PAGE_BYTES};
 
 struct cpu_shared {
     unsigned refs; /* the event's and its records' */
-    uint64_t word; /* of the record that is the event's here; 0 for none */
+    uint64_t word; /* of the record that this process has adopted; 0: none */
     struct page *page;
-    struct cpu_file file; /* the page; open with the maker, until destroyed */
+    struct cpu_file file; /* the page's; open in the creating process */
     struct cpu_token token;
 };
 

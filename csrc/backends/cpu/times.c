@@ -23,7 +23,7 @@ cpu_times_take(void)
     return times;
 }
 
-/* Virtual time begins at 0, which means that a time is not known. */
+/* Added to virtual times, which begin at 0: a time of 0 means unknown. */
 static int64_t
 offset(const struct cpu_engine *engine)
 {

@@ -38,7 +38,7 @@ static _Atomic uint32_t first_contexts[CUDA_DEVICES];
 static const struct ps_activity_functions *_Atomic functions;
 static void *_Atomic functions_argument;
 
-/* ---- What CUPTI calls ---- */
+/* ---- Functions that CUPTI calls ---- */
 
 static uint64_t
 now(void)

@@ -104,7 +104,7 @@ gates_of(ps_handle handle)
     return gates;
 }
 
-/* Takes the reference; false without memory. */
+/* Takes the reference; false if out of memory. */
 static bool
 own(ps_handle handle, struct gates *gates)
 {
@@ -234,7 +234,7 @@ cuda_gates_begin(struct cuda_capture *capture, int device)
     pthread_mutex_unlock(&lock);
 }
 
-/* Handle 2 is another stream on each thread. */
+/* Handle 2 is a different stream on each thread. */
 static bool
 is_of(const struct cuda_capture *capture, ps_handle origin)
 {
@@ -418,8 +418,8 @@ struct arrival {
     bool reported;
 };
 
-/* Freed by the last of its arrivals and its end; if its work fails, most of
- * the arrivals never come, and it stays. */
+/* Freed after its end and all arrivals; if its work fails, most of the
+ * arrivals never come, and it is never freed. */
 struct launch {
     atomic_size_t refs;
     size_t count;
@@ -437,8 +437,9 @@ launch_unref(struct launch *launch, size_t refs)
     }
 }
 
-/* Both pollers may report: what one is about to report comes before a later
- * launch's, which the other has found to fail. */
+/* Either poller may report an arrival.  The one that finds that the launch has
+ * failed also reports what the other is about to report, so that it comes
+ * before the arrivals of later launches. */
 static void
 arrive(struct arrival *arrival, ps_status status)
 {
@@ -475,7 +476,7 @@ launch_ended(void *memory, ps_status status)
     launch_unref(launch, 1);
 }
 
-/* Takes the reference of the gates; NULL without memory. */
+/* Takes the reference of the gates; NULL if out of memory. */
 static struct launch *
 launch_create(struct gates *gates)
 {
@@ -583,7 +584,7 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = launch_queue(launch, executable, stream);
     }
-    /* Without its end, which only a driver that has failed does not record,
+    /* If the end could not be recorded, which only a failed driver refuses,
      * the launch keeps the gates for ever: the device may still use them. */
     bool ends = status == PS_SUCCESS &&
                 cuda_completion_record(end, stream) == PS_SUCCESS;

@@ -10,20 +10,20 @@
 
 struct cuda_capture;
 
-/* A capture is about to begin on the stream; NULL without memory. */
+/* A capture is about to begin on the stream; NULL if out of memory. */
 struct cuda_capture *cuda_gates_expect(ps_handle origin);
 /* The capture has begun, or has failed to. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
-/* The capture of that number, or of the stream if the number is 0, has ended,
- * and has made the graph, or none if that is 0.  False without memory. */
+/* The capture with the number (0: the capture of the stream) has ended and
+ * made the graph (0: none).  False if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
 /* Whether a capture that began here is in progress. */
 bool cuda_gates_capturing(void);
 
-/* The executable was made from the graph.  False without memory. */
+/* The executable was made from the graph.  False if out of memory. */
 bool cuda_gates_inherit(ps_handle graph, ps_handle executable);
 
 /* The first of the gate's nodes, if the graph's node is one of them, and the

@@ -9,17 +9,18 @@
 
 struct vertex {
     CUgraphNode node;
-    size_t waits; /* for so many nodes that are not in the order yet */
+    size_t waits; /* nodes before it that are not in the order yet */
     size_t edges; /* the index of the first edge from it */
     size_t index; /* among the described nodes */
 };
 
-/* Its nodes and edges, by their indices in vertices. */
+/* A graph's nodes and edges.  Nodes are identified by their indices in
+ * vertices. */
 struct picture {
-    struct vertex *vertices; /* by their handles */
+    struct vertex *vertices; /* sorted by handle */
     size_t *order;
     size_t vertex_count;
-    struct ps_graph_edge *edges; /* by where they begin */
+    struct ps_graph_edge *edges; /* sorted by their first node */
     size_t edge_count;
 };
 

@@ -15,7 +15,7 @@
 
 /* ---- Events that others may record ---- */
 
-/* Their handles, as a search tree. */
+/* The handles of the events that others may record, as a search tree. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *shared_events;
 

@@ -22,12 +22,12 @@ cudaError_t cuda_pool_idle(int device, uint64_t *nbytes);
  * if the program has denied it. */
 cudaError_t cuda_pool_open(int device, int peer);
 
-/* Deny peer the access, or no longer deny it, and give it. */
+/* The first denies peer the access; the second ends that, and gives it. */
 cudaError_t cuda_pool_close(int device, int peer);
 cudaError_t cuda_pool_permit(int device, int peer);
 
-/* The member pool_trim, but for memory whose free the driver has not seen to
- * be over.  Waits for no work. */
+/* The member pool_trim, except that memory is left out if the driver does not
+ * know yet that its free is over.  Waits for no work. */
 ps_status cuda_pool_reduce(int device, uint64_t nbytes);
 
 /* Whether waits are to have the driver give memory back. */

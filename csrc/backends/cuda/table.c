@@ -282,7 +282,7 @@ make_thread_key(void)
     has_thread_key = pthread_key_create(&thread_key, NULL) == 0;
 }
 
-/* cudaStreamPerThread is another stream on each thread. */
+/* cudaStreamPerThread is a different stream on each thread. */
 static ps_status
 cuda_thread_stream(const struct ps_backend *backend, int device,
                    ps_handle *name)

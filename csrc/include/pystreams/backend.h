@@ -406,8 +406,8 @@ struct ps_backend {
     ps_status (*stream_priority_range)(const struct ps_backend *backend,
                                        int device, int *least, int *greatest);
 
-    /* Make a stream that does not serialize with the default stream nor with
-     * any other.  priority is within the range.  May block.
+    /* Make a stream that serializes with no other one, not even with the
+     * default stream.  priority is within the range.  May block.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*stream_create)(const struct ps_backend *backend, int device,
                                int priority, ps_handle *stream);
@@ -754,8 +754,8 @@ struct ps_backend {
 
     /* Map memory that another process allocated with nbytes; core refuses
      * handles of this process's own.  The handle may be any bytes, and nbytes
-     * any number but 0.  What is mapped stays valid until shared_free,
-     * whatever becomes of the other process.  May block, but not for work.
+     * any number but 0.  The mapped memory stays valid until shared_free,
+     * whatever happens to the other process.  May block, but not for work.
      * Statuses: those of event_open, PS_ERROR_INVALID_HANDLE also if the
      * memory has another size; PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*shared_open)(const struct ps_backend *backend, int device,
@@ -805,8 +805,8 @@ struct ps_backend {
     ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
 
     /* Return kept memory to the device until at most nbytes are reserved, or
-     * none is kept.  Memory whose free is queued may stay, and while other
-     * work is, any.  May block. */
+     * none is kept.  Memory whose free is queued may stay; so may any memory
+     * while other work is queued.  May block. */
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
@@ -840,12 +840,11 @@ struct ps_backend {
 
     /* Make the calling thread's next memory_copy, memory_fill,
      * memory_fill_items, host_function, sleep or graph_launch write its times
-     * to *times; NULL takes that back.  A call that succeeds has set both
-     * members to 0 when it returns, or to the times already; unless the
-     * operation was captured: then it leaves them alone.  begin is written
-     * before end, each atomically, and *times belongs to the backend until end
-     * is; begin stays 0 if only the end is known, and end is -1 if neither is.
-     * Answers.
+     * to *times; NULL takes that back.  When a call that succeeds returns,
+     * both members are 0, or already the times; they are unchanged if the
+     * operation was captured.  begin is written before end, each atomically,
+     * and *times belongs to the backend until end is; begin stays 0 if only
+     * the end is known, and end is -1 if neither is.  Answers.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
@@ -984,8 +983,8 @@ struct ps_backend {
         char *reason, size_t size);
 
     /* Report, before it returns, the work that has ended; it may leave out
-     * work that ended after other work that has not.  Also after
-     * activities_end.  May block, but not for work. */
+     * some while other work has not ended.  Also after activities_end.  May
+     * block, but not for work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
     /* Observe no more; work queued before may be reported later.  May
@@ -1003,24 +1002,24 @@ struct ps_backend {
 
     /* Let the work of a device reach the memory of peer, another device, that
      * memory_allocate has returned and will return (1), or not (0).  Before
-     * the first call a copy between the two decides.  Copies work either way,
-     * but are staged without access.  May block.  Not called while work uses
-     * the access. Statuses: any if the two devices do not support it, and then
-     * nothing has changed. */
+     * the first call, a copy between the two devices gives the access if they
+     * support it.  Copies work either way, but are staged without access.  May
+     * block.  Not called while work uses the access.  Statuses: any if the two
+     * devices do not support it, and then nothing has changed. */
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
 
-    /* Optional; if it is there, PS_STREAM_PER_THREAD is in every member a
-     * stream of the calling thread's own on the device, that serializes with
+    /* Optional; if it is present, every member takes PS_STREAM_PER_THREAD for
+     * the calling thread's own stream on the device, which serializes with
      * stream 0 as those of blocking_create do.  It begins idle when its thread
      * first uses it, and is never destroyed: when the thread ends, work that
      * is queued still runs.  Core uses it on its own thread alone, and waits
      * for it there at the end with PS_BACKEND_THREADS_FINISH only.
      *
-     * A name for the calling thread's: a number with PS_THREAD_STREAM_NAME
-     * that no other stream of the device ever has.  stream_explain takes and
-     * gives it instead of the handle, on any thread.  Core calls this before
-     * any member with the handle on that thread.  Answers.
+     * Write a name for that stream: a number with PS_THREAD_STREAM_NAME that
+     * no other stream of the device ever has.  stream_explain takes and gives
+     * it instead of the handle, on any thread.  Core calls this before any
+     * member with the handle on that thread.  Answers.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*thread_stream)(const struct ps_backend *backend, int device,
                                ps_handle *name);

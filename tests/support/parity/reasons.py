@@ -104,7 +104,7 @@ ADDED = {
         torch.Stream.name torch.cuda.Stream.name
         torch.cuda.ExternalStream.name
     """,
-    "Graphs as newer versions of torch have them than the compared one.": """
+    "Graphs in the form that newer versions of torch have.": """
         torch.accelerator.Graph torch.accelerator.generate_graph_pool_handle
         torch.cuda.export_* torch.cuda.CUDAGraph.get_graph_data
         torch.cuda.CUDAGraph.pools torch.cuda.CUDAGraph.register_*_hook
