@@ -86,6 +86,9 @@ void ps_races_start(const struct ps_races_hooks *hooks);
 void ps_races_stop(void);
 bool ps_races_are_on(void);
 
+/* The functions below report to the detector; each comment describes the event
+ * that its function reports. */
+
 /* An operation of a stream is to be queued, or the host accesses memory if
  * stream is NULL.  Statuses: that of found; PS_ERROR_OUT_OF_MEMORY. */
 ps_status
