@@ -232,6 +232,22 @@ def test_what_pinned_memory_a_graph_keeps(cuda):
     wait_until(lambda: pinned() == before)
 
 
+def test_no_other_graph_takes_them_over(cuda):
+    """It says why, as the program has submitted no callable."""
+    block, data = cuda.filled(1), bytearray(SMALL)
+    graph, other = Graph(cuda.type, True), Graph(cuda.type, True)
+    for each in (graph, other):
+        with Capture(each, cuda.stream()):
+            block.copy_(data, non_blocking=True)
+    with pytest.raises(RuntimeError, match="pageable"):
+        graph.update(other)
+    outer = Graph(cuda.type)
+    with Capture(outer, cuda.stream()):
+        block.fill_(2)
+        with pytest.raises(RuntimeError, match="pageable"):
+            outer.add_child(graph)
+
+
 @pytest.mark.parametrize("copy", [_staging.copy_from, _staging.copy_to])
 def test_where_callables_cannot_be_captured(cuda, monkeypatch, copy):
     """A graph that goes on writes to no memory that is used again."""
