@@ -90,7 +90,10 @@ def test_each_replay_writes_pageable_memory(backend, stream, graph, nbytes):
         assert data == bytes([byte]) * nbytes
 
 
-def test_pageable_memory_is_accessed_in_order(backend, stream, graph, nbytes):
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_pageable_memory_is_accessed_in_order(
+    backend, stream, graph, nbytes, mode
+):
     """After the captured work before it, and before that behind it."""
     block, data, seen = backend.filled(1, nbytes), bytearray(nbytes), []
     copied = bytearray(nbytes)
@@ -98,7 +101,7 @@ def test_pageable_memory_is_accessed_in_order(backend, stream, graph, nbytes):
     def write():
         data[:] = bytes([data[0] + 1]) * nbytes
 
-    with Capture(graph, stream):
+    with Capture(graph, stream, mode):
         stream.submit(write)
         block.copy_(data, non_blocking=True)
         block.copy_to(copied, non_blocking=True)
