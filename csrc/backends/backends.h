@@ -173,11 +173,14 @@ struct ps_blocked {
     bool holds;       /* its callable holds its stream for the program */
     bool parked;      /* it has found nothing to run */
     bool woken;
+    bool listed;
+    int64_t deadline; /* of its wait, in virtual time */
     LIST_ENTRY(ps_blocked) neighbours;
 };
 
 struct ps_sleep {
     unsigned forks;
+    int64_t began;                /* in virtual time */
     struct ps_blocked blocked[8]; /* by engine */
 };
 
@@ -213,8 +216,8 @@ struct ps_schedules {
     enum ps_progress (*advance)(int64_t *left_ns);
 
     /* The calling thread begins to sleep in such a wait, or ends to. */
-    void (*sleep)(struct ps_sleep *sleep);
-    void (*wake)(struct ps_sleep *sleep);
+    void (*sleep)(struct ps_sleep *sleep, int64_t left_ns);
+    void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
 
     /* Such a wait is over. */
     void (*arrived)(void);

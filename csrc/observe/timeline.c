@@ -746,7 +746,7 @@ struct queueing {
     bool by_events;
     bool reported;
     struct ps_stamps *stamps;
-    int64_t time; /* by events only */
+    int64_t time; /* before the call; 0 if the backend writes the begin */
 };
 
 /* Whether operations of the backend are timed by events. */
@@ -802,6 +802,8 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
+        /* Of a launch, an engine knows the end alone. */
+        this.time = kind == PS_SLICE_GRAPH ? ps_timeline_now() : 0;
         return this;
     }
     if (this.by_events) {
@@ -841,7 +843,7 @@ queued(const struct ps_backend *backend, const struct queueing *this,
     if (status != PS_SUCCESS || time_of(&slice->times.begin) == -1) {
         ps_slice_drop(slice);
     }
-    else if (this->by_events || this->reported) {
+    else if (this->time > 0) {
         ps_slice_publish(slice, this->time);
     }
     else {

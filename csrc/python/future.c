@@ -861,12 +861,12 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
 
 /* Sleep as sleep_until_done, known to the schedule. */
 static void
-sleep_in_schedule(FutureObject *self, int64_t end)
+sleep_in_schedule(FutureObject *self, int64_t end, int64_t *left_ns)
 {
     struct ps_sleep sleep;
-    ps_cpu_schedules.sleep(&sleep);
+    ps_cpu_schedules.sleep(&sleep, *left_ns);
     sleep_until_done(self, end);
-    ps_cpu_schedules.wake(&sleep);
+    ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
 /* -1 with an exception: TimeoutError, or that of a signal handler. */
@@ -891,7 +891,7 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
             return raise_timeout(self, timeout);
         }
         WITHOUT_GIL(sleep_in_schedule(
-            self, moment_after(now, SCHEDULE_SLICE_NS, end)));
+            self, moment_after(now, SCHEDULE_SLICE_NS, end), &left));
         if (run_handlers(self->generation) == PS_RAISED) {
             return -1;
         }

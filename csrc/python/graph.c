@@ -899,8 +899,9 @@ number_without_calls(PyObject *other, const char *function, uint64_t *number)
     calls_unref(calls);
     return !any ? 0
                 : refuse(PyExc_RuntimeError,
-                         "%s() cannot take over a graph with callables; "
-                         "capture the same work again",
+                         "%s() cannot take over a graph with callables, which "
+                         "copies of pageable memory need; capture the same "
+                         "work again",
                          function);
 }
 

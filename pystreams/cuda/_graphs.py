@@ -527,8 +527,10 @@ class Graph(_C.Graph):
     def raw_cuda_graph(self) -> int:
         """Return the cudaGraph_t as an int.
 
-        Raises RuntimeError unless keep_graph is True and capture_end() was
-        called, or this is a capture-end or post-instantiate hook.
+        Only replay() may launch a graph with callables, which captured copies
+        of pageable memory have, too.  Raises RuntimeError unless keep_graph is
+        True and capture_end() was called, or this is a capture-end or
+        post-instantiate hook.
         """
         keeps, handle, *_ = self._state()
         if handle == 0 and not keeps:
@@ -546,8 +548,9 @@ class Graph(_C.Graph):
     def raw_cuda_graph_exec(self) -> int:
         """Return the cudaGraphExec_t as an int.
 
-        It is valid until instantiate() or reset().  Raises RuntimeError if
-        there is none.
+        It is valid until instantiate() or reset().  Only replay() may launch
+        a graph with callables, which captured copies of pageable memory have,
+        too.  Raises RuntimeError if there is none.
         """
         _, _, handle, _ = self._state()
         if handle == 0:

@@ -90,7 +90,10 @@ def test_each_replay_writes_pageable_memory(backend, stream, graph, nbytes):
         assert data == bytes([byte]) * nbytes
 
 
-def test_pageable_memory_is_accessed_in_order(backend, stream, graph, nbytes):
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_pageable_memory_is_accessed_in_order(
+    backend, stream, graph, nbytes, mode
+):
     """After the captured work before it, and before that behind it."""
     block, data, seen = backend.filled(1, nbytes), bytearray(nbytes), []
     copied = bytearray(nbytes)
@@ -98,7 +101,7 @@ def test_pageable_memory_is_accessed_in_order(backend, stream, graph, nbytes):
     def write():
         data[:] = bytes([data[0] + 1]) * nbytes
 
-    with Capture(graph, stream):
+    with Capture(graph, stream, mode):
         stream.submit(write)
         block.copy_(data, non_blocking=True)
         block.copy_to(copied, non_blocking=True)
@@ -230,6 +233,22 @@ def test_what_pinned_memory_a_graph_keeps(cuda):
     replay(graph, stream)
     graph.reset()
     wait_until(lambda: pinned() == before)
+
+
+def test_no_other_graph_takes_them_over(cuda):
+    """It says why, as the program has submitted no callable."""
+    block, data = cuda.filled(1), bytearray(SMALL)
+    graph, other = Graph(cuda.type, True), Graph(cuda.type, True)
+    for each in (graph, other):
+        with Capture(each, cuda.stream()):
+            block.copy_(data, non_blocking=True)
+    with pytest.raises(RuntimeError, match="pageable"):
+        graph.update(other)
+    outer = Graph(cuda.type)
+    with Capture(outer, cuda.stream()):
+        block.fill_(2)
+        with pytest.raises(RuntimeError, match="pageable"):
+            outer.add_child(graph)
 
 
 @pytest.mark.parametrize("copy", [_staging.copy_from, _staging.copy_to])

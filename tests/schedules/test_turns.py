@@ -1,6 +1,7 @@
 """Callables that use streams while a schedule is explored: one thread at a
 time has the turn, so that each run under a name is the same."""
 
+import concurrent.futures
 import re
 import sysconfig
 import threading
@@ -175,6 +176,69 @@ def test_a_callable_that_waits_for_one_that_let_it_begin(engine, name):
 
         stream.submit(work).result(LONG)
         assert inner[0].result(LONG) is None
+
+
+# CPython 3.10 has two of them.
+TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        lambda stream, future: stream.synchronize(2 * LONG),
+        lambda stream, future: stream.record_event().synchronize(2 * LONG),
+        lambda stream, future: future.result(2 * LONG),
+    ],
+    ids=["host for stream", "host for event", "host for Future"],
+)
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda stream, future: stream.synchronize(LONG),
+        lambda stream, future: stream.record_event().synchronize(LONG),
+        lambda stream, future: future.result(LONG),
+    ],
+    ids=["stream", "event", "Future"],
+)
+def test_the_wait_with_the_least_limit_expires_first(
+    engine, name, host, inner
+):
+    """A callable gives up, and then the host finds all done in time."""
+    expired = []
+
+    def work():
+        other.wait_stream(stream)
+        try:
+            inner(other, other.submit(int))
+        except TIMEOUTS:
+            expired.append(True)
+
+    with schedules.run(name):
+        stream, other = engine.stream(), engine.stream()
+        future = stream.submit(work)
+        host(stream, future)
+        assert future.result(LONG) is None
+    assert expired == [True]
+
+
+def test_the_host_expires_before_a_callable(engine):
+    seen = []
+
+    def work():
+        other.wait_stream(stream)
+        with pytest.raises(TIMEOUTS):
+            other.submit(int).result(2 * LONG)
+        seen.append("callable")
+
+    with schedules.run("late"):
+        stream, other = engine.stream(), engine.stream()
+        future = stream.submit(work)
+        with pytest.raises(TIMEOUTS):
+            future.result(LONG)
+        seen.append("host")
+        stream.synchronize(2 * LONG)
+    assert seen == ["host", "callable"]
 
 
 @pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])

@@ -373,6 +373,22 @@ def test_graphs(two, clock):
     assert rows[0][BEGIN] <= rows[0][END] <= rows[1][END]
 
 
+@pytest.mark.unscheduled
+def test_launches_that_are_done_before_the_call_returns(engine):
+    """They take as long as their work does."""
+    stream, block = engine.stream(), engine.empty(1 << 16)
+    graph = Graph(engine.type)
+    with Capture(graph, stream):
+        block.fill_(1, stream=stream)
+    with timeline.record() as t:
+        for _ in range(3):
+            replay(graph, stream)
+            stream.synchronize()
+    rows = of_kind(t, "graph")
+    assert len(rows) == 3
+    assert all(row[QUEUED] <= row[BEGIN] < row[END] for row in rows)
+
+
 def test_failed_and_cancelled_work(two):
     """A callable that never ran has no row; one that raised has."""
     with timeline.record() as t:

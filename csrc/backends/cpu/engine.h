@@ -790,11 +790,11 @@ void cpu_lazy_await_locked(struct cpu_engine *engine);
 void cpu_lazy_ending_locked(struct cpu_engine *engine);
 void cpu_lazy_ended_locked(struct cpu_engine *engine);
 
-/* Add the calling thread to the blocked ones; the caller removes the entry.
- * goal: NULL if it is unknown. */
+/* Add the calling thread to the blocked ones, until the deadline of its wait;
+ * the caller removes the entry.  goal: NULL if it is unknown. */
 void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
-                      const struct cpu_goal *goal);
+                      const struct cpu_goal *goal, int64_t deadline);
 
 /* The virtual time, which all engines share.  It begins at 0; the second
  * function advances it to `time`, unless it is later already. */

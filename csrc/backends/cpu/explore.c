@@ -42,14 +42,26 @@ explore_poll(void)
     }
 }
 
+/* The end of a wait, and what is left of it after some virtual time. */
+static int64_t
+deadline_of(int64_t now, int64_t left_ns)
+{
+    return left_ns < CPU_FOREVER - now ? now + left_ns : CPU_FOREVER;
+}
+
+static void
+subtract_time(int64_t *left_ns, int64_t since)
+{
+    if (*left_ns != CPU_FOREVER) {
+        *left_ns -= cpu_lazy_now() - since;
+    }
+}
+
 static enum ps_progress
 explore_advance(int64_t *left_ns)
 {
     enum ps_progress best = PS_NOTHING;
-    int64_t before = cpu_lazy_now(), deadline = CPU_FOREVER;
-    if (*left_ns < CPU_FOREVER - before) {
-        deadline = before + *left_ns;
-    }
+    int64_t before = cpu_lazy_now(), deadline = deadline_of(before, *left_ns);
     EACH_ENGINE (engine) {
         if (best == PS_RAN) {
             break;
@@ -63,38 +75,41 @@ explore_advance(int64_t *left_ns)
         /* Not before: another engine may have had work until then. */
         cpu_lazy_pass_time(deadline);
     }
-    if (*left_ns != CPU_FOREVER) {
-        *left_ns -= cpu_lazy_now() - before;
-    }
+    subtract_time(left_ns, before);
     return best;
 }
 
 static void
-explore_sleep(struct ps_sleep *sleep)
+explore_sleep(struct ps_sleep *sleep, int64_t left_ns)
 {
-    *sleep = (struct ps_sleep){.forks = cpu_forks};
+    int64_t now = cpu_lazy_now(), deadline = deadline_of(now, left_ns);
+    *sleep = (struct ps_sleep){.forks = cpu_forks, .began = now};
     EACH_ENGINE (engine) {
+        struct ps_blocked *blocked = &sleep->blocked[engine->number];
         cpu_lock(engine);
-        if (cpu_is_lazy(engine) && cpu_lazy_is_callable(engine)) {
-            cpu_lazy_block_locked(engine, &sleep->blocked[engine->number],
-                                  NULL);
-            sleep->blocked[engine->number].parked = true;
+        if (cpu_is_lazy(engine) &&
+            (deadline != CPU_FOREVER || cpu_lazy_is_callable(engine))) {
+            cpu_lazy_block_locked(engine, blocked, NULL, deadline);
+            blocked->parked = blocked->callable;
+            /* No work is picked for a thread that runs no callable. */
+            blocked->woken = !blocked->callable;
         }
         cpu_unlock(engine);
     }
 }
 
 static void
-explore_wake(struct ps_sleep *sleep)
+explore_wake(struct ps_sleep *sleep, int64_t *left_ns)
 {
     EACH_ENGINE (engine) {
+        struct ps_blocked *blocked = &sleep->blocked[engine->number];
         cpu_lock(engine);
-        if (sleep->forks == cpu_forks &&
-            sleep->blocked[engine->number].callable) {
-            LIST_REMOVE(&sleep->blocked[engine->number], neighbours);
+        if (sleep->forks == cpu_forks && blocked->listed) {
+            LIST_REMOVE(blocked, neighbours);
         }
         cpu_unlock(engine);
     }
+    subtract_time(left_ns, sleep->began);
 }
 
 static void

@@ -582,16 +582,33 @@ others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return others > 0;
 }
 
-/* Whether the program holds a stream, which it may release. */
+/* Whether a callable that waits may go on although nothing runs: the program
+ * may release the stream that it holds, or its wait expires. */
 static bool
-any_holds(const struct cpu_lazy *lazy)
+any_may_go_on(const struct cpu_lazy *lazy)
 {
-    bool holds = false;
+    bool may = false;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        holds |= blocked->holds;
+        may |= blocked->holds ||
+               (blocked->callable && blocked->deadline < CPU_FOREVER);
     }
-    return holds;
+    return may;
+}
+
+/* The thread whose wait is the first to expire; NULL if none has a limit. */
+static const struct ps_blocked *
+first_to_expire(const struct cpu_lazy *lazy)
+{
+    const struct ps_blocked *first = NULL, *blocked;
+    int64_t least = CPU_FOREVER;
+    LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
+        if (blocked->deadline < least) {
+            first = blocked;
+            least = blocked->deadline;
+        }
+    }
+    return first;
 }
 
 bool
@@ -602,12 +619,14 @@ cpu_lazy_is_callable(const struct cpu_engine *engine)
 
 void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
-                      const struct cpu_goal *goal)
+                      const struct cpu_goal *goal, int64_t deadline)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     *blocked = (struct ps_blocked){
         .goal = goal,
         .callable = cpu_lazy_is_callable(engine),
+        .listed = true,
+        .deadline = deadline,
     };
     LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
     pthread_cond_broadcast(&lazy->changed);
@@ -698,7 +717,7 @@ begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
     if (engine->lazy.callables == 0 || !cpu_lazy_is_callable(engine)) {
         return NULL;
     }
-    cpu_lazy_block_locked(engine, standing, NULL);
+    cpu_lazy_block_locked(engine, standing, NULL, CPU_FOREVER);
     standing->woken = true;
     return standing;
 }
@@ -1049,11 +1068,11 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     struct cpu_lazy *lazy = &engine->lazy;
     const struct ps_limit *asked = limit->asked;
     bool others = others_run(lazy, self);
-    if (!others && limit->deadline != CPU_FOREVER) {
+    if (!others && first_to_expire(lazy) == self) {
         cpu_lazy_pass_time(limit->deadline);
         return PS_ERROR_TIMED_OUT;
     }
-    if (!others && !any_holds(lazy)) {
+    if (!others && limit->deadline == CPU_FOREVER && !any_may_go_on(lazy)) {
         describe_locked(engine, self->goal);
         return PS_ERROR_DEADLOCK;
     }
@@ -1127,7 +1146,7 @@ lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
         cpu_lazy_poll_locked(engine);
         return PS_ERROR_TIMED_OUT;
     }
-    cpu_lazy_block_locked(engine, &blocked, goal);
+    cpu_lazy_block_locked(engine, &blocked, goal, limit->deadline);
     waiter->blocked = &blocked;
     if (blocked.callable) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
@@ -1206,14 +1225,14 @@ advance_once_locked(struct cpu_engine *engine,
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
         /* No work is picked for a thread that may go on. */
-        unsigned others = lazy->callables - lazy->ending_callables;
-        bool holds = any_holds(lazy);
-        return blocked->woken                    ? PS_RAN
-               : others_run(lazy, blocked)       ? PS_RUNNING
-               : holds && deadline < CPU_FOREVER ? PS_EXPIRED
-               : holds                           ? PS_RUNNING
-               : others > 0                      ? PS_STUCK
-                                                 : PS_NOTHING;
+        bool others = lazy->callables > lazy->ending_callables;
+        bool stuck = deadline == CPU_FOREVER && !any_may_go_on(lazy);
+        return blocked->woken                     ? PS_RAN
+               : others_run(lazy, blocked)        ? PS_RUNNING
+               : !others                          ? PS_NOTHING
+               : first_to_expire(lazy) == blocked ? PS_EXPIRED
+               : stuck                            ? PS_STUCK
+                                                  : PS_RUNNING;
     }
     if (!given && is_asleep(stream) && stream->deadline > deadline) {
         return PS_EXPIRED;
@@ -1230,7 +1249,7 @@ cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline)
     if (!cpu_is_lazy(engine)) {
         return PS_NOTHING;
     }
-    cpu_lazy_block_locked(engine, &blocked, NULL);
+    cpu_lazy_block_locked(engine, &blocked, NULL, deadline);
     enum ps_progress progress =
         advance_once_locked(engine, &blocked, deadline);
     if (cpu_forks == forks) {
@@ -1262,7 +1281,7 @@ cpu_lazy_hold_locked(struct cpu_engine *engine)
     }
     int64_t end = cpu_monotonic_clock.now() + QUESTION_NS;
     cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
-    cpu_lazy_block_locked(engine, &blocked, NULL);
+    cpu_lazy_block_locked(engine, &blocked, NULL, CPU_FOREVER);
     blocked.holds = blocked.parked = true;
     while (!blocked.woken && cpu_monotonic_clock.wait_locked(
                                  engine, &engine->lazy.changed, end)) {
