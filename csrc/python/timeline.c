@@ -159,6 +159,10 @@ origin(struct ps_slice *slice)
     slice->thread = thread_index();
     slice->place = (uint32_t)(place_number() + 1);
     PyGILState_Release(gil);
+    const char *name =
+        slice->kind == PS_SLICE_COPY ? ps_thread_word(PS_THREAD_COPY) : NULL;
+    uint32_t number = name != NULL ? ps_name_number(name) : 0;
+    slice->name = number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
 /* A stream's label; NULL with an exception.  It includes the handle, because
@@ -381,6 +385,30 @@ timeline_callable(struct ps_stream *stream, PyObject *function,
         ps_slice_publish(slice, ps_timeline_now());
     }
     return slice;
+}
+
+static const char *
+name_of_copy(const struct ps_block *to, const struct ps_block *from)
+{
+    return from->host ? to->host ? "copy host to host" : "copy host to device"
+           : to->host ? "copy device to host"
+           : to->device == from->device ? "copy device to device"
+                                        : "copy peer to peer";
+}
+
+bool
+timeline_copy_begin(const struct ps_block *to, const struct ps_block *from)
+{
+    /* Without memory, the copy has no name. */
+    return ps_timeline_is_on() &&
+           ps_thread_set_word(PS_THREAD_COPY, name_of_copy(to, from)) ==
+               PS_SUCCESS;
+}
+
+void
+timeline_copy_end(void)
+{
+    ps_thread_set_word(PS_THREAD_COPY, NULL);
 }
 
 /* ---- Functions ---- */

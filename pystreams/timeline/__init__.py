@@ -49,7 +49,7 @@ COLUMNS = (
     # threads; "memory"; and last, "node" for what launches of graphs did.
     "kind",
     # Of the callable, the kernel, the span, the mark, or the call that waits;
-    # else the kind.
+    # of a copy, "copy host to device" or another direction; else the kind.
     "name",
     # "cuda:0", and the stream's label; None for what a thread does.
     "device",
