@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
-    from pystreams.testing.kit import Emulation, Hold
+    from pystreams.testing import hold as _Hold
+    from pystreams.testing.kit import Emulation
 
 
 def _runs(text: str) -> int:
@@ -287,17 +288,15 @@ _HOLDS = pytest.StashKey["Any"]()
 
 
 @pytest.fixture
-def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Hold]]:
+def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], _Hold]]:
     """hold(stream) keeps the stream busy until release() of what it returns,
     or the end of its with block; at the latest to the end of the test, of each
     of its runs under schedules."""
-    from contextlib import ExitStack
+    from pystreams.testing.kit import Holds
 
-    from pystreams.testing.kit import Hold
-
-    with ExitStack() as test:
+    with Holds() as test:
         request.node.stash[_HOLDS] = test
-        yield lambda stream: test.enter_context(Hold(stream))
+        yield test.add
 
 
 @pytest.fixture

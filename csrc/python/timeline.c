@@ -562,17 +562,16 @@ begin_activities(char refusal[LONGEST_REFUSAL])
 static PyObject *
 timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *active, *package;
+    PyObject *active;
     int by_events;
-    if (!PyArg_ParseTuple(args, "O!Up:timeline_start", &PyDict_Type, &active,
-                          &package, &by_events)) {
+    if (!PyArg_ParseTuple(args, "O!p:timeline_start", &PyDict_Type, &active,
+                          &by_events)) {
         return NULL;
     }
     if (current != NULL) {
         return PyErr_Format(PyExc_RuntimeError,
                             "a timeline is being recorded already");
     }
-    places_exclude(package);
     struct log *log = log_create(active, by_events);
     if (log == NULL) {
         return NULL;
@@ -1015,16 +1014,14 @@ timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 PyMethodDef timeline_functions[] = {
-    FUNCTION(
-        "timeline_start", timeline_start, METH_VARARGS,
-        "threads, package, by_events, /",
-        "Begin to record, and return the log and the reason why devices do "
-        "not report the work of\nother libraries; empty if they do, or "
-        "if there is none, as without CUPTI.\n\n"
-        "threads has each thread by its identifier, and files whose "
-        "names begin with package are\nno program's.  by_events: time "
-        "all operations by events, even if their backend says "
-        "their\ntimes."),
+    FUNCTION("timeline_start", timeline_start, METH_VARARGS,
+             "threads, by_events, /",
+             "Begin to record, and return the log and the reason why devices "
+             "do not report the work of\nother libraries; empty if they do, "
+             "or if there is none, as without CUPTI.\n\n"
+             "threads has each thread by its identifier.  by_events: time "
+             "all operations by events, even\nif their backend says their "
+             "times."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
              "Record no more."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",

@@ -4,8 +4,7 @@ streams that stay busy, and work that fails."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ContextDecorator, contextmanager
+from contextlib import ContextDecorator, ExitStack
 
 from .. import _C, _settings
 
@@ -96,9 +95,17 @@ def _reset_currents(devices: int) -> None:
     _C.set_device(_CUDA, 0)
 
 
-class Hold:
-    """What keeps a stream busy until its release(), or the end of its with
-    block."""
+class hold:
+    """hold(stream)
+
+    Keep a stream busy from this call to release(), or to the end of the with
+    block.
+
+    Work that is queued on the stream meanwhile starts then.  Works on every
+    backend that has Stream.submit(); the work takes one of the package's
+    threads.  A schedule that is explored runs no such work before the
+    release, either.
+    """
 
     def __init__(self, stream: _StreamLike) -> None:
         self._go = threading.Event()
@@ -120,25 +127,18 @@ class Hold:
         self._go.set()
         _C.schedule_released()
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> hold:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
 
 
-@contextmanager
-def hold(stream: _StreamLike) -> Iterator[Hold]:
-    """Keep a stream busy within a with block.
+class Holds(ExitStack):
+    """Streams that are busy until the end of the with block at the latest."""
 
-    Work that is queued on the stream meanwhile starts at the end of the
-    block, or at a call of release() of the object that `with` returns.  Works
-    on every backend that has Stream.submit(); the work takes one of the
-    package's threads.  A schedule that is explored runs no such work before
-    the release, either.
-    """
-    with Hold(stream) as held:
-        yield held
+    def add(self, stream: _StreamLike) -> hold:
+        return self.enter_context(hold(stream))
 
 
 def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:

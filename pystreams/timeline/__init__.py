@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Timeline", "record", "span"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _CHUNK = 4096
 
 #: What a row has, in order; times are in nanoseconds since the recording
@@ -248,7 +247,7 @@ def record() -> Iterator[Timeline]:
             if not _by_events:
                 _cupti.load()
             threads = threading._active  # type: ignore[attr-defined]
-            _log, refusal = _C.timeline_start(threads, _PACKAGE, _by_events)
+            _log, refusal = _C.timeline_start(threads, _by_events)
         _blocks += 1
         log = _log
     try:

@@ -3,16 +3,18 @@ that stay busy, work that fails."""
 
 import concurrent.futures
 import gc
+import inspect
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from deadlines import LONG
 from places import ROOT
 
 import pystreams
-from pystreams import _C, accelerator, cuda, races, schedules
+from pystreams import _C, accelerator, cuda, races, schedules, timeline
 from pystreams.testing import emulated_cuda, fail, hold
 
 EMPTY = {"PYSTREAMS_EMULATE_CUDA": None, "PYSTREAMS_ACCELERATOR": None}
@@ -519,6 +521,17 @@ def test_hold(backend, stream):
     assert block.tobytes() == b"\2" * 64
 
 
+def test_the_place_of_a_hold_is_the_programs(backend, stream):
+    with timeline.record() as t, hold(stream) as held:
+        line = inspect.currentframe().f_lineno - 1
+        waits = pystreams.explain(stream)
+    stream.synchronize()
+    (row,) = (row for row in t.rows if row[0] == "callable")
+    assert row[9:11] == (__file__, line)
+    assert f"({Path(__file__).name}:{line})" in waits
+    assert held.released
+
+
 def test_hold_is_released(backend):
     stream = backend.stream()
     with hold(stream) as held:
@@ -691,6 +704,7 @@ def test_other_fixtures_are_made_within(stream, hold):
     gate.release()
     stream.synchronize()
     with hold(stream) as held:
+        assert "(test_them.py:" in pystreams.explain(stream)
         assert not stream.query()
     assert held.released
     hold(stream)
