@@ -233,6 +233,84 @@ def test_objects_of_two_emulations(operation):
         mix(left, here)
 
 
+def of_another_emulation(operation, what):
+    """What is raised, for what belongs and what it is used with."""
+    return pytest.raises(
+        RuntimeError,
+        match=rf"^{operation}\(\): the {what}; make both in the emulated_cuda",
+    )
+
+
+@pytest.mark.unscheduled
+def test_a_capture_on_a_stream_of_another_emulation():
+    def refuse(stream, what):
+        with (
+            of_another_emulation("graph", what),
+            cuda.graph(graph, None, stream),
+        ):
+            pass
+
+    ended = "stream belongs to an emulation that has ended"
+    with emulated_cuda():
+        graph, left = cuda.CUDAGraph(), cuda.Stream()
+    with emulated_cuda():
+        around = cuda.Stream()
+        with emulated_cuda():
+            present = "but the capture to the present emulation"
+            refuse(left, f"{ended}, {present}")
+            refuse(around, f"stream belongs to an outer emulation, {present}")
+            assert cuda.current_stream() == cuda.default_stream()
+    refuse(left, f"{ended}, but the capture to devices outside of emulations")
+
+
+class Object:
+    """Another library's stream."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+HANDLES = {
+    "ExternalStream": lambda handle: cuda.ExternalStream(handle),
+    "Stream": lambda handle: cuda.Stream(
+        stream_id=handle, device_index=0, device_type=1
+    ),
+    "get_stream_from_external": cuda.get_stream_from_external,
+    "set_stream": lambda handle: cuda.set_stream(Object(handle)),
+    "empty": lambda handle: pystreams.empty(
+        8, device="cuda", stream=Object(handle)
+    ),
+}
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("operation", HANDLES)
+def test_handles_of_another_emulation(operation):
+    use = HANDLES[operation]
+    present = "but the device to the present emulation"
+    with emulated_cuda():
+        left = cuda.Stream()
+    with emulated_cuda():
+        around = cuda.Stream()
+        with emulated_cuda():
+            for stream, its in (
+                (left, "an emulation that has ended"),
+                (around, "an outer emulation"),
+            ):
+                what = f"stream belongs to {its}, {present}"
+                with of_another_emulation(operation, what):
+                    use(stream.cuda_stream)
+        use(around.cuda_stream)
+        handle = left.cuda_stream
+        left.close()
+        # Nobody knows it any more.
+        with pytest.raises(pystreams.AcceleratorError, match=f"{handle:#x}"):
+            use(handle)
+
+
 @pytest.mark.unscheduled
 def test_a_stream_of_an_earlier_emulation_allocates_nothing():
     with emulated_cuda():
