@@ -7,10 +7,12 @@ import threading
 from contextlib import ContextDecorator, ExitStack
 
 from .. import _C, _settings
+from .._arguments import integer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from typing import SupportsIndex
 
     from .._C import _StreamLike
 
@@ -33,14 +35,11 @@ class emulated_cuda(ContextDecorator):
     while a schedule is explored.  It is a decorator, too.
     """
 
-    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+    def __init__(
+        self, devices: SupportsIndex = 2, memory: int | str = "1GiB"
+    ) -> None:
         name = "memory of emulated_cuda()"
-        if not isinstance(devices, int):
-            raise TypeError(
-                "emulated_cuda() expects an int for devices, but got "
-                f"{type(devices).__name__}"
-            )
-        self._devices = devices
+        self._devices = integer("emulated_cuda", "devices", devices)
         self._memory = _settings.parse_memory(name, str(memory))
         self._entered: list[tuple[int, int, int]] = []
 
@@ -68,7 +67,9 @@ class emulated_cuda(ContextDecorator):
 class Emulation:
     """Emulated CUDA devices until close(), or the end of the with block."""
 
-    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+    def __init__(
+        self, devices: SupportsIndex = 2, memory: int | str = "1GiB"
+    ) -> None:
         self._block = emulated_cuda(devices, memory)
         self._block.__enter__()
 
@@ -141,7 +142,9 @@ class Holds(ExitStack):
         return self.enter_context(hold(stream))
 
 
-def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:
+def fail(
+    stream: _StreamLike, error: SupportsIndex | _C.AcceleratorError = 719
+) -> None:
     """Queue work that fails with an error, as a kernel with a bug does.
 
     error is a status (cudaError_t; 719 is an unspecified launch failure), or
@@ -150,12 +153,11 @@ def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:
     synchronize().  Raises NotImplementedError on a backend without fault
     injection, such as a GPU; ValueError for a status that is no failure.
     """
-    if not isinstance(error, (int, _C.AcceleratorError)):
-        raise TypeError(
-            "fail() expects an int or an AcceleratorError for error, but got "
-            f"{type(error).__name__}"
-        )
-    status = error if isinstance(error, int) else error.error_code
+    status = (
+        error.error_code
+        if isinstance(error, _C.AcceleratorError)
+        else integer("fail", "error", error, "an int or an AcceleratorError")
+    )
     if status is None or not 0 < status < 1000:
         raise ValueError(
             "fail() expects a status from 1 to 999, or an error with one, for "

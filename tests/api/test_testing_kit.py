@@ -57,6 +57,32 @@ def test_devices_and_memory(devices):
         block.close()
 
 
+class Number:
+    """As an integer of NumPy is."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+@pytest.mark.unscheduled
+def test_a_number_of_another_type():
+    with emulated_cuda(Number(3)):
+        assert cuda.device_count() == 3
+
+
+@pytest.mark.parametrize("devices", [2.0, "2", None], ids=repr)
+def test_a_number_of_devices_that_is_none_is_refused(devices):
+    with pytest.raises(
+        TypeError,
+        match=r"^emulated_cuda\(\) expects an int for devices, but got "
+        f"{type(devices).__name__}$",
+    ):
+        emulated_cuda(devices)
+
+
 @pytest.mark.unscheduled
 def test_sizes():
     with emulated_cuda(memory=4096):
@@ -71,6 +97,7 @@ def test_sizes():
     [
         ((0,), "from 1 to 16 for devices, but got 0"),
         ((17,), "from 1 to 16 for devices, but got 17"),
+        ((1 << 99,), f"from 1 to 16 for devices, but got {1 << 99}"),
         ((1, 0), "number of bytes, KiB, MiB, GiB or TiB above 0"),
         ((1, 1 << 63), "number of bytes, KiB, MiB, GiB or TiB above 0"),
         ((1, "1GB"), "memory of emulated_cuda.. must be a number of bytes"),
@@ -701,9 +728,10 @@ def test_fail(faulty):
 
 
 @pytest.mark.parametrize("status", [700, 2])
-def test_fail_with_a_status(faulty, status):
+@pytest.mark.parametrize("kind", [int, Number], ids=["int", "index"])
+def test_fail_with_a_status(faulty, status, kind):
     stream, again = faulty.stream(), faulty.stream()
-    fail(stream, status)
+    fail(stream, kind(status))
     with pytest.raises(pystreams.AcceleratorError) as caught:
         stream.synchronize()
     fail(again, caught.value)
@@ -726,13 +754,17 @@ def test_fail_comes_in_its_turn(faulty):
 
 def test_fail_refuses(faulty):
     stream = faulty.stream()
-    for error, kind in (
-        (0, ValueError),
-        (1000, ValueError),
-        (pystreams.AcceleratorError("no status"), ValueError),
-        ("719", TypeError),
+    status = "a status from 1 to 999, or an error with one, for error, but got"
+    number = "an int or an AcceleratorError for error, but got"
+    for error, kind, text in (
+        (0, ValueError, f"{status} 0"),
+        (1000, ValueError, f"{status} 1000"),
+        (pystreams.AcceleratorError("none"), ValueError, f"{status} Acc"),
+        ("719", TypeError, f"{number} str"),
+        (719.0, TypeError, f"{number} float"),
+        (None, TypeError, f"{number} NoneType"),
     ):
-        with pytest.raises(kind):
+        with pytest.raises(kind, match=rf"^fail\(\) expects {text}"):
             fail(stream, error)
     stream.synchronize()
 
