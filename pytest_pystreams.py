@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from inspect import iscoroutinefunction, signature
+from inspect import Parameter, Signature, iscoroutinefunction, signature
 
 import pytest
 
@@ -162,34 +162,34 @@ pytest_runtest_teardown = _with_races("teardown")
 
 
 def _arguments(
-    item: pytest.Item, name: str, function: Callable[..., object]
+    item: pytest.Item, name: str, accepted: Callable[[], Signature]
 ) -> dict[str, Any] | None:
-    """Return the arguments of a marker, which the function could be called
-    with; None if there is no marker."""
+    """Return the arguments of a marker by their names; None if there is no
+    marker."""
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
     try:
-        bound = signature(function).bind(*marker.args, **marker.kwargs)
+        bound = accepted().bind(*marker.args, **marker.kwargs)
     except TypeError as error:
         text = f"pytest.mark.{name}: {error}"
         raise pytest.fail.Exception(text, pytrace=False) from None
     return bound.arguments
 
 
-def _explore(
-    runs: int = 200,
-    seed: int | None = None,
-    strategy: str = "pct",
-    depth: int = 2,
-    races: bool = False,
-) -> None:
-    """Has the parameters of pytest.mark.schedules."""
+def _of_schedules() -> Signature:
+    """Return the parameters of pytest.mark.schedules: those of explore() but
+    for fn, by position, too."""
+    from pystreams.schedules import explore
+
+    _, *parameters = signature(explore).parameters.values()
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Signature([p.replace(kind=kind) for p in parameters])
 
 
 def _options_of(item: pytest.Function) -> dict[str, Any] | None:
     """Return the arguments of explore(); None if the test runs once."""
-    given = _arguments(item, "schedules", _explore)
+    given = _arguments(item, "schedules", _of_schedules)
     runs = item.config.getoption("pystreams_schedules")
     if given is None and not runs:
         return None
@@ -212,7 +212,7 @@ def _call(item: pytest.Function) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    _arguments(pyfuncitem, "races", lambda: None)
+    _arguments(pyfuncitem, "races", Signature)
     replayed = pyfuncitem.config.getoption("pystreams_replay")
     options = _options_of(pyfuncitem)
     if replayed is None and options is None:
@@ -274,7 +274,9 @@ def emulated_cuda(
 
     from pystreams.testing.kit import Emulation
 
-    given = _arguments(request.node, "emulated_cuda", Emulation)
+    given = _arguments(
+        request.node, "emulated_cuda", lambda: signature(Emulation)
+    )
     with ExitStack() as test:
 
         def emulate(*args: Any, **kwargs: Any) -> Emulation:
