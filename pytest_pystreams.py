@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from inspect import iscoroutinefunction, signature
+from inspect import Parameter, Signature, iscoroutinefunction, signature
 
 import pytest
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
-    from pystreams.testing.kit import Emulation, Hold
+    from pystreams.testing import hold as _Hold
+    from pystreams.testing.kit import Emulation
 
 
 def _runs(text: str) -> int:
@@ -161,34 +162,34 @@ pytest_runtest_teardown = _with_races("teardown")
 
 
 def _arguments(
-    item: pytest.Item, name: str, function: Callable[..., object]
+    item: pytest.Item, name: str, accepted: Callable[[], Signature]
 ) -> dict[str, Any] | None:
-    """Return the arguments of a marker, which the function could be called
-    with; None if there is no marker."""
+    """Return the arguments of a marker by their names; None if there is no
+    marker."""
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
     try:
-        bound = signature(function).bind(*marker.args, **marker.kwargs)
+        bound = accepted().bind(*marker.args, **marker.kwargs)
     except TypeError as error:
         text = f"pytest.mark.{name}: {error}"
         raise pytest.fail.Exception(text, pytrace=False) from None
     return bound.arguments
 
 
-def _explore(
-    runs: int = 200,
-    seed: int | None = None,
-    strategy: str = "pct",
-    depth: int = 2,
-    races: bool = False,
-) -> None:
-    """Has the parameters of pytest.mark.schedules."""
+def _of_schedules() -> Signature:
+    """Return the parameters of pytest.mark.schedules: those of explore() but
+    for fn, by position, too."""
+    from pystreams.schedules import explore
+
+    _, *parameters = signature(explore).parameters.values()
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Signature([p.replace(kind=kind) for p in parameters])
 
 
 def _options_of(item: pytest.Function) -> dict[str, Any] | None:
     """Return the arguments of explore(); None if the test runs once."""
-    given = _arguments(item, "schedules", _explore)
+    given = _arguments(item, "schedules", _of_schedules)
     runs = item.config.getoption("pystreams_schedules")
     if given is None and not runs:
         return None
@@ -211,7 +212,7 @@ def _call(item: pytest.Function) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    _arguments(pyfuncitem, "races", lambda: None)
+    _arguments(pyfuncitem, "races", Signature)
     replayed = pyfuncitem.config.getoption("pystreams_replay")
     options = _options_of(pyfuncitem)
     if replayed is None and options is None:
@@ -273,7 +274,9 @@ def emulated_cuda(
 
     from pystreams.testing.kit import Emulation
 
-    given = _arguments(request.node, "emulated_cuda", Emulation)
+    given = _arguments(
+        request.node, "emulated_cuda", lambda: signature(Emulation)
+    )
     with ExitStack() as test:
 
         def emulate(*args: Any, **kwargs: Any) -> Emulation:
@@ -287,17 +290,15 @@ _HOLDS = pytest.StashKey["Any"]()
 
 
 @pytest.fixture
-def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Hold]]:
+def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], _Hold]]:
     """hold(stream) keeps the stream busy until release() of what it returns,
     or the end of its with block; at the latest to the end of the test, of each
     of its runs under schedules."""
-    from contextlib import ExitStack
+    from pystreams.testing.kit import Holds
 
-    from pystreams.testing.kit import Hold
-
-    with ExitStack() as test:
+    with Holds() as test:
         request.node.stash[_HOLDS] = test
-        yield lambda stream: test.enter_context(Hold(stream))
+        yield test.add
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import sys
 try:
     from . import _C, _forks, _settings, accelerator, cuda, trace
 
+    _C.places_exclude(os.path.dirname(__file__) + os.sep)
     _forks.register()
     _settings.register_backends()
     _settings.look_for_races()

@@ -457,7 +457,7 @@ def _begin(action: Action, *, keeps: bool = False) -> _User:
     with _lock:
         _users.append(user)
         if len(_users) == 1:
-            _C.races_start(_report, _PACKAGE)
+            _C.races_start(_report)
     return user
 
 

@@ -30,13 +30,14 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple
 
 from . import _C
+from ._arguments import integer
 from ._names import stream_label
 from ._orders import Orders, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeVar
+    from typing import SupportsIndex, TypeVar
 
     _T = TypeVar("_T")
 
@@ -524,21 +525,18 @@ def _check_callable(asks: str, fn: object) -> None:
 
 
 def _check(strategy: str, runs: int, depth: int, seed: int) -> None:
-    for name, value in (("runs", runs), ("depth", depth), ("seed", seed)):
-        if not isinstance(value, int):
-            raise TypeError(
-                f"explore() expects an int for {name}, but got "
-                f"{type(value).__name__}"
-            )
     if strategy not in tuple(_STRATEGIES):
         raise ValueError(
             "explore() expects 'late', 'early', 'random', 'pct' or 'all' for "
             f"strategy, but got {strategy!r}"
         )
-    if runs < 1 or not 1 <= depth <= 64:
+    if runs < 1:
         raise ValueError(
-            "explore() expects runs of 1 or more, and a depth from 1 to 64, "
-            f"but got {runs} and {depth}"
+            f"explore() expects 1 or more for runs, but got {runs}"
+        )
+    if not 1 <= depth <= 64:
+        raise ValueError(
+            f"explore() expects 1 to 64 for depth, but got {depth}"
         )
     if not 0 <= seed < 1 << 63:
         raise ValueError(
@@ -549,10 +547,10 @@ def _check(strategy: str, runs: int, depth: int, seed: int) -> None:
 def explore(
     fn: Callable[[], object],
     *,
-    runs: int = 1000,
-    seed: int | None = None,
+    runs: SupportsIndex = 1000,
+    seed: SupportsIndex | None = None,
     strategy: str = "pct",
-    depth: int = 2,
+    depth: SupportsIndex = 2,
     races: bool = False,
 ) -> Result:
     """explore(fn, *, runs=1000, seed=None, strategy="pct", depth=2,
@@ -584,12 +582,15 @@ def explore(
     coroutine function, and RuntimeError as run() does.
     """
     _check_callable("explore()", fn)
-    _check(strategy, runs, depth, seed or 0)
+    most = integer("explore", "runs", runs)
+    pairs = integer("explore", "depth", depth)
+    first = 0 if seed is None else integer("explore", "seed", seed)
+    _check(strategy, most, pairs, first)
     called, options = _checked(fn, races)
     done: list[_Run] = []
     orders = Orders()
-    for name in _names(strategy, depth, seed or 0, orders, done):
-        if len(done) == runs:
+    for name in _names(strategy, pairs, first, orders, done):
+        if len(done) == most:
             break
         done.append(_Run(name))
         # Its variables would still be there in the runs that follow.

@@ -31,6 +31,7 @@ enum ps_thread_word {
     PS_THREAD_OWN,
     PS_THREAD_LAUNCH,
     PS_THREAD_TIMELINE,
+    PS_THREAD_COPY,
     PS_THREAD_WORDS,
 };
 

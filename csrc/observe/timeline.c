@@ -429,6 +429,7 @@ add_wait_locked(struct ps_timeline *timeline, const struct ps_slice *like,
     if (slice != NULL) {
         *slice = *like;
         slice->kind = PS_SLICE_WAIT;
+        slice->name = 0;
         slice->source = source;
         ps_slice_publish(slice, ps_timeline_now());
         *known = source;

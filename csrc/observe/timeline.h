@@ -82,7 +82,8 @@ struct ps_timeline_hooks {
     bool (*is_internal)(void);
     /* Whether time is virtual. */
     bool (*is_virtual)(void);
-    /* The calling thread, and the place of the program's call. */
+    /* The calling thread, the place of the program's call and, of a copy, its
+     * name. */
     void (*origin)(struct ps_slice *slice);
     /* The calling thread's index if it has one or has the GIL, else 0; may be
      * called with any lock held, so it may not wait for the GIL. */

@@ -53,17 +53,20 @@ find_emulation(uint64_t memory)
 static PyObject *
 emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int devices;
+    PyObject *number;
     unsigned long long memory;
     struct ps_runtime *runtime;
-    if (!PyArg_ParseTuple(args, "iK:emulation_enter", &devices, &memory)) {
+    int overflow;
+    if (!PyArg_ParseTuple(args, "O!K:emulation_enter", &PyLong_Type, &number,
+                          &memory)) {
         return NULL;
     }
+    long devices = PyLong_AsLongAndOverflow(number, &overflow);
     if (devices < 1 || devices > PS_EMULATED_DEVICES) {
         return PyErr_Format(PyExc_ValueError,
                             "emulated_cuda() expects an int from 1 to %d for "
-                            "devices, but got %d",
-                            PS_EMULATED_DEVICES, devices);
+                            "devices, but got %R",
+                            PS_EMULATED_DEVICES, number);
     }
     if (ps_cpu_schedules.is_on()) {
         return PyErr_Format(PyExc_RuntimeError,
@@ -95,7 +98,7 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     atomic_store(&module_state.default_type, -1);
-    ps_emulation_show(runtime, devices, previous);
+    ps_emulation_show(runtime, (int)devices, previous);
     install_tables();
     return entered;
 }

@@ -61,6 +61,33 @@ check_device(struct ps_device *actual, ps_handle handle,
                   name, device->index);
 }
 
+/* -1 with an exception if it is the handle of a stream of this package on
+ * other devices of the type: of another emulation, or hidden by this one. */
+static int
+check_handle(const char *function, struct ps_runtime *present,
+             ps_handle handle)
+{
+    int type = present->backend->device_type, result = 0;
+    for (int i = 0; i < ps_runtime_count() && result == 0; i++) {
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        int devices = runtime != present &&
+                              runtime->backend->device_type == type &&
+                              ps_runtime_is_used(runtime)
+                          ? atomic_load(&runtime->device_count)
+                          : 0;
+        for (int d = 0; d < devices && result == 0; d++) {
+            struct ps_stream *stream =
+                ps_stream_find(&runtime->devices[d], handle);
+            if (stream != NULL) {
+                stream_release(stream);
+                result = check_emulations(function, "stream", runtime,
+                                          "device", present);
+            }
+        }
+    }
+    return result;
+}
+
 struct ps_stream *
 stream_from_handle(const char *function, struct ps_device *device, bool strict,
                    ps_handle handle, PyObject *owner)
@@ -78,6 +105,9 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
     stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
     if (stream != NULL) {
         return stream;
+    }
+    if (check_handle(function, device->runtime, handle) < 0) {
+        return NULL;
     }
     ps_status status = find_device(&actual, handle);
     if (status == PS_SUCCESS && strict &&

@@ -702,21 +702,16 @@ void
 future_set_place(PyObject *op)
 {
     FutureObject *self = as_future(op);
-    PyFrameObject *frame = PyEval_GetFrame();
-    if (frame != NULL) {
-        self->code = PyFrame_GetCode(frame);
-        self->instruction = PyFrame_GetLasti(frame);
-    }
+    self->code = find_place(&self->instruction);
+    /* Without memory it has no place. */
+    PyErr_Clear();
 }
 
 PyObject *
 future_place(PyObject *op)
 {
     FutureObject *self = as_future(op);
-    return place_of(self->code,
-                    self->code != NULL
-                        ? PyCode_Addr2Line(self->code, self->instruction)
-                        : 0);
+    return place_of(self->code, self->instruction);
 }
 
 bool

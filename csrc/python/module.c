@@ -281,7 +281,8 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, races_functions) < 0 ||
         PyModule_AddFunctions(module, schedules_functions) < 0 ||
         PyModule_AddFunctions(module, timeline_functions) < 0 ||
-        PyModule_AddFunctions(module, explain_functions) < 0) {
+        PyModule_AddFunctions(module, explain_functions) < 0 ||
+        PyModule_AddFunctions(module, place_functions) < 0) {
         return -1;
     }
     ps_trace_set_hook(trace_hook);

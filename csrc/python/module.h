@@ -228,6 +228,7 @@ extern PyMethodDef races_functions[], schedules_functions[];
 extern PyMethodDef timeline_functions[], explain_functions[];
 extern PyMethodDef buffer_functions[], memory_functions[];
 extern PyMethodDef emulation_functions[], attribute_functions[];
+extern PyMethodDef place_functions[];
 extern PyMethodDef cuda_current_stream_function, cuda_default_stream_function;
 extern PyMethodDef get_stream_from_external_function;
 extern PyMethodDef cuda_stream_function;

@@ -5,19 +5,32 @@
 
 #include <stdatomic.h>
 
+#include "args.h"
 #include "errors.h"
 
 /* The prefix of the file names of this package; set once. */
 static PyObject *_Atomic own;
 
-void
-places_exclude(PyObject *package)
+static PyObject *
+places_exclude(PyObject *Py_UNUSED(module), PyObject *package)
 {
     PyObject *unset = NULL;
+    if (!PyUnicode_Check(package)) {
+        refuse_type("places_exclude", "a str", "package", package);
+        return NULL;
+    }
     if (!atomic_compare_exchange_strong(&own, &unset, Py_NewRef(package))) {
         Py_DECREF(package);
     }
+    Py_RETURN_NONE;
 }
+
+PyMethodDef place_functions[] = {
+    FUNCTION("places_exclude", places_exclude, METH_O, "package, /",
+             "Take files whose names begin with package for the package's "
+             "own, and no program's."),
+    {NULL},
+};
 
 static bool
 is_of_package(PyCodeObject *code)
@@ -28,7 +41,7 @@ is_of_package(PyCodeObject *code)
 }
 
 PyCodeObject *
-find_place(int *line)
+find_place(int *instruction)
 {
     PyCodeObject *found = NULL;
     PyFrameObject *frame = PyEval_GetFrame();
@@ -38,7 +51,7 @@ find_place(int *line)
         PyFrameObject *back = NULL;
         if (!is_of_package(code)) {
             found = code;
-            *line = PyFrame_GetLineNumber(frame);
+            *instruction = PyFrame_GetLasti(frame);
         }
         else {
             Py_DECREF(code);
@@ -51,11 +64,12 @@ find_place(int *line)
 }
 
 PyObject *
-place_of(PyCodeObject *code, int line)
+place_of(PyCodeObject *code, int instruction)
 {
-    return code != NULL
-               ? Py_BuildValue("(OiO)", code->co_filename, line, code->co_name)
-               : Py_NewRef(Py_None);
+    return code != NULL ? Py_BuildValue("(OiO)", code->co_filename,
+                                        PyCode_Addr2Line(code, instruction),
+                                        code->co_name)
+                        : Py_NewRef(Py_None);
 }
 
 /* ---- Numbers ---- */
@@ -160,7 +174,7 @@ number_frame(PyFrameObject *frame, Py_ssize_t *number)
     *number = number_call(code, offset, NULL);
     bool found = *number >= 0 || !is_of_package(code);
     if (found && *number < 0) {
-        PyObject *place = place_of(code, PyFrame_GetLineNumber(frame));
+        PyObject *place = place_of(code, offset);
         if (place != NULL) {
             *number = number_call(code, offset, place);
         }

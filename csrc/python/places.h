@@ -10,17 +10,14 @@
 #define PyFrame_GetLasti(frame) ((frame)->f_lasti * (int)sizeof(_Py_CODEUNIT))
 #endif
 
-/* Files whose names begin with the text are the package's own, and no
- * program's.  Called before anything looks for a place. */
-void places_exclude(PyObject *package);
-
 /* The innermost function that is the program's own, a new reference, and the
- * line that it is at; NULL without an exception if there is none. */
-PyCodeObject *find_place(int *line);
+ * instruction that it is at; NULL if there is none, or with an exception
+ * without memory. */
+PyCodeObject *find_place(int *instruction);
 
-/* The place of a line of the code as (file, line, function), None if there is
- * no code; NULL with an exception. */
-PyObject *place_of(PyCodeObject *code, int line);
+/* The place of an instruction of the code as (file, line, function), None if
+ * there is no code; NULL with an exception. */
+PyObject *place_of(PyCodeObject *code, int instruction);
 
 /* Between the two, places are numbered; they keep their numbers as long as
  * anybody holds them. */

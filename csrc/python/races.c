@@ -43,7 +43,7 @@ struct description {
     struct ps_description base;
     /* The program's code; NULL if none of its functions runs. */
     PyCodeObject *code;
-    int line;
+    int instruction;
     unsigned long thread;
     bool inside;
     /* As callable_place; NULL if it is not inside, or if out of memory. */
@@ -65,7 +65,7 @@ describe(const char *operation, bool inside)
     description->thread = PyThread_get_thread_ident();
     description->inside = inside;
     struct saved_exception saved = exception_save();
-    description->code = find_place(&description->line);
+    description->code = find_place(&description->instruction);
     description->submitted = inside ? callable_place() : NULL;
     /* If memory runs out, a place may not be found. */
     PyErr_Clear();
@@ -104,7 +104,7 @@ operation_of(const struct ps_operation *operation)
     const struct ps_actor_name *stream = operation->stream;
     const struct description *d =
         (const struct description *)operation->description;
-    PyObject *where = place_of(d->code, d->line);
+    PyObject *where = place_of(d->code, d->instruction);
     PyObject *named = Py_NewRef(Py_None), *name = Py_NewRef(Py_None);
     if (stream != NULL) {
         const struct ps_backend *backend =
@@ -479,14 +479,9 @@ expect_callable(struct ps_stream *stream, PyObject *const *args,
 /* ---- Functions ---- */
 
 static PyObject *
-races_start(PyObject *Py_UNUSED(module), PyObject *args)
+races_start(PyObject *Py_UNUSED(module), PyObject *function)
 {
-    PyObject *function, *prefix;
-    if (!PyArg_ParseTuple(args, "OU:races_start", &function, &prefix)) {
-        return NULL;
-    }
     reference_set(variables_owner(), &report, Py_NewRef(function));
-    places_exclude(prefix);
     if (!ps_races_are_on()) {
         ps_races_start(&hooks);
         install_tables();
@@ -757,11 +752,10 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyMethodDef races_functions[] = {
-    FUNCTION("races_start", races_start, METH_VARARGS, "report, package, /",
+    FUNCTION("races_start", races_start, METH_O, "report, /",
              "Look for races, and call report(first, second, address, nbytes, "
-             "freed, point) for each;\nfiles whose names begin with package "
-             "are no program's.  point is what races_orders()\ntakes, or "
-             "None."),
+             "freed, point) for each;\npoint is what races_orders() takes, "
+             "or None."),
     FUNCTION("races_stop", races_stop, METH_NOARGS, "/",
              "Look for races no more."),
     FUNCTION("races_count_waits", races_count_waits, METH_O, "on, /",

@@ -172,11 +172,26 @@ synchronize(void)
                                : -1;
 }
 
+/* -1 with an exception if the stream is of another emulation than the one in
+ * which the capture would begin. */
+static int
+check_stream(PyObject *self)
+{
+    PyObject *stream = held_stream(self);
+    struct ps_runtime *present = ps_runtime_find(PS_DEVICE_CUDA);
+    struct ps_runtime *its =
+        stream != NULL ? ((StreamObject *)stream)->device->runtime : present;
+    Py_XDECREF(stream);
+    return its == present || present == NULL
+               ? 0
+               : check_emulations("graph", "stream", its, "capture", present);
+}
+
 static PyObject *
 GraphContext_enter(PyObject *self, PyObject *ignored)
 {
     PyObject *entered = NULL;
-    if (synchronize() == 0) {
+    if (check_stream(self) == 0 && synchronize() == 0) {
         entered = StreamContext_enter(self, ignored);
     }
     if (entered != NULL &&

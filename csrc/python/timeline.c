@@ -159,6 +159,10 @@ origin(struct ps_slice *slice)
     slice->thread = thread_index();
     slice->place = (uint32_t)(place_number() + 1);
     PyGILState_Release(gil);
+    const char *name =
+        slice->kind == PS_SLICE_COPY ? ps_thread_word(PS_THREAD_COPY) : NULL;
+    uint32_t number = name != NULL ? ps_name_number(name) : 0;
+    slice->name = number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
 /* A stream's label; NULL with an exception.  It includes the handle, because
@@ -383,6 +387,30 @@ timeline_callable(struct ps_stream *stream, PyObject *function,
     return slice;
 }
 
+static const char *
+name_of_copy(const struct ps_block *to, const struct ps_block *from)
+{
+    return from->host ? to->host ? "copy host to host" : "copy host to device"
+           : to->host ? "copy device to host"
+           : to->device == from->device ? "copy device to device"
+                                        : "copy peer to peer";
+}
+
+bool
+timeline_copy_begin(const struct ps_block *to, const struct ps_block *from)
+{
+    /* Without memory, the copy has no name. */
+    return ps_timeline_is_on() &&
+           ps_thread_set_word(PS_THREAD_COPY, name_of_copy(to, from)) ==
+               PS_SUCCESS;
+}
+
+void
+timeline_copy_end(void)
+{
+    ps_thread_set_word(PS_THREAD_COPY, NULL);
+}
+
 /* ---- Functions ---- */
 
 static const char *const log_name = "pystreams.timeline.log";
@@ -534,17 +562,16 @@ begin_activities(char refusal[LONGEST_REFUSAL])
 static PyObject *
 timeline_start(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *active, *package;
+    PyObject *active;
     int by_events;
-    if (!PyArg_ParseTuple(args, "O!Up:timeline_start", &PyDict_Type, &active,
-                          &package, &by_events)) {
+    if (!PyArg_ParseTuple(args, "O!p:timeline_start", &PyDict_Type, &active,
+                          &by_events)) {
         return NULL;
     }
     if (current != NULL) {
         return PyErr_Format(PyExc_RuntimeError,
                             "a timeline is being recorded already");
     }
-    places_exclude(package);
     struct log *log = log_create(active, by_events);
     if (log == NULL) {
         return NULL;
@@ -987,16 +1014,14 @@ timeline_error(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 PyMethodDef timeline_functions[] = {
-    FUNCTION(
-        "timeline_start", timeline_start, METH_VARARGS,
-        "threads, package, by_events, /",
-        "Begin to record, and return the log and the reason why devices do "
-        "not report the work of\nother libraries; empty if they do, or "
-        "if there is none, as without CUPTI.\n\n"
-        "threads has each thread by its identifier, and files whose "
-        "names begin with package are\nno program's.  by_events: time "
-        "all operations by events, even if their backend says "
-        "their\ntimes."),
+    FUNCTION("timeline_start", timeline_start, METH_VARARGS,
+             "threads, by_events, /",
+             "Begin to record, and return the log and the reason why devices "
+             "do not report the work of\nother libraries; empty if they do, "
+             "or if there is none, as without CUPTI.\n\n"
+             "threads has each thread by its identifier.  by_events: time "
+             "all operations by events, even\nif their backend says their "
+             "times."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
              "Record no more."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",

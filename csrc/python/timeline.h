@@ -2,6 +2,7 @@
 #ifndef PYSTREAMS_PYTHON_TIMELINE_H
 #define PYSTREAMS_PYTHON_TIMELINE_H
 
+#include "../core/memory.h"
 #include "../core/stream.h"
 #include "../core/trace.h"
 #include "../observe/timeline.h"
@@ -37,5 +38,12 @@ timeline_waited(struct ps_slice *slice)
  * records. */
 struct ps_slice *timeline_callable(struct ps_stream *stream,
                                    PyObject *function, uint64_t *source);
+
+/* The calling thread is about to queue a copy between these blocks, which
+ * names its slice by the direction; false if nothing records. */
+bool
+timeline_copy_begin(const struct ps_block *to, const struct ps_block *from);
+/* After a begin that returned true. */
+void timeline_copy_end(void);
 
 #endif

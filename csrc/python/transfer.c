@@ -20,6 +20,7 @@
 #include "races.h"
 #include "stream.h"
 #include "submit.h"
+#include "timeline.h"
 #include "wait.h"
 
 /* An operation on a stream and the blocks that it uses; NULL for memory that
@@ -192,9 +193,13 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     if (wait) {
         imply_begin();
     }
+    bool recorded = timeline_copy_begin(to->block, from->block);
     ENQUEUE_WITHOUT_GIL(
         status, transfer->stream,
         copy(transfer, to->data, from->data, (size_t)to->nbytes, wait));
+    if (recorded) {
+        timeline_copy_end();
+    }
     imply_end();
     if (status == PS_SUCCESS && wait) {
         status = imply_wait_for(&work);

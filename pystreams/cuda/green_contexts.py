@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from operator import index
-
 from .. import _C
+from .._arguments import integer
 from .._C import Partition
 from .._C import cuda_current_stream as _current_stream
 from .._C import cuda_stream as _stream
@@ -25,13 +24,7 @@ _CUDA = 1
 
 def _count(num_sms: int) -> int:
     """Return the number; the errors of Partition would name its parameter."""
-    try:
-        count = index(num_sms)
-    except TypeError:
-        raise TypeError(
-            "GreenContext() expects an int for num_sms, but got "
-            f"{type(num_sms).__name__}"
-        ) from None
+    count = integer("GreenContext", "num_sms", num_sms)
     if count < 1:
         raise ValueError(
             "GreenContext() expects an int of at least 1 for num_sms, but got "

@@ -4,14 +4,15 @@ streams that stay busy, and work that fails."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ContextDecorator, contextmanager
+from contextlib import ContextDecorator, ExitStack
 
 from .. import _C, _settings
+from .._arguments import integer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from typing import SupportsIndex
 
     from .._C import _StreamLike
 
@@ -34,14 +35,11 @@ class emulated_cuda(ContextDecorator):
     while a schedule is explored.  It is a decorator, too.
     """
 
-    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+    def __init__(
+        self, devices: SupportsIndex = 2, memory: int | str = "1GiB"
+    ) -> None:
         name = "memory of emulated_cuda()"
-        if not isinstance(devices, int):
-            raise TypeError(
-                "emulated_cuda() expects an int for devices, but got "
-                f"{type(devices).__name__}"
-            )
-        self._devices = devices
+        self._devices = integer("emulated_cuda", "devices", devices)
         self._memory = _settings.parse_memory(name, str(memory))
         self._entered: list[tuple[int, int, int]] = []
 
@@ -69,7 +67,9 @@ class emulated_cuda(ContextDecorator):
 class Emulation:
     """Emulated CUDA devices until close(), or the end of the with block."""
 
-    def __init__(self, devices: int = 2, memory: int | str = "1GiB") -> None:
+    def __init__(
+        self, devices: SupportsIndex = 2, memory: int | str = "1GiB"
+    ) -> None:
         self._block = emulated_cuda(devices, memory)
         self._block.__enter__()
 
@@ -96,9 +96,17 @@ def _reset_currents(devices: int) -> None:
     _C.set_device(_CUDA, 0)
 
 
-class Hold:
-    """What keeps a stream busy until its release(), or the end of its with
-    block."""
+class hold:
+    """hold(stream)
+
+    Keep a stream busy from this call to release(), or to the end of the with
+    block.
+
+    Work that is queued on the stream meanwhile starts then.  Works on every
+    backend that has Stream.submit(); the work takes one of the package's
+    threads.  A schedule that is explored runs no such work before the
+    release, either.
+    """
 
     def __init__(self, stream: _StreamLike) -> None:
         self._go = threading.Event()
@@ -120,28 +128,23 @@ class Hold:
         self._go.set()
         _C.schedule_released()
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> hold:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
 
 
-@contextmanager
-def hold(stream: _StreamLike) -> Iterator[Hold]:
-    """Keep a stream busy within a with block.
+class Holds(ExitStack):
+    """Streams that are busy until the end of the with block at the latest."""
 
-    Work that is queued on the stream meanwhile starts at the end of the
-    block, or at a call of release() of the object that `with` returns.  Works
-    on every backend that has Stream.submit(); the work takes one of the
-    package's threads.  A schedule that is explored runs no such work before
-    the release, either.
-    """
-    with Hold(stream) as held:
-        yield held
+    def add(self, stream: _StreamLike) -> hold:
+        return self.enter_context(hold(stream))
 
 
-def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:
+def fail(
+    stream: _StreamLike, error: SupportsIndex | _C.AcceleratorError = 719
+) -> None:
     """Queue work that fails with an error, as a kernel with a bug does.
 
     error is a status (cudaError_t; 719 is an unspecified launch failure), or
@@ -150,12 +153,11 @@ def fail(stream: _StreamLike, error: int | _C.AcceleratorError = 719) -> None:
     synchronize().  Raises NotImplementedError on a backend without fault
     injection, such as a GPU; ValueError for a status that is no failure.
     """
-    if not isinstance(error, (int, _C.AcceleratorError)):
-        raise TypeError(
-            "fail() expects an int or an AcceleratorError for error, but got "
-            f"{type(error).__name__}"
-        )
-    status = error if isinstance(error, int) else error.error_code
+    status = (
+        error.error_code
+        if isinstance(error, _C.AcceleratorError)
+        else integer("fail", "error", error, "an int or an AcceleratorError")
+    )
     if status is None or not 0 < status < 1000:
         raise ValueError(
             "fail() expects a status from 1 to 999, or an error with one, for "

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Timeline", "record", "span"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _CHUNK = 4096
 
 #: What a row has, in order; times are in nanoseconds since the recording
@@ -49,7 +48,7 @@ COLUMNS = (
     # threads; "memory"; and last, "node" for what launches of graphs did.
     "kind",
     # Of the callable, the kernel, the span, the mark, or the call that waits;
-    # else the kind.
+    # of a copy, "copy host to device" or another direction; else the kind.
     "name",
     # "cuda:0", and the stream's label; None for what a thread does.
     "device",
@@ -248,7 +247,7 @@ def record() -> Iterator[Timeline]:
             if not _by_events:
                 _cupti.load()
             threads = threading._active  # type: ignore[attr-defined]
-            _log, refusal = _C.timeline_start(threads, _PACKAGE, _by_events)
+            _log, refusal = _C.timeline_start(threads, _by_events)
         _blocks += 1
         log = _log
     try:

@@ -114,7 +114,8 @@ def test_timeline(two_devices, run_demo, make, tmp_path, output):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     events = json.loads(path.read_text())["traceEvents"]
-    copies = [e for e in events if e.get("ph") == "X" and e["name"] == "copy"]
+    slices = [e for e in events if e.get("ph") == "X"]
+    copies = [e for e in slices if e["name"].startswith("copy ")]
     assert len(copies) == 2 * 10
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     for i in range(2):

@@ -3,16 +3,18 @@ that stay busy, work that fails."""
 
 import concurrent.futures
 import gc
+import inspect
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from deadlines import LONG
 from places import ROOT
 
 import pystreams
-from pystreams import _C, accelerator, cuda, races, schedules
+from pystreams import _C, accelerator, cuda, races, schedules, timeline
 from pystreams.testing import emulated_cuda, fail, hold
 
 EMPTY = {"PYSTREAMS_EMULATE_CUDA": None, "PYSTREAMS_ACCELERATOR": None}
@@ -55,6 +57,32 @@ def test_devices_and_memory(devices):
         block.close()
 
 
+class Number:
+    """As an integer of NumPy is."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+@pytest.mark.unscheduled
+def test_a_number_of_another_type():
+    with emulated_cuda(Number(3)):
+        assert cuda.device_count() == 3
+
+
+@pytest.mark.parametrize("devices", [2.0, "2", None], ids=repr)
+def test_a_number_of_devices_that_is_none_is_refused(devices):
+    with pytest.raises(
+        TypeError,
+        match=r"^emulated_cuda\(\) expects an int for devices, but got "
+        f"{type(devices).__name__}$",
+    ):
+        emulated_cuda(devices)
+
+
 @pytest.mark.unscheduled
 def test_sizes():
     with emulated_cuda(memory=4096):
@@ -69,6 +97,7 @@ def test_sizes():
     [
         ((0,), "from 1 to 16 for devices, but got 0"),
         ((17,), "from 1 to 16 for devices, but got 17"),
+        ((1 << 99,), f"from 1 to 16 for devices, but got {1 << 99}"),
         ((1, 0), "number of bytes, KiB, MiB, GiB or TiB above 0"),
         ((1, 1 << 63), "number of bytes, KiB, MiB, GiB or TiB above 0"),
         ((1, "1GB"), "memory of emulated_cuda.. must be a number of bytes"),
@@ -229,6 +258,84 @@ def test_objects_of_two_emulations(operation):
                     mix(one, other)
     with pytest.raises(RuntimeError, match=f"{ended}, .* to another one"):
         mix(left, here)
+
+
+def of_another_emulation(operation, what):
+    """What is raised, for what belongs and what it is used with."""
+    return pytest.raises(
+        RuntimeError,
+        match=rf"^{operation}\(\): the {what}; make both in the emulated_cuda",
+    )
+
+
+@pytest.mark.unscheduled
+def test_a_capture_on_a_stream_of_another_emulation():
+    def refuse(stream, what):
+        with (
+            of_another_emulation("graph", what),
+            cuda.graph(graph, None, stream),
+        ):
+            pass
+
+    ended = "stream belongs to an emulation that has ended"
+    with emulated_cuda():
+        graph, left = cuda.CUDAGraph(), cuda.Stream()
+    with emulated_cuda():
+        around = cuda.Stream()
+        with emulated_cuda():
+            present = "but the capture to the present emulation"
+            refuse(left, f"{ended}, {present}")
+            refuse(around, f"stream belongs to an outer emulation, {present}")
+            assert cuda.current_stream() == cuda.default_stream()
+    refuse(left, f"{ended}, but the capture to devices outside of emulations")
+
+
+class Object:
+    """Another library's stream."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+HANDLES = {
+    "ExternalStream": lambda handle: cuda.ExternalStream(handle),
+    "Stream": lambda handle: cuda.Stream(
+        stream_id=handle, device_index=0, device_type=1
+    ),
+    "get_stream_from_external": cuda.get_stream_from_external,
+    "set_stream": lambda handle: cuda.set_stream(Object(handle)),
+    "empty": lambda handle: pystreams.empty(
+        8, device="cuda", stream=Object(handle)
+    ),
+}
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("operation", HANDLES)
+def test_handles_of_another_emulation(operation):
+    use = HANDLES[operation]
+    present = "but the device to the present emulation"
+    with emulated_cuda():
+        left = cuda.Stream()
+    with emulated_cuda():
+        around = cuda.Stream()
+        with emulated_cuda():
+            for stream, its in (
+                (left, "an emulation that has ended"),
+                (around, "an outer emulation"),
+            ):
+                what = f"stream belongs to {its}, {present}"
+                with of_another_emulation(operation, what):
+                    use(stream.cuda_stream)
+        use(around.cuda_stream)
+        handle = left.cuda_stream
+        left.close()
+        # Nobody knows it any more.
+        with pytest.raises(pystreams.AcceleratorError, match=f"{handle:#x}"):
+            use(handle)
 
 
 @pytest.mark.unscheduled
@@ -519,6 +626,17 @@ def test_hold(backend, stream):
     assert block.tobytes() == b"\2" * 64
 
 
+def test_the_place_of_a_hold_is_the_programs(backend, stream):
+    with timeline.record() as t, hold(stream) as held:
+        line = inspect.currentframe().f_lineno - 1
+        waits = pystreams.explain(stream)
+    stream.synchronize()
+    (row,) = (row for row in t.rows if row[0] == "callable")
+    assert row[9:11] == (__file__, line)
+    assert f"({Path(__file__).name}:{line})" in waits
+    assert held.released
+
+
 def test_hold_is_released(backend):
     stream = backend.stream()
     with hold(stream) as held:
@@ -610,9 +728,10 @@ def test_fail(faulty):
 
 
 @pytest.mark.parametrize("status", [700, 2])
-def test_fail_with_a_status(faulty, status):
+@pytest.mark.parametrize("kind", [int, Number], ids=["int", "index"])
+def test_fail_with_a_status(faulty, status, kind):
     stream, again = faulty.stream(), faulty.stream()
-    fail(stream, status)
+    fail(stream, kind(status))
     with pytest.raises(pystreams.AcceleratorError) as caught:
         stream.synchronize()
     fail(again, caught.value)
@@ -635,13 +754,17 @@ def test_fail_comes_in_its_turn(faulty):
 
 def test_fail_refuses(faulty):
     stream = faulty.stream()
-    for error, kind in (
-        (0, ValueError),
-        (1000, ValueError),
-        (pystreams.AcceleratorError("no status"), ValueError),
-        ("719", TypeError),
+    status = "a status from 1 to 999, or an error with one, for error, but got"
+    number = "an int or an AcceleratorError for error, but got"
+    for error, kind, text in (
+        (0, ValueError, f"{status} 0"),
+        (1000, ValueError, f"{status} 1000"),
+        (pystreams.AcceleratorError("none"), ValueError, f"{status} Acc"),
+        ("719", TypeError, f"{number} str"),
+        (719.0, TypeError, f"{number} float"),
+        (None, TypeError, f"{number} NoneType"),
     ):
-        with pytest.raises(kind):
+        with pytest.raises(kind, match=rf"^fail\(\) expects {text}"):
             fail(stream, error)
     stream.synchronize()
 
@@ -691,6 +814,7 @@ def test_other_fixtures_are_made_within(stream, hold):
     gate.release()
     stream.synchronize()
     with hold(stream) as held:
+        assert "(test_them.py:" in pystreams.explain(stream)
         assert not stream.query()
     assert held.released
     hold(stream)

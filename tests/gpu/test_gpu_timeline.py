@@ -135,7 +135,7 @@ def test_cupy_on_its_streams(gpu, cupti, cupy):
         for row in of_kind(t, kind)
         if row["stream"] and row["stream"].startswith("mine (")
     ]
-    assert [row["name"] for row in mine] == ["d", "copy"]
+    assert [row["name"] for row in mine] == ["d", "copy device to host"]
     assert mine[1]["nbytes"] == array.nbytes
     assert inside(t, mine)
     others = [r["stream"] for r in of_kind(t, "kernel") if r not in mine]

@@ -830,10 +830,12 @@ with timeline.record() as t:
     )
     stream.synchronize()
 for row in rows(t, "copy"):
-    print(row["nbytes"], row["end"] - row["begin"] >= 10_000_000)
+    long = row["end"] - row["begin"] >= 10_000_000
+    print(row["name"], row["nbytes"], long)
 """
     )
-    assert printed == "100 True\n200 True\n"
+    name = "copy device to device"
+    assert printed == f"{name} 100 True\n{name} 200 True\n"
 
 
 def test_a_report_that_is_lost(run):

@@ -635,15 +635,43 @@ def test_a_stale_name(engine, numbers):
     ("name", "value", "error"),
     [
         ("runs", 1.5, TypeError),
+        ("runs", "9", TypeError),
+        ("runs", None, TypeError),
+        ("runs", 0, ValueError),
         ("depth", "2", TypeError),
+        ("depth", 0, ValueError),
+        ("depth", 65, ValueError),
         ("seed", "a", TypeError),
+        ("seed", "", TypeError),
         ("seed", -1, ValueError),
         ("seed", 1 << 63, ValueError),
     ],
 )
 def test_a_wrong_number_is_refused(name, value, error):
-    with pytest.raises(error, match=f"explore.. expects .* for {name}, but"):
+    came = type(value).__name__ if error is TypeError else value
+    with pytest.raises(
+        error, match=rf"^explore\(\) expects .+ for {name}, but got {came}$"
+    ):
         schedules.explore(int, **{name: value})
+
+
+def test_numbers_of_another_type(engine):
+    class Number:
+        """As an integer of NumPy is."""
+
+        def __init__(self, value):
+            self.value = value
+
+        def __index__(self):
+            return self.value
+
+    found = schedules.explore(
+        lambda: engine.stream().synchronize(),
+        runs=Number(3),
+        depth=Number(2),
+        seed=Number(5),
+    )
+    assert found.runs == 3
 
 
 def of_two_threads(engine, fixed=False):

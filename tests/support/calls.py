@@ -1156,6 +1156,7 @@ CASES = {
             _C.status_text(w.type, 2),
         )
     ),
+    "places_exclude": lambda w: lambda: _C.places_exclude(""),
     "raw_stream_create": raw_stream,
     "raw_stream_destroy": raw_stream_destroy,
     "races_start races_stop races_declare races.detect races.declare "

@@ -79,6 +79,16 @@ def test_columns():
     assert tuple(names.split()) == timeline.COLUMNS
 
 
+def within(backend):
+    """The direction of a copy within a device."""
+    return f"{where(backend)} to {where(backend)}"
+
+
+def where(backend):
+    """Whose memory a device's is."""
+    return "host" if backend.name == "cpu" else "device"
+
+
 @pytest.mark.unscheduled
 def test_operations(two, clock):
     """Their kinds, sizes, streams and times."""
@@ -95,7 +105,8 @@ def test_operations(two, clock):
     kinds = [row[KIND] for row in rows]
     assert kinds == ["fill", "copy", "sleep", "function", "callable"]
     assert [row[NBYTES] for row in rows] == [4096, 4096, 0, 0, 0]
-    assert [row[NAME] for row in rows] == [*kinds[:4], "sleep"]
+    names = ["fill", f"copy {within(backend)}", "sleep", "function", "sleep"]
+    assert [row[NAME] for row in rows] == names
     assert {row[DEVICE] for row in rows} == {two.device}
     assert len({row[STREAM] for row in rows}) == 1
     slack = slack_of(t, backend, clock)
@@ -107,6 +118,53 @@ def test_operations(two, clock):
         ended = row[END]
     for row in (rows[2], rows[4]):
         assert row[END] - row[BEGIN] >= 1.9 * MS
+
+
+@pytest.mark.parametrize("host", ["pinned", "pageable"])
+def test_directions_of_copies(two, host):
+    backend = two.backend
+    block, pinned = backend.empty(64), backend.host(64)
+    with timeline.record() as t:
+        if host == "pinned":
+            block.copy_(pinned, non_blocking=True)
+            pinned.copy_(block, non_blocking=True)
+        else:
+            block.copy_(bytearray(64))
+            block.copy_to(bytearray(64))
+        pinned.copy_(bytearray(64))
+        backend.synchronize()
+    device = where(backend)
+    assert [row[NAME] for row in of_kind(t, "copy")] == [
+        f"copy host to {device}",
+        f"copy {device} to host",
+        "copy host to host",
+    ]
+
+
+def test_direction_of_a_copy_between_devices(two):
+    backend = two.backend
+    if backend.count < 2:
+        pytest.skip("needs two devices")
+    other = backend.empty(64, 1)
+    with timeline.record() as t:
+        other.copy_(two.block[:64], non_blocking=True)
+        backend.synchronize(1)
+    direction = "host to host" if backend.name == "cpu" else "peer to peer"
+    (row,) = of_kind(t, "copy")
+    assert row[NAME] == f"copy {direction}"
+    assert {row[NAME] for row in of_kind(t, "wait")} == {"wait"}
+
+
+def test_a_copy_that_waits_for_the_default_stream(two):
+    """The wait is no copy."""
+    backend = two.backend
+    stream = backend.stream(blocking=True)
+    other = backend.empty(1 << 12)
+    with timeline.record() as t:
+        two.block.fill_(1)
+        other.copy_(two.block, non_blocking=True, stream=stream)
+        stream.synchronize()
+    assert [row[NAME] for row in of_kind(t, "wait")] == ["wait"]
 
 
 def test_clock_error(two, clock):

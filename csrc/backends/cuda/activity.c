@@ -99,6 +99,28 @@ waiting_function(uint32_t type)
     }
 }
 
+static const char *
+name_of_copy(uint8_t direction)
+{
+    switch (direction) {
+    case CUPTI_HOST_TO_DEVICE:
+    case CUPTI_HOST_TO_ARRAY:
+        return "copy host to device";
+    case CUPTI_DEVICE_TO_HOST:
+    case CUPTI_ARRAY_TO_HOST:
+        return "copy device to host";
+    case CUPTI_ARRAY_TO_ARRAY:
+    case CUPTI_ARRAY_TO_DEVICE:
+    case CUPTI_DEVICE_TO_ARRAY:
+    case CUPTI_DEVICE_TO_DEVICE:
+        return "copy device to device";
+    case CUPTI_HOST_TO_HOST:
+        return "copy host to host";
+    default:
+        return NULL;
+    }
+}
+
 static struct ps_times
 times_of(uint64_t start, uint64_t end)
 {
@@ -135,6 +157,7 @@ read_record(const void *record, struct ps_activity *activity)
             .call = peer->correlation,
             .of_graph = peer->graph_node != 0,
             .nbytes = peer->bytes,
+            .name = "copy peer to peer",
             .times = times_of(peer->start, peer->end),
         };
         return true;
@@ -149,6 +172,9 @@ read_record(const void *record, struct ps_activity *activity)
             .call = transfer->correlation,
             .of_graph = transfer->graph_node != 0,
             .nbytes = transfer->bytes,
+            .name = kernel->kind == CUPTI_MEMCPY
+                        ? name_of_copy(transfer->direction)
+                        : NULL,
             .times = times_of(transfer->start, transfer->end),
         };
         return true;

@@ -20,6 +20,19 @@ enum {
     CUPTI_SYNCHRONIZATION = 38,
 };
 
+/* CUpti_ActivityMemcpyKind */
+enum {
+    CUPTI_HOST_TO_DEVICE = 1,
+    CUPTI_DEVICE_TO_HOST = 2,
+    CUPTI_HOST_TO_ARRAY = 3,
+    CUPTI_ARRAY_TO_HOST = 4,
+    CUPTI_ARRAY_TO_ARRAY = 5,
+    CUPTI_ARRAY_TO_DEVICE = 6,
+    CUPTI_DEVICE_TO_ARRAY = 7,
+    CUPTI_DEVICE_TO_DEVICE = 8,
+    CUPTI_HOST_TO_HOST = 9,
+};
+
 /* CUpti_ActivitySynchronizationType */
 enum {
     CUPTI_EVENT_SYNCHRONIZE = 1,
@@ -48,7 +61,8 @@ struct cupti_kernel {
 
 /* CUpti_ActivityMemcpy5 and later, CUpti_ActivityMemset4 and later */
 struct cupti_transfer {
-    uint32_t kind, unused;
+    uint32_t kind;
+    uint8_t direction, unused[3]; /* of a copy; of a fill, its value */
     uint64_t bytes, start, end;
     uint32_t device, context, stream, correlation, more[2];
     void *reserved;

@@ -216,8 +216,9 @@ struct ps_activity {
     uint64_t call;         /* the number of the call that made it */
     int of_graph;          /* whether the call launched a graph */
     uint64_t nbytes;       /* of a copy or fill */
-    const char *name;      /* of a kernel, as compiled, or of the function that
-                              waited, valid during the call; or NULL */
+    const char *name;      /* of a kernel, as compiled, of the function that
+                              waited, or of a copy, as "copy host to device";
+                              valid during the call; or NULL */
     struct ps_times times; /* CLOCK_MONOTONIC */
 };
 

@@ -238,9 +238,10 @@ write_activity(union activity *activity, const struct record *record)
         };
         return;
     }
+    int copies = strcmp(record->function, "cuMemcpyAsync") == 0;
     activity->transfer = (struct cupti_transfer){
-        .kind = strcmp(record->function, "cuMemcpyAsync") == 0 ? CUPTI_MEMCPY
-                                                               : CUPTI_MEMSET,
+        .kind = copies ? CUPTI_MEMCPY : CUPTI_MEMSET,
+        .direction = copies ? CUPTI_DEVICE_TO_DEVICE : 1,
         .bytes = record->nbytes,
         .start = record->begin,
         .end = record->end,

@@ -25,11 +25,13 @@ SAME_ACTIVITY(CUpti_ActivityKernel10, cupti_kernel)
 SAME(CUpti_ActivityKernel10, name, cupti_kernel, name)
 SAME_ACTIVITY(CUpti_ActivityMemcpy6, cupti_transfer)
 SAME(CUpti_ActivityMemcpy6, bytes, cupti_transfer, bytes)
+SAME(CUpti_ActivityMemcpy6, copyKind, cupti_transfer, direction)
 #else
 SAME_ACTIVITY(CUpti_ActivityKernel9, cupti_kernel)
 SAME(CUpti_ActivityKernel9, name, cupti_kernel, name)
 SAME_ACTIVITY(CUpti_ActivityMemcpy5, cupti_transfer)
 SAME(CUpti_ActivityMemcpy5, bytes, cupti_transfer, bytes)
+SAME(CUpti_ActivityMemcpy5, copyKind, cupti_transfer, direction)
 #endif
 SAME_ACTIVITY(CUpti_ActivityMemset4, cupti_transfer)
 SAME(CUpti_ActivityMemset4, bytes, cupti_transfer, bytes)
@@ -70,6 +72,21 @@ _Static_assert(
         (int)CUPTI_CONTEXT_SYNCHRONIZE ==
             (int)CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE,
     "type");
+#define SAME_DIRECTION(ours, theirs)                             \
+    _Static_assert((int)CUPTI_##ours ==                          \
+                       (int)CUPTI_ACTIVITY_MEMCPY_KIND_##theirs, \
+                   "direction");
+
+SAME_DIRECTION(HOST_TO_DEVICE, HTOD)
+SAME_DIRECTION(DEVICE_TO_HOST, DTOH)
+SAME_DIRECTION(HOST_TO_ARRAY, HTOA)
+SAME_DIRECTION(ARRAY_TO_HOST, ATOH)
+SAME_DIRECTION(ARRAY_TO_ARRAY, ATOA)
+SAME_DIRECTION(ARRAY_TO_DEVICE, ATOD)
+SAME_DIRECTION(DEVICE_TO_ARRAY, DTOA)
+SAME_DIRECTION(DEVICE_TO_DEVICE, DTOD)
+SAME_DIRECTION(HOST_TO_HOST, HTOH)
+
 _Static_assert((int)CUPTI_DRIVER == (int)CUPTI_CB_DOMAIN_DRIVER_API, "domain");
 _Static_assert((int)CUPTI_RUNTIME == (int)CUPTI_CB_DOMAIN_RUNTIME_API,
                "domain");
