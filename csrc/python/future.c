@@ -703,8 +703,10 @@ future_set_place(PyObject *op)
 {
     FutureObject *self = as_future(op);
     self->code = find_place(&self->instruction);
-    /* Without memory it has no place. */
-    PyErr_Clear();
+    if (self->code == NULL) {
+        /* If out of memory, it has no place. */
+        PyErr_Clear();
+    }
 }
 
 PyObject *

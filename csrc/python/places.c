@@ -35,9 +35,13 @@ PyMethodDef place_functions[] = {
 static bool
 is_of_package(PyCodeObject *code)
 {
-    PyObject *prefix = own;
-    return prefix != NULL && PyUnicode_Tailmatch(code->co_filename, prefix, 0,
-                                                 PY_SSIZE_T_MAX, -1) == 1;
+    PyObject *file = code->co_filename, *prefix = own;
+    Py_ssize_t last = prefix != NULL ? PyUnicode_GET_LENGTH(prefix) - 1 : -1;
+    /* Other files seldom have the prefix's last character there. */
+    return last >= 0 && PyUnicode_GET_LENGTH(file) > last &&
+           PyUnicode_READ_CHAR(file, last) ==
+               PyUnicode_READ_CHAR(prefix, last) &&
+           PyUnicode_Tailmatch(file, prefix, 0, PY_SSIZE_T_MAX, -1) == 1;
 }
 
 PyCodeObject *
