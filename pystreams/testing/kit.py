@@ -11,7 +11,6 @@ from .._arguments import integer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from typing import SupportsIndex
 
     from .._C import _StreamLike
@@ -96,50 +95,57 @@ def _reset_currents(devices: int) -> None:
     _C.set_device(_CUDA, 0)
 
 
+def _wait_for(released: threading.Event) -> bool:
+    while _C.schedule_is_on() and not released.is_set():
+        _C.schedule_hold()
+    return released.wait()
+
+
 class hold:
     """hold(stream)
 
-    Keep a stream busy from this call to release(), or to the end of the with
-    block.
+    Keep a stream busy within a with block.
 
-    Work that is queued on the stream meanwhile starts then.  Works on every
-    backend that has Stream.submit(); the work takes one of the package's
+    Work that is queued on the stream meanwhile starts at the end of the block,
+    or at a call of release() of the object that `with` returns.  Works on
+    every backend that has Stream.submit(); the work takes one of the package's
     threads.  A schedule that is explored runs no such work before the
     release, either.
     """
 
     def __init__(self, stream: _StreamLike) -> None:
-        self._go = threading.Event()
-        found = _C.as_stream("hold", stream)
-        self._future: Future[bool] = found.submit(self._wait)
-
-    def _wait(self) -> bool:
-        while _C.schedule_is_on() and not self._go.is_set():
-            _C.schedule_hold()
-        return self._go.wait()
-
-    @property
-    def released(self) -> bool:
-        """Whether it was released."""
-        return self._go.is_set()
-
-    def release(self) -> None:
-        """Let the stream go on.  Releasing it again does nothing."""
-        self._go.set()
-        _C.schedule_released()
+        self._stream = _C.as_stream("hold", stream)
+        self._released = threading.Event()
+        self._released.set()
 
     def __enter__(self) -> hold:
+        # The fixture's has begun already.
+        if self.released:
+            released = threading.Event()
+            self._stream.submit(_wait_for, released)
+            self._released = released
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
+
+    @property
+    def released(self) -> bool:
+        """Whether the stream may go on."""
+        return self._released.is_set()
+
+    def release(self) -> None:
+        """Let the stream go on.  Releasing it again does nothing."""
+        self._released.set()
+        _C.schedule_released()
 
 
 class Holds(ExitStack):
     """Streams that are busy until the end of the with block at the latest."""
 
     def add(self, stream: _StreamLike) -> hold:
-        return self.enter_context(hold(stream))
+        # From here, not from contextlib, so that reports show the caller.
+        return self.push(hold(stream).__enter__())
 
 
 def fail(

@@ -17,7 +17,11 @@ import pystreams
 from pystreams import _C, accelerator, cuda, races, schedules, timeline
 from pystreams.testing import emulated_cuda, fail, hold
 
-EMPTY = {"PYSTREAMS_EMULATE_CUDA": None, "PYSTREAMS_ACCELERATOR": None}
+EMPTY = {
+    "PYSTREAMS_EMULATE_CUDA": None,
+    "PYSTREAMS_ACCELERATOR": None,
+    "PYSTREAMS_SCHEDULE": None,
+}
 
 
 def facts():
@@ -624,6 +628,18 @@ def test_hold(backend, stream):
     stream.synchronize()
     assert held.released
     assert block.tobytes() == b"\2" * 64
+
+
+def test_a_hold_begins_with_its_block(stream):
+    """One whose `with` is forgotten does not block the stream for ever."""
+    held = hold(stream)
+    stream.synchronize()
+    for _ in range(2):
+        assert held.released
+        with held:
+            assert not held.released
+            assert not stream.query()
+        stream.synchronize()
 
 
 def test_the_place_of_a_hold_is_the_programs(backend, stream):
