@@ -178,8 +178,8 @@ def _arguments(
 
 
 def _of_schedules() -> Signature:
-    """Return the parameters of pytest.mark.schedules: those of explore() but
-    for fn, by position, too."""
+    """Return the parameters of pytest.mark.schedules: those of explore()
+    without fn.  The marker takes them by position, too."""
     from pystreams.schedules import explore
 
     _, *parameters = signature(explore).parameters.values()

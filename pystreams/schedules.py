@@ -582,15 +582,15 @@ def explore(
     coroutine function, and RuntimeError as run() does.
     """
     _check_callable("explore()", fn)
-    most = integer("explore", "runs", runs)
-    pairs = integer("explore", "depth", depth)
-    first = 0 if seed is None else integer("explore", "seed", seed)
-    _check(strategy, most, pairs, first)
+    run_count = integer("explore", "runs", runs)
+    levels = integer("explore", "depth", depth)
+    first_seed = 0 if seed is None else integer("explore", "seed", seed)
+    _check(strategy, run_count, levels, first_seed)
     called, options = _checked(fn, races)
     done: list[_Run] = []
     orders = Orders()
-    for name in _names(strategy, pairs, first, orders, done):
-        if len(done) == most:
+    for name in _names(strategy, levels, first_seed, orders, done):
+        if len(done) == run_count:
             break
         done.append(_Run(name))
         # Its variables would still be there in the runs that follow.

@@ -142,12 +142,14 @@ struct ps_schedule_result {
     bool mixed;  /* more than one had: their steps are in no common order */
 };
 
-/* The result of an attempt to run an operation. */
+/* The result of an attempt to run an operation.  Of the results of several
+ * engines, the first in this order counts. */
 enum ps_progress {
     PS_RAN,     /* one ran, or another thread has made progress */
-    PS_EXPIRED, /* the limit was reached */
-    PS_RUNNING, /* none can, but a callable is running */
-    PS_STUCK,   /* all callables wait, and so does the caller */
+    PS_RUNNING, /* none can, but a callable is running, or another thread goes
+                   on first: its wait expires, or its stream is released */
+    PS_EXPIRED, /* none can before the limit, which is the first to expire */
+    PS_STUCK, /* all callables wait without a limit, and so does the caller */
     PS_NOTHING, /* there is none */
 };
 
@@ -173,7 +175,7 @@ struct ps_blocked {
     bool holds;       /* its callable holds its stream for the program */
     bool parked;      /* it has found nothing to run */
     bool woken;
-    bool listed;
+    bool listed;      /* among the engine's blocked threads */
     int64_t deadline; /* of its wait, in virtual time */
     LIST_ENTRY(ps_blocked) neighbours;
 };
@@ -215,7 +217,9 @@ struct ps_schedules {
      * operation, and subtract its time from *left_ns. */
     enum ps_progress (*advance)(int64_t *left_ns);
 
-    /* The calling thread begins to sleep in such a wait, or ends to. */
+    /* The calling thread begins to sleep in such a wait, which expires after
+     * left_ns of virtual time; it stops.  The second function subtracts the
+     * time that has passed. */
     void (*sleep)(struct ps_sleep *sleep, int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
 

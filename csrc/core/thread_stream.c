@@ -160,9 +160,9 @@ finish(struct ps_stream *stream)
     ps_capture_mode_swap(device->runtime, mode);
 }
 
-/* Make the latest event cover all pending work; if that fails, no thread will
- * learn when that work is done.  Waits for the work if the backend demands
- * it. */
+/* Make the latest event cover all pending work.  If that fails, mark it as
+ * captured, since no thread can learn when the work is done.  Waits for the
+ * work if the backend demands it. */
 static void
 record_end(struct ps_stream *stream)
 {

@@ -803,7 +803,7 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
-        /* Of a launch, an engine knows the end alone. */
+        /* The backend may not know a launch's begin. */
         this.time = kind == PS_SLICE_GRAPH ? ps_timeline_now() : 0;
         return this;
     }

@@ -61,8 +61,8 @@ check_device(struct ps_device *actual, ps_handle handle,
                   name, device->index);
 }
 
-/* -1 with an exception if it is the handle of a stream of this package on
- * other devices of the type: of another emulation, or hidden by this one. */
+/* -1 with an exception if the handle is that of a stream of another emulation,
+ * or of devices that the present emulation hides. */
 static int
 check_handle(const char *function, struct ps_runtime *present,
              ps_handle handle)

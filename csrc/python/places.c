@@ -27,8 +27,9 @@ places_exclude(PyObject *Py_UNUSED(module), PyObject *package)
 
 PyMethodDef place_functions[] = {
     FUNCTION("places_exclude", places_exclude, METH_O, "package, /",
-             "Take files whose names begin with package for the package's "
-             "own, and no program's."),
+             "Treat files whose names begin with package as this package's: a "
+             "place in them is never\nthe program's.  Only the first call has "
+             "an effect.  Raises TypeError for no str."),
     {NULL},
 };
 

@@ -11,8 +11,8 @@
 #endif
 
 /* The innermost function that is the program's own, a new reference, and the
- * instruction that it is at; NULL if there is none, or with an exception
- * without memory. */
+ * instruction that it is at.  NULL without an exception if there is none, with
+ * one if out of memory. */
 PyCodeObject *find_place(int *instruction);
 
 /* The place of an instruction of the code as (file, line, function), None if

@@ -121,9 +121,13 @@ class hold:
     def __enter__(self) -> hold:
         # The fixture's has begun already.
         if self.released:
-            released = threading.Event()
-            self._stream.submit(_wait_for, released)
-            self._released = released
+            # release() on another thread must reach the latest one.
+            before, self._released = self._released, threading.Event()
+            try:
+                self._stream.submit(_wait_for, self._released)
+            except BaseException:
+                self._released = before
+                raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from integers import Number
 
 import pystreams
 from pystreams import _C
@@ -54,18 +55,11 @@ def test_the_accelerator_takes_one(accelerator):
         api.current_stream(other)
 
 
-class Integer:
-    """An integer that is no int, such as numpy's."""
-
-    def __index__(self):
-        return 0
-
-
 def test_any_integer_is_an_index(backend):
-    device = named(backend.name, Integer())
+    device = named(backend.name, Number(0))
     assert pystreams.Stream(device).device == backend.device()
     assert pystreams.device(device).index == 0
-    assert pystreams.Stream(SimpleNamespace(idx=Integer())).device.index == 0
+    assert pystreams.Stream(SimpleNamespace(idx=Number(0))).device.index == 0
 
 
 def test_of_torch(torch):

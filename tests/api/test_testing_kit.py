@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import LONG
+from integers import Number
 from places import ROOT
 
 import pystreams
@@ -59,16 +60,6 @@ def test_devices_and_memory(devices):
         with pytest.raises(pystreams.AcceleratorError, match="ordinal"):
             pystreams.Stream(f"cuda:{devices}")
         block.close()
-
-
-class Number:
-    """As an integer of NumPy is."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __index__(self):
-        return self.value
 
 
 @pytest.mark.unscheduled

@@ -12,6 +12,7 @@ import pytest
 import replays
 from captures import Capture, replay
 from deadlines import LONG
+from integers import Number
 
 import pystreams
 from pystreams import _C, races, schedules
@@ -656,15 +657,6 @@ def test_a_wrong_number_is_refused(name, value, error):
 
 
 def test_numbers_of_another_type(engine):
-    class Number:
-        """As an integer of NumPy is."""
-
-        def __init__(self, value):
-            self.value = value
-
-        def __index__(self):
-            return self.value
-
     found = schedules.explore(
         lambda: engine.stream().synchronize(),
         runs=Number(3),

@@ -345,3 +345,29 @@ def test_a_callable_that_queues_on_another_device_type(run_python):
         "['late', 'random:1', 'random:2'] True\n",
         "",
     )
+
+
+LIMITS = """
+import time
+import pystreams
+from pystreams import _C, cuda, schedules
+from pystreams.testing import emulated_cuda
+
+with emulated_cuda():
+    stream, other = pystreams.Stream("cpu"), cuda.Stream()
+    asleep = pystreams.Stream("cpu")
+    for name in ("late", "early"):
+        with schedules.run(name):
+            slow = other.submit(time.sleep, 1)
+            print(stream.submit(slow.result).result(60))
+            slow = stream.submit(time.sleep, 1)
+            _C.sleep(0, 100_000_000_000, asleep)
+            print(slow.result(60))
+"""
+
+
+def test_no_limit_expires_while_a_callable_runs(run_python):
+    """Neither if it is on another device type, nor if a stream sleeps for
+    longer than the limit."""
+    done = run_python(LIMITS, env={"PYSTREAMS_SCHEDULE": None})
+    assert (done.stdout, done.stderr) == ("None\n" * 4, "")

@@ -172,8 +172,9 @@ struct cpu_stream {
     /* Of a blocking stream, and of a default stream while its device has
      * blocking streams: the latest ticket that its work may have. */
     uint64_t given;
-    /* Of a blocking stream: the value of `given` up to which it waits for the
-     * default stream, and up to which the default stream waits for it. */
+    /* Of a blocking stream: the default stream's `given` up to which it waits
+     * for that stream, and its own `given` up to which the default stream
+     * waits for it. */
     bool blocking; /* constant */
     uint64_t follows;
     uint64_t followed;

@@ -42,13 +42,14 @@ explore_poll(void)
     }
 }
 
-/* The end of a wait, and what is left of it after some virtual time. */
+/* When a wait expires, in virtual time. */
 static int64_t
 deadline_of(int64_t now, int64_t left_ns)
 {
     return left_ns < CPU_FOREVER - now ? now + left_ns : CPU_FOREVER;
 }
 
+/* Subtract the virtual time that has passed since then. */
 static void
 subtract_time(int64_t *left_ns, int64_t since)
 {

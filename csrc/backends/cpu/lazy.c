@@ -1235,7 +1235,9 @@ advance_once_locked(struct cpu_engine *engine,
                                                   : PS_RUNNING;
     }
     if (!given && is_asleep(stream) && stream->deadline > deadline) {
-        return PS_EXPIRED;
+        return others_run(lazy, blocked) || first_to_expire(lazy) != blocked
+                   ? PS_RUNNING
+                   : PS_EXPIRED;
     }
     run_blocked_locked(stream, blocked);
     return PS_RAN;

@@ -71,7 +71,7 @@ struct cpu_shared {
     unsigned refs; /* the event's and its records' */
     uint64_t word; /* of the record that this process has adopted; 0: none */
     struct page *page;
-    struct cpu_file file; /* the page's; open in the creating process */
+    struct cpu_file file; /* the page's; its creator has it open */
     struct cpu_token token;
 };
 

@@ -116,6 +116,8 @@ name_of_copy(uint8_t direction)
         return "copy device to device";
     case CUPTI_HOST_TO_HOST:
         return "copy host to host";
+    case CUPTI_PEER_TO_PEER:
+        return "copy peer to peer";
     default:
         return NULL;
     }
@@ -157,7 +159,7 @@ read_record(const void *record, struct ps_activity *activity)
             .call = peer->correlation,
             .of_graph = peer->graph_node != 0,
             .nbytes = peer->bytes,
-            .name = "copy peer to peer",
+            .name = name_of_copy(CUPTI_PEER_TO_PEER),
             .times = times_of(peer->start, peer->end),
         };
         return true;

@@ -31,6 +31,7 @@ enum {
     CUPTI_DEVICE_TO_ARRAY = 7,
     CUPTI_DEVICE_TO_DEVICE = 8,
     CUPTI_HOST_TO_HOST = 9,
+    CUPTI_PEER_TO_PEER = 10,
 };
 
 /* CUpti_ActivitySynchronizationType */
