@@ -219,9 +219,13 @@ struct ps_schedules {
 
     /* The calling thread begins to sleep in such a wait, which expires after
      * left_ns of virtual time; it stops.  The second function subtracts the
-     * time that has passed. */
-    void (*sleep)(struct ps_sleep *sleep, int64_t left_ns);
+     * time that has passed.  seen: how many callables had ended before the
+     * thread found that its wait goes on. */
+    void (*sleep)(struct ps_sleep *sleep, unsigned seen, int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
+
+    /* How many callables have ended. */
+    unsigned (*endings)(void);
 
     /* Such a wait is over. */
     void (*arrived)(void);

@@ -858,10 +858,11 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
 
 /* Sleep as sleep_until_done, known to the schedule. */
 static void
-sleep_in_schedule(FutureObject *self, int64_t end, int64_t *left_ns)
+sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
+                  int64_t *left_ns)
 {
     struct ps_sleep sleep;
-    ps_cpu_schedules.sleep(&sleep, *left_ns);
+    ps_cpu_schedules.sleep(&sleep, seen, *left_ns);
     sleep_until_done(self, end);
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
@@ -887,8 +888,12 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
         if (!is_done(self) && now >= end) {
             return raise_timeout(self, timeout);
         }
+        unsigned seen = ps_cpu_schedules.endings();
+        if (is_done(self)) {
+            break;
+        }
         WITHOUT_GIL(sleep_in_schedule(
-            self, moment_after(now, SCHEDULE_SLICE_NS, end), &left));
+            self, seen, moment_after(now, SCHEDULE_SLICE_NS, end), &left));
         if (run_handlers(self->generation) == PS_RAISED) {
             return -1;
         }

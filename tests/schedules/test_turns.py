@@ -363,6 +363,10 @@ with emulated_cuda():
             slow = stream.submit(time.sleep, 1)
             _C.sleep(0, 100_000_000_000, asleep)
             print(slow.result(60))
+            asleep.synchronize()
+            for _ in range(300):
+                short = other.submit(pow, 2, 3)
+                assert stream.submit(short.result).result(60) == 8
 """
 
 

@@ -787,6 +787,8 @@ uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
 bool cpu_lazy_is_callable(const struct cpu_engine *engine);
 /* Wait until no callable runs that does not wait itself. */
 void cpu_lazy_await_locked(struct cpu_engine *engine);
+/* Threads that wait for something other than work may go on. */
+void cpu_lazy_wake_locked(struct cpu_engine *engine);
 /* See struct ps_schedules. */
 void cpu_lazy_ending_locked(struct cpu_engine *engine);
 void cpu_lazy_ended_locked(struct cpu_engine *engine);

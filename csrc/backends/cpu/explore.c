@@ -10,6 +10,7 @@
 static struct cpu_engine *engines[CPU_ENGINES + 1];
 static atomic_int engine_count;
 static atomic_bool explored, noted;
+static atomic_uint ended; /* how many callables have ended */
 
 _Static_assert(sizeof(((struct ps_sleep *)0)->blocked) ==
                    CPU_ENGINES * sizeof(struct ps_blocked),
@@ -62,6 +63,7 @@ static enum ps_progress
 explore_advance(int64_t *left_ns)
 {
     enum ps_progress best = PS_NOTHING;
+    unsigned seen = atomic_load(&ended);
     int64_t before = cpu_lazy_now(), deadline = deadline_of(before, *left_ns);
     EACH_ENGINE (engine) {
         if (best == PS_RAN) {
@@ -72,6 +74,11 @@ explore_advance(int64_t *left_ns)
         cpu_unlock(engine);
         best = progress < best ? progress : best;
     }
+    if (best > PS_RUNNING && atomic_load(&ended) != seen) {
+        /* One ended after the engine of a thread that waits for it said that
+         * nothing runs, and before its own engine was asked. */
+        best = PS_RAN;
+    }
     if (best == PS_EXPIRED) {
         /* Not before: another engine may have had work until then. */
         cpu_lazy_pass_time(deadline);
@@ -81,7 +88,7 @@ explore_advance(int64_t *left_ns)
 }
 
 static void
-explore_sleep(struct ps_sleep *sleep, int64_t left_ns)
+explore_sleep(struct ps_sleep *sleep, unsigned seen, int64_t left_ns)
 {
     int64_t now = cpu_lazy_now(), deadline = deadline_of(now, left_ns);
     *sleep = (struct ps_sleep){.forks = cpu_forks, .began = now};
@@ -92,8 +99,9 @@ explore_sleep(struct ps_sleep *sleep, int64_t left_ns)
             (deadline != CPU_FOREVER || cpu_lazy_is_callable(engine))) {
             cpu_lazy_block_locked(engine, blocked, NULL, deadline);
             blocked->parked = blocked->callable;
-            /* No work is picked for a thread that runs no callable. */
-            blocked->woken = !blocked->callable;
+            /* No work is picked for a thread that runs no callable.  One that
+             * has ended since may have ended the wait. */
+            blocked->woken = !blocked->callable || atomic_load(&ended) != seen;
         }
         cpu_unlock(engine);
     }
@@ -140,9 +148,23 @@ explore_ending(void)
     }
 }
 
+static unsigned
+explore_endings(void)
+{
+    return atomic_load(&ended);
+}
+
 static void
 explore_ended(void)
 {
+    /* A callable of another engine may wait for this one's Future.  It counts
+     * as running before this one counts no more. */
+    atomic_fetch_add(&ended, 1);
+    EACH_ENGINE (engine) {
+        cpu_lock(engine);
+        cpu_lazy_wake_locked(engine);
+        cpu_unlock(engine);
+    }
     EACH_ENGINE (engine) {
         cpu_lock(engine);
         if (cpu_is_lazy(engine) && cpu_lazy_is_callable(engine)) {
@@ -438,6 +460,7 @@ const struct ps_schedules ps_cpu_schedules = {
     .arrived = explore_arrived,
     .ending = explore_ending,
     .ended = explore_ended,
+    .endings = explore_endings,
     .hold = explore_hold,
     .released = explore_released,
     .is_noted = explore_is_noted,

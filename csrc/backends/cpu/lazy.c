@@ -1165,16 +1165,21 @@ lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
     return status;
 }
 
-/* Threads that wait for something else may go on now. */
-static void
-end_callable_locked(struct cpu_engine *engine)
+void
+cpu_lazy_wake_locked(struct cpu_engine *engine)
 {
     struct ps_blocked *blocked;
-    engine->lazy.callables--;
     LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
         blocked->woken |= blocked->goal == NULL && !blocked->holds;
     }
     changed_locked(&engine->lazy);
+}
+
+static void
+end_callable_locked(struct cpu_engine *engine)
+{
+    engine->lazy.callables--;
+    cpu_lazy_wake_locked(engine);
 }
 
 void
