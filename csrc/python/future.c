@@ -881,16 +881,16 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
             advance(self, timeout, &left, &stuck) < 0) {
             return -1;
         }
+        unsigned seen = ps_cpu_schedules.endings();
+        if (is_done(self)) {
+            break;
+        }
         int64_t now = monotonic_ns();
         if (end == timeout_ns && end != NO_TIMEOUT) {
             end = moment_after(now, timeout_ns, NO_TIMEOUT);
         }
-        if (!is_done(self) && now >= end) {
+        if (now >= end) {
             return raise_timeout(self, timeout);
-        }
-        unsigned seen = ps_cpu_schedules.endings();
-        if (is_done(self)) {
-            break;
         }
         WITHOUT_GIL(sleep_in_schedule(
             self, seen, moment_after(now, SCHEDULE_SLICE_NS, end), &left));
