@@ -15,11 +15,14 @@ when it is freed.  A wait that can never end raises RuntimeError at once.
 
 fn makes its own streams, and devices are idle before and after it.  Work that
 other threads of the program queue takes part in the order in which it arrives.
-Callables of Stream.submit run one at a time, when the schedule says.
+Callables of Stream.submit run one at a time, when the schedule says.  Python's
+garbage collector rests meanwhile, unless fn calls it: what it frees and when
+depends on what the program did before.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import contextmanager, suppress
@@ -231,7 +234,7 @@ class _Run:
         self.operations: list[_Operation] = []
         self.notes: list[tuple[int, int, int, int]] = []
         self.count = self.steps = self.order = 0
-        self._failed = self._paused = False
+        self._failed = self._paused = self._collects = False
 
     def begin(self) -> None:
         _C.schedule_begin(*self._schedule, self._note)
@@ -244,13 +247,20 @@ class _Run:
             # The program's own schedule pauses.
             _C.schedule_end(False)
             self._paused = True
+        self._collects = gc.isenabled()
+        gc.disable()
         try:
             self.begin()
         except BaseException:
+            self._collect()
             self._resume()
             raise
         _inner = True
         return self
+
+    def _collect(self) -> None:
+        if self._collects:
+            gc.enable()
 
     def _resume(self) -> None:
         if self._paused and _program is not None:
@@ -260,7 +270,10 @@ class _Run:
     def __exit__(
         self, kind: type[BaseException] | None, *rest: object
     ) -> None:
-        self._end(self._failed or kind is not None)
+        try:
+            self._end(self._failed or kind is not None)
+        finally:
+            self._collect()
 
     def _end(self, drop: bool) -> None:
         global _inner, _unended

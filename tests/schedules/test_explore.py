@@ -170,6 +170,67 @@ def test_pageable_memory_of_graphs(engine):
     assert explore(waits=True).complete
 
 
+def test_the_garbage_of_earlier_code_takes_no_part(engine):
+    """Its buffers would be freed at another point of each run."""
+    first, second = engine.stream(), engine.stream()
+
+    def leave_garbage(held):
+        cycle = [engine.empty(16, stream=first)]
+        cycle[0].fill_(1, second)
+        second.synchronize()
+        cycle.append(cycle)
+        held.append(weakref.ref(cycle[0]))
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        block = engine.empty(16, stream=one)
+        # As many containers as have the collector run.
+        kept = [[] for _ in range(200)]
+        block.fill_(1, one)
+        kept += [[] for _ in range(200)]
+        block.fill_(2, other)
+        one.synchronize()
+        other.synchronize()
+
+    expected = schedules.explore(fn, strategy="all")
+    assert expected.complete
+    held = []
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(100)
+    try:
+        leave_garbage(held)
+        assert held[0]() is not None
+        assert schedules.explore(fn, strategy="all") == expected
+    finally:
+        gc.set_threshold(*thresholds)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(engine, enabled):
+    def failing():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        schedules.replay(int, "late")
+        assert gc.isenabled() == enabled
+        with pytest.raises(ZeroDivisionError):
+            schedules.explore(failing)
+        assert gc.isenabled() == enabled
+        with (
+            pytest.raises(RuntimeError, match="nested"),
+            schedules.run("late"),
+        ):
+            schedules.replay(int, "late")
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
 def test_the_name_of_a_stream_is_not_that_of_a_graphs_branches(engine):
     device = engine.device()
     graph = Graph(engine.type)
