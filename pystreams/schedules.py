@@ -16,8 +16,8 @@ when it is freed.  A wait that can never end raises RuntimeError at once.
 fn makes its own streams, and devices are idle before and after it.  Work that
 other threads of the program queue takes part in the order in which it arrives.
 Callables of Stream.submit run one at a time, when the schedule says.  Python's
-garbage collector rests meanwhile, unless fn calls it: what it frees and when
-depends on what the program did before.
+garbage collector is off meanwhile: what it frees, and when, depends on what
+the program did before.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ import concurrent.futures
 import re
 import sysconfig
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -178,6 +179,11 @@ def test_a_callable_that_waits_for_one_that_let_it_begin(engine, name):
         assert inner[0].result(LONG) is None
 
 
+def wait_for_several(objects, timeout):
+    if pystreams.wait(objects, timeout).not_done:
+        raise TimeoutError
+
+
 # CPython 3.10 has two of them.
 TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
 
@@ -189,8 +195,14 @@ TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
         lambda stream, future: stream.synchronize(2 * LONG),
         lambda stream, future: stream.record_event().synchronize(2 * LONG),
         lambda stream, future: future.result(2 * LONG),
+        lambda stream, future: pystreams.wait([future, stream], 2 * LONG),
     ],
-    ids=["host for stream", "host for event", "host for Future"],
+    ids=[
+        "host for stream",
+        "host for event",
+        "host for Future",
+        "host for several",
+    ],
 )
 @pytest.mark.parametrize(
     "inner",
@@ -198,8 +210,9 @@ TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
         lambda stream, future: stream.synchronize(LONG),
         lambda stream, future: stream.record_event().synchronize(LONG),
         lambda stream, future: future.result(LONG),
+        lambda stream, future: wait_for_several([stream, future], LONG),
     ],
-    ids=["stream", "event", "Future"],
+    ids=["stream", "event", "Future", "several"],
 )
 def test_the_wait_with_the_least_limit_expires_first(
     engine, name, host, inner
@@ -239,6 +252,58 @@ def test_the_host_expires_before_a_callable(engine):
         seen.append("host")
         stream.synchronize(2 * LONG)
     assert seen == ["host", "callable"]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda stream, future: stream.synchronize(LONG),
+        lambda stream, future: future.result(LONG),
+    ],
+    ids=["stream", "Future"],
+)
+def test_no_callable_expires_while_the_host_runs(engine, wait):
+    """Not before the host waits, though that takes it longer than a callable
+    waits for anything else."""
+    seen = []
+
+    def work():
+        other.wait_stream(stream)
+        with pytest.raises(TIMEOUTS):
+            wait(other, other.submit(int))
+        seen.append("callable")
+
+    with schedules.run("early"):
+        stream, other = engine.stream(), engine.stream()
+        future = stream.submit(work)
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+        seen.append("host")
+        future.result(2 * LONG)
+    assert seen == ["host", "callable"]
+
+
+@pytest.mark.parametrize("host", ["sleeps", "polls"])
+def test_a_callable_expires_though_the_host_does_not_wait(engine, host):
+    """Not at once, in case the host goes on soon."""
+
+    def work():
+        other.wait_stream(stream)
+        with pytest.raises(TIMEOUTS):
+            other.synchronize(LONG)
+        ended.set()
+
+    began = time.monotonic()
+    with schedules.run("early"):
+        stream, other = engine.stream(), engine.stream()
+        ended = threading.Event()
+        future = stream.submit(work)
+        if host == "sleeps":
+            assert ended.wait(LONG / 2)
+        while not future.done():
+            pass
+    assert time.monotonic() - began < LONG / 2
 
 
 @pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])

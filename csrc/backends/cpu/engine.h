@@ -704,6 +704,8 @@ struct cpu_lazy {
     bool busy;                 /* a thread runs an operation */
     bool ending;               /* the remaining work is being dropped */
     bool impatient;            /* do not wait for the callables that run */
+    unsigned naps; /* of callables that wait, since the host last waited */
+    int64_t nap;   /* when the last one began, in real time */
     unsigned callables;        /* that run, host functions included */
     unsigned ending_callables; /* those of them that have opened their gates */
     /* The streams whose host functions workers are to run. */

@@ -95,8 +95,7 @@ explore_sleep(struct ps_sleep *sleep, unsigned seen, int64_t left_ns)
     EACH_ENGINE (engine) {
         struct ps_blocked *blocked = &sleep->blocked[engine->number];
         cpu_lock(engine);
-        if (cpu_is_lazy(engine) &&
-            (deadline != CPU_FOREVER || cpu_lazy_is_callable(engine))) {
+        if (cpu_is_lazy(engine)) {
             cpu_lazy_block_locked(engine, blocked, NULL, deadline);
             blocked->parked = blocked->callable;
             /* No work is picked for a thread that runs no callable.  One that

@@ -611,6 +611,28 @@ first_to_expire(const struct cpu_lazy *lazy)
     return first;
 }
 
+/* Whether a thread waits that runs no callable. */
+static bool
+host_waits(const struct cpu_lazy *lazy)
+{
+    bool waits = false;
+    const struct ps_blocked *blocked;
+    LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
+        waits |= !blocked->callable;
+    }
+    return waits;
+}
+
+/* Whether the calling thread's wait expires before all others.  That of a
+ * callable does not while the host runs, unless the host takes too long: it
+ * may wait for something other than work. */
+static bool
+expires_next(const struct cpu_lazy *lazy, const struct ps_blocked *self)
+{
+    return !others_run(lazy, self) && first_to_expire(lazy) == self &&
+           (!self->callable || lazy->naps >= NAPS * BUSY || host_waits(lazy));
+}
+
 bool
 cpu_lazy_is_callable(const struct cpu_engine *engine)
 {
@@ -629,6 +651,9 @@ cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
         .deadline = deadline,
     };
     LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
+    if (!blocked->callable) {
+        lazy->naps = 0;
+    }
     pthread_cond_broadcast(&lazy->changed);
 }
 
@@ -687,20 +712,43 @@ others_are_runnable(void)
     return found;
 }
 
+/* How much a nap counts whose thread saw no change. */
+static unsigned
+weigh_nap_locked(struct cpu_engine *engine)
+{
+    pthread_mutex_unlock(&engine->lock);
+    unsigned weight = others_are_runnable() ? 1 : BUSY;
+    pthread_mutex_lock(&engine->lock);
+    return weight;
+}
+
+/* A callable's thread has found nothing to run while the host runs: count the
+ * naps that it takes.  Whether the lock was released. */
+static bool
+count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
+{
+    struct cpu_lazy *lazy = &engine->lazy;
+    int64_t now = cpu_monotonic_clock.now();
+    bool counts =
+        self->callable && !host_waits(lazy) && now - lazy->nap >= NAP_NS;
+    if (counts) {
+        lazy->nap = now;
+        lazy->naps += weigh_nap_locked(engine);
+    }
+    return counts;
+}
+
 /* Wait until no callable precedes the calling thread, or until waiting has
  * taken too long.  self: as for callables_precede. */
 static void
 stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    int naps = 0;
+    unsigned naps = 0;
     while (callables_precede(lazy, self) && !lazy->impatient &&
            cpu_is_lazy(engine)) {
         if (!nap_locked(engine, NAP_NS)) {
-            pthread_mutex_unlock(&engine->lock);
-            bool others = others_are_runnable();
-            pthread_mutex_lock(&engine->lock);
-            naps += others ? 1 : BUSY;
+            naps += weigh_nap_locked(engine);
         }
         lazy->impatient = naps >= NAPS * BUSY;
     }
@@ -919,6 +967,10 @@ end_polling_locked(struct cpu_engine *engine)
             stream = first_queued_locked(engine, true);
         }
     }
+    if (stream == NULL && !cpu_lazy_is_callable(engine)) {
+        /* It waits for something that no work leads to. */
+        lazy->naps = NAPS * BUSY;
+    }
     if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
         step_locked(engine);
     }
@@ -1067,21 +1119,25 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
 {
     struct cpu_lazy *lazy = &engine->lazy;
     const struct ps_limit *asked = limit->asked;
-    bool others = others_run(lazy, self);
-    if (!others && first_to_expire(lazy) == self) {
+    if (expires_next(lazy, self)) {
         cpu_lazy_pass_time(limit->deadline);
         return PS_ERROR_TIMED_OUT;
     }
-    if (!others && limit->deadline == CPU_FOREVER && !any_may_go_on(lazy)) {
+    if (!others_run(lazy, self) && limit->deadline == CPU_FOREVER &&
+        !any_may_go_on(lazy)) {
         describe_locked(engine, self->goal);
         return PS_ERROR_DEADLOCK;
+    }
+    if (count_nap_locked(engine, self)) {
+        return PS_SUCCESS;
     }
     self->parked = true;
     pthread_cond_broadcast(&lazy->changed);
     /* While a callable runs, the time that it takes is real. */
     int64_t before = cpu_monotonic_clock.now();
     int64_t now = cpu_lazy_now(), left = limit->deadline - now;
-    nap_locked(engine, left < QUESTION_NS ? left : QUESTION_NS);
+    int64_t most = self->callable && !host_waits(lazy) ? NAP_NS : QUESTION_NS;
+    nap_locked(engine, left < most ? left : most);
     if (others_run(lazy, self) && limit->deadline != CPU_FOREVER) {
         cpu_lazy_pass_time(now + cpu_monotonic_clock.now() - before);
     }
@@ -1232,17 +1288,15 @@ advance_once_locked(struct cpu_engine *engine,
         /* No work is picked for a thread that may go on. */
         bool others = lazy->callables > lazy->ending_callables;
         bool stuck = deadline == CPU_FOREVER && !any_may_go_on(lazy);
-        return blocked->woken                     ? PS_RAN
-               : others_run(lazy, blocked)        ? PS_RUNNING
-               : !others                          ? PS_NOTHING
-               : first_to_expire(lazy) == blocked ? PS_EXPIRED
-               : stuck                            ? PS_STUCK
-                                                  : PS_RUNNING;
+        return blocked->woken                ? PS_RAN
+               : others_run(lazy, blocked)   ? PS_RUNNING
+               : !others                     ? PS_NOTHING
+               : expires_next(lazy, blocked) ? PS_EXPIRED
+               : stuck                       ? PS_STUCK
+                                             : PS_RUNNING;
     }
     if (!given && is_asleep(stream) && stream->deadline > deadline) {
-        return others_run(lazy, blocked) || first_to_expire(lazy) != blocked
-                   ? PS_RUNNING
-                   : PS_EXPIRED;
+        return expires_next(lazy, blocked) ? PS_EXPIRED : PS_RUNNING;
     }
     run_blocked_locked(stream, blocked);
     return PS_RAN;
@@ -1259,6 +1313,9 @@ cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline)
     cpu_lazy_block_locked(engine, &blocked, NULL, deadline);
     enum ps_progress progress =
         advance_once_locked(engine, &blocked, deadline);
+    if (progress == PS_RUNNING) {
+        count_nap_locked(engine, &blocked);
+    }
     if (cpu_forks == forks) {
         LIST_REMOVE(&blocked, neighbours);
     }
