@@ -46,6 +46,12 @@ from pystreams import _C, schedules
 from pystreams.cuda._graphs import Graph
 
 
+def pytest_collection_finish():
+    # Many tests collect garbage: what pytest knows of the tests is none.
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts jobs in the background so, and the programs that the
