@@ -248,8 +248,8 @@ class _Run:
             _C.schedule_end(False)
             self._paused = True
         self._collects = gc.isenabled()
-        gc.disable()
         try:
+            gc.disable()
             self.begin()
         except BaseException:
             self._collect()

@@ -147,8 +147,9 @@ struct ps_schedule_result {
 enum ps_progress {
     PS_RAN,     /* one ran, or another thread has made progress */
     PS_RUNNING, /* none can, but a callable is running, or another thread goes
-                   on first: its wait expires, or its stream is released */
-    PS_EXPIRED, /* none can before the limit, which is the first to expire */
+                   on first: its wait expires, its stream is released, or it
+                   is the host and runs */
+    PS_EXPIRED, /* none can before the limit, which expires next */
     PS_STUCK, /* all callables wait without a limit, and so does the caller */
     PS_NOTHING, /* there is none */
 };
@@ -220,8 +221,10 @@ struct ps_schedules {
     /* The calling thread begins to sleep in such a wait, which expires after
      * left_ns of virtual time; it stops.  The second function subtracts the
      * time that has passed.  seen: how many callables had ended before the
-     * thread found that its wait goes on. */
-    void (*sleep)(struct ps_sleep *sleep, unsigned seen, int64_t left_ns);
+     * thread found that its wait goes on.  known: nothing but work and
+     * callables can end the wait. */
+    void (*sleep)(struct ps_sleep *sleep, bool known, unsigned seen,
+                  int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
 
     /* How many callables have ended. */

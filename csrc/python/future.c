@@ -862,7 +862,7 @@ sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
                   int64_t *left_ns)
 {
     struct ps_sleep sleep;
-    ps_cpu_schedules.sleep(&sleep, seen, *left_ns);
+    ps_cpu_schedules.sleep(&sleep, true, seen, *left_ns);
     sleep_until_done(self, end);
     ps_cpu_schedules.wake(&sleep, left_ns);
 }

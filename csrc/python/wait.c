@@ -212,13 +212,14 @@ has_message(void *mailbox)
     return ps_mailbox_wait(mailbox, 0) == PS_SUCCESS;
 }
 
-/* Nap until a message comes, known to the schedule. */
+/* Nap until a message comes, which may be that of a Future of another
+ * library. */
 static void
-nap_in_schedule(struct ps_mailbox *mailbox, unsigned seen, int64_t *left_ns)
+nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
 {
     enum { NAP_NS = 5 * 1000 * 1000 };
     struct ps_sleep sleep;
-    ps_cpu_schedules.sleep(&sleep, seen, *left_ns);
+    ps_cpu_schedules.sleep(&sleep, false, 0, *left_ns);
     ps_mailbox_wait(mailbox, *left_ns < NAP_NS ? *left_ns : NAP_NS);
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
@@ -228,22 +229,15 @@ static ps_status
 wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
 {
     struct ps_mailbox *mailbox = wait->mailbox;
-    unsigned generation = ps_generation(), stuck = 0;
+    unsigned generation = ps_generation();
     int64_t left = timeout_ns;
     while (!has_message(mailbox) && ps_cpu_schedules.is_on()) {
-        unsigned seen = ps_cpu_schedules.endings();
         ps_status status = advance_schedule(has_message, mailbox, &left);
         if (status == PS_ERROR_TIMED_OUT ||
             (left <= 0 && !has_message(mailbox))) {
             return PS_ERROR_TIMED_OUT;
         }
-        stuck = status == PS_ERROR_DEADLOCK ? stuck + 1 : 0;
-        /* A thread may be about to send a message. */
-        if (stuck > 2) {
-            raise_deadlock("wait");
-            return PS_RAISED;
-        }
-        WITHOUT_GIL(nap_in_schedule(mailbox, seen, &left));
+        WITHOUT_GIL(nap_in_schedule(mailbox, &left));
         status = run_handlers(generation);
         if (status != PS_SUCCESS) {
             return status;

@@ -2,6 +2,7 @@
 time has the turn, so that each run under a name is the same."""
 
 import concurrent.futures
+import contextlib
 import re
 import sysconfig
 import threading
@@ -284,7 +285,29 @@ def test_no_callable_expires_while_the_host_runs(engine, wait):
     assert seen == ["host", "callable"]
 
 
-@pytest.mark.parametrize("host", ["sleeps", "polls"])
+def sleeps(ended, future):
+    assert ended.wait(LONG / 2)
+
+
+def polls(ended, future):
+    while not future.done():
+        pass
+
+
+def waits_elsewhere(ended, future):
+    while not concurrent.futures.wait([future], 0.02).done:
+        pass
+
+
+def asks_for_the_result(ended, future):
+    while True:
+        with contextlib.suppress(*TIMEOUTS):
+            return future.result(0)
+
+
+@pytest.mark.parametrize(
+    "host", [sleeps, polls, waits_elsewhere, asks_for_the_result]
+)
 def test_a_callable_expires_though_the_host_does_not_wait(engine, host):
     """Not at once, in case the host goes on soon."""
 
@@ -299,11 +322,39 @@ def test_a_callable_expires_though_the_host_does_not_wait(engine, host):
         stream, other = engine.stream(), engine.stream()
         ended = threading.Event()
         future = stream.submit(work)
-        if host == "sleeps":
-            assert ended.wait(LONG / 2)
-        while not future.done():
-            pass
+        host(ended, future)
+        future.result(LONG)
     assert time.monotonic() - began < LONG / 2
+
+
+@pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        lambda stream, future: future.result(),
+        lambda stream, future: future.result(LONG),
+        lambda stream, future: stream.synchronize(),
+        lambda stream, future: stream.synchronize(LONG),
+        lambda stream, future: pystreams.wait([future, stream]),
+    ],
+    ids=["Future", "Future, limit", "stream", "stream, limit", "several"],
+)
+def test_a_callable_that_waits_for_a_future_of_another_library(
+    engine, name, host
+):
+    """It is no deadlock, and the limit of the host does not expire."""
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        schedules.run(name),
+    ):
+        stream = engine.stream()
+
+        def work():
+            return pystreams.wait([pool.submit(time.sleep, 0.05)])
+
+        future = stream.submit(work)
+        host(stream, future)
+        assert len(future.result(LONG).done) == 1
 
 
 @pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])

@@ -704,9 +704,9 @@ struct cpu_lazy {
     bool busy;                 /* a thread runs an operation */
     bool ending;               /* the remaining work is being dropped */
     bool impatient;            /* do not wait for the callables that run */
-    unsigned naps; /* of callables that wait, since the host last waited */
-    int64_t nap;   /* when the last one began, in real time */
-    unsigned callables;        /* that run, host functions included */
+    unsigned naps;             /* of callables while the host runs, weighted */
+    int64_t nap;        /* when the last one was counted, in real time */
+    unsigned callables; /* that run, host functions included */
     unsigned ending_callables; /* those of them that have opened their gates */
     /* The streams whose host functions workers are to run. */
     struct cpu_stream_list handed;
@@ -800,6 +800,11 @@ void cpu_lazy_ended_locked(struct cpu_engine *engine);
 void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
                       const struct cpu_goal *goal, int64_t deadline);
+
+/* If that thread is the host, the limits of callables may expire, and when it
+ * goes on, they wait for it again. */
+void cpu_lazy_host_waits_locked(struct cpu_engine *engine,
+                                const struct ps_blocked *blocked);
 
 /* The virtual time, which all engines share.  It begins at 0; the second
  * function advances it to `time`, unless it is later already. */

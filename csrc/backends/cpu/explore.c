@@ -88,7 +88,8 @@ explore_advance(int64_t *left_ns)
 }
 
 static void
-explore_sleep(struct ps_sleep *sleep, unsigned seen, int64_t left_ns)
+explore_sleep(struct ps_sleep *sleep, bool known, unsigned seen,
+              int64_t left_ns)
 {
     int64_t now = cpu_lazy_now(), deadline = deadline_of(now, left_ns);
     *sleep = (struct ps_sleep){.forks = cpu_forks, .began = now};
@@ -97,10 +98,11 @@ explore_sleep(struct ps_sleep *sleep, unsigned seen, int64_t left_ns)
         cpu_lock(engine);
         if (cpu_is_lazy(engine)) {
             cpu_lazy_block_locked(engine, blocked, NULL, deadline);
-            blocked->parked = blocked->callable;
-            /* No work is picked for a thread that runs no callable.  One that
-             * has ended since may have ended the wait. */
-            blocked->woken = !blocked->callable || atomic_load(&ended) != seen;
+            blocked->parked = blocked->callable && known;
+            /* No work is picked for other threads.  A callable that has ended
+             * since may have ended the wait. */
+            blocked->woken = !blocked->parked || atomic_load(&ended) != seen;
+            cpu_lazy_host_waits_locked(engine, blocked);
         }
         cpu_unlock(engine);
     }

@@ -28,9 +28,10 @@
 enum {
     /* Of this many queries that find work pending, one runs an operation. */
     POLLS = 16,
-    /* How long a callable holds up a host that does not wait: 0.1 s, because
-     * the callable may wait for the host; and up to BUSY times as long if the
-     * machine is so busy that threads of the process do not run. */
+    /* How long a callable holds up a host that does not wait, and such a host
+     * the limits of callables: 0.1 s, because one may wait for the other; and
+     * up to BUSY times as long while threads of the process run, or would if
+     * they had a processor. */
     NAPS = 20,
     BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
@@ -651,10 +652,16 @@ cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
         .deadline = deadline,
     };
     LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
-    if (!blocked->callable) {
-        lazy->naps = 0;
-    }
     pthread_cond_broadcast(&lazy->changed);
+}
+
+void
+cpu_lazy_host_waits_locked(struct cpu_engine *engine,
+                           const struct ps_blocked *blocked)
+{
+    if (!blocked->callable) {
+        engine->lazy.naps = 0;
+    }
 }
 
 /* Something has changed: the threads that found nothing to run look again, and
@@ -729,11 +736,11 @@ count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     int64_t now = cpu_monotonic_clock.now();
-    bool counts =
-        self->callable && !host_waits(lazy) && now - lazy->nap >= NAP_NS;
+    bool counts = self->callable && !others_run(lazy, self) &&
+                  !host_waits(lazy) && now - lazy->nap >= NAP_NS;
     if (counts) {
-        lazy->nap = now;
         lazy->naps += weigh_nap_locked(engine);
+        lazy->nap = cpu_monotonic_clock.now();
     }
     return counts;
 }
@@ -1203,6 +1210,7 @@ lazy_wait_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
         return PS_ERROR_TIMED_OUT;
     }
     cpu_lazy_block_locked(engine, &blocked, goal, limit->deadline);
+    cpu_lazy_host_waits_locked(engine, &blocked);
     waiter->blocked = &blocked;
     if (blocked.callable) {
         cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
@@ -1436,6 +1444,8 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
     lazy->ending = drop;
     lazy->asked.noted = lazy->asked.noted && !drop;
     bool given = lazy->asked.noted;
+    /* The host waits from here on. */
+    lazy->naps = NAPS * BUSY;
     while (cpu_lazy_pending_locked(engine, text) || lazy->callables > 0) {
         struct cpu_stream *stream = lazy->busy ? NULL
                                     : given
