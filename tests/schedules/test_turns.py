@@ -76,7 +76,7 @@ for _ in range(5):
 def test_a_failure_has_one_report(engine, run_python):
     """In every process, and again under its name."""
     results = []
-    for interval in ("1e-6", "1e-5", "1e-3") * 3:
+    for interval in ("1e-6", "1e-5", "1e-3") * 8:
         done = run_python(
             FAILING, engine.name, interval, env={"PYSTREAMS_SCHEDULE": None}
         )

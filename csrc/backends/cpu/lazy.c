@@ -612,16 +612,16 @@ first_to_expire(const struct cpu_lazy *lazy)
     return first;
 }
 
-/* Whether a thread waits that runs no callable. */
+/* Whether the calling thread is a callable's, and the host does not wait. */
 static bool
-host_waits(const struct cpu_lazy *lazy)
+host_runs(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
-    bool waits = false;
+    bool runs = self->callable;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        waits |= !blocked->callable;
+        runs &= blocked->callable;
     }
-    return waits;
+    return runs;
 }
 
 /* Whether the calling thread's wait expires before all others.  That of a
@@ -631,7 +631,7 @@ static bool
 expires_next(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
     return !others_run(lazy, self) && first_to_expire(lazy) == self &&
-           (!self->callable || lazy->naps >= NAPS * BUSY || host_waits(lazy));
+           (!host_runs(lazy, self) || lazy->naps >= NAPS * BUSY);
 }
 
 bool
@@ -736,8 +736,8 @@ count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     int64_t now = cpu_monotonic_clock.now();
-    bool counts = self->callable && !others_run(lazy, self) &&
-                  !host_waits(lazy) && now - lazy->nap >= NAP_NS;
+    bool counts = host_runs(lazy, self) && !others_run(lazy, self) &&
+                  now - lazy->nap >= NAP_NS;
     if (counts) {
         lazy->naps += weigh_nap_locked(engine);
         lazy->nap = cpu_monotonic_clock.now();
@@ -1143,7 +1143,7 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     /* While a callable runs, the time that it takes is real. */
     int64_t before = cpu_monotonic_clock.now();
     int64_t now = cpu_lazy_now(), left = limit->deadline - now;
-    int64_t most = self->callable && !host_waits(lazy) ? NAP_NS : QUESTION_NS;
+    int64_t most = host_runs(lazy, self) ? NAP_NS : QUESTION_NS;
     nap_locked(engine, left < most ? left : most);
     if (others_run(lazy, self) && limit->deadline != CPU_FOREVER) {
         cpu_lazy_pass_time(now + cpu_monotonic_clock.now() - before);
