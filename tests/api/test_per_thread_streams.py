@@ -519,8 +519,8 @@ def test_threads_that_come_and_go(backend, own):
     shared = deque([backend.filled(0)], maxlen=4)
 
     def work(number):
-        block = backend.empty(SIZE, stream=own)
         for _ in range(5):
+            block = backend.empty(SIZE, stream=own)
             block.fill_(number % 256, stream=own)
             other = backend.empty(SIZE, stream=own)
             other.copy_(pystreams.from_dlpack(shared[-1]), True, own)

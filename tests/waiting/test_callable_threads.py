@@ -426,16 +426,18 @@ def test_a_child_ends_what_it_has_begun(run_fork):
     code = """
 def child():
     mine = pystreams.Stream("cpu")
-    started = threading.Event()
+    started, go = threading.Event(), threading.Event()
     def slow():
         started.set()
-        time.sleep(0.1)
+        go.wait(60)
+        time.sleep(0.05)
         print("callable", end="; ")
     mine.submit(slow)
     started.wait()
     def thread():
         time.sleep(0.05)
         print("thread", end="; ")
+        go.set()
     threading.Thread(target=thread).start()
 print(submit_fork(child))
 """
