@@ -375,12 +375,18 @@ def run_python(tmp_path):
     environment."""
 
     def run(code, *arguments, env=None, timeout=60):
-        environment = dict(os.environ, **(env or {}))
+        env = env or {}
+        environment = dict(os.environ)
+        if env.get("PYSTREAMS_EMULATE_CUDA") is not None:
+            # It would hide emulated devices, too.
+            environment.pop("CUDA_VISIBLE_DEVICES", None)
+        environment.update(env)
         # A pytest in there is no worker of this one's.
         environment.pop("PYTEST_XDIST_WORKER", None)
         package = Path(pystreams.__file__).resolve().parent
         if package.parent == ROOT:
-            environment.setdefault("PYTHONPATH", str(ROOT))
+            path = [environment.get("PYTHONPATH"), str(ROOT)]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environment = {k: v for k, v in environment.items() if v is not None}
         command = ["-c", code] if isinstance(code, str) else list(code)
         return subprocess.run(
@@ -500,8 +506,6 @@ def run_with_device(run_python, built):
 
     def run(code, *arguments, env=None, timeout=300):
         path = [str(built), *filter(None, [os.environ.get("PYTHONPATH")])]
-        if Path(pystreams.__file__).resolve().parent.parent == ROOT:
-            path.append(str(ROOT))
         variables = {"PYTHONPATH": os.pathsep.join(path), **(env or {})}
         return run_python(code, *arguments, env=variables, timeout=timeout)
 

@@ -39,6 +39,7 @@ os.environ.pop("PYSTREAMS_ACCELERATOR", None)
 os.environ.setdefault("PYSTREAMS_CPU_DEVICES", "2")
 if "PYSTREAMS_EMULATE_CUDA" not in os.environ and not has_gpu():
     os.environ["PYSTREAMS_EMULATE_CUDA"] = "2"
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 import pystreams  # noqa: E402
 from pystreams import _C  # noqa: E402
