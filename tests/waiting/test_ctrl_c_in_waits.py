@@ -43,8 +43,8 @@ def after():
 
 CASE = """
 hold()
-signals.start()
 try:
+    signals.start()
     {wait}
 except KeyboardInterrupt:
     after()
