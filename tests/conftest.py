@@ -371,13 +371,13 @@ def thread_sanitized():
 @pytest.fixture
 def run_python(tmp_path):
     """run(code or arguments, env={}, timeout=60) -> CompletedProcess of a
-    fresh interpreter; a variable that is None is removed from its
-    environment."""
+    fresh interpreter.  A variable that is None is removed from its
+    environment; PYTHONPATH has the checkout, too, if the tests run there."""
 
     def run(code, *arguments, env=None, timeout=60):
         env = env or {}
         environment = dict(os.environ)
-        if env.get("PYSTREAMS_EMULATE_CUDA") is not None:
+        if env.get("PYSTREAMS_EMULATE_CUDA") not in (None, "", "0"):
             # It would hide emulated devices, too.
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(env)

@@ -24,10 +24,11 @@ def hold():
     stream.submit(go.wait, 60)
     event.record(stream)
 def interrupt():
+    ready.wait()
     time.sleep(0.07)
     sent.append(time.monotonic())
     os.kill(os.getpid(), signal.SIGINT)
-sent = []
+sent, ready = [], threading.Event()
 signals = threading.Thread(target=interrupt, daemon=True)
 def after():
     soon = time.monotonic() - sent[0] < 2
@@ -43,8 +44,9 @@ def after():
 
 CASE = """
 hold()
+signals.start()
+ready.set()
 try:
-    signals.start()
     {wait}
 except KeyboardInterrupt:
     after()
@@ -161,6 +163,7 @@ def test_uncaught(run_python, case):
 pystreams._EXIT_DEADLINE = 0.1
 hold()
 signals.start()
+ready.set()
 {WAITS[case][0]}
 """
     done = run_python(code, timeout=60)
