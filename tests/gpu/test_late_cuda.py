@@ -392,6 +392,8 @@ thread.join()
 print(len(taken))
 taken.clear()
 print({loan.deleted for loan in loans})
+# Their destructor is a ctypes callback, which may be freed first at exit.
+capsules.clear()
 """,
         versioned,
     )
