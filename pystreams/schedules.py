@@ -243,7 +243,7 @@ class _Run:
         global _inner
         if _unended is not None:
             _unended._end(True)
-        if _program is not None and not _inner and _C.schedule_is_on():
+        if _program is not None and _inner is None and _C.schedule_is_on():
             # The program's own schedule pauses.
             _C.schedule_end(False)
             self._paused = True
@@ -255,7 +255,7 @@ class _Run:
             self._collect()
             self._resume()
             raise
-        _inner = True
+        _inner = self
         return self
 
     def _collect(self) -> None:
@@ -282,7 +282,7 @@ class _Run:
         except RuntimeError:
             _unended = self
             raise
-        _inner, _unended = False, None
+        _inner, _unended = None, None
         self._resume()
         self.count, self.steps, self.order, log, self.notes = found
         self.operations = [_Operation(*entry) for entry in log]
@@ -335,11 +335,23 @@ def _refuse_unstarted(result: object) -> None:
         )
 
 
-# The schedule of the whole program, or None; whether another one is on; the
-# one that could not end, because a callable of it still ran, or None.
+# The schedule of the whole program; the one that is explored within it; the
+# one that could not end, because a callable of it still ran.
 _program: _Run | None = None
-_inner = False
+_inner: _Run | None = None
 _unended: _Run | None = None
+
+
+def _forget() -> None:
+    """Make this process, a new child, run work on threads."""
+    global _program, _inner, _unended
+    if _inner is not None:
+        _inner._collect()
+    _program = _inner = _unended = None
+    _C.schedule_forked()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _explore_program(name: str) -> None:

@@ -248,6 +248,15 @@ list_of(const struct ps_schedule_result *result)
     return list;
 }
 
+/* What is left to do when the engines have no schedule any more. */
+static void
+forget_schedule(void)
+{
+    install_tables();
+    atomic_store(&ps_memory_poison, -1);
+    reference_set(variables_owner(), &queued_function, NULL);
+}
+
 /* -1 with RuntimeError if the schedule goes on. */
 static int
 end(bool drop, struct ps_schedule_result *result)
@@ -263,9 +272,7 @@ end(bool drop, struct ps_schedule_result *result)
                       "for",
                       PATIENCE_S);
     }
-    install_tables();
-    atomic_store(&ps_memory_poison, -1);
-    reference_set(variables_owner(), &queued_function, NULL);
+    forget_schedule();
     return 0;
 }
 
@@ -315,6 +322,15 @@ schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
+schedule_forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    /* A thread of the parent may have held it at the fork. */
+    changing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    forget_schedule();
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 schedule_is_on(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return PyBool_FromLong(ps_cpu_schedules.is_on());
@@ -356,6 +372,9 @@ PyMethodDef schedules_functions[] = {
              "order, the log: a tuple\n(number, operation, device_type, "
              "device, handle, stream, step, time, overtaken) for each,\nwith "
              "step 0 if it was dropped; and the notes."),
+    FUNCTION("schedule_forked", schedule_forked, METH_NOARGS, "/",
+             "Forget the schedule of the parent process, in a forked child.\n\n"
+             "The engines of a child begin without one."),
     FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
              "Return whether a schedule is explored."),
     FUNCTION(

@@ -46,6 +46,58 @@ def test_a_schedule_in_a_program_that_has_one(run_python):
     assert done.stdout.split() == ["False", "True", "False"]
 
 
+FORKED = """
+import gc, os, sys
+from pystreams import _C, Buffer, Stream, schedules
+
+def fill():
+    stream, block = Stream("cpu"), Buffer(64, device="cpu")
+    dirty = block.memoryview(readonly=True)[0]
+    block.fill_(7, stream=stream)
+    early = block.memoryview(readonly=True)[0]
+    stream.synchronize()
+    return dirty, early, block.memoryview(readonly=True)[0]
+
+def child():
+    assert not _C.schedule_is_on() and gc.isenabled()
+    stream = Stream("cpu")
+    stream.record_event()
+    stream.synchronize()
+    assert schedules.replay(fill, "late") == (0xDB, 0xDB, 7)
+    assert schedules.replay(fill, "early") == (0xDB, 7, 7)
+    assert not _C.schedule_is_on() and gc.isenabled()
+
+def forks():
+    stream = Stream("cpu")
+    block = Buffer(64, device="cpu")
+    block.fill_(1, stream=stream)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+        except BaseException as error:
+            print(type(error).__name__, error, flush=True)
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    assert fill()[2] == 7
+    return status
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "explored"),
+    [("late", False), ("random:7", False), ("late", True), (None, True)],
+)
+def test_a_forked_child_has_no_schedule(run_python, schedule, explored):
+    call = "schedules.replay(forks, 'late')" if explored else "forks()"
+    done = run_python(
+        f"{FORKED}\nprint({call}, _C.schedule_is_on(), gc.isenabled())",
+        env={"PYSTREAMS_SCHEDULE": schedule},
+    )
+    assert (done.stdout, done.stderr) == (f"0 {bool(schedule)} True\n", "")
+
+
 @pytest.mark.parametrize("name", ["x", "late:-1", "late:0", "pct:2:17:0"])
 def test_an_unknown_name(run_python, name):
     done = run_python("import pystreams", env={"PYSTREAMS_SCHEDULE": name})

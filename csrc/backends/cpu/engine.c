@@ -374,6 +374,7 @@ fork_child(void)
     for (struct cpu_engine *e = engines; e != NULL; e = e->next) {
         engine_begin_locked(e);
     }
+    cpu_explore_reset_in_child();
     fork_parent();
 }
 

@@ -838,6 +838,7 @@ bool cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end);
 /* Add the engine to those that take part in schedules.  One thread at a time
  * calls this. */
 void cpu_explore_add(struct cpu_engine *engine);
+void cpu_explore_reset_in_child(void);
 
 static inline void
 cpu_stream_ready_locked(struct cpu_stream *stream)

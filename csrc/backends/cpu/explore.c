@@ -28,6 +28,19 @@ cpu_explore_add(struct cpu_engine *engine)
     atomic_store(&engine_count, (int)engine->number + 1);
 }
 
+static void
+set_on(bool on, bool with_notes)
+{
+    atomic_store(&explored, on);
+    atomic_store(&noted, with_notes);
+}
+
+void
+cpu_explore_reset_in_child(void)
+{
+    set_on(false, false);
+}
+
 /* ---- Threads that poll or wait ---- */
 
 static void
@@ -423,8 +436,7 @@ explore_end(bool drop, int64_t timeout_ns, struct ps_schedule_result *result)
         end_locked(engine, drop, result);
         cpu_unlock(engine);
     }
-    atomic_store(&explored, false);
-    atomic_store(&noted, false);
+    set_on(false, false);
     return PS_SUCCESS;
 }
 
@@ -444,8 +456,7 @@ explore_begin(const struct ps_schedule *schedule, char pending[256])
         free(result.notes);
         return status;
     }
-    atomic_store(&explored, true);
-    atomic_store(&noted, schedule->noted);
+    set_on(true, schedule->noted);
     return PS_SUCCESS;
 }
 
