@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from inspect import Parameter, Signature, iscoroutinefunction, signature
+from shlex import quote
 
 import pytest
 
@@ -194,7 +195,12 @@ def _options_of(item: pytest.Function) -> dict[str, Any] | None:
     if given is None and not runs:
         return None
     options = {"runs": 200, **(given or {})}
-    return {**options, "runs": runs} if runs else options
+    if runs:
+        options["runs"] = runs
+    if _USER in item.stash:
+        # Each run raises its own race, so that the report says which it was.
+        options["races"] = True
+    return options
 
 
 def _call(item: pytest.Function) -> None:
@@ -229,11 +235,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     from pystreams import schedules
 
+    def test() -> None:
+        _call(pyfuncitem)
+
     try:
         if replayed is not None:
-            schedules.replay(lambda: _call(pyfuncitem), replayed)
+            races = _USER in pyfuncitem.stash
+            schedules.replay(test, replayed, races=races)
         elif options is not None:
-            schedules.explore(lambda: _call(pyfuncitem), **options)
+            schedules.explore(test, **options)
     except Exception as error:
         notes = "\n".join(getattr(error, "__notes__", []))
         name = re.search(r'schedule "([^"]*)"', notes)
@@ -242,8 +252,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             pyfuncitem.add_report_section(
                 "call",
                 "schedule",
-                f"pytest --pystreams-replay {name[1]}{checked} "
-                f"{pyfuncitem.nodeid!r}",
+                f"pytest --pystreams-replay {quote(name[1])}{checked} "
+                f"{quote(pyfuncitem.nodeid)}",
             )
         raise
     return True

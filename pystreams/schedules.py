@@ -39,7 +39,7 @@ from ._orders import Orders, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import SupportsIndex, TypeVar
 
     _T = TypeVar("_T")
@@ -49,6 +49,8 @@ __all__ = ["Result", "explore", "replay", "run"]
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _STRATEGIES = {"late": 0, "early": 1, "random": 2, "pct": 3, "all": 5}
 _HELD = 4
+_DELAYING = (_STRATEGIES["late"], _STRATEGIES["early"], _HELD)
+_ALONE = 64  # How many operations are tried as the only late one.
 _STEPS = 256  # of a pct schedule that does not say how many
 _CHOICES = 1 << 24  # of an all schedule, at most
 _EXPECTED = (
@@ -236,6 +238,35 @@ class _Run:
         self.count = self.steps = self.order = 0
         self._failed = self._paused = self._collects = False
 
+    @property
+    def late(self) -> set[int]:
+        """The numbers of the operations that were late.
+
+        Of a schedule that delays single operations, those; else those that
+        ran after an operation that was queued later, or not at all; if there
+        are none, those before which the program went on.
+        """
+        overtaken = {o.number for o in self.operations if o.overtaken}
+        if self._schedule.strategy in _DELAYING:
+            return overtaken
+        newest, late = 0, set()
+        for number, o in self.begun.items():
+            if number < newest or not o.step:
+                late.add(number)
+            newest = max(newest, number)
+        return late or overtaken
+
+    @property
+    def begun(self) -> dict[int, _Operation]:
+        """The operations by number, in the order in which they began.
+
+        A callable is two with one number: it begins, and it ends.
+        """
+        found: dict[int, _Operation] = {}
+        for o in self.operations:
+            found.setdefault(o.number, o)
+        return found
+
     def begin(self) -> None:
         _C.schedule_begin(*self._schedule, self._note)
 
@@ -399,10 +430,12 @@ def _deadlock(
 def _shrink(
     fn: Callable[[], object], failed: _Run, error: Exception
 ) -> tuple[_Run, Exception]:
-    """Return the failing run with the fewest late operations.
+    """Return a failing run that is easier to understand: few operations are
+    late, and all others run at once.
 
-    A schedule that delays single operations until the host needs them, and
-    runs all others at once, is the easiest to understand.
+    Each of the late operations is needed for the failure.  If there are
+    several, none of the first _ALONE operations is enough.  Returns the given
+    run if no such run was found.
     """
 
     def attempt(numbers: Sequence[int]) -> tuple[_Run, Exception] | None:
@@ -411,24 +444,28 @@ def _shrink(
         found = trial.failure_of(fn, keep=False)
         return (trial, found) if found and type(found) is kind else None
 
+    def first_of(
+        sets: Iterable[list[int]],
+    ) -> tuple[list[int], tuple[_Run, Exception]] | None:
+        for numbers in sets:
+            if found := attempt(numbers):
+                return numbers, found
+        return None
+
     kind = type(error)
-    late = sorted({o.number for o in failed.operations if o.overtaken})
-    best = attempt(late)
-    if best is None:
-        return failed, error
-    size = len(late)
-    while size:
-        for start in range(0, len(late), size):
-            fewer = late[:start] + late[start + size :]
-            found = attempt(fewer)
-            if found is not None:
-                best, late = found, fewer
-                break
-        else:
-            size //= 2
-            continue
-        size = min(size, len(late))
-    return best
+    queued = sorted({o.number for o in failed.operations})
+    overtaken = sorted({o.number for o in failed.operations if o.overtaken})
+    found = first_of([overtaken, sorted(failed.late), queued, []])
+    size = len(found[0]) if found else 0
+    while found and size:
+        late, _ = found
+        parts = range(0, len(late), size)
+        fewer = first_of(late[:i] + late[i + size :] for i in parts)
+        found = fewer or found
+        size = min(size, len(found[0])) if fewer else size // 2
+    if not found or len(found[0]) > 1:
+        found = first_of([n] for n in queued[:_ALONE]) or found
+    return found[1] if found else (failed, error)
 
 
 def _near(place: str) -> str:
@@ -440,13 +477,10 @@ def _near(place: str) -> str:
 
 
 def _describe(run: _Run, options: str) -> str:
-    # A callable is two operations with one number: it begins, and it ends.
-    found: dict[int, _Operation] = {}
-    for o in run.operations:
-        found.setdefault(o.number, o)
-    ran = [o for o in found.values() if o.step]
-    left = [o for o in found.values() if not o.step and run.places[o.number]]
-    late = {o.number for o in run.operations if o.overtaken}
+    begun = run.begun.values()
+    ran = [o for o in begun if o.step]
+    left = [o for o in begun if not o.step and run.places[o.number]]
+    late = run.late
     rows = {
         o.number: (
             str(o.number),
@@ -492,6 +526,11 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
     note = _describe(shrunk, options)
     if shrunk.name != name:
         note += f'\nfound by the schedule "{name}"'
+    elif shrunk is logged:
+        note += (
+            "\nnot reduced: fn did not fail in this way with some operations "
+            "late and all others run at once"
+        )
     # Once more, for the variables.
     error = _Run(shrunk.name).failure_of(fn) or error
     _add_note(error, note)
@@ -594,10 +633,11 @@ def explore(
       "all": every order in which the program could see a difference, and each
       of them once, unless there are more than runs.
 
-    The first schedule under which fn raises an Exception is reduced to the
-    fewest late operations with which it still raises one of its type.  That
-    exception is raised with a note: the schedule's name, the operations in
-    order, and those that were late.  With races=True, fn is called within
+    The first schedule under which fn raises an Exception is reduced to few
+    late operations with which fn still raises one of its type: to one, if one
+    of the first 64 operations is enough.  That exception is raised with a
+    note: the schedule's name, the operations in order, and those that were
+    late.  The note says so if no such operations were found.  With races=True, fn is called within
     races.detect(), so that a RaceError is such an Exception.  seed is that of
     the first schedule; None takes 0.  Otherwise returns the numbers of
     schedules that ran and that differed, and whether these were all, which
@@ -643,7 +683,8 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
     Call fn under the schedule with this name, and return its result.
 
     An Exception of fn is raised with a note: the operations in order, and
-    those that were late.  With races=True, fn is called within races.detect().
+    those that were late, because the schedule delayed them or because a later
+    one ran first.  With races=True, fn is called within races.detect().
     Raises ValueError for another name, or if fn queues fewer operations than
     the schedule names, TypeError if name is no str or fn no callable or a
     coroutine function, and RuntimeError as run() does.

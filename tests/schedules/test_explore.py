@@ -287,6 +287,57 @@ def test_only_what_matters_is_late(engine):
         assert name_in(caught.value) == "late:4"
 
 
+def test_one_late_operation_is_enough(engine):
+    """Also if the schedule that failed delayed all of a stream's work, or the
+    host's."""
+
+    def fn():
+        load, work = engine.stream(), engine.stream()
+        block = engine.empty(SIZE, stream=load)
+        outs = [engine.empty(SIZE, stream=work) for _ in range(2)]
+        for number, out in enumerate(outs):
+            block.fill_(number, stream=load)
+            work.wait_stream(load)
+            out.copy_(block, True, work)
+        work.synchronize()
+        assert [out.tobytes()[0] for out in outs] == [0, 1]
+
+    for strategy in ("random", "pct", "all"):
+        for seed in range(10):
+            with pytest.raises(AssertionError) as caught:
+                schedules.explore(fn, strategy=strategy, seed=seed)
+            assert re.fullmatch(r"late:\d+", name_in(caught.value))
+            note = notes(caught.value)
+            assert len(re.findall(r"^  .*  late  ", note, re.M)) == 1
+            assert "found by the schedule" in note
+
+
+def ordered(engine):
+    """A program that fails in an order that no set of late operations gives:
+    the host waits for the third first."""
+    order = []
+    streams = [engine.stream() for _ in range(3)]
+    futures = [
+        stream.submit(order.append, number)
+        for number, stream in enumerate(streams)
+    ]
+    for future in reversed(futures):
+        future.result(LONG)
+    assert order != [1, 0, 2]
+
+
+def test_a_failure_that_is_not_reduced(engine):
+    with pytest.raises(AssertionError) as caught:
+        schedules.explore(
+            lambda: ordered(engine), strategy="random", runs=5000
+        )
+    name, note = name_in(caught.value), notes(caught.value)
+    assert name.startswith("random:")
+    assert "\nnot reduced: fn did not fail in this way" in note
+    rows = re.findall(r"^  (\d+)  callable  .*  (late|    )  ", note, re.M)
+    assert rows == [("2", "    "), ("1", "late"), ("3", "    ")]
+
+
 def test_a_failure_under_every_schedule(engine):
     def fn():
         engine.stream().record_event()

@@ -182,7 +182,7 @@ def test_marked_tests(suite):
     text = suite()
     assert "2 failed, 2 passed, 1 skipped" in text
     assert "20 calls" in text
-    found = re.findall(r"pytest --pystreams-replay (\S+) '(.*)'", text)
+    found = re.findall(r"pytest --pystreams-replay (\S+) (.*)", text)
     assert [name for name, _ in found] == ["late:1", "late:1"]
     assert {test.split("::")[1] for _, test in found} == {
         "test_fails",
@@ -202,6 +202,45 @@ def test_all_tests_under_schedules(suite):
     assert "1 passed" in text
     text = suite("--pystreams-schedules", "7", "-k", "calls")
     assert text.count("0 calls") == 7
+
+
+RACE = """
+import pystreams
+
+def test_race():
+    one, other = (pystreams.Stream("cpu", name=name) for name in ("a", "b"))
+    block = pystreams.empty(64, device="cpu", stream=one)
+    block.fill_(1, stream=one)
+    block.fill_(2, stream=other)
+    one.synchronize()
+    other.synchronize()
+"""
+
+
+def test_races_under_schedules(run_python, tmp_path):
+    """The report has one race, and a command that shows it again."""
+    (tmp_path / "test_it.py").write_text(RACE)
+
+    def run(*options):
+        done = run_python(
+            "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(tmp_path),
+            str(tmp_path / "test_it.py"),
+            *options,
+        )
+        return done.stdout
+
+    text = run("--pystreams-races", "--pystreams-schedules", "20")
+    assert text.count("nothing orders two accesses") == 1
+    assert 'replay(fn, "early", races=True)' in text
+    (command,) = re.findall(r"^pytest (.*) test_it.py::test_race$", text, re.M)
+    assert command == "--pystreams-replay early --pystreams-races"
+    text = run(*command.split())
+    assert text.count("nothing orders two accesses") == 1
+    assert "1 passed" in run("--pystreams-replay", "early")
 
 
 def test_coroutine_functions(run_python, tmp_path):
@@ -250,7 +289,7 @@ def test_together_with_xdist(suite, options):
     workers = ("-n", "2", "-p", "no:benchmark")
     text = suite(*workers, *options, "-k", "holds or fails")
     assert "2 failed, 1 passed" in text
-    found = re.findall(r"pytest --pystreams-replay (\S+) '(.*)'", text)
+    found = re.findall(r"pytest --pystreams-replay (\S+) (.*)", text)
     assert [name for name, _ in found] == ["late:1", "late:1"]
     text = suite(*workers, "--pystreams-replay", "early", "-k", "fails")
     assert "2 passed" in text
