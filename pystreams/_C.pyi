@@ -553,6 +553,7 @@ def schedule_begin(
     steps: int,
     numbers: Sequence[int],
     queued: Callable[[int, int, int, int, str | None], None] | None,
+    continues: bool,
     /,
 ) -> None: ...
 def schedule_end(

@@ -267,8 +267,8 @@ class _Run:
             found.setdefault(o.number, o)
         return found
 
-    def begin(self) -> None:
-        _C.schedule_begin(*self._schedule, self._note)
+    def begin(self, continues: bool = False) -> None:
+        _C.schedule_begin(*self._schedule, self._note, continues)
 
     def __enter__(self) -> _Run:
         global _inner
@@ -281,7 +281,7 @@ class _Run:
         self._collects = gc.isenabled()
         try:
             gc.disable()
-            self.begin()
+            self.begin(self._paused)
         except BaseException:
             self._collect()
             self._resume()
@@ -296,7 +296,7 @@ class _Run:
     def _resume(self) -> None:
         if self._paused and _program is not None:
             self._paused = False
-            _program.begin()
+            _program.begin(continues=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, *rest: object
@@ -637,9 +637,9 @@ def explore(
     late operations with which fn still raises one of its type: to one, if one
     of the first 64 operations is enough.  That exception is raised with a
     note: the schedule's name, the operations in order, and those that were
-    late.  The note says so if no such operations were found.  With races=True, fn is called within
-    races.detect(), so that a RaceError is such an Exception.  seed is that of
-    the first schedule; None takes 0.  Otherwise returns the numbers of
+    late.  The note says so if no such operations were found.  With races=True,
+    fn is called within races.detect(), so that a RaceError is such an
+    Exception.  seed is that of the first schedule; None takes 0.  Otherwise returns the numbers of
     schedules that ran and that differed, and whether these were all, which
     only strategy "all" knows.
 

@@ -71,6 +71,8 @@ struct ps_schedule {
     /* Whether to keep a log, and whether to keep notes. */
     bool logged;
     bool noted;
+    /* Whether virtual time goes on where the last schedule ended. */
+    bool continues;
     /* Whether the calling thread queues work internally, which is no step of
      * the program; whether it runs a callable of a stream of the backend, up
      * to ended(). */

@@ -45,7 +45,6 @@ struct ps_timeline {
     struct ps_node *nodes;
     uint64_t node_count;
     int64_t error; /* of the events, once it is over */
-    bool is_virtual;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -259,7 +258,6 @@ ps_timeline_start(const struct ps_timeline_hooks *called, bool by_events)
         ps_stamps_collect();
         ps_stamps_reset();
         atomic_store(&all_by_events, by_events);
-        made->is_virtual = called->is_virtual();
         pthread_mutex_lock(&mutex);
         free_finished_locked();
         made->first = next_index;
@@ -578,19 +576,19 @@ void
 ps_timeline_range_end(uint64_t source)
 {
     /* NULL if nothing was ever recorded: the source is another tool's. */
-    const struct ps_timeline_hooks *called = atomic_load(&hooks);
-    if (source == 0 || called == NULL) {
+    if (source == 0 || atomic_load(&hooks) == NULL) {
         return;
     }
-    bool is_virtual = called->is_virtual();
     int64_t now = ps_timeline_now();
     PS_HOLD(&mutex);
     struct ps_timeline *timeline = log_of_locked(source);
-    if (timeline != NULL && timeline->is_virtual == is_virtual) {
+    if (timeline != NULL) {
         struct ps_slice *range = source_at(timeline, source);
+        int64_t begin = time_of(&range->times.begin);
         if (kind_of(range) == PS_SLICE_SPAN &&
             time_of(&range->times.end) == 0) {
-            set_time(&range->times.end, now);
+            /* A schedule that has ended may have slept beyond now. */
+            set_time(&range->times.end, now > begin ? now : begin);
         }
     }
 }

@@ -200,16 +200,18 @@ static PyObject *
 schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *numbers, *function;
-    int strategy;
+    int strategy, continues;
     unsigned long long seed, steps;
     struct ps_schedule schedule = {
         .is_internal = is_internal,
         .is_callable = has_turn,
     };
-    if (!PyArg_ParseTuple(args, "iKIKOO:schedule_begin", &strategy, &seed,
-                          &schedule.changes, &steps, &numbers, &function)) {
+    if (!PyArg_ParseTuple(args, "iKIKOOp:schedule_begin", &strategy, &seed,
+                          &schedule.changes, &steps, &numbers, &function,
+                          &continues)) {
         return NULL;
     }
+    schedule.continues = continues != 0;
     schedule.strategy = (enum ps_strategy)strategy;
     schedule.noted = schedule.strategy == PS_GIVEN;
     schedule.seed = seed;
@@ -359,12 +361,13 @@ schedule_released(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
-             "strategy, seed, changes, steps, numbers, queued, /",
+             "strategy, seed, changes, steps, numbers, queued, continues, /",
              "Have the CPU engines run work as a schedule says.\n\n"
              "queued is None or, for a log, called with the first and the "
              "last number of operations\nthat were queued, and the "
              "device_index, handle and name of their stream; the name may "
-             "be\nNone.  Raises RuntimeError if a device is busy or "
+             "be\nNone.  continues: virtual time goes on where the last "
+             "schedule ended.  Raises RuntimeError if a device is busy or "
              "belongs to no CPU engine."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run or drop the remaining work, and end the schedule.\n\n"
@@ -372,9 +375,10 @@ PyMethodDef schedules_functions[] = {
              "order, the log: a tuple\n(number, operation, device_type, "
              "device, handle, stream, step, time, overtaken) for each,\nwith "
              "step 0 if it was dropped; and the notes."),
-    FUNCTION("schedule_forked", schedule_forked, METH_NOARGS, "/",
-             "Forget the schedule of the parent process, in a forked child.\n\n"
-             "The engines of a child begin without one."),
+    FUNCTION(
+        "schedule_forked", schedule_forked, METH_NOARGS, "/",
+        "Forget the schedule of the parent process, in a forked child.\n\n"
+        "The engines of a child begin without one."),
     FUNCTION("schedule_is_on", schedule_is_on, METH_NOARGS, "/",
              "Return whether a schedule is explored."),
     FUNCTION(

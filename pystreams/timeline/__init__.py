@@ -100,7 +100,8 @@ class Timeline:
 
     def _stop(self) -> None:
         self._last = _C.timeline_end(self._log)
-        self._end = _C.timeline_now()
+        # A schedule that ended in the block may have slept beyond now.
+        self._end = max(_C.timeline_now(), self._begin)
 
     @property
     def duration(self) -> int:

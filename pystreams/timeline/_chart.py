@@ -87,6 +87,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def heading(count: int, total: int) -> str:
+    """Return how many operations there were in how many nanoseconds."""
+    text = f"{plural(count, 'operation')} in {milliseconds(total / 1e6)}"
+    if count > 0 and total == 0:
+        text += " of virtual time, in which only sleeps last"
+    return text
+
+
 def milliseconds(value: float) -> str:
     """Format milliseconds for a person, in us, ms or s."""
     if value < 1:

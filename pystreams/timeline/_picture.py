@@ -13,9 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import Row, Timeline
 
+# By the name or, if that is not here, by the kind.
 COLORS = {
     "kernel": "#54a24b",
-    "copy": "#4c78a8",
+    "copy": "#8c9fc4",
+    "copy host to device": "#9ecae9",
+    "copy device to host": "#4c78a8",
     "fill": "#72b7b2",
     "callable": "#f58518",
     "function": "#e45756",
@@ -27,6 +30,8 @@ COLORS = {
 }
 # More lanes and more arrows than that cannot be told apart.
 LANES, ARROWS, NAMES = 60, 300, 120
+# A name that is cut to fewer characters says nothing.
+SHORTEST = 6
 
 
 def save(timeline: Timeline, path: str, suffix: str) -> None:
@@ -83,7 +88,8 @@ def draw(timeline: Timeline) -> Any:
     rows = [row for row in timeline.rows if row[0] != "node"]
     lanes = Lanes(rows)
     done = [r for r in rows if r[6] is not None and r[7] is not None]
-    end = max([timeline.duration, 1, *(row[7] for row in done)])
+    total = max([timeline.duration, *(row[7] for row in done)])
+    end = max(total, 1)
     scale, name = unit(end)
     memory = memory_of(done)
     height = 1.2 + 0.32 * max(1, len(lanes.shown)) + (0.9 if memory else 0)
@@ -115,8 +121,7 @@ def draw(timeline: Timeline) -> Any:
     for part in figure.axes:
         part.tick_params(axis="x", labelsize=7)
     count = sum(row[0] in _OPERATIONS for row in done)
-    title = f"{_chart.plural(count, 'operation')} in "
-    title += _chart.milliseconds(timeline.duration / 1e6)
+    title = _chart.heading(count, total)
     if lanes.hidden:
         title += f"; {_chart.plural(lanes.hidden, 'lane')} not shown"
     axes.set_title(title, fontsize=9, loc="left")
@@ -151,6 +156,13 @@ class Heights:
         return (-0.42, 0.84) if row[0] == "span" else (-0.34, 0.68)
 
 
+def color_of(row: Row) -> str | None:
+    """Return the key of the row's color; None if the row is not drawn."""
+    if row[0] == "copy" and row[1] in COLORS:
+        return str(row[1])
+    return str(row[0]) if row[0] in COLORS else None
+
+
 def draw_slices(
     axes: Any, rows: list[Row], lanes: Lanes, scale: float, end: int
 ) -> None:
@@ -160,22 +172,23 @@ def draw_slices(
     heights = Heights(rows)
     for row in rows:
         lane = lanes.of(row)
-        if lane is None or row[0] not in COLORS:
+        color = color_of(row)
+        if lane is None or color is None:
             continue
         top, height = heights.of(row)
         width = max(row[7] - row[6], end // 5000) / scale
-        place = lane, row[0], (lane + top, height)
+        place = lane, color, (lane + top, height)
         bars.setdefault(place, []).append((row[6] / scale, width))
         if row[1] != row[0] and row[7] - row[6] > end / 40:
             middle = lane + top + height / 2
             named.append((row[7] - row[6], middle, row))
-    for (_, kind, vertical), spans in bars.items():
-        thin = kind in ("span", "synchronize")
+    for (_, color, vertical), spans in bars.items():
+        thin = color in ("span", "synchronize")
         axes.broken_barh(
             spans,
             vertical,
-            facecolors=COLORS[kind],
-            alpha=0.45 if kind == "span" else 1,
+            facecolors=COLORS[color],
+            alpha=0.45 if color == "span" else 1,
             edgecolor="white",
             # Of a narrow slice, the edge would be all that is seen.
             linewidth=[
@@ -187,10 +200,12 @@ def draw_slices(
     for took, middle, row in named[:NAMES]:
         # About so many characters of this size fit into the width.
         fit = int(160 * took / end)
+        if fit < SHORTEST:
+            continue
         axes.text(
             (row[6] + took / 2) / scale,
             middle,
-            _chart.shorten(row[1].rpartition(".")[2], max(2, fit)),
+            _chart.shorten(row[1].rpartition(".")[2], fit),
             ha="center",
             va="center",
             fontsize=5.5,
@@ -255,7 +270,7 @@ def draw_memory(
 
 def legend(axes: Any, rows: list[Row]) -> None:
     patches = import_module("matplotlib.patches")
-    seen = {row[0] for row in rows}
+    seen = {color_of(row) for row in rows}
     labels = {"synchronize": "waiting"}
     handles = [
         patches.Patch(color=color, label=labels.get(kind, kind))

@@ -76,9 +76,7 @@ def chart(timeline: Timeline, columns: int, marks: str) -> str:
     label_width = min(LABEL, longest, max(8, columns // 4))
     width = max(10, columns - label_width - TAIL)
     title = (
-        f"{_chart.plural(count, 'operation')} in "
-        f"{_chart.milliseconds(total / 1e6)}: "
-        f"{marks[0]} idle to {marks[-1]} busy"
+        f"{_chart.heading(count, total)}: {marks[0]} idle to {marks[-1]} busy"
     )
     if unfinished:
         title += f"; {unfinished:,} had not ended"

@@ -369,8 +369,7 @@ def test_virtual_time(nvtx, no_gpu_is_used):
     nvtx.pop_range()
     row = rows(kept[0])["range"]
     assert row[BEGIN : END + 1] == (0, 5_000_000)
-    # It ended by another clock.
-    assert rows(kept[0])["open"][END] is None
+    assert rows(kept[0])["open"][END] >= 5_000_000
 
 
 def test_libraries_share_domains(library, build):

@@ -668,6 +668,55 @@ def test_virtual_time(no_gpu_is_used):
     assert found[0][3][1:] == (5 * MS, 8 * MS)
 
 
+@pytest.mark.unscheduled
+def test_a_schedule_in_a_recording(no_gpu_is_used):
+    """Its work stands where it ran, and sleeps end in the future."""
+
+    def fn():
+        stream = pystreams.Stream("cpu")
+        pystreams.empty(64, device="cpu").fill_(1, stream=stream)
+        pystreams._C.sleep(
+            pystreams._C.backends()[0][1], 3600_000 * MS, stream
+        )
+        stream.synchronize()
+
+    with timeline.record() as t:
+        before = pystreams._C.timeline_now() - t._begin
+        schedules.replay(fn, "late")
+        schedules.replay(fn, "early")
+    fills, sleeps = of_kind(t, "fill"), of_kind(t, "sleep")
+    assert before <= fills[0][BEGIN] <= t.duration
+    assert sleeps[0][END] == sleeps[0][BEGIN] + 3600_000 * MS
+    assert fills[0][BEGIN] <= fills[1][BEGIN] <= t.duration
+    assert t.chart().startswith("4 operations in 3.6e+03 s: ")
+    t.overlap()
+    str(t.critical_path())
+
+
+NESTED = """
+import pystreams
+from pystreams import _C, schedules, timeline
+cpu = _C.backends()[0][1]
+def fn():
+    stream = pystreams.Stream("cpu")
+    _C.sleep(cpu, 1_000_000_000, stream)
+    stream.synchronize()
+fn()
+with timeline.record() as t:
+    fn()
+    schedules.replay(fn, "late")
+    fn()
+print([row[6] // 1_000_000_000 for row in t.rows if row[0] == "sleep"])
+print(t.duration // 1_000_000_000)
+"""
+
+
+def test_a_schedule_in_the_programs(run_python):
+    """Virtual time goes on in it, and after it."""
+    done = run_python(NESTED, env={"PYSTREAMS_SCHEDULE": "late"})
+    assert (done.stdout, done.stderr) == ("[0, 1, 2]\n3\n", "")
+
+
 def test_with_races(two):
     """Both observe: a second access that is not queued has no row."""
     with timeline.record() as t, races.detect(lambda race: 1 / 0):

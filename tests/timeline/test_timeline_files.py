@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import pystreams
 from pystreams import schedules, timeline
 from pystreams.timeline import _files, _picture
 
@@ -258,6 +259,50 @@ def test_pictures(recorded, tmp_path, suffix, start):
     recorded.save(tmp_path / f"t.{suffix}")
     assert (tmp_path / f"t.{suffix}").read_bytes().startswith(start)
     assert recorded._repr_html_().startswith("<svg")
+
+
+def test_the_title_of_a_picture_is_that_of_the_chart(backend):
+    """It has the time until the last operation ends, not only the block's."""
+    pytest.importorskip("matplotlib", reason="needs Matplotlib")
+    with timeline.record() as t:
+        stream = backend.stream()
+        backend.sleep(stream, 50)
+    stream.synchronize()
+    title = _picture.draw(t).axes[0].get_title(loc="left")
+    assert t.chart().startswith(f"{title}: ")
+    number, unit = title.removeprefix("1 operation in ").split()
+    assert float(number) >= 50 and unit == "ms"
+
+
+@pytest.mark.unscheduled
+def test_the_title_says_that_time_was_virtual(no_gpu_is_used):
+    pytest.importorskip("matplotlib", reason="needs Matplotlib")
+    with schedules.run("late"), timeline.record() as t:
+        stream = pystreams.Stream("cpu")
+        pystreams.empty(64, device="cpu").fill_(1, stream=stream)
+        stream.synchronize()
+    title = _picture.draw(t).axes[0].get_title(loc="left")
+    assert title.endswith(
+        " in 0 us of virtual time, in which only sleeps last"
+    )
+    assert t.chart().startswith(f"{title}: ")
+
+
+def test_copies_have_colors_by_direction():
+    pytest.importorskip("matplotlib", reason="needs Matplotlib")
+    rows = [
+        ("copy", name, "cuda:0", "s", "t", 0, begin, begin + 100)
+        for begin, name in enumerate(
+            ["copy host to device", "copy device to host", "copy peer to peer"]
+        )
+    ]
+    axes = _picture.figures().Figure().subplots()
+    _picture.draw_slices(axes, rows, _picture.Lanes(rows), 1.0, 102)
+    colors = {tuple(bars.get_facecolor()[0]) for bars in axes.collections}
+    assert len(colors) == 3
+    _picture.legend(axes, rows)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["copy", "copy host to device", "copy device to host"]
 
 
 def test_narrow_slices_have_no_edges():

@@ -808,7 +808,7 @@ void cpu_lazy_host_waits_locked(struct cpu_engine *engine,
 
 /* The virtual time, which all engines share.  It begins at 0; the second
  * function advances it to `time`, unless it is later already. */
-void cpu_lazy_begin_time(void);
+void cpu_lazy_begin_time(bool continues);
 int64_t cpu_lazy_now(void);
 void cpu_lazy_pass_time(int64_t time);
 

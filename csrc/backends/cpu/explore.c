@@ -444,7 +444,7 @@ static ps_status
 explore_begin(const struct ps_schedule *schedule, char pending[256])
 {
     ps_status status = PS_SUCCESS;
-    cpu_lazy_begin_time();
+    cpu_lazy_begin_time(schedule->continues);
     EACH_ENGINE (engine) {
         if (status == PS_SUCCESS) {
             status = begin(engine, schedule, pending);

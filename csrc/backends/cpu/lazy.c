@@ -208,13 +208,19 @@ note_operation_locked(struct cpu_engine *engine,
 
 /* ---- Virtual time ---- */
 
-/* Shared by all engines, so that a program that uses several has one time. */
+/* Shared by all engines, so that a program that uses several has one time.  It
+ * begins at the real time, so that records and timelines that began before the
+ * schedule can be compared with those made under it. */
 static _Atomic int64_t virtual_time;
+static int64_t virtual_begin;
 
 void
-cpu_lazy_begin_time(void)
+cpu_lazy_begin_time(bool continues)
 {
-    atomic_store(&virtual_time, 0);
+    if (!continues) {
+        atomic_store(&virtual_time, cpu_monotonic_clock.now());
+    }
+    virtual_begin = cpu_lazy_now();
 }
 
 int64_t
@@ -522,7 +528,7 @@ log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
         .operation = cpu_operation_name(operation->kind),
         .number = number(engine, operation),
         .step = lazy->ending ? 0 : lazy->steps,
-        .time = cpu_lazy_now(),
+        .time = cpu_lazy_now() - virtual_begin,
         .handle = stream->handle,
         .device = stream->device,
         .stream = stream->number,
