@@ -4,12 +4,14 @@
 
 Prints for record, record of an event with timing, wait and query on 1 to 64
 threads the nanoseconds of a call as its thread sees them, and their ratio to
-those on one thread: the median of five runs.  Without the GIL, and with a
-core for each thread, a ratio of 1 says that the threads share nothing; with
-the GIL it is about their number.  The ratio of nothing, an empty lambda, is
-that of the processor, whose cores are slower when all of them work.
+those on one thread: the median of many short runs, since the cost depends on
+the cores that the threads get.  Without the GIL, and with a core for each
+thread, a ratio of 1 says that the threads share nothing; with the GIL it is
+about their number.  The ratio of nothing, an empty lambda, is that of the
+processor, whose cores are slower when all of them work.
 
---peer does the same with cuda.core, in turn with pystreams.
+--peer does the same with cuda.core, in turn with pystreams, and prints the
+ratio of the two medians.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from functools import partial
 import pystreams
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-RUNS = 5
+RUNS = 25
 CALLS = ("nothing", "record", "timed", "wait", "query")
 # Between two looks at the clock.
 BATCH = 200
@@ -104,7 +106,7 @@ def main():
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peer", action="store_true")
-    parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--seconds", type=float, default=0.04)
     options = parser.parse_args()
     device = pystreams.device(options.device, 0)
     libraries = {"pystreams": prepare}
@@ -114,6 +116,8 @@ def main():
     print(f"{'call':8}{'threads':>8}", end="")
     for library in libraries:
         print(f"{library:>12}{'ratio':>8}", end="")
+    if options.peer:
+        print(f"{'of peer':>10}", end="")
     for name in CALLS:
         alone = {}
         for count in COUNTS:
@@ -123,10 +127,13 @@ def main():
                 for library, make in libraries.items():
                     call = partial(make, name, device)
                     costs[library].append(run(call, count, options.seconds))
-            for library, found in costs.items():
-                cost = statistics.median(found)
+            medians = {k: statistics.median(v) for k, v in costs.items()}
+            for library, cost in medians.items():
                 ratio = cost / alone.setdefault(library, cost)
                 print(f"{cost:12.0f}{ratio:8.2f}", end="", flush=True)
+            if options.peer:
+                ratio = medians["pystreams"] / medians["cuda.core"]
+                print(f"{ratio:10.2f}", end="")
     print()
 
 
