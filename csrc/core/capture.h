@@ -44,15 +44,16 @@ extern atomic_int ps_captures;
 void ps_capture_add(struct ps_capture *capture);
 void ps_capture_remove(struct ps_capture *capture);
 
-/* In a forked child: no capture is in progress. */
+/* Called in a forked child: empties the list of captures in progress. */
 void ps_captures_reset_in_child(void);
 
-/* Whether the stream is being captured, by this library or another.
- * Answers. */
+/* Returns whether any capture, of this library or another, records the stream.
+ * True also for a default stream that serializes with a captured one.  Never
+ * blocks. */
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
-/* Whether the stream is in a capture that ps_graph_capture_begin began; costs
- * nothing while there is none. */
+/* Returns whether the stream is being captured.  Reads one counter and calls
+ * no backend while ps_graph_capture_begin has no capture in progress. */
 static inline bool
 ps_stream_is_captured(struct ps_stream *stream)
 {
@@ -60,8 +61,8 @@ ps_stream_is_captured(struct ps_stream *stream)
            ps_stream_in_capture(stream);
 }
 
-/* PS_ERROR_CAPTURE_UNSUPPORTED for a stream that is being captured.  Check
- * before a call of the backend that would end the capture. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call
+ * this before a call of the backend that would invalidate the capture. */
 static inline ps_status
 ps_capture_refuse(struct ps_stream *stream)
 {
@@ -69,26 +70,27 @@ ps_capture_refuse(struct ps_stream *stream)
                                          : PS_SUCCESS;
 }
 
-/* Likewise, for a device with a stream that is being captured. */
+/* As ps_capture_refuse, if any stream of the device is being captured. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
-/* Add the object to all captures of the runtime that are in progress, since it
- * is not known which of them records the work. */
+/* Add the object to all captures of the runtime that are in progress: core
+ * does not know which of them records the work that uses it. */
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
-/* Likewise, to this capture. */
+/* As ps_capture_keep, for this capture alone. */
 ps_status
 ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item);
 
-/* Add the object unless it is there. */
+/* Add the object, with a reference, unless the list has it already. */
 ps_status ps_keep_add(struct ps_keep *keep, const struct ps_kept *item);
 
-/* Drop the references. */
+/* Drop the references to all objects, and empty the list. */
 ps_status ps_keep_drop(struct ps_keep *keep);
 
-/* Set the calling thread's capture mode, and return the previous one: core's
- * own housekeeping is done in PS_CAPTURE_RELAXED. */
+/* Set the calling thread's capture mode, and return the previous one.  Core's
+ * own housekeeping runs in PS_CAPTURE_RELAXED, in which its calls disturb no
+ * capture. */
 enum ps_capture_mode
 ps_capture_mode_swap(struct ps_runtime *runtime, enum ps_capture_mode mode);
 

@@ -8,8 +8,9 @@
 #include "runtime.h"
 #include "stream.h"
 
-/* The streams that `with stream:` replaced: on the device left and on the
- * device entered.  If these are one device, the two streams are the same. */
+/* What `with stream:` has to restore: the streams that were current on the
+ * device it left and on the device it entered.  If the two are one device,
+ * both fields hold the same stream. */
 struct scope {
     struct ps_stream *entered;
     struct ps_device *left;
@@ -18,8 +19,8 @@ struct scope {
 };
 
 struct ps_currents {
-    /* By runtime and device index; NULL for the first one.  A row is made
-     * when a stream is first set on its runtime. */
+    /* Indexed by runtime and device.  NULL means the device's first_current.
+     * A row is allocated when a stream is first set on its runtime. */
     struct ps_stream **streams[PS_MAX_RUNTIMES];
     struct scope *scopes;
     size_t depth;
@@ -33,7 +34,8 @@ devices_of(int runtime)
     return (size_t)ps_runtime_at(runtime)->room;
 }
 
-/* Take out any stream that is held; NULL if there is none. */
+/* Take one stream, any, out of the scopes or rows.  The caller gets its
+ * reference.  Returns NULL if no stream is left. */
 static struct ps_stream *
 take_any(struct ps_currents *currents)
 {
@@ -85,8 +87,8 @@ ps_currents_destroy(struct ps_currents *currents,
     free_currents(currents);
 }
 
-/* An ancestor's streams are not current in a forked child.  Dropping them
- * calls no device. */
+/* In a forked child, forget the streams that the parent had set: they are not
+ * current here.  Dropping these references calls no device. */
 static void
 forget_ancestors_streams(struct ps_currents *currents)
 {
@@ -97,8 +99,8 @@ forget_ancestors_streams(struct ps_currents *currents)
     }
 }
 
-/* Allocate the rows and scopes that the other currents have; false if out of
- * memory. */
+/* Allocate rows and scopes of the same sizes as in `others`.  Returns false if
+ * out of memory. */
 static bool
 reserve_as(struct ps_currents *currents, const struct ps_currents *others)
 {
@@ -169,7 +171,7 @@ ps_current_stream(struct ps_currents *currents, struct ps_device *device)
     return device->first_current;
 }
 
-/* Make the row for the runtime, so that setting cannot fail. */
+/* Allocate the runtime's row, so that replace() cannot fail later. */
 static ps_status
 reserve_row(struct ps_currents *currents, struct ps_runtime *runtime)
 {
@@ -180,8 +182,9 @@ reserve_row(struct ps_currents *currents, struct ps_runtime *runtime)
     return *row != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes over the caller's reference, and returns that of the stream that was
- * set before.  The row exists. */
+/* Make the stream current, and return the reference to the stream that was
+ * current before.  Takes over the caller's reference.  The runtime's row must
+ * exist. */
 static struct ps_stream *
 replace(struct ps_currents *currents, struct ps_stream *stream)
 {
@@ -193,8 +196,9 @@ replace(struct ps_currents *currents, struct ps_stream *stream)
     return old;
 }
 
-/* The stream, or the one that stands for it: a thread's default stream is not
- * held, because it ends with the thread or its emulation. */
+/* The stream to store as current.  A thread's default stream ends with its
+ * thread or its emulation, so it is not stored itself: the device's
+ * callers_stream is stored in its place. */
 static struct ps_stream *
 standing_for(struct ps_stream *stream)
 {
@@ -210,7 +214,7 @@ switch_device(struct ps_device *target, struct ps_device *left)
                           : backend->device_set(backend, target->index);
 }
 
-/* The checks and allocations that precede every change. */
+/* Make all checks and allocations before anything changes. */
 static ps_status
 prepare(struct ps_currents *currents, struct ps_stream *stream)
 {
@@ -280,8 +284,9 @@ ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
     return PS_SUCCESS;
 }
 
-/* Generators and exit stacks may leave in another order than they entered,
- * so the stream's scope need not be the innermost. */
+/* Find the latest scope of this stream and remove it.  It need not be the
+ * innermost: generators and exit stacks may exit in another order than they
+ * entered. */
 static bool
 take_scope(struct ps_currents *currents, struct ps_device *device,
            ps_handle handle, struct scope *scope)

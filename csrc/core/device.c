@@ -1,4 +1,4 @@
-/* Devices as a whole: waits for all their work, and the handler of forks. */
+/* Waits for all work of a device, and the handler of forks. */
 #include "device.h"
 
 #include <pthread.h>
@@ -9,7 +9,8 @@
 #include "runtime.h"
 #include "thread.h"
 
-/* Drop all state that another thread held or was changing at the fork. */
+/* Discard all state that another thread held or was changing at the fork: that
+ * thread does not exist in the child. */
 static void
 reset_in_child(struct ps_runtime *runtime)
 {
@@ -58,7 +59,8 @@ ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
 {
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
-        /* A failure of a pooled stream is reported once. */
+        /* Destroy pooled streams that have failed first: device_synchronize
+         * would report their failures again. */
         ps_device_forget_failed(device);
         status = PS_CALL(device, device_synchronize, limit);
     }

@@ -1,4 +1,4 @@
-/* Beginning, end and reuse of emulations. */
+/* How emulations are created, shown, left and reused. */
 #include "emulation.h"
 
 #include <stdlib.h>
@@ -17,8 +17,8 @@ destroy_event(struct ps_device *device, ps_handle event)
                                                     device->index, event));
 }
 
-/* Destroy the native streams and events that the device keeps for reuse.
- * Failures are noted. */
+/* Destroy the native streams and events that the device keeps for reuse.  A
+ * failure is stored for ps_runtime_take_failure. */
 static void
 drain_device(struct ps_device *device)
 {
@@ -33,7 +33,8 @@ drain_device(struct ps_device *device)
     int count = device->pooled_stream_count;
     device->pooled_streams = NULL;
     device->pooled_stream_count = device->pooled_stream_room = 0;
-    /* A block that was allocated on the side stream is freed on it. */
+    /* Keep the side stream while other references to it exist: a block that
+     * was allocated on it will be freed on it. */
     struct ps_stream *side = device->side;
     if (side != NULL && atomic_load(&side->refs) > 1) {
         side = NULL;
@@ -64,7 +65,7 @@ drain_device(struct ps_device *device)
     }
 }
 
-/* Whether core knows of no object of the device. */
+/* Returns whether core has no object of the device. */
 static bool
 is_clean(struct ps_device *device)
 {

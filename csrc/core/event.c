@@ -1,5 +1,5 @@
-/* Events and the pools of idle native events.  Pooled events are never
- * interprocess: another process may still wait on those. */
+/* Events, and the pools of idle native events.  Interprocess events are never
+ * pooled: another process may still wait for them. */
 #include "event.h"
 
 #include <pthread.h>
@@ -35,7 +35,7 @@ pool_of(struct ps_device *device, const struct ps_event *event)
 
 struct ps_ipc {
     struct ps_export base;
-    bool exported; /* here */
+    bool exported; /* by this process */
 };
 
 static struct ps_ipc *
@@ -48,7 +48,7 @@ ipc_create(const unsigned char *handle)
     return ipc;
 }
 
-/* Called when the event is freed. */
+/* Release the event's interprocess handle before the event is freed. */
 static void
 forget_exported(struct ps_event *event)
 {
@@ -65,7 +65,7 @@ ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,
                 struct ps_event **result)
 {
-    /* Not calloc: only malloc uses the thread's cache of free memory. */
+    /* malloc, because calloc does not use glibc's per-thread cache. */
     struct ps_event *event = malloc(sizeof(*event));
     if (event == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -88,7 +88,8 @@ ps_event_ref(struct ps_event *event)
     return event;
 }
 
-/* Whether the pool, which may be NULL, has room. */
+/* Put the native event into the pool.  Returns false if the pool, which may be
+ * NULL, has no room. */
 static bool
 pool_give(struct ps_device *device, struct ps_idle_events *pool,
           ps_handle handle)
@@ -104,7 +105,8 @@ pool_give(struct ps_device *device, struct ps_idle_events *pool,
     return kept;
 }
 
-/* Whether the native event went back to its pool. */
+/* Give the native event back to its pool.  Returns false if the caller must
+ * destroy it. */
 __attribute__((noinline)) static bool
 give_up_native(struct ps_event *event)
 {
@@ -145,7 +147,7 @@ ps_event_unref(struct ps_event *event)
     return ps_event_let_go(event) ? PS_SUCCESS : ps_event_finish(event);
 }
 
-/* ps_event_adopt, untraced. */
+/* As ps_event_adopt, untraced. */
 static bool
 claim(struct ps_event *event, struct ps_device *device, ps_handle handle)
 {
@@ -204,8 +206,8 @@ ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream)
            bind_pooled(event, stream->device);
 }
 
-/* Give the event its native event on the device, unless another thread did
- * so first or is about to. */
+/* Give the event a native event on the device.  If another thread has begun to
+ * do so, only yield to that thread; the caller tries again. */
 static ps_status
 bind_once(struct ps_event *event, struct ps_device *device)
 {
@@ -260,7 +262,8 @@ static ps_status
 take_untraced(struct ps_device *device, ps_handle *handle)
 {
     struct ps_idle_events *pool = &device->idle_events[0];
-    /* Acquire: what was done with it before it was given back comes first. */
+    /* Acquire, to see everything that the thread which gave this event back
+     * did with it. */
     *handle =
         atomic_exchange_explicit(&device->wait_event, 0, memory_order_acquire);
     if (*handle != 0) {
@@ -303,8 +306,8 @@ ps_native_event_give(struct ps_device *device, bool traced, ps_handle handle)
 
 /* ---- Records ---- */
 
-/* Capture the record of an external event: each launch of the graph records
- * it. */
+/* Capture the record of an external event as a graph node.  Each launch of the
+ * graph then records the event. */
 static ps_status
 record_external(struct ps_event *event, struct ps_stream *stream)
 {
@@ -353,15 +356,18 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
             atomic_store_explicit(&event->source, stream->identity,
                                   memory_order_relaxed);
         }
-        /* After the record: a query that counts this record has asked the
-         * device about it or a later one. */
+        /* Count the record only after it was made.  A query that has read this
+         * count then asks the device about this record or a later one, never
+         * about an earlier one. */
         atomic_fetch_add_explicit(&event->recorded, 1, memory_order_release);
         trace(PS_TRACE_EVENT_RECORD, event, stream->handle);
     }
     return status;
 }
 
-/* Remember that the first `recorded` records are done. */
+/* Remember that the first `recorded` records are done.  The counter of an
+ * external event misses the records by graph launches, so it proves
+ * nothing. */
 static void
 remember_done(struct ps_event *event, unsigned long long recorded)
 {
@@ -371,8 +377,8 @@ remember_done(struct ps_event *event, unsigned long long recorded)
     }
 }
 
-/* Check before the backend is called for an event, which may end the
- * capture. */
+/* Refuse an event of the parent process, and an event whose latest record was
+ * captured: querying it could invalidate the capture. */
 static ps_status
 check(struct ps_event *event)
 {
@@ -384,7 +390,8 @@ check(struct ps_event *event)
                : PS_SUCCESS;
 }
 
-/* The member event_synchronize, or else event_query. */
+/* Call the member event_synchronize (wait) or event_query, unless the event is
+ * known to be done. */
 static inline ps_status
 ask(struct ps_event *event, bool wait, const struct ps_limit *limit)
 {
@@ -446,7 +453,8 @@ ps_event_elapsed(struct ps_event *start, struct ps_event *end,
 
 /* ---- Export and import ---- */
 
-/* False if another thread has exported the event. */
+/* Store the exported handle in the event.  Returns false if another thread has
+ * exported the event first. */
 static bool
 publish(struct ps_event *event, struct ps_ipc *ipc)
 {

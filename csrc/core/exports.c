@@ -1,4 +1,4 @@
-/* A list of handles; its mutex is held for a few instructions. */
+/* A list of handles under a mutex, which is held for a few instructions. */
 #include "exports.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* The fork generation, which changes only while a forked child has its one
- * thread. */
+/* The fork generation.  It changes only in a forked child, while that has a
+ * single thread. */
 #include "fork.h"
 
 atomic_uint ps_fork_generation;

@@ -1,11 +1,12 @@
-/* Forks: which process of a family created an object. */
+/* Fork generations: they tell whether an object was created in this process or
+ * in an ancestor that forked it. */
 #ifndef PYSTREAMS_CORE_FORK_H
 #define PYSTREAMS_CORE_FORK_H
 
 #include <stdatomic.h>
 
-/* The number of forks between the first process and this one.  An object of
- * another generation belongs to an ancestor. */
+/* The number of forks between the first process and this one.  An object with
+ * another generation was created by an ancestor. */
 extern atomic_uint ps_fork_generation;
 
 static inline unsigned
@@ -14,7 +15,8 @@ ps_generation(void)
     return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
 }
 
-/* Begin the child's generation.  Call before anything else in the child. */
+/* Count one more generation.  Call this before anything else in a forked
+ * child. */
 void ps_fork_begin_child(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* Graphs.  References to kept objects are dropped with no mutex held, because
- * the release of an object may take locks of its own. */
+ * releasing an object may take other locks. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -29,8 +29,8 @@ ps_graph_create(bool keeps, struct ps_graph **result)
     return PS_SUCCESS;
 }
 
-/* PS_ERROR_FOREIGN for a graph of an ancestor: a thread of that process may
- * hold its mutex. */
+/* Lock the graph.  Returns PS_ERROR_FOREIGN for a graph of the parent process:
+ * one of the parent's threads may have held its mutex at the fork. */
 static ps_status
 lock(struct ps_graph *graph)
 {
@@ -48,7 +48,8 @@ unlock(struct ps_graph *graph, ps_status status)
     return status;
 }
 
-/* The status of the expression, with the graph locked, or of the lock. */
+/* Evaluate the expression, a status, with the graph locked.  If locking fails,
+ * the value is the status of the lock. */
 #define LOCKED(graph, expression)                                    \
     ({                                                               \
         ps_status locked_ = lock(graph);                             \
@@ -78,7 +79,8 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
     graph->capture =
         (struct ps_capture){.device = device, .keep = graph->keep};
     graph->keep = (struct ps_keep){0};
-    /* First, so that work which joins the capture at once is covered. */
+    /* Add the capture to the list before it begins.  Work may join the capture
+     * as soon as it begins, and the objects of that work must be kept. */
     ps_capture_add(&graph->capture);
     status = ps_partition_keep(stream->partition);
     if (status == PS_SUCCESS) {
@@ -96,8 +98,8 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
-    /* Objects that were added for work of other captures stay until the next
-     * reset. */
+    /* While the capture was in the list, other captures may have added
+     * objects.  They stay until the next reset. */
     graph->keep = graph->capture.keep;
     return unlock(graph, status);
 }
@@ -111,8 +113,8 @@ struct leftovers {
     struct ps_block *launches;
 };
 
-/* The owner of a block: the objects that are kept until the launches are
- * done. */
+/* The owner of the `launches` block: the objects to keep until the launches
+ * are done. */
 struct kept_pair {
     struct ps_keep keep;
     struct ps_keep updated;
@@ -128,9 +130,10 @@ release_pair(void *owner)
     return status;
 }
 
-/* An empty loan that represents all launches, because the memory pool keeps a
- * block until the streams that use it are done.  When the graph is reset, the
- * loan's owner takes the kept objects. */
+/* Create the block that represents all launches: a loan of no memory.  The
+ * memory pool releases a block only when the streams that use it are done.
+ * When the graph is reset, the loan's owner takes over the kept objects, so
+ * they are released with the block. */
 static ps_status
 create_launches(struct ps_device *device, struct ps_block **block)
 {
@@ -146,7 +149,7 @@ create_launches(struct ps_device *device, struct ps_block **block)
     return status;
 }
 
-/* The status is that of the clean-up. */
+/* Drop the references.  Returns the status of the clean-up. */
 static ps_status
 drop(struct leftovers *left)
 {
@@ -170,7 +173,8 @@ drop(struct leftovers *left)
     return status;
 }
 
-/* Unlock the graph after a call that did not ask for the clean-up. */
+/* Unlock the graph and drop the references.  The program did not ask for this
+ * clean-up, so its failure is stored instead of returned. */
 static ps_status
 unlock_and_drop(struct ps_graph *graph, struct leftovers *left,
                 ps_status status)
@@ -181,8 +185,8 @@ unlock_and_drop(struct ps_graph *graph, struct leftovers *left,
     return status;
 }
 
-/* Whether another thread must end the capture.  On this thread, the driver's
- * call fails, but ends the capture all the same. */
+/* Whether only another thread may end the capture.  If this thread tried, the
+ * driver's call would fail and end the capture nevertheless. */
 static bool
 is_other_threads(const struct ps_graph *graph)
 {
@@ -190,8 +194,9 @@ is_other_threads(const struct ps_graph *graph)
            !pthread_equal(graph->thread, pthread_self());
 }
 
-/* After any status the capture is over, unless the stream reports that it is
- * not.  last: no thread can end it later, so it is abandoned. */
+/* End the capture.  It is over after any status, unless the stream still
+ * reports that it is being captured.  last: the graph is being freed, so a
+ * capture that this thread cannot end is abandoned. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
@@ -243,7 +248,7 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
         graph->device->runtime->backend->graph_instantiate_with == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    /* Some graphs cannot have two executables at a time. */
+    /* A graph with allocations cannot have two executables at a time. */
     ps_runtime_note_failure(graph->device->runtime,
                             drop_executable_locked(graph));
     graph->fresh = true;
@@ -254,7 +259,7 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
                          options, &graph->executable);
 }
 
-/* Drop the native graph and its executable, and move the references to
+/* Drop the native graph and the executable, and move the references to
  * *left. */
 static ps_status
 empty_locked(struct ps_graph *graph, struct leftovers *left)
@@ -303,7 +308,7 @@ ps_status
 ps_graph_finish(struct ps_graph *graph, bool keep_native)
 {
     ps_status status = lock(graph);
-    /* A hook may have reset the graph meanwhile. */
+    /* A trace callback may have reset the graph since the capture ended. */
     if (status != PS_SUCCESS || graph->keeps || graph->native == 0) {
         return status == PS_SUCCESS ? unlock(graph, status) : status;
     }
@@ -313,7 +318,8 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
         status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status != PS_SUCCESS) {
-        /* Otherwise the graph could be launched without its objects. */
+        /* Empty the graph: after a failure it must not be launched later,
+         * without the objects that it keeps. */
         ps_runtime_note_failure(runtime, empty_locked(graph, &left));
     }
     else if (!keep_native) {
@@ -401,8 +407,11 @@ check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
                : PS_SUCCESS;
 }
 
-/* Only launches that are already queued use the objects of the last update.
- * Those launches and `instantiate` use the captured objects. */
+/* Replace the work of later launches.  Only launches that are already queued
+ * use the objects of the previous update, so the old `launches` block takes
+ * these over and drops them when those launches are done.  The graph keeps the
+ * captured objects, because a later instantiation uses them.  The old block
+ * gets references to these, too. */
 static ps_status
 update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
               struct ps_graph_difference *difference, struct leftovers *left)
@@ -432,7 +441,8 @@ update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
     return status;
 }
 
-/* Lock both, in the order of their addresses. */
+/* Lock both graphs, in the order of their addresses, so that two threads
+ * cannot deadlock. */
 static ps_status
 lock_two(struct ps_graph *graph, struct ps_graph *other)
 {
@@ -517,8 +527,8 @@ ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                             add_child_locked(graph, child, number, stream));
 }
 
-/* Store the stream as that of the latest launch; its later work runs after
- * every launch.  The caller drops *before. */
+/* Store the stream of the latest launch.  *before receives the reference to
+ * the previous one; the caller drops it. */
 static void
 set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
                     struct ps_stream **before)
@@ -554,8 +564,10 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* Either queue may be full.  Waiting for room in the other one may not be
-     * permitted; the caller finds out. */
+    /* The queue of either stream may be full: `launched`'s, where the event is
+     * recorded, or `stream`'s.  *full names the stream to wait for.  If
+     * waiting for room in `launched` fails for another reason, the caller's
+     * wait returns that status. */
     else if (status == PS_ERROR_QUEUE_FULL && latest == NULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
@@ -576,10 +588,10 @@ queue_launch_locked(struct ps_graph *graph, struct ps_launch *launch,
     return status;
 }
 
-/* Returns captured if work of the stream is being captured, and
- * PS_ERROR_CAPTURE_IMPLICIT if it is a default stream that orders itself with
- * such a stream.  Checked before the device does, which would make the capture
- * invalid. */
+/* Returns `captured` if the stream is being captured, and
+ * PS_ERROR_CAPTURE_IMPLICIT if it is a default stream that serializes with a
+ * captured stream.  Checked here because the device's own check would
+ * invalidate the capture. */
 static ps_status
 refuse_captured(struct ps_stream *stream, ps_status captured)
 {
@@ -596,13 +608,14 @@ launch_locked(struct ps_graph *graph, struct ps_launch *launch,
               struct ps_stream *stream, struct ps_stream **before,
               struct ps_stream **full)
 {
-    /* An executable orders only its own launches. */
+    /* Launches of one executable run in order.  The first launch of a new one
+     * has to wait for the launches of earlier executables. */
     bool waits =
         graph->fresh && graph->launched != NULL && graph->launched != stream;
     ps_status status = refuse_captured(stream, PS_ERROR_GRAPH_INNER);
     if (status == PS_SUCCESS && waits &&
         !ps_stream_is_remote(graph->launched)) {
-        /* A stream that waits for a captured stream joins the capture. */
+        /* A stream that waits for a captured stream would join its capture. */
         status = refuse_captured(graph->launched, PS_ERROR_GRAPH_BEHIND);
     }
     if (status == PS_SUCCESS && graph->executable == 0) {
@@ -661,8 +674,8 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
         ps_stream_ref(*full);
     }
     unlock(graph, status);
-    /* The caller must not take a launch that was queued for one that was not.
-     */
+    /* Store a failure of the clean-up instead of returning it: the launch was
+     * queued, and the caller must not report it as failed. */
     ps_runtime_note_failure(stream->device->runtime, ps_stream_unref(before));
     ps_stream_unref(own);
     return status;

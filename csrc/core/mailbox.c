@@ -19,18 +19,21 @@
 enum { LEAST_BUCKETS = 8 };
 
 struct ps_mailbox {
-    /* Guards the fields below; never held across a call of a backend. */
+    /* Guards the fields below.  Never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    /* The messages to be taken: a ring of their notifications. */
+    /* The messages that arrived and were not taken: a ring of their
+     * notifications. */
     struct ps_notification *arrived;
-    /* The messages by their tokens, except those that were taken or abandoned;
-     * and the number of messages, abandoned ones included. */
+    /* A hash table of the messages by token, without messages that were taken
+     * or abandoned.  `count` is the number of messages, abandoned ones
+     * included. */
     struct ps_message **buckets;
     size_t bucket_count; /* a power of two */
     size_t count;
-    int fd; /* -1 until asked for */
-    /* Freed with the last message, which was abandoned. */
+    int fd; /* -1 until ps_mailbox_fd creates it */
+    /* ps_mailbox_destroy was called.  The mailbox is freed with its last
+     * abandoned message. */
     bool destroyed;
 };
 
@@ -57,7 +60,8 @@ ps_mailbox_create(struct ps_mailbox **result)
     return PS_SUCCESS;
 }
 
-/* Unlock the mailbox, and free it if no user is left. */
+/* Unlock the mailbox.  If it was destroyed and this was its last message, free
+ * it. */
 static void
 unlock(struct ps_mailbox *mailbox)
 {
@@ -97,7 +101,7 @@ remove_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     *link = message->same_hash;
 }
 
-/* If memory runs out, the old buckets stay in use. */
+/* Double the hash table.  If memory runs out, the old one stays in use. */
 static void
 grow_locked(struct ps_mailbox *mailbox)
 {
@@ -127,7 +131,7 @@ signal_locked(struct ps_mailbox *mailbox)
     uint64_t one = 1;
     pthread_cond_signal(&mailbox->posted);
     if (mailbox->fd >= 0) {
-        /* The descriptor holds at most one, so it cannot be full. */
+        /* The counter is at most 1, so the write cannot block. */
         ssize_t written = write(mailbox->fd, &one, sizeof(one));
         (void)written;
     }
@@ -162,7 +166,8 @@ forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     ps_message_free(message);
 }
 
-/* Deliver a message that arrived and is not held. */
+/* Append a message that has arrived and is not held to the messages to be
+ * taken.  Free it instead if it was abandoned. */
 static void
 deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -189,7 +194,7 @@ arrive_locked(struct ps_mailbox *mailbox, struct ps_message *message,
     }
 }
 
-/* A ps_notification_function. */
+/* The callback of a message's notification. */
 static void
 post(void *argument, ps_status status)
 {
@@ -262,8 +267,8 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
 
 /* ---- Cancelling ---- */
 
-/* Finish cancelling a message that the caller holds, with the mutex
- * unlocked. */
+/* Cancel the notification of a message that the caller holds.  Called with the
+ * mutex unlocked, because this calls the backend. */
 static void
 finish_cancel(struct ps_message *message)
 {
@@ -280,7 +285,7 @@ finish_cancel(struct ps_message *message)
     }
 }
 
-/* Remove a message from the list of those that have arrived. */
+/* Remove a message from the messages to be taken. */
 static void
 unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -290,8 +295,10 @@ unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     }
 }
 
-/* Cancel the messages of a bucket, those with the token or all, that can be
- * cancelled at once.  Return one that the backend must cancel, held. */
+/* Cancel the messages of one bucket: those with the token, or all if token is
+ * NULL.  Stops at the first message whose notification the backend must
+ * cancel.  Marks it as held and returns it; the caller cancels it without the
+ * mutex, and calls again. */
 static struct ps_message *
 cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
                    const uint64_t *token)
@@ -365,7 +372,7 @@ ps_mailbox_destroy(struct ps_mailbox *mailbox)
 
 /* ---- The receiver ---- */
 
-/* The oldest message that arrived, or NULL. */
+/* The oldest message to be taken, or NULL. */
 static struct ps_message *
 first_locked(const struct ps_mailbox *mailbox)
 {
@@ -415,7 +422,8 @@ ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
         deliver_locked(mailbox, messages);
     }
     if (last != NULL) {
-        /* Messages that arrived meanwhile come after these. */
+        /* The returned messages precede those that have arrived since they
+         * were taken. */
         mailbox->arrived = last;
     }
 }

@@ -1,8 +1,8 @@
-/* Mailboxes.  A backend reports a completion on some thread of its own, and
- * the thread that waits for it receives it as a message.
+/* Mailboxes.  A backend reports a completion on one of its own threads.  The
+ * mailbox passes it as a message to the thread that waits.
  *
- * A message is created before it is needed, so that posting it cannot fail.
- * It can be cancelled until then. */
+ * A message is allocated before the work is queued, so that posting the
+ * message cannot fail.  It can be cancelled until the receiver takes it. */
 #ifndef PYSTREAMS_CORE_MAILBOX_H
 #define PYSTREAMS_CORE_MAILBOX_H
 
@@ -12,76 +12,81 @@
 
 #include "notify.h"
 
-/* The mailbox's mutex guards it once it is expected. */
+/* A message.  The mailbox's mutex guards it once ps_message_expect has been
+ * called. */
 struct ps_message {
-    /* Its callback posts the message to the mailbox.  The sender may register
-     * it with one of the functions of notify.h. */
+    /* The notification whose callback posts the message to the mailbox.  The
+     * sender registers it with a function of notify.h, or posts the message
+     * itself. */
     struct ps_registration registration;
     struct ps_mailbox *mailbox;
-    /* Chosen by the receiver to distinguish messages. */
+    /* Chosen by the receiver to tell messages apart. */
     uint64_t token;
     /* How the work ended. */
     ps_status status;
-    /* Set by the receiver; release(attached) is called when the message is
+    /* Set by the receiver.  release(attached) is called when the message is
      * freed. */
     void *attached;
     void (*release)(void *attached);
-    /* A thread is registering or cancelling the notification and accesses the
-     * message, so the receiver cannot take it yet. */
+    /* Whether a thread is registering or cancelling the notification.  That
+     * thread still accesses the message, so the receiver must not take it
+     * yet. */
     bool held;
     bool arrived;
-    /* It was cancelled, but will still arrive. */
+    /* The message was cancelled too late, so its notification will still come;
+     * then it is freed. */
     bool abandoned;
-    struct ps_message *next;      /* of those that were taken */
-    struct ps_message *same_hash; /* of those that can be cancelled */
+    struct ps_message *next; /* the next of the messages that were taken */
+    struct ps_message *same_hash; /* the next in its bucket */
 };
 
 ps_status ps_mailbox_create(struct ps_mailbox **mailbox);
 
-/* Accepts NULL.  Cancels the messages that have not arrived; no other function
- * may be called from here on. */
+/* Accepts NULL.  Cancels the messages that have not arrived.  No function may
+ * be called for the mailbox afterwards. */
 void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 
-/* Create a message, held by the caller until ps_message_expect or
+/* Create a message.  The caller holds it until it calls ps_message_expect or
  * ps_message_drop.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
-/* Call after the notification was registered; the message may have arrived
- * already. */
+/* Call after the notification was registered.  From here on the receiver can
+ * take the message, which may have arrived already. */
 void ps_message_expect(struct ps_message *message);
 
-/* Call if registering failed: drops the message, which will not arrive. */
+/* Call if registering failed: frees the message, which will never arrive. */
 void ps_message_drop(struct ps_message *message);
 
-/* Deliver an expected message with this token that has no notification; false
- * if there is none. */
+/* Deliver a message with this token that is expected and has no registered
+ * notification.  Returns false if there is none. */
 bool ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token);
 
-/* Cancel all messages with the token, including those that arrived and were
- * not taken.  Answers. */
+/* Cancel all messages with the token, including messages that arrived and were
+ * not taken.  Never blocks. */
 void ps_mailbox_cancel(struct ps_mailbox *mailbox, uint64_t token);
 void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
 
-/* The oldest message that arrived and was not taken; false if there is none.
- * seen(attached) is called with the mailbox's lock held. */
+/* Get the token and status of the oldest message that has arrived and was not
+ * taken.  Returns false if there is none.  seen(attached) is called with the
+ * mailbox's lock held. */
 bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status, void (*seen)(void *attached));
 
-/* Take all messages that have arrived, the oldest first; NULL for none.  The
- * caller frees each with ps_message_free, or puts it back together with all
- * that follow it. */
+/* Take all messages that have arrived, as a list that starts with the oldest;
+ * NULL if there are none.  The caller frees each with ps_message_free, or puts
+ * the rest of the list back. */
 struct ps_message *ps_mailbox_take(struct ps_mailbox *mailbox);
 void ps_message_free(struct ps_message *message);
 void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages);
 
-/* Wait until there is a message to take, or for timeout_ns (then
- * PS_ERROR_TIMED_OUT).  May block. */
+/* Wait until there is a message to take.  After timeout_ns, returns
+ * PS_ERROR_TIMED_OUT.  May block. */
 ps_status ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns);
 
-/* A file descriptor that is readable while there are messages, the mailbox's
- * own; -1 with errno. */
+/* Returns a file descriptor that is readable while there are messages to take.
+ * The mailbox owns it.  Returns -1 and sets errno on failure. */
 int ps_mailbox_fd(struct ps_mailbox *mailbox);
 
 #endif

@@ -1,8 +1,8 @@
-/* Blocks of memory.  A block whose last reference is dropped while other
- * streams still use it is retired: each use waits in its stream's list, in
- * order, with an event.  The block is settled when its last use is over.
- * Whenever memory is allocated or dropped, the oldest use of some streams is
- * checked. */
+/* Blocks of memory.  If other streams still use a block when its last
+ * reference is dropped, the block is retired.  Each use of the block goes into
+ * its stream's list, in order, with an event that ends it.  When its last use
+ * is over, the block is settled: freed, or kept for reuse.  Each allocation
+ * and each drop checks the oldest uses of a few streams. */
 #include "memory.h"
 
 #include <errno.h>
@@ -21,15 +21,16 @@
 #include "trace.h"
 
 enum {
-    /* Pinned memory comes in whole pages. */
+    /* Pinned memory is allocated in whole pages. */
     PAGE = 4096,
-    /* How much idle pinned memory is kept for reuse. */
+    /* The most idle pinned memory that is kept for reuse. */
     IDLE_BYTES = 256 << 20,
 };
 
-/* The parts of a thread's word: a flag that the thread may not wait, and the
- * fork generation + 1 in which it sweeps, or 0.  A lender's release may enter
- * a sweep again, or fork. */
+/* The parts of a thread-local word.  MAY_NOT_WAIT is a flag.  The rest is the
+ * fork generation + 1 in which the thread is sweeping, or 0.  The word
+ * prevents a nested sweep: a loan's release function may call core again.  The
+ * generation makes it invalid in a child if that function forks. */
 enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
 atomic_int ps_memory_poison = -1;
@@ -112,9 +113,9 @@ drop_block(struct ps_block *block)
     return status;
 }
 
-/* A stream of the device's that is never captured, for memory that captured
- * work will use, and for that of threads that have ended.  Borrowed.  May
- * block. */
+/* Get the device's side stream, which is never captured.  Memory for captured
+ * work is allocated on it, and memory of threads that have ended is freed on
+ * it.  Borrowed.  May block. */
 static ps_status
 side_stream(struct ps_device *device, struct ps_stream **result)
 {
@@ -197,7 +198,7 @@ poison(struct ps_block *block)
     }
 }
 
-/* The block is used by nothing any more: keep it for reuse or free it. */
+/* Free a block that no work uses any more, or keep it for reuse. */
 static ps_status
 settle(struct ps_block *block)
 {
@@ -237,13 +238,17 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
     pool->last_retired = stream;
 }
 
-/* Settle a block that no other stream uses.  If its own stream is being
- * captured, the block waits for the end of the capture; otherwise the free
- * would become part of the graph.  If it is another thread's default stream,
- * the block waits for that thread to sweep, or for its end.  One that is to be
- * unpinned, or that processes share, waits with the default stream for a sweep
- * by a thread that may wait, because the driver may, and may disturb captures.
- */
+/* Settle a block that no other stream uses any more, or hold it until a later
+ * sweep can settle it.
+ *
+ * If its own stream is being captured, the block is held until the capture
+ * ends; otherwise the graph would contain the free.  If its own stream is
+ * another thread's default stream, the block is held until that thread sweeps
+ * or ends.
+ *
+ * To unpin memory and to free interprocess memory, the driver may wait for
+ * work and disturb captures.  So these blocks are held on the device's default
+ * stream until a thread that may wait for work sweeps. */
 static ps_status
 finish(struct ps_block *block)
 {
@@ -266,7 +271,7 @@ finish(struct ps_block *block)
     return PS_SUCCESS;
 }
 
-/* Add the block's uses to the lists of their streams. */
+/* Move the block's uses to the lists of their streams. */
 static void
 retire(struct ps_block *block)
 {
@@ -296,7 +301,7 @@ is_limit_reached(const struct ps_limit *limit)
     return limit->is_over != NULL && limit->is_over(limit->argument);
 }
 
-/* Wait until no other thread sweeps, or until the limit is reached. */
+/* Wait until no other thread is sweeping, or until the limit is reached. */
 static void
 wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
 {
@@ -318,7 +323,8 @@ wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Take out the first streams that have retired memory, `most` at most. */
+/* Take the first streams, `most` at most, out of the pool's list, to check
+ * them. */
 static struct ps_stream *
 begin_sweep(struct ps_memory_pool *pool, size_t most)
 {
@@ -344,8 +350,8 @@ end_sweep(struct ps_memory_pool *pool)
     }
 }
 
-/* Drop the oldest use in the stream's list.  Returns its block if this was the
- * block's last use, else NULL. */
+/* Drop the oldest use in the stream's list.  Returns the use's block if no
+ * other use of that block is left, else NULL. */
 static struct ps_block *
 forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -366,7 +372,8 @@ first_use(struct ps_memory_pool *pool, struct ps_stream *stream)
     return stream->memory.first;
 }
 
-/* Take the blocks that waited for the stream to come within reach. */
+/* Take the blocks that are held until housekeeping may use the stream.
+ * Returns NULL if it still may not. */
 static struct ps_block *
 take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -383,7 +390,7 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
     return held;
 }
 
-/* Put the stream back into the pool, unless it has no more retired blocks. */
+/* Put the stream back into the pool's list if it still has retired blocks. */
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -397,9 +404,10 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
     ps_runtime_note_failure(runtime, ps_stream_unref(stream));
 }
 
-/* Settle the blocks that no longer wait for a stream that was taken out.
- * wait: NULL, or wait until no block does.  False in a child that was forked
- * by the release of an owner or a signal handler: the parent does the rest. */
+/* Settle the blocks whose uses by this stream are over.  The caller has taken
+ * the stream out of the pool's list.  If wait is not NULL, first wait for each
+ * use.  Returns false in a child process, if an owner's release function or a
+ * signal handler forked meanwhile: the parent settles the rest. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
@@ -426,9 +434,9 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     return generation == ps_generation();
 }
 
-/* Settle the retired blocks whose uses are over, of `most` streams at most.
- * wait: NULL, or wait until all are, including those with streams that other
- * threads have taken out. */
+/* Settle the retired blocks whose uses are over, for `most` streams at most.
+ * If wait is not NULL, wait until all uses are over, including those that
+ * other threads are checking now. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {
@@ -503,8 +511,8 @@ allocate_native(struct ps_block *block, size_t nbytes)
                          nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks if they hold more than `most` bytes and the
- * thread may wait. */
+/* Free the idle pinned blocks, if they hold more than `most` bytes and the
+ * thread may wait for work. */
 static void
 drop_idle(struct ps_runtime *runtime, size_t most)
 {
@@ -527,8 +535,8 @@ drop_idle(struct ps_runtime *runtime, size_t most)
     }
 }
 
-/* Fill in data and nbytes.  If memory is short, retry after a sweep that waits
- * within the limit. */
+/* Allocate the block's memory.  If memory is short, retry after a sweep that
+ * waits within the limit. */
 static ps_status
 allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
 {
@@ -540,7 +548,8 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
         struct ps_runtime *runtime = block->device->runtime;
         sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX);
         drop_idle(runtime, 0);
-        /* A signal handler may have forked, and this may be the child. */
+        /* The wait may have run a signal handler that forked, and this may be
+         * the child. */
         status = block->generation == ps_generation()
                      ? allocate_native(block, nbytes)
                      : PS_ERROR_FOREIGN;
@@ -551,7 +560,8 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     return status;
 }
 
-/* Statistics count the device memory that this process allocated. */
+/* Whether the device's counters include the block: they count device memory
+ * that this process allocated. */
 static bool
 is_counted(const struct ps_block *block)
 {
@@ -559,7 +569,7 @@ is_counted(const struct ps_block *block)
            (block->share != NULL && block->share->exported);
 }
 
-/* Count a block that was allocated. */
+/* Add the block to the device's counters. */
 static void
 count_block(struct ps_block *block)
 {
@@ -588,8 +598,9 @@ keep_block(struct ps_block *block)
     return ps_capture_keep(block->device->runtime, &item);
 }
 
-/* Wait for the side stream, so that every stream may use memory that was
- * allocated on it.  May block, but only as long as an allocation takes. */
+/* Wait for the side stream, so that any stream may use memory that was
+ * allocated on it.  Only allocations and frees are queued there, so the wait
+ * is short.  May block. */
 static ps_status
 wait_for_side(struct ps_stream *stream)
 {
@@ -653,7 +664,8 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     return PS_SUCCESS;
 }
 
-/* An idle block that fits without wasting more than it holds, or NULL. */
+/* Take an idle block of at least nbytes, but at most twice as large; NULL if
+ * there is none. */
 static struct ps_block *
 take_idle(struct ps_memory_pool *pool, size_t nbytes)
 {
@@ -671,7 +683,8 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
     return block;
 }
 
-/* Count a block that begins to have references; made: the pool had none. */
+/* Add a pinned block to the counters.  made: the block was allocated just now,
+ * not reused. */
 static void
 count_pinned(struct ps_block *block, bool made)
 {
@@ -711,8 +724,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    /* Callables, which may not wait, may have left more idle blocks than are
-     * kept. */
+    /* Threads that run callables may not wait, and so may have left more than
+     * IDLE_BYTES. */
     drop_idle(device->runtime, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
@@ -866,7 +879,8 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* Settle it now: a lender may rely on the return of its memory. */
+        /* Do not leave this to a later sweep: the owner of a loan may need its
+         * memory back now. */
         status = ps_first_failure(status, finish(block));
     }
     else {

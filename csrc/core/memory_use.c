@@ -1,5 +1,5 @@
-/* The uses of blocks by streams.  A stream is never queried while it is being
- * captured, because its work with the block is not over then. */
+/* The uses of blocks by streams.  A stream that is being captured is never
+ * queried.  Its captured work with the block has not even begun. */
 #include "memory_use.h"
 
 #include <stdlib.h>
@@ -23,9 +23,9 @@ ps_use_drop(struct ps_block_use *use)
     return status;
 }
 
-/* Whether a status means that work is over.  A status about a capture does
- * not; another thread may begin a capture at any time.  A failure does: the
- * stream reports it. */
+/* Whether the status of a query means that work is over.  A failure does,
+ * since the stream reports it elsewhere.  A status about captures does not:
+ * another thread may begin a capture at any time. */
 static bool
 says_over(ps_status status)
 {
@@ -40,13 +40,13 @@ is_done(struct ps_block_use *use)
     bool own = ps_own_begin(use->stream->device->runtime);
     ps_status status = ps_event_query(use->done);
     ps_own_end(own);
-    /* A captured record must be repeated. */
+    /* If the record was captured, it never completes: record again. */
     use->recorded = status != PS_ERROR_CAPTURED_EVENT;
     return says_over(status);
 }
 
-/* For another thread's default stream: once that thread has ended, the event
- * after its latest work ends each use. */
+/* For a use by another thread's default stream: once that thread has ended,
+ * the stream's latest event also ends the use. */
 static void
 adopt_latest(struct ps_block_use *use)
 {
@@ -58,7 +58,7 @@ adopt_latest(struct ps_block_use *use)
     }
 }
 
-/* Make sure that the use has a recorded event, if that is possible now. */
+/* Record the event of the use, unless that was done or is not possible now. */
 static void
 record(struct ps_block_use *use)
 {
@@ -110,8 +110,8 @@ ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait)
     if (use->recorded) {
         return is_done(use);
     }
-    /* Without an event, the use is over if the stream is idle or was waited
-     * for. */
+    /* No event could be recorded: the use is over if the wait for the stream
+     * succeeded or the stream is idle. */
     return waited == PS_SUCCESS ||
            says_over(ps_stream_query_quietly(use->stream));
 }
@@ -142,7 +142,8 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status)
     return uses;
 }
 
-/* Remove the use from the block, unless it was marked again. */
+/* Remove the use from the block.  Returns false if the use must stay, because
+ * the stream has got more work with the block since `mark` was read. */
 static bool
 unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
                   unsigned long long mark)
@@ -159,8 +160,8 @@ unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
     return true;
 }
 
-/* A block that many streams use must not keep them all alive: among the uses
- * that were added last, forget one whose stream is idle. */
+/* A block that many streams use must not keep them all alive.  So check the
+ * latest few uses, and drop each one whose stream is idle. */
 static void
 forget_idle_uses(struct ps_block *block)
 {
@@ -253,7 +254,8 @@ ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
     }
     PS_HOLD(&device->mutex);
     struct ps_block_use *use = block->uses;
-    /* Each thread that began at the same time may have a use of its own. */
+    /* If two threads began to use the block on one stream at the same time,
+     * each may have added a use.  Any of these will do. */
     while (use->stream != stream || use->begun == 0) {
         use = use->next;
     }

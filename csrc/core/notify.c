@@ -1,7 +1,7 @@
-/* Notifications.  Those of a stream or event go to the backend, unless the
- * result is known.  Those of a whole device are reported by a thread that
- * synchronizes the device as long as any are pending; each synchronization
- * reports those that were registered before it began. */
+/* Notifications.  Core passes those of a stream or event to the backend,
+ * unless the result is known already.  For a whole device, core has a thread
+ * that calls device_synchronize as long as notifications are pending.  Each
+ * call reports the notifications that were registered before it began. */
 #include "notify.h"
 
 #include <pthread.h>
@@ -58,12 +58,13 @@ ps_event_notify(struct ps_event *event, struct ps_registration *registration)
 
 /* ---- Devices ---- */
 
-/* Guards the rings and flags of all devices; held for a few instructions. */
+/* Guards the rings and flags of all devices.  Held for a few instructions. */
 static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Report the notifications up to the number.  Returns whether there are more;
- * if not, the thread ends.  If all notifications of a failure were cancelled,
- * the failure is kept for the next wait. */
+/* Report the notifications with numbers up to `number`.  Returns whether more
+ * are pending; if not, the thread ends.  If the work failed but all
+ * notifications for it were cancelled, the failure is stored for
+ * ps_device_take_failure. */
 static bool
 report(struct ps_device *device, uint64_t number, ps_status status)
 {
@@ -115,7 +116,8 @@ notify_main(void *argument)
     return NULL;
 }
 
-/* False if no thread can be started. */
+/* Start the device's thread if it does not run.  Returns false if no thread
+ * can be started. */
 static bool
 start_locked(struct ps_device *device)
 {
@@ -124,7 +126,8 @@ start_locked(struct ps_device *device)
     if (device->notifying) {
         return true;
     }
-    /* This thread takes no signals of the program. */
+    /* The new thread must not run the program's signal handlers: it inherits a
+     * mask that blocks all signals. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, notify_main, device);

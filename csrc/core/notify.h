@@ -1,4 +1,5 @@
-/* Notifications: completion is reported by a callback; no thread waits. */
+/* Notifications: a callback reports the completion of work, so no thread has
+ * to wait for it. */
 #ifndef PYSTREAMS_CORE_NOTIFY_H
 #define PYSTREAMS_CORE_NOTIFY_H
 
@@ -10,38 +11,40 @@ struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* A notification and the device with which it is registered; see struct
- * ps_notification for the owner of its memory.  The device is written before
- * the backend is called, and is constant then. */
+/* A notification and its device.  See struct ps_notification for who owns its
+ * memory.  `device` is written before the backend is called, and is constant
+ * from then on. */
 struct ps_registration {
     struct ps_notification notification;
     struct ps_device *device;
-    /* Whether it is for all work of the device, which core itself reports. */
+    /* Whether the notification is for all work of the device.  Core reports
+     * these itself. */
     bool of_device;
 };
 
-/* The members stream_notify and event_notify.  PS_ERROR_FOREIGN,
- * PS_ERROR_NOT_SUPPORTED, and PS_ERROR_CAPTURE_UNSUPPORTED or
- * PS_ERROR_CAPTURED_EVENT if the stream or event is known to be captured.  The
- * latter may block. */
+/* Register through the members stream_notify and event_notify.  Statuses:
+ * PS_ERROR_FOREIGN, PS_ERROR_NOT_SUPPORTED; PS_ERROR_CAPTURE_UNSUPPORTED if
+ * the stream, and PS_ERROR_CAPTURED_EVENT if the event, is known to be
+ * captured.  ps_event_notify may block. */
 ps_status ps_stream_notify(struct ps_stream *stream,
                            struct ps_registration *registration);
 ps_status
 ps_event_notify(struct ps_event *event, struct ps_registration *registration);
 
-/* Likewise, for all work that the device has now.  One thread per device waits
- * for it, so every backend can do this. */
+/* Notify when all work that the device has now is done.  Works with every
+ * backend, since a thread of core waits for the device. */
 ps_status ps_device_notify(struct ps_device *device,
                            struct ps_registration *registration);
 
-/* Return and clear a failure that was found for cancelled notifications, or
- * PS_SUCCESS. */
+/* Return and clear a failure of the device's work that no notification has
+ * reported, because all notifications for it were cancelled.  PS_SUCCESS if
+ * there is none. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
-/* The member notify_cancel.  Answers. */
+/* Cancel through the member notify_cancel.  Never blocks. */
 ps_status ps_notify_cancel(struct ps_registration *registration);
 
-/* In a forked child: no thread reports completions. */
+/* Called in a forked child, which has no thread that reports completions. */
 void ps_notify_reset_in_child(void);
 
 #endif

@@ -7,7 +7,8 @@
 #include "lock.h"
 #include "runtime.h"
 
-/* Count multiprocessors as a partition's; returns those of all partitions. */
+/* Add `more` to the number of multiprocessors that partitions have, and return
+ * the sum. */
 static int
 count_taken(struct ps_device *device, int more)
 {

@@ -1,6 +1,6 @@
-/* Partitions of a device's multiprocessors.  A partition counts references.
- * Each of its streams holds one, so that it is destroyed after its last
- * stream. */
+/* Partitions of a device's multiprocessors.  References to a partition are
+ * counted.  Each of its streams holds one, so that the partition outlives
+ * them. */
 #ifndef PYSTREAMS_CORE_PARTITION_H
 #define PYSTREAMS_CORE_PARTITION_H
 
@@ -12,16 +12,17 @@ struct ps_device;
 
 struct ps_partition {
     atomic_uint refs;
-    /* Constant: the fork generation that created it, and the rest. */
+    /* Constant from here on.  `generation` is the fork generation in which the
+     * partition was created. */
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
     int count; /* multiprocessors */
 };
 
-/* The member of the contract of this name, for any count.  *taken is how many
- * of the device's multiprocessors other partitions have, if the status is
- * PS_ERROR_INVALID_RESOURCE.  May block. */
+/* Create a partition through the member partition_create, with any count.  If
+ * the status is PS_ERROR_INVALID_RESOURCE, *taken is the number of
+ * multiprocessors that other partitions have.  May block. */
 ps_status ps_partition_create(struct ps_device *device, int count,
                               struct ps_partition **partition, int *taken);
 
@@ -32,12 +33,13 @@ ps_partition_ref(struct ps_partition *partition)
     return partition;
 }
 
-/* Make the captures in progress of the runtime keep the partition, which work
- * captured on its streams needs; accepts NULL.  PS_ERROR_OUT_OF_MEMORY. */
+/* Make the runtime's captures in progress keep the partition, because captured
+ * work on its streams needs it.  Accepts NULL.  Returns
+ * PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_partition_keep(struct ps_partition *partition);
 
-/* Dropping the last reference may block; the status is that of the clean-up,
- * and the partition is gone in any case. */
+/* Drop a reference.  Dropping the last one may block.  Returns the status of
+ * the clean-up; the partition is gone in any case. */
 ps_status ps_partition_unref(struct ps_partition *partition);
 
 #endif

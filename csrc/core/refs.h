@@ -1,13 +1,13 @@
-/* Counts of references that several threads drop. */
+/* Reference counts that several threads change. */
 #ifndef PYSTREAMS_CORE_REFS_H
 #define PYSTREAMS_CORE_REFS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Drop a reference unless it is the last one; false, with nothing done, if it
- * is.  One atomic step: between a test of the count and a drop, another thread
- * could make the reference the last one. */
+/* Drop a reference unless it is the last one.  Returns false, and changes
+ * nothing, if it is.  One atomic step: if the count were tested first and
+ * decremented later, another thread could drop its reference in between. */
 static inline bool
 ps_refs_drop_shared(atomic_uint *refs)
 {

@@ -1,5 +1,5 @@
-/* The registry of backends.  Entries are only ever added, under one mutex;
- * readers see an entry once the count includes it. */
+/* The registry of backends.  Entries are only added, never removed, under one
+ * mutex.  Other threads see an entry once the count includes it. */
 #include "runtime.h"
 
 #include <stdlib.h>
@@ -229,7 +229,7 @@ ps_runtime_current_device(struct ps_runtime *runtime,
     int index;
     if (atomic_load_explicit(&runtime->device_count, memory_order_acquire) ==
         1) {
-        /* An only device is always current. */
+        /* With one device there is nothing to ask: it is always current. */
         *device = runtime->devices;
         return PS_SUCCESS;
     }

@@ -1,6 +1,6 @@
 /* Runtimes: the registered backends, and core's state of each device.  A
  * runtime and its devices live until the process ends, so pointers to them
- * need no count. */
+ * need no reference count. */
 #ifndef PYSTREAMS_CORE_RUNTIME_H
 #define PYSTREAMS_CORE_RUNTIME_H
 
@@ -20,12 +20,13 @@
 
 enum {
     PS_MAX_RUNTIMES = 8,
-    /* The number of idle native streams of a device that are kept for reuse;
-     * few, because a stream holds device memory.  Busy ones are always kept.
-     */
+    /* The number of idle native streams of a device that are kept for reuse.
+     * It is small, because a stream holds device memory.  Busy ones are always
+     * kept. */
     PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
-    /* PS_EVENT_TIMING and PS_EVENT_BLOCKING: the flags of pooled events. */
+    /* One pool for each combination of PS_EVENT_TIMING and
+     * PS_EVENT_BLOCKING. */
     PS_EVENT_POOLS = 4,
 };
 
@@ -33,7 +34,7 @@ struct ps_pooled_stream {
     ps_handle handle;
     int priority;
     bool blocking;
-    bool unused; /* since it was last idle */
+    bool unused; /* no work was queued since it was last idle */
 };
 
 struct ps_idle_events {
@@ -44,44 +45,46 @@ struct ps_idle_events {
 struct ps_device {
     struct ps_runtime *runtime;
     int index;
-    /* Handle 0, never freed. */
+    /* The stream with handle 0.  Never freed. */
     struct ps_stream default_stream;
-    /* Stands for the default stream of the calling thread. */
+    /* Represents the default stream of whichever thread calls. */
     struct ps_stream callers_stream;
-    /* The one of these two that is current until another is set. */
+    /* One of the two streams above: the current stream until another is
+     * set. */
     struct ps_stream *first_current;
 
-    /* Guards the fields below.  Held for a few instructions, never across a
-     * call of the backend. */
+    /* Guards the fields below, up to wait_event.  Held for a few instructions,
+     * never across a call of the backend. */
     pthread_mutex_t mutex;
-    /* The owned streams that have references, and the default streams of
-     * threads, for ps_stream_find. */
+    /* For ps_stream_find: the owned streams that have references, and the
+     * threads' default streams. */
     LIST_HEAD(, ps_stream) streams;
-    /* Streams whose last reference was dropped while they were captured, or
-     * busy in a partition; changed under the mutex. */
+    /* Streams whose last reference was dropped during a capture of the stream,
+     * or while the stream was busy and in a partition.  They are released
+     * later.  Changed under the mutex. */
     struct ps_stream *_Atomic deferred;
-    /* The side stream, on which memory is allocated for captured work; made
-     * when it is first needed. */
+    /* The side stream, on which memory for captured work is allocated.
+     * Created when it is first needed. */
     struct ps_stream *side;
-    /* Native streams without an owner, in an array of this capacity.  Their
-     * count is also read without the mutex. */
+    /* The pool: an array of native streams that no ps_stream owns, with the
+     * array's size.  The count is also read without the mutex. */
     struct ps_pooled_stream *pooled_streams;
     atomic_int pooled_stream_count;
     int pooled_stream_room;
-    unsigned pool_turn; /* the next to be checked */
-    /* The multiprocessors that are in partitions. */
+    unsigned pool_turn; /* the next place to check */
+    /* The number of multiprocessors in partitions. */
     int partitioned;
-    /* Idle native events by their flags. */
+    /* Pools of idle native events, indexed by the events' flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
-    /* An idle native event for ps_stream_wait_stream, or 0; taken and given
-     * back without the mutex. */
+    /* One more idle native event without flags, or 0.  It is taken and given
+     * back without the mutex, which makes ps_stream_wait_stream fast. */
     _Atomic ps_handle wait_event;
 
     /* Notifications of all the device's work: a ring, the latest number,
-     * whether a thread waits, and a failure that no call has returned.  The
-     * mutex of notify.c guards them. */
+     * whether a thread is waiting for the device, and a failure that has not
+     * been reported.  The mutex of notify.c guards them. */
     struct ps_notification *notifications;
     uint64_t notified;
     bool notifying;
@@ -89,34 +92,39 @@ struct ps_device {
 };
 
 struct ps_runtime {
-    /* The registered table, and the table that core calls: the observer's if
-     * there is one. */
+    /* `registered` is the table of the backend.  `backend` is the table that
+     * core calls: an observer's table while one is installed, else the
+     * same. */
     const struct ps_backend *registered;
     const struct ps_backend *_Atomic backend;
     const struct ps_faults *faults;
-    /* Position in the order of registration. */
+    /* The runtime's position in the order of registration. */
     int index;
-    /* The fork generation + 1 in which a device was first used; 0: never. */
+    /* 1 + the fork generation in which a device was first used; 0 if none was
+     * used. */
     atomic_uint used;
-    /* 0 until a device is used; then it stays, except in an emulation, which
-     * has room for more devices than it shows. */
+    /* 0 until a device is used, then constant.  An emulation is the exception:
+     * it has memory for `room` devices and shows fewer. */
     atomic_int device_count;
     struct ps_device *devices;
     int room;
-    /* Whether another runtime has the place of its device type. */
+    /* Whether another runtime has taken the place of this one for its device
+     * type. */
     atomic_bool hidden;
-    /* Whether it is an emulation, see emulation.h, and is entered. */
+    /* Whether this is an emulation (see emulation.h), and whether it is
+     * entered. */
     bool emulation;
     atomic_bool entered;
     struct ps_memory_pool memory;
-    /* The first failure of a clean-up that was not reported, or PS_SUCCESS. */
+    /* The first failure of a clean-up that was not reported yet, or
+     * PS_SUCCESS. */
     atomic_int failure;
 };
 
-/* Store the status of a clean-up for ps_runtime_take_failure if it is a
- * failure, unless one is stored already.  Called for a clean-up that the
- * program did not ask for: its failure must not fail the operation that caused
- * it. */
+/* Store the failure of a clean-up that the program did not ask for.  Such a
+ * failure must not fail the operation that caused the clean-up, so a later
+ * call reports it.  Only the first failure is stored, for
+ * ps_runtime_take_failure. */
 static inline void
 ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
 {
@@ -126,7 +134,7 @@ ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
     }
 }
 
-/* Return and clear the failure that was stored, for the caller to report;
+/* Return and clear the stored failure, which the caller must report.
  * PS_SUCCESS if there is none. */
 static inline ps_status
 ps_runtime_take_failure(struct ps_runtime *runtime)
@@ -137,8 +145,8 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
                : atomic_exchange(&runtime->failure, PS_SUCCESS);
 }
 
-/* Call a member that takes a device, with the arguments that follow the
- * device. */
+/* Call a member that takes a device.  The arguments are those after
+ * `device`. */
 #define PS_CALL(device, member, ...)                                   \
     ({                                                                 \
         const struct ps_device *device_ = (device);                    \
@@ -146,17 +154,17 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
         backend_->member(backend_, device_->index, __VA_ARGS__);       \
     })
 
-/* Register a table, and its fault injection or NULL, that live as long as the
- * process.  PS_ERROR_INVALID_VALUE, with the reason: one is incomplete, the
- * name or the device type is taken, or PS_MAX_RUNTIMES are registered.
- * PS_ERROR_OUT_OF_MEMORY. */
+/* Register a table, and its fault injection or NULL.  Both must stay valid
+ * until the process ends.  Returns PS_ERROR_INVALID_VALUE, with the reason in
+ * *refusal, if a table is incomplete, if the name or the device type is taken,
+ * or if PS_MAX_RUNTIMES are registered.  Also PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
-/* If there is an observer, mark this thread's calls from here on as the
- * library's own: a program may not rely on the order that they create.
- * Returns whether to call ps_own_end. */
+/* If an observer is installed, mark this thread's calls from here on as the
+ * library's own.  The observer must not count the order that such calls create
+ * as the program's.  Returns whether ps_own_end must be called. */
 static inline bool
 ps_own_begin(struct ps_runtime *runtime)
 {
@@ -173,26 +181,28 @@ ps_own_end(bool begun)
     }
 }
 
-/* Whether the default streams of threads are current until others are set, on
- * the devices of backends that have them; set before a backend is
+/* Whether a thread's own default stream is its current stream until another is
+ * set, on devices of backends that have such streams.  Set before a backend is
  * registered. */
 extern bool ps_default_per_thread;
 
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);
 
-/* Add the runtime, complete but for its index; PS_ERROR_OUT_OF_MEMORY if
- * PS_MAX_RUNTIMES are there. */
+/* Add the runtime to the registry, which sets its index.  Everything else in
+ * it must be filled in.  Returns PS_ERROR_OUT_OF_MEMORY if there are
+ * PS_MAX_RUNTIMES already. */
 ps_status ps_runtime_add(struct ps_runtime *runtime);
 
-/* The runtime of the device type that is not hidden; NULL if there is none. */
+/* Find the runtime of the device type that is not hidden; NULL if there is
+ * none. */
 struct ps_runtime *ps_runtime_find(int device_type);
 
-/* The number of devices; the status is the reason if there are none.  Calls
+/* Get the number of devices.  If there are none, the status says why.  Calls
  * the backend each time until a device is used.  Initializes nothing. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
-/* Whether this process has used a device. */
+/* Whether this process, not only its parent, has used a device. */
 static inline bool
 ps_runtime_is_used(struct ps_runtime *runtime)
 {
@@ -200,28 +210,31 @@ ps_runtime_is_used(struct ps_runtime *runtime)
            ps_generation() + 1;
 }
 
-/* Call before a device is used: prepares the devices and marks the runtime as
- * used by this process.  PS_ERROR_FOREIGN in a forked child of a
- * process that used a runtime that is not PS_BACKEND_FORKABLE. */
+/* Call this before a device is used: it prepares the devices and marks the
+ * runtime as used by this process.  Returns PS_ERROR_FOREIGN in a forked
+ * child, if the parent used the runtime and the backend is not
+ * PS_BACKEND_FORKABLE. */
 ps_status ps_runtime_use(struct ps_runtime *runtime);
 
-/* Initialize a device without state; its default stream belongs to the fork
- * generation. */
+/* Initialize the device.  `generation` is the fork generation of its default
+ * stream. */
 void ps_device_init(struct ps_device *device, struct ps_runtime *runtime,
                     int index, unsigned generation);
 
-/* After ps_runtime_use.  PS_ERROR_INVALID_DEVICE when out of range. */
+/* Get a device by its index, after ps_runtime_use.  Returns
+ * PS_ERROR_INVALID_DEVICE if the index is out of range. */
 ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
                             struct ps_device **device);
 
-/* The calling thread's current device, after ps_runtime_use. */
+/* Get the calling thread's current device, after ps_runtime_use. */
 ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
-/* In the child of a fork: no thread is registering a backend. */
+/* Called in a forked child, where no other thread is registering a backend. */
 void ps_runtime_reset_in_child(void);
 
-/* Make previous current again after a switch, see device_restore. */
+/* Make the device with index `previous` current again after a switch; see
+ * device_restore. */
 ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);
 
 #endif

@@ -1,34 +1,36 @@
-/* Statuses of core, in addition to the contract's.  Python turns each into an
- * exception. */
+/* Statuses of core, in addition to those of the contract.  The Python layer
+ * turns each into an exception. */
 #ifndef PYSTREAMS_CORE_STATUS_H
 #define PYSTREAMS_CORE_STATUS_H
 
 #include <pystreams/backend.h>
 
 enum {
-    /* The object was created, or the runtime used, before this process was
-     * forked. */
+    /* A parent process created the object or used the runtime, and this is a
+     * forked child. */
     PS_ERROR_FOREIGN = 1001,
-    /* The event of the handle was created in this process. */
+    /* This process exported the handle, so it cannot open it. */
     PS_ERROR_OWN_HANDLE = 1002,
-    /* Whether work is done is not known: the device has to be called. */
+    /* Core does not know whether the work is done: the backend must be
+     * called. */
     PS_ERROR_NOT_KNOWN = 1004,
-    /* No event covers the latest work of another thread's default stream. */
+    /* The work is on another thread's default stream, and no recorded event
+     * covers its latest work. */
     PS_ERROR_LAGS = 1005,
-    /* The graph is not in the state for the call: */
-    PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds a graph, or captures one */
-    PS_ERROR_GRAPH_IDLE = 1011,    /* it captures nothing */
+    /* The graph's state does not permit the call: */
+    PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds or captures a graph */
+    PS_ERROR_GRAPH_IDLE = 1011,    /* it has no capture in progress */
     PS_ERROR_GRAPH_STREAM = 1012,  /* the capture is another stream's */
-    PS_ERROR_GRAPH_EMPTY = 1013,   /* it holds nothing */
-    PS_ERROR_GRAPH_FINAL = 1014,   /* it was instantiated, and not kept */
-    PS_ERROR_GRAPH_INNER = 1015,   /* it would be launched in a capture */
-    PS_ERROR_GRAPH_DEFAULT = 1016, /* it would capture a default stream */
-    PS_ERROR_GRAPH_CHANGED = 1017, /* it holds another capture by now */
-    PS_ERROR_GRAPH_SOURCE = 1018,  /* it has not kept its capture */
-    PS_ERROR_GRAPH_BEHIND = 1019,  /* it follows a stream that is captured */
+    PS_ERROR_GRAPH_EMPTY = 1013,   /* it has no graph */
+    PS_ERROR_GRAPH_FINAL = 1014,   /* no native graph is left */
+    PS_ERROR_GRAPH_INNER = 1015,   /* the stream is being captured */
+    PS_ERROR_GRAPH_DEFAULT = 1016, /* it is a default stream */
+    PS_ERROR_GRAPH_CHANGED = 1017, /* it has another capture now */
+    PS_ERROR_GRAPH_SOURCE = 1018,  /* it kept no native graph */
+    PS_ERROR_GRAPH_BEHIND = 1019,  /* a captured stream launched it */
 };
 
-/* The status to report after two steps: the first failure. */
+/* The status to report after two steps: that of the first failure. */
 static inline ps_status
 ps_first_failure(ps_status status, ps_status next)
 {

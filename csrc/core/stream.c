@@ -1,7 +1,8 @@
-/* Streams, and the pool of native streams without an owner.  Only an idle
- * native stream leaves the pool, so that a new stream never waits for a former
- * owner's work and never gets its failure.  A busy one is not destroyed
- * either, because the next stream to be created could get its handle. */
+/* Streams, and the pool of native streams without an owner.  A native stream
+ * leaves the pool only when it is idle.  So a new stream never waits for a
+ * former owner's work, and never reports the failure of such work.  A busy
+ * native stream is not destroyed either, because the next new stream could get
+ * its handle. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 /* ---- The pool ---- */
 
-/* Destroy a native stream that nobody holds. */
+/* Destroy a native stream that no ps_stream owns. */
 static void
 discard(struct ps_device *device, ps_handle handle)
 {
@@ -41,8 +42,8 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* Take the stream at a place in the pool if it is of the same kind as this one
- * (NULL: any kind). */
+/* Take the native stream at this place of the pool, if it has the priority and
+ * the blocking flag of `like`, or if `like` is NULL. */
 static bool
 pool_take(struct ps_device *device, int place, const struct ps_stream *like,
           struct ps_pooled_stream *taken)
@@ -59,7 +60,8 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
     return found;
 }
 
-/* If the pool is full, take one of its native streams, each in turn. */
+/* If the pool is full, take one of its native streams.  Repeated calls take
+ * each in turn. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -94,10 +96,13 @@ make_room_locked(struct ps_device *device)
     return pool != NULL;
 }
 
-/* Put it into the pool, as the native stream of `owner` (NULL: of none), or
- * destroy it if there is no memory for that.  This is one step, and the last
- * that accesses the device: when no stream is in the list or in the pool, an
- * emulation that was left may be reused. */
+/* Put the native stream into the pool, or destroy it if there is no memory for
+ * that.  `owner` is the stream that owned it, or NULL.
+ *
+ * Under one lock, the native stream enters the pool and the owner leaves the
+ * device's list.  Nothing accesses the device afterwards.  Otherwise an
+ * emulation that was left could be reused too early: it is reused when both
+ * the list and the pool are empty. */
 static void
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
@@ -116,8 +121,8 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
     }
 }
 
-/* Give the stream the native stream taken from the pool if it is idle.  A busy
- * one goes back to the pool; a failed one is destroyed. */
+/* Make the native stream taken from the pool that of `stream`, if it is idle.
+ * Otherwise put it back if it is busy, and destroy it if it has failed. */
 static void
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
@@ -137,8 +142,8 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
     }
 }
 
-/* Give the stream an idle native stream of its kind, if there is one among the
- * last and the first of the pool. */
+/* Find an idle native stream of the right kind in the pool, and give it to the
+ * stream.  Checks the last place and then the first ones. */
 static void
 recycle(struct ps_stream *stream)
 {
@@ -153,8 +158,9 @@ recycle(struct ps_stream *stream)
     }
 }
 
-/* Called before a native stream is created or given to the pool.  Two are
- * checked each time, so idle ones do not accumulate. */
+/* Destroy idle native streams that exceed the pool's size.  Called before a
+ * native stream is created or given to the pool.  Two are checked each time,
+ * so that they do not accumulate. */
 static void
 pool_trim(struct ps_device *device)
 {
@@ -190,8 +196,9 @@ ps_device_forget_failed(struct ps_device *device)
 
 /* ---- Lifetimes ---- */
 
-/* A stream that is being captured may be neither queried nor destroyed, and a
- * busy one of a partition is not destroyed either: keep it meanwhile. */
+/* Keep the stream for later, and return true, if it cannot be released now.  A
+ * stream that is being captured may be neither queried nor destroyed.  A busy
+ * stream of a partition is not destroyed either. */
 static bool
 defer(struct ps_stream *stream)
 {
@@ -256,7 +263,7 @@ ps_thread_has(const struct ps_stream *stream)
     return own != NULL;
 }
 
-/* The query of a stream whose pending work is known by its events only. */
+/* Query another thread's default stream through its latest event. */
 __attribute__((cold, noinline)) static ps_status
 query_remote(struct ps_stream *stream)
 {
@@ -319,7 +326,7 @@ ps_stream_new(struct ps_device *device, enum ps_stream_kind kind)
     return stream;
 }
 
-/* Give the stream an idle native stream. */
+/* Give the stream a native stream: an idle one from the pool, or a new one. */
 static ps_status
 take_native(struct ps_stream *stream)
 {
@@ -373,7 +380,7 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
     pthread_mutex_unlock(&device->mutex);
     *result = stream;
     if (ps_trace_wants(PS_TRACE_STREAM_CREATION)) {
-        /* A callback that gets the handle may queue work on it. */
+        /* The callback gets the handle and may queue work on it. */
         atomic_store(&stream->used, true);
         ps_trace_fire(PS_TRACE_STREAM_CREATION, device, stream->handle, 0);
     }
@@ -430,7 +437,7 @@ ps_stream_unref(struct ps_stream *stream)
 
 /* ---- From a handle to a stream ---- */
 
-/* Take a reference, unless the last one is being dropped. */
+/* Take a reference.  Returns false if the last one is being dropped. */
 static bool
 try_ref(struct ps_stream *stream)
 {
@@ -441,9 +448,9 @@ try_ref(struct ps_stream *stream)
     return refs != 0;
 }
 
-/* A new reference to the live stream with this identity, or NULL.  The stream
- * is marked as used, since the caller may queue work on the handle that core
- * does not see. */
+/* Returns a new reference to the live stream with this identity, or NULL.
+ * Marks the stream as used: the caller may queue work on its handle without
+ * core's knowledge. */
 static struct ps_stream *
 find_locked(struct ps_device *device, ps_handle identity)
 {
@@ -631,8 +638,9 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
     return PS_SUCCESS;
 }
 
-/* Make each launch of the graph wait for the event, which may be recorded for
- * the first time after the capture. */
+/* Capture a wait that each launch of the graph executes.  The event may be
+ * recorded for the first time after the capture, so it gets its native event
+ * here. */
 static ps_status
 wait_external(struct ps_stream *stream, struct ps_event *event)
 {
@@ -650,7 +658,8 @@ wait_external(struct ps_stream *stream, struct ps_event *event)
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event)
 {
-    /* The stream joins a capture if the event's record is captured. */
+    /* If the event's record was captured, the stream joins that capture, which
+     * must then keep the stream's partition. */
     ps_status status = ps_partition_keep(stream->partition);
     if (status != PS_SUCCESS) {
         return status;
@@ -679,7 +688,8 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
                                         : status;
 }
 
-/* Record the other stream's position by the native event, and wait for it. */
+/* Record the native event on the other stream, and make the stream wait for
+ * it. */
 static ps_status
 wait_by(ps_handle event, struct ps_stream *stream, struct ps_stream *other,
         bool traced)
@@ -690,7 +700,8 @@ wait_by(ps_handle event, struct ps_stream *stream, struct ps_stream *other,
         ps_trace(PS_TRACE_EVENT_RECORD, other->device, event, other->handle);
     }
     if (status == PS_SUCCESS) {
-        /* The stream joins a capture if the record is captured. */
+        /* If the record was captured, the stream joins that capture, which
+         * must then keep the stream's partition. */
         status = ps_partition_keep(stream->partition);
     }
     if (status == PS_SUCCESS) {

@@ -1,4 +1,4 @@
-/* The form of a table, member by member; this list must agree with the
+/* The members of a table, one by one.  This list must agree with the
  * contract. */
 #include "table.h"
 
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Groups of members, which are there as a whole or not at all, by their names
- * for people; OPTIONAL and REQUIRED are no groups. */
+/* The names of groups, for error texts.  A table has all members of a group or
+ * none.  OPTIONAL and REQUIRED are not groups. */
 static const char OPTIONAL[] = "optional";
 static const char REQUIRED[] = "required";
 static const char IPC[] = "interprocess events";
@@ -147,7 +147,8 @@ ps_table_member(const struct ps_backend *backend, int index, bool *present)
     return members[index].name;
 }
 
-/* The group's first member that is present, or that is missing; or NULL. */
+/* The group's first member that is present (there) or missing (!there); NULL
+ * if there is none. */
 static const char *
 first(const struct ps_backend *backend, const char *group, bool there)
 {
@@ -171,7 +172,8 @@ is_name(const char *name)
            length <= MOST_NAME;
 }
 
-/* Every table has the members up to the last required one. */
+/* The smallest size of a table: every table has the members up to the last
+ * required one. */
 enum {
     LEAST_SIZE = offsetof(struct ps_backend, event_synchronize) +
                  sizeof(((struct ps_backend *)NULL)->event_synchronize),

@@ -1,14 +1,15 @@
-/* Thread-local storage of the library: a few words, each under a POSIX key,
- * NULL until set.
+/* The library's thread-local storage: a few pointer-sized words per thread,
+ * each under a POSIX key.  A word is NULL until it is set.
  *
- * Not _Thread_local: for a library that is loaded with dlopen, glibc allocates
- * such variables with malloc when a thread first accesses one, and ends the
- * process if that fails.  The initial-exec model needs no malloc, but applies
- * to all such variables of a library.  Static cudart has 4 KiB of them,
- * aligned to 4 KiB, and glibc (2.17 to 2.36) reserves about 1.6 KiB for all
- * libraries that are loaded with dlopen.
+ * _Thread_local does not serve here.  In a library that is loaded with dlopen,
+ * glibc allocates such variables with malloc when a thread first accesses one,
+ * and ends the process if malloc fails.  The initial-exec model needs no
+ * malloc, but applies to all such variables of a library.  Static cudart has 4
+ * KiB of them, aligned to 4 KiB, and glibc (2.17 to 2.36) reserves about 1.6
+ * KiB for all libraries that are loaded with dlopen.
  *
- * A key has no destructor, as nothing may call a device when a thread ends. */
+ * A key has no destructor, because no device may be called when a thread
+ * ends. */
 #ifndef PYSTREAMS_CORE_THREAD_H
 #define PYSTREAMS_CORE_THREAD_H
 
@@ -16,8 +17,8 @@
 
 #include <pthread.h>
 
-/* PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN belong to core, the
- * others to its caller. */
+/* The words.  PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN are used
+ * by core, the others by the Python layer. */
 enum ps_thread_word {
     PS_THREAD_MEMORY,
     PS_THREAD_STREAMS,
@@ -37,9 +38,9 @@ enum ps_thread_word {
 
 extern pthread_key_t ps_thread_keys[PS_THREAD_WORDS];
 
-/* Call before anything else, while no other thread uses core; again after a
- * failure.
- * PS_ERROR_OUT_OF_MEMORY: other libraries have used up the keys. */
+/* Create the keys.  Call this before anything else, while no other thread uses
+ * core.  May be called again after a failure.  Returns PS_ERROR_OUT_OF_MEMORY
+ * if other libraries have used up the keys. */
 ps_status ps_thread_init(void);
 
 static inline void *
@@ -48,8 +49,8 @@ ps_thread_word(enum ps_thread_word word)
     return pthread_getspecific(ps_thread_keys[word]);
 }
 
-/* PS_ERROR_OUT_OF_MEMORY is possible until a thread has set the word to
- * another value than NULL, and not after. */
+/* Set the thread's word.  Can return PS_ERROR_OUT_OF_MEMORY only until the
+ * thread has set this word to a value other than NULL. */
 static inline ps_status
 ps_thread_set_word(enum ps_thread_word word, const void *value)
 {

@@ -1,6 +1,6 @@
-/* Each thread has a list of its streams in a word of its own.  A stream leaves
- * the list when its thread ends; from then on its latest event stands for all
- * of its work. */
+/* Each thread has a list of its default streams in a thread-local word.  A
+ * stream leaves the list when its thread ends.  From then on its latest event
+ * represents all of its work. */
 #include "thread_stream.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ first_of_thread(void)
     return ps_thread_word(PS_THREAD_STREAMS);
 }
 
-/* Drop the streams of an ancestor; this calls no device. */
+/* In a forked child, drop the streams of the parent.  This calls no device. */
 static void
 forget_ancestors(void)
 {
@@ -42,7 +42,7 @@ ps_thread_stream(struct ps_device *device)
     return stream != NULL ? ps_stream_ref(stream) : NULL;
 }
 
-/* Fill in a new stream, and add it to the thread's. */
+/* Fill in a new stream, and add it to the thread's list. */
 static ps_status
 begin(struct ps_stream *stream, const char *name)
 {
@@ -106,7 +106,8 @@ ps_thread_stream_recover(struct ps_stream *stream)
     }
 }
 
-/* Record the event, as the library's own. */
+/* Record the stream's latest event.  Observers do not count this as the
+ * program's call. */
 static ps_status
 record(struct ps_stream *stream)
 {
@@ -134,7 +135,8 @@ ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest)
                                                           : PS_SUCCESS;
 }
 
-/* Record the event; waits for room in a full queue. */
+/* Record the latest event at the end of the thread.  Waits for room if the
+ * queue is full. */
 static ps_status
 record_last(struct ps_stream *stream)
 {
@@ -154,15 +156,15 @@ finish(struct ps_stream *stream)
     enum ps_capture_mode mode =
         ps_capture_mode_swap(device->runtime, PS_CAPTURE_RELAXED);
     bool own = ps_own_begin(device->runtime);
-    /* A failure stays with the device. */
+    /* The backend keeps a failure for the device's next wait. */
     (void)PS_CALL(device, stream_synchronize, stream->handle, NULL);
     ps_own_end(own);
     ps_capture_mode_swap(device->runtime, mode);
 }
 
-/* Make the latest event cover all pending work.  If that fails, mark it as
- * captured, since no thread can learn when the work is done.  Waits for the
- * work if the backend demands it. */
+/* Make the latest event cover all pending work.  If that fails, mark the event
+ * as captured, because no thread can find out when the work is done.  First
+ * waits for the work if the backend has PS_BACKEND_THREADS_FINISH. */
 static void
 record_end(struct ps_stream *stream)
 {
@@ -191,7 +193,8 @@ ps_thread_streams_end(struct ps_runtime *runtime)
         if (ends) {
             record_end(stream);
         }
-        /* From here on it is remote on this thread, too. */
+        /* The stream is no longer this thread's, so it counts as remote here,
+         * too. */
         ps_thread_set_word(PS_THREAD_STREAMS, stream->of_thread.next);
         if (ends) {
             atomic_store(&stream->of_thread.ended, true);

@@ -1,5 +1,5 @@
-/* The one hook of the trace points.  It is set before it is used, and then
- * stays, so that reading it takes no lock. */
+/* The one hook of the trace points.  It is set once, before any trace point
+ * uses it, so reading it takes no lock. */
 #include "trace.h"
 
 atomic_uint ps_trace_kinds;

@@ -1,8 +1,8 @@
-/* Trace points: core reports its caller's operations to a hook.
+/* Trace points: core reports the operations of its caller to a hook.
  *
- * A point of a kind without subscribers costs a load and a branch.  A point is
- * reached with no lock held and core consistent, because the hook may do
- * anything, including calling core. */
+ * While nothing subscribes to a kind, its trace points cost a load and a
+ * branch each.  When a hook is called, no lock is held and core is consistent,
+ * because the hook may do anything, including calls of core. */
 #ifndef PYSTREAMS_CORE_TRACE_H
 #define PYSTREAMS_CORE_TRACE_H
 
@@ -12,9 +12,10 @@
 
 struct ps_device;
 
-/* Creations, records, waits and allocations are reported after the operation
- * has succeeded, the other kinds before it.  The comments name the arguments:
- * handles of an event and a stream, or an address and a number of bytes. */
+/* Creations, records, waits and allocations are reported after they have
+ * succeeded.  The other kinds are reported before the operation.  The comments
+ * name the hook's last two arguments: handles of an event and a stream, or an
+ * address and a number of bytes. */
 enum ps_trace_kind {
     PS_TRACE_EVENT_CREATION,         /* event */
     PS_TRACE_EVENT_DELETION,         /* event */
@@ -29,15 +30,16 @@ enum ps_trace_kind {
     PS_TRACE_KINDS,
 };
 
-/* device: the stream's, for kinds with a stream. */
+/* The hook.  For kinds with a stream, `device` is the stream's device. */
 typedef void (*ps_trace_hook)(enum ps_trace_kind kind,
                               struct ps_device *device, uintptr_t first,
                               uintptr_t second);
 
-/* One bit for each kind with subscribers; 0 until a hook is set. */
+/* A bit mask: one bit for each kind with subscribers.  0 until a hook is
+ * set. */
 extern atomic_uint ps_trace_kinds;
 
-/* Set the hook: once, before any bit of ps_trace_kinds is set. */
+/* Set the hook.  Call this once, before any bit of ps_trace_kinds is set. */
 void ps_trace_set_hook(ps_trace_hook hook);
 
 static inline bool
@@ -48,7 +50,6 @@ ps_trace_wants(enum ps_trace_kind kind)
     return __builtin_expect(kinds >> kind & 1, 0);
 }
 
-/* Call the hook. */
 void ps_trace_fire(enum ps_trace_kind kind, struct ps_device *device,
                    uintptr_t first, uintptr_t second);
 

@@ -1,5 +1,5 @@
-/* Work on streams: each function checks the stream and the member, and calls
- * it. */
+/* Work on streams.  Each function checks that the stream is of this process
+ * and the backend has the member, and then calls the member. */
 #include "work.h"
 
 #include "runtime.h"
@@ -17,8 +17,8 @@ check(struct ps_stream *stream, bool supported)
 #define HAS(stream, member) \
     ((stream)->device->runtime->backend->member != NULL)
 
-/* Check the stream and the member, and call it with the arguments that follow
- * the stream. */
+/* Check the stream and the member, then call the member.  The arguments are
+ * those after the stream. */
 #define CALL(stream, member, ...)                                       \
     ({                                                                  \
         ps_status status_ = check(stream, HAS(stream, member));         \

@@ -1,7 +1,7 @@
-/* Work on streams: the optional members of the contract, for a stream of this
- * process.  PS_ERROR_NOT_SUPPORTED if the backend lacks the member,
- * PS_ERROR_FOREIGN for a stream of an ancestor.  Each blocks as the member
- * does. */
+/* Work on streams, through optional members of the contract.  Each function
+ * returns PS_ERROR_NOT_SUPPORTED if the backend lacks the member, and
+ * PS_ERROR_FOREIGN if a parent process created the stream.  Each blocks as its
+ * member does. */
 #ifndef PYSTREAMS_CORE_WORK_H
 #define PYSTREAMS_CORE_WORK_H
 
@@ -15,7 +15,8 @@ struct ps_stream;
 ps_status ps_stream_copy(struct ps_stream *stream, void *destination,
                          const void *source, size_t nbytes);
 
-/* A value of 1, 2 or 4 bytes, of which nbytes is a multiple. */
+/* Fill with a value of `size` bytes: 1, 2 or 4.  nbytes is a multiple of
+ * size. */
 ps_status ps_stream_fill(struct ps_stream *stream, void *destination,
                          uint32_t value, size_t size, size_t nbytes);
 ps_status ps_stream_host_function(struct ps_stream *stream,

@@ -1,6 +1,7 @@
-/* The CUDA array interface, version 3, both ways; _interchange.py reads those
- * of other libraries.  Its `stream` is a stream to wait for: None asks for no
- * wait, and 0 is not allowed. */
+/* The CUDA array interface, version 3, as producer and as consumer.
+ * _interchange.py reads the dictionaries of other libraries.  The entry
+ * `stream` is a stream to wait for: None asks for no wait, and 0 is not
+ * allowed. */
 #include "array_interface.h"
 
 #include "args.h"
@@ -12,8 +13,8 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* The device of the memory at the address, if the backend knows it, else the
- * given one.  claim_hold refuses a wrong address later. */
+/* The device that has the memory at the address, if the backend knows it, else
+ * `device`.  If that is wrong, claim_hold refuses the memory later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {
@@ -32,7 +33,8 @@ device_of_address(struct ps_device *device, const void *address)
     return device;
 }
 
-/* Make our stream wait for the producer's. */
+/* Make our stream wait for the producer's stream, whose number the interface
+ * gives. */
 static int
 wait_for_producer(struct ps_device *device, struct ps_stream *stream,
                   PyObject *number)
@@ -67,16 +69,18 @@ read_extents(const char *name, PyObject *tuple,
     return 0;
 }
 
-/* An interface's claim, with the memory that it refers to. */
+/* What an interface claims about its memory, and the arrays that the claim
+ * points to. */
 struct interface {
     struct claim claim;
     int64_t shape[MOST_DIMENSIONS];
     int64_t strides[MOST_DIMENSIONS];
-    /* Borrowed from the entries. */
+    /* Borrowed from the tuple of entries. */
     PyObject *stream;
 };
 
-/* entries: the result of _interchange.read_array_interface. */
+/* Fill in *interface from the entries that _interchange.read_array_interface
+ * returned. */
 static int
 parse_entries(const char *function, PyObject *entries,
               struct interface *interface)
@@ -130,7 +134,7 @@ entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
     return 0;
 }
 
-/* The checked entries of an interface; NULL with an exception. */
+/* Check an interface, and return its entries; NULL with an exception. */
 static PyObject *
 read_interface(const char *name, PyObject *interface)
 {

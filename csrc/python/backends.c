@@ -1,7 +1,7 @@
-/* The registered backends, and the choice among them.  Those of this library
- * are registered when the package is first imported; extension modules
- * register others.  Backends outlive the module, so that a second import finds
- * them. */
+/* The registered backends, and the choice of the default one.  This library's
+ * backends are registered when the package is first imported.  Extension
+ * modules register others.  Registered backends stay when the module is
+ * deleted, so that a second import finds them. */
 #include "backends.h"
 
 #include "../backends/backends.h"
@@ -13,7 +13,8 @@
 #include "device.h"
 #include "errors.h"
 
-/* -1 with an exception: ValueError if the table is refused. */
+/* Register a table.  Returns -1 with an exception, which is ValueError if the
+ * table is refused. */
 static int
 register_table(const struct ps_backend *table, const struct ps_faults *faults)
 {
@@ -81,8 +82,9 @@ begin_runtime(int type)
     }
 }
 
-/* The result of a function of the package that returns a device type, which it
- * takes over; -1 with an exception if that is NULL. */
+/* Convert the result of a Python function that returns a device type, and drop
+ * the reference.  Returns -1 with an exception; `result` is NULL if the
+ * function raised. */
 static int
 type_of_result(PyObject *result)
 {
@@ -114,7 +116,8 @@ default_runtime(void)
     return find_runtime(type);
 }
 
-/* The pointer of a capsule with the name; NULL with an exception. */
+/* Get the pointer of a capsule, which must have this name.  Returns NULL with
+ * an exception. */
 static void *
 capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 {
@@ -168,7 +171,8 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *const *args,
         return NULL;
     }
     install_tables();
-    /* A table may be freed with its capsule, so both stay for ever. */
+    /* The capsule's destructor may free the table, so keep the capsules for
+     * ever. */
     Py_INCREF(values[0]);
     Py_XINCREF(values[1]);
     Py_RETURN_NONE;
@@ -232,8 +236,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* Whether each member that waits supports a limit: found by calls that have
- * nothing to wait for. */
+/* Find out which of the waiting members support a limit.  Calls each when
+ * there is nothing to wait for, so that it returns at once. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {

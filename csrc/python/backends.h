@@ -1,35 +1,36 @@
-/* The registered backends, and the choice among them. */
+/* The registered backends, and the choice of the default one. */
 #ifndef PYSTREAMS_PYTHON_BACKENDS_H
 #define PYSTREAMS_PYTHON_BACKENDS_H
 
 #include "module.h"
 
-/* The text that explains why a build without the CUDA backend has no CUDA
- * devices. */
+/* The reason to give when a build without the CUDA backend is asked for a CUDA
+ * device. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
-/* The runtime of a device type; NULL with an exception if no backend is
- * registered for it. */
+/* Returns the visible runtime of a device type; NULL with an exception if no
+ * backend is registered for it. */
 struct ps_runtime *find_runtime(long type);
 
-/* Load the backend that a distribution offers under the name, which has
- * `length` characters.  *type is its device type, or -1 if there is none.  -1
- * with an exception. */
+/* Load the backend that an installed distribution offers under this name of
+ * `length` characters.  *type becomes its device type, or -1 if there is no
+ * such backend.  Returns -1 with an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
-/* Choose the table by which core calls each backend: its own, or one that
- * observes its calls for the schedule that is explored, the timeline or the
- * race detector. */
+/* Choose for each backend the table that core calls: the backend's own table,
+ * or a table that observes the calls.  Schedule exploration, the timeline and
+ * the race detector observe calls. */
 void install_tables(void);
 
-/* ps_runtime_devices, with the GIL released if that may block. */
+/* ps_runtime_devices.  Releases the GIL if the call may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
-/* use_runtime, for one that this process has not used. */
+/* The part of use_runtime for a runtime that this process has not used. */
 __attribute__((cold)) struct ps_runtime *begin_runtime(int type);
 
-/* As find_runtime, but the runtime has devices and may be used in this
- * process; otherwise NULL with an exception that gives the reason. */
+/* As find_runtime, but also make sure that the runtime has devices and may be
+ * used in this process.  Returns NULL with an exception that gives the
+ * reason. */
 static inline struct ps_runtime *
 use_runtime(int type)
 {
@@ -39,7 +40,8 @@ use_runtime(int type)
                : begin_runtime(type);
 }
 
-/* The runtime used when no device is given; NULL with an exception. */
+/* Returns the runtime that is used if a program names no device; NULL with an
+ * exception. */
 struct ps_runtime *default_runtime(void);
 
 #endif

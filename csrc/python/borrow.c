@@ -1,5 +1,6 @@
-/* Memory of other libraries, which copies accept like Buffers.  All claims of
- * a producer about its memory are checked before the memory is used. */
+/* Memory of other libraries, which copies accept like Buffers.  Everything
+ * that a producer claims about its memory is checked before the memory is
+ * used. */
 #include "borrow.h"
 
 #include "args.h"
@@ -12,7 +13,8 @@
 #include "external_stream.h"
 #include "stream.h"
 
-/* The size of the claimed memory in bytes; -1 with ValueError. */
+/* Compute the size of the claimed memory in bytes.  Returns -1 with
+ * ValueError. */
 static int
 claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
 {
@@ -69,7 +71,8 @@ claim_extent(const struct claim *claim, const char **begin, Py_ssize_t *nbytes)
                       "%s has strides whose size in bytes overflows",
                       claim->what);
     }
-    /* Bits of the first byte that come before the first item. */
+    /* If the first item does not start at a byte boundary, the number of bits
+     * before it in its byte. */
     int64_t before = first % 8 != 0 ? 8 + first % 8 : 0;
     *begin += first / 8 - (first % 8 != 0);
     *nbytes = (Py_ssize_t)(size / 8 + (size % 8 + before) / 8 +
@@ -97,8 +100,8 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
     return 0;
 }
 
-/* -1 with an exception if the backend knows that the address is not memory of
- * the device. */
+/* Check that the address is memory of the claimed device, if the backend can
+ * tell.  Returns -1 with an exception. */
 static int
 check_place(const struct claim *claim, const char *address)
 {
@@ -154,14 +157,16 @@ check_address(const struct claim *claim, Py_ssize_t nbytes)
                : check_place(claim, first + nbytes - 1);
 }
 
-/* The owner to release memory to, and the function to call. */
+/* The owner of borrowed memory, and the function that gives the memory
+ * back. */
 struct debt {
     void (*release)(void *owner);
     void *owner;
 };
 
-/* Runs on any thread, with or without the GIL.  The owner's function may run
- * Python code, so a pending exception is saved and restored. */
+/* Give the memory back.  Runs on any thread, with or without the GIL.  The
+ * owner's function may run Python code, so a pending exception is saved and
+ * restored. */
 static ps_status
 release_debt(void *memory)
 {
@@ -276,8 +281,8 @@ release_view(void *owner)
     PyMem_Free(owner);
 }
 
-/* Whether a struct module's format has Python objects among its items.  Names
- * of fields stand between colons. */
+/* Whether a format of the struct module has Python objects ("O") among its
+ * items.  An O between colons is part of a field's name and does not count. */
 static bool
 has_objects(const char *format)
 {
@@ -288,9 +293,9 @@ has_objects(const char *format)
     return *format != '\0';
 }
 
-/* Called when an object has refused a view: 0 with the exception cleared if
- * DLPack should be tried, else -1.  Arrays of CuPy and JAX, for example,
- * support the buffer protocol for host memory only. */
+/* Called when an object has refused a view of its memory.  Returns 0, with the
+ * exception cleared, if DLPack should be tried, else -1.  For example, arrays
+ * of CuPy and JAX support the buffer protocol for host memory only. */
 static int
 try_dlpack_instead(PyObject *object)
 {
@@ -310,8 +315,8 @@ try_dlpack_instead(PyObject *object)
     return found > 0 ? 0 : -1;
 }
 
-/* Hold the memory of an object with the buffer protocol: 1; 0 if it has none;
- * -1 with an exception. */
+/* Make a span of an object's memory through the buffer protocol.  Returns 1; 0
+ * if the object has no buffer protocol; -1 with an exception. */
 static int
 view_hold(PyObject *object, struct ps_device *device, struct span *span)
 {
@@ -376,7 +381,7 @@ view_pin(PyObject *object, struct ps_device *device)
     return buffer_wrap(&span);
 }
 
-/* As view_hold, for any object except a Buffer. */
+/* As view_hold, through any protocol.  The object is not a Buffer. */
 static int
 object_hold(PyObject *object, struct ps_device *device,
             struct ps_stream *stream, struct span *span)
@@ -391,9 +396,9 @@ object_hold(PyObject *object, struct ps_device *device,
     return found;
 }
 
-/* The producer made device memory ready for a stream of the memory's device.
- * If the copy runs on a stream of another device, have that stream wait for
- * it. */
+/* The producer made device memory ready for the current stream of the memory's
+ * device.  If the copy runs on a stream of another device, make that stream
+ * wait for it. */
 static int
 follow(struct span *span, struct ps_stream *stream)
 {

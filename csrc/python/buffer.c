@@ -1,6 +1,6 @@
-/* The type `Buffer`: device or pinned memory, or a part of another Buffer's.
- * A method holds a copy of the object's fields, because another thread may
- * close the Buffer meanwhile. */
+/* The type `Buffer`: device or pinned memory, or a part of another Buffer's
+ * memory.  Each method first copies the object's fields, because another
+ * thread may close the Buffer meanwhile. */
 #include "buffer.h"
 
 #include <inttypes.h>
@@ -29,8 +29,8 @@ as_buffer(PyObject *self)
     return (BufferObject *)self;
 }
 
-/* The properties of a Buffer.  They are read in one step, because another
- * thread may close it. */
+/* The properties of a Buffer, read in one step because another thread may
+ * close it. */
 struct traits {
     struct ps_device *device; /* NULL if it is closed */
     char *data;
@@ -66,7 +66,7 @@ raise_closed(void)
     return refuse(PyExc_ValueError, "the Buffer is closed");
 }
 
-/* Likewise; -1 with ValueError if it is closed. */
+/* As traits_of.  Returns -1 with ValueError if the Buffer is closed. */
 static int
 traits_of_open(PyObject *op, struct traits *traits)
 {
@@ -83,7 +83,7 @@ check_generation(const struct ps_block *block)
                                PS_ERROR_FOREIGN);
 }
 
-/* As buffer_hold, for a Buffer of any process. */
+/* As buffer_hold, also for a Buffer that the parent process created. */
 static int
 hold(PyObject *op, struct span *span)
 {
@@ -111,7 +111,7 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
-/* Report a clean-up that failed and belongs to no call. */
+/* Report a stored failure of a clean-up that no call asked for. */
 static void
 report_noted(struct ps_runtime *runtime)
 {
@@ -222,23 +222,25 @@ span_create(enum memory_kind kind, struct ps_device *device,
     status = wait_end(&wait, status);
     report_noted(runtime);
     if (status != PS_SUCCESS && block != NULL) {
-        /* The signal handler raised, although memory was allocated at last. */
+        /* The memory was allocated in the end, but a signal handler raised an
+         * exception while the allocation waited. */
         block_release(block);
     }
     if (status != PS_SUCCESS) {
         raise_not_allocated(device, nbytes, kind == MEMORY_PINNED, status);
         return -1;
     }
-    /* The block may come from the pool, so no backend has reported a new
-     * allocation. */
+    /* The memory may have been used before: the block may come from the pool,
+     * and then no backend call tells the race detector that it is new. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
 }
 
-/* The stream in whose order to allocate: the given one, which must be of the
- * device, or the device's current stream.  A new reference. */
+/* Returns a new reference to the stream in whose order to allocate: the
+ * argument, which must be a stream of the device, or the device's current
+ * stream. */
 static struct ps_stream *
 allocation_stream(const char *function, struct ps_device *device,
                   PyObject *argument)
@@ -263,9 +265,9 @@ allocation_stream(const char *function, struct ps_device *device,
     return stream;
 }
 
-/* The device that an argument names for memory of the kind; NULL with an
- * exception.  A CPU needs no pinned memory, so "cpu" means the accelerator
- * then, whose backend pins. */
+/* The device for memory of this kind that an argument names.  Pinned memory is
+ * memory that an accelerator copies from, so for pinned memory "cpu" means the
+ * default device.  Returns NULL with an exception. */
 static struct ps_device *
 home_argument(const char *function, PyObject *argument, enum memory_kind kind)
 {
@@ -276,8 +278,8 @@ home_argument(const char *function, PyObject *argument, enum memory_kind kind)
                : device;
 }
 
-/* The kind of memory that the arguments of `function` ask for; -1 with an
- * exception. */
+/* Find the kind of memory that the arguments of `function` ask for.  Returns
+ * -1 with an exception. */
 static int
 kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
               enum memory_kind *kind)
@@ -314,8 +316,8 @@ kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
     return 0;
 }
 
-/* The missing feature if the device cannot allocate memory of the kind, else
- * NULL. */
+/* If the device cannot allocate memory of this kind, the name of the missing
+ * feature, else NULL. */
 static const char *
 lacking(const struct ps_backend *backend, enum memory_kind kind)
 {
@@ -327,7 +329,8 @@ lacking(const struct ps_backend *backend, enum memory_kind kind)
                                             : "memory";
 }
 
-/* A Buffer of new memory, for the arguments of `function`. */
+/* Returns a Buffer of new memory.  `values` are the arguments of
+ * `function`. */
 static PyObject *
 allocate(const char *function, PyObject *const *values)
 {
@@ -512,8 +515,8 @@ Buffer_repr(PyObject *op)
         as_buffer(op)->nbytes, text.chars);
 }
 
-/* The stream that a method's argument names, NULL if it is None or was not
- * given; -1 with an exception. */
+/* Get the stream that a method's argument names; NULL if it is None or was not
+ * given.  Returns -1 with an exception. */
 static int
 optional_stream(const char *method, PyObject *argument,
                 struct ps_stream **stream)
@@ -526,8 +529,8 @@ optional_stream(const char *method, PyObject *argument,
     return *stream != NULL ? 0 : -1;
 }
 
-/* A method that copies between this Buffer and its first argument: to the
- * Buffer if `here`, else from it. */
+/* Implement a method that copies between this Buffer and its first argument:
+ * into the Buffer if `here` is true, else out of it. */
 static PyObject *
 copy_with(PyObject *op, const struct signature *signature,
           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
@@ -596,7 +599,8 @@ fill_with(PyObject *op, const char *method, const struct pattern *pattern,
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
-/* The pattern of an object with the buffer protocol; -1 with an exception. */
+/* Get the pattern from an object with the buffer protocol.  Returns -1 with an
+ * exception. */
 static int
 pattern_of(PyObject *object, struct pattern *pattern)
 {
@@ -626,8 +630,9 @@ pattern_of(PyObject *object, struct pattern *pattern)
     return pattern->size > 0 ? 0 : -1;
 }
 
-/* An int is a byte, as in cuda.core.  NumPy's numbers have __index__, too, but
- * their type gives a size. */
+/* Get the pattern from an argument.  An int is one byte, as in cuda.core.
+ * NumPy's numbers have __index__ too, but their type gives a size, so for
+ * these the buffer protocol is used. */
 static int
 pattern_argument(PyObject *argument, struct pattern *pattern)
 {
@@ -712,8 +717,9 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, self.nbytes);
     if (bytes != NULL) {
         int64_t extent = self.nbytes;
-        /* No other code has the bytes object yet, so it may be written.  A
-         * copy whose wait was interrupted keeps the object alive. */
+        /* No other code has the bytes object yet, so writing to it is allowed.
+         * If the wait for the copy is interrupted, the claim's reference keeps
+         * the object alive. */
         struct claim claim =
             bytes_claim("bytes", PyBytes_AS_STRING(bytes), &extent);
         result = claim_hold(&claim, self.block->device, Py_NewRef(bytes),
@@ -733,7 +739,7 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
-/* Make an object that views the Buffer, read-only if `reading`. */
+/* Make an object that views the Buffer: read-only if `reading` is true. */
 static PyObject *
 view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
 {
@@ -745,7 +751,8 @@ view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
     return view;
 }
 
-/* bytes() asks for the same view as memoryview(), which may write. */
+/* bytes() requests the same kind of view as memoryview(), whose user may
+ * write.  The flag tells the race detector that bytes() only reads. */
 static PyObject *
 Buffer_bytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -850,7 +857,7 @@ Buffer_subscript(PyObject *op, PyObject *key)
     return buffer_wrap(&part);
 }
 
-/* Export the memory; -1 with ValueError if it is closed. */
+/* Count one more view.  Returns -1 with ValueError if the Buffer is closed. */
 static int
 export_begin(PyObject *op)
 {
@@ -871,7 +878,7 @@ export_end(PyObject *op)
     Py_END_CRITICAL_SECTION();
 }
 
-/* A view of exported memory. */
+/* Fill in a view whose export is already counted. */
 static int
 view_exported(PyObject *op, Py_buffer *view, int flags)
 {
@@ -887,7 +894,7 @@ view_exported(PyObject *op, Py_buffer *view, int flags)
                       "pinned Buffer, or use tobytes()",
                       device->runtime->backend->name, device->index);
     }
-    /* Reset now: a report of a race may make other views. */
+    /* Clear the word now, because a race report may make other views. */
     bool reading = ps_thread_word(PS_THREAD_READING) == op;
     if (reading) {
         ps_thread_set_word(PS_THREAD_READING, NULL);
@@ -941,8 +948,8 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                             traits.device->index);
 }
 
-/* Memory for captured work is allocated on the side stream, which is
- * internal. */
+/* Memory for captured work is allocated on the side stream.  That is internal,
+ * so None is returned for it. */
 static PyObject *
 Buffer_get_stream(PyObject *op, void *Py_UNUSED(closure))
 {

@@ -1,4 +1,4 @@
-/* The type Buffer, and the bytes that operations work on. */
+/* The type Buffer, and spans: the byte ranges that operations work on. */
 #ifndef PYSTREAMS_PYTHON_BUFFER_H
 #define PYSTREAMS_PYTHON_BUFFER_H
 
@@ -8,36 +8,36 @@
 
 typedef struct {
     PyObject ob_base;
-    /* NULL once closed. */
+    /* NULL after close(). */
     struct ps_block *block;
-    /* The first byte, within the block. */
+    /* The Buffer's first byte; it lies within the block. */
     char *data;
     Py_ssize_t nbytes;
-    /* The number of views of the buffer protocol that are not released.  If it
-     * is not 0, the Buffer cannot be closed. */
+    /* The number of buffer-protocol views that are not released.  The Buffer
+     * cannot be closed while there are any. */
     Py_ssize_t exports;
     PyObject *weakrefs;
 } BufferObject;
 
-/* A range of bytes of a block that is held, so that it stays valid if another
- * thread closes the Buffer. */
+/* A range of bytes of a block, with a reference to the block.  The bytes stay
+ * valid even if another thread closes the Buffer. */
 struct span {
     struct ps_block *block;
     char *data;
     Py_ssize_t nbytes;
     /* Whether another library owns the memory.  That library does not know of
-     * the work queued here. */
+     * the work that is queued here. */
     bool foreign;
 };
 
-/* Hold the bytes of an open Buffer of this process until span_release; -1 with
- * an exception. */
+/* Get the span of an open Buffer that this process created.  The caller
+ * releases it with span_release.  Returns -1 with an exception. */
 int buffer_hold(PyObject *buffer, struct span *span);
 
-/* The first byte; NULL if the Buffer is closed. */
+/* The address of the first byte; NULL if the Buffer is closed. */
 char *buffer_data(PyObject *buffer);
 
-/* Drop a reference from Python code, reporting a failure. */
+/* Drop a reference to the block, with the GIL held.  A failure is reported. */
 void block_release(struct ps_block *block);
 
 static inline void
@@ -46,11 +46,12 @@ span_release(struct span *span)
     block_release(span->block);
 }
 
-/* A new Buffer for the span, which is released on failure. */
+/* Returns a new Buffer for the span, which it takes over.  On failure the span
+ * is released. */
 PyObject *buffer_wrap(struct span *span);
 
-/* The same in two steps: buffer_new returns a closed Buffer, or NULL with an
- * exception; the second step opens it for the span, and cannot fail. */
+/* buffer_wrap in two steps.  buffer_new returns a closed Buffer, or NULL with
+ * an exception.  buffer_open opens it for the span, and cannot fail. */
 PyObject *buffer_new(void);
 void buffer_open(PyObject *buffer, const struct span *span);
 
@@ -60,15 +61,14 @@ enum memory_kind {
     MEMORY_INTERPROCESS,
 };
 
-/* Allocate memory of the device, in the order of the stream if the kind has
- * one; -1 with an exception. */
+/* Allocate memory of the device.  The stream is used for MEMORY_ORDERED alone.
+ * Returns -1 with an exception. */
 int
 span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
-/* Free the blocks whose work has completed, after a wait, and report a
- * clean-up that failed since the last call, of whatever kind.  Keeps a pending
- * exception. */
+/* Free the blocks whose work is done.  Call this after a wait.  Also reports
+ * any clean-up that failed since the last call.  Keeps a pending exception. */
 void memory_settle(struct ps_runtime *runtime);
 
 #endif

@@ -1,10 +1,11 @@
-/* Callables in captured graphs.  A capture has a template of each callable
- * that is submitted in it.  Each launch makes a job for each template; the job
- * waits there until the launch's gate is reached:
+/* Callables in captured graphs.  A callable that is submitted during a
+ * capture becomes a template.  Each launch of the graph makes a job from each
+ * template.  The job waits in the template's list until its launch has
+ * reached the gate:
  *
- *   replay --> template --its gate is reached--> queue --> as in submit.c
+ *    launch --> template's list --gate is reached--> queue --> as in submit.c
  *
- * Launches of one graph run one after another, so the first waiting job
+ * Launches of one graph run one after another, so the first job of a list
  * belongs to the launch that has reached the gate. */
 #include "captured.h"
 
@@ -15,20 +16,20 @@
 #include "stream.h"
 #include "timeline.h"
 
-/* The mutex of submit.c guards the fields that change. */
+/* A template.  The mutex of submit.c guards the fields that change. */
 struct captured {
     struct captured *next;
     struct calls *calls;
-    /* The job that submit made, but without a stream, because a graph keeps
-     * none. */
+    /* The job that Stream.submit made.  Its stream was removed, because a
+     * graph keeps no stream. */
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
-    /* The first callable of its stream in the capture; that one's `jobs`
-     * counts for all. */
+    /* The first template of the same stream in this capture.  Its `jobs`
+     * counts the jobs of all templates of that stream. */
     struct captured *row;
     unsigned jobs;
-    /* The jobs of launches that have not reached this callable. */
+    /* The jobs of launches that have not reached this template's gate. */
     struct job *first;
     struct job **tail;
 };
@@ -36,16 +37,16 @@ struct captured {
 struct calls {
     atomic_uint refs;
     struct ps_runtime *runtime;
-    /* 0 before the capture and after it. */
+    /* The capture's number while it is in progress, else 0. */
     uint64_t capturing;
     uint64_t number;
-    struct calls *neighbour; /* the next one that is capturing */
+    struct calls *neighbour; /* the next in `capturing` */
     struct captured *first;
     struct captured **tail;
     size_t count;
 };
 
-/* Those of the captures in progress. */
+/* The lists of the captures in progress. */
 static struct calls *capturing;
 
 struct calls *
@@ -152,7 +153,8 @@ calls_number(const struct calls *calls)
 
 /* ---- Captures ---- */
 
-/* A ps_launched_gate_function. */
+/* Called when a launch has reached the gate of a template; a
+ * ps_launched_gate_function. */
 static void
 reached(void *argument, ps_handle gate, ps_status status)
 {
@@ -169,14 +171,15 @@ reached(void *argument, ps_handle gate, ps_status status)
         job_reached(job, status);
     }
     else {
-        /* Another library has launched the executable, so there is no job. */
+        /* There is no job, because another library has launched the
+         * executable: open the gate at once. */
         const struct ps_backend *backend = captured->device->runtime->backend;
         backend->gate_open(backend, captured->device->index, gate);
     }
 }
 
-/* Find the capture that the stream is in: a new reference; NULL with an
- * exception. */
+/* Find the capture that records the stream.  Returns a new reference; NULL
+ * with an exception. */
 static struct calls *
 calls_of(struct ps_stream *stream)
 {
@@ -234,8 +237,8 @@ add(struct calls *calls, struct captured *captured)
     jobs_unlock();
 }
 
-/* Remove the callable, which is the last one unless other threads have added
- * more. */
+/* Remove a template.  It is the last one, unless other threads have added more
+ * since. */
 static void
 discard(struct calls *calls, struct captured *captured)
 {
@@ -252,8 +255,8 @@ discard(struct calls *calls, struct captured *captured)
     jobs_unlock();
 }
 
-/* Settle the Future of a captured callable at once: nothing runs before a
- * replay. */
+/* Settle the Future of a captured callable with an exception at once, since
+ * nothing runs until a launch. */
 static int
 settle(struct job *job)
 {
@@ -279,8 +282,8 @@ capture_job(struct job *job)
     const struct ps_backend *backend = stream->device->runtime->backend;
     struct captured *captured = NULL;
     ps_status status;
-    /* Each launch has its own moment, and the timeline shows launches
-     * instead. */
+    /* The race detector and the timeline must not wait for this job: each
+     * launch makes a job of its own. */
     ps_races_callable_ended(future_moment(job->future));
     if (job->slice != NULL) {
         ps_slice_drop(job->slice);
@@ -363,7 +366,7 @@ replay_of(struct ps_launch *launch)
     return (struct replay *)launch;
 }
 
-/* Put the jobs behind those of earlier launches. */
+/* Append this launch's jobs to the templates' lists. */
 static void
 replay_begin(struct ps_launch *launch, struct ps_stream *stream)
 {
@@ -379,7 +382,7 @@ replay_begin(struct ps_launch *launch, struct ps_stream *stream)
     jobs_unlock();
 }
 
-/* The jobs of this launch are the last in each list. */
+/* Remove this launch's jobs again.  Each is the last in its list. */
 static void
 replay_cancel(struct ps_launch *launch)
 {
@@ -407,7 +410,7 @@ replay_destroy(struct replay *replay, bool queued)
     PyMem_Free(replay);
 }
 
-/* The jobs of a launch; NULL with an exception. */
+/* Create the jobs of a launch.  Returns NULL with an exception. */
 static struct replay *
 replay_create(struct calls *calls)
 {
@@ -416,7 +419,8 @@ replay_create(struct calls *calls)
     struct captured *captured = NULL;
     if (calls != NULL) {
         jobs_lock();
-        /* A graph cannot be launched while its capture may add callables. */
+        /* While the capture is in progress, it may add callables.  The number
+         * UINT64_MAX matches no graph, so the launch is refused. */
         number = calls->capturing == 0 ? calls->number : UINT64_MAX;
         count = calls->capturing == 0 ? calls->count : 0;
         captured = calls->first;
@@ -463,7 +467,8 @@ launch_calls(struct ps_graph *graph, struct calls *calls,
     ps_status status =
         observed ? ps_thread_set_word(PS_THREAD_LAUNCH, replay) : PS_SUCCESS;
     if (status == PS_SUCCESS) {
-        /* Python that ran above may have replaced them. */
+        /* Read the current streams only now: the Python code that ran above
+         * may have replaced them. */
         struct ps_currents *currents = currents_in_use();
         WITHOUT_GIL(status =
                         ps_graph_launch(graph, currents, &replay->base, full));
@@ -486,7 +491,8 @@ captured_launching(const struct ps_actor_name *stream)
 
 /* ---- Failures ---- */
 
-/* The first exception of a stream that no wait has raised. */
+/* The first exception of a captured callable of this stream that no wait has
+ * raised. */
 struct failure {
     struct failure *next;
     struct ps_stream *stream;
@@ -495,7 +501,7 @@ struct failure {
 
 atomic_int captured_failures;
 
-/* The oldest first. */
+/* The list of failures, the oldest first. */
 static struct failure *failures;
 
 static void
@@ -553,8 +559,8 @@ concerns(const struct failure *failure, const struct work *work)
                : work->event == NULL && work->device == stream->device;
 }
 
-/* Take out the oldest failure of the work, or of any work if that is NULL.
- * Returns its exception, or NULL. */
+/* Remove and return the oldest exception that concerns the work (NULL: any
+ * work).  Returns NULL if there is none. */
 static PyObject *
 take_failure(const struct work *work)
 {

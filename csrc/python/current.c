@@ -1,13 +1,15 @@
-/* The current stream in Python: `with stream:` and the functions that return
+/* The current stream in Python: `with stream:`, and the functions that return
  * and set it.
  *
- * The current streams belong to a thread or, within a task, to a context that
- * was entered (PyContext_Enter, which asyncio calls for each step of a task).
- * In the context in which it starts, a thread changes its own streams in
- * place.  In a context that was entered, a change puts a changed copy into a
- * context variable, so that contexts that were copied earlier keep their
- * streams.  A context without a value has the thread's streams.  So has a
- * context whose value was set on another thread: every thread starts with the
+ * Current streams belong to a thread or to a context (contextvars).  A thread
+ * has a home context: the one in which it starts.  While the thread runs in
+ * its home context, it changes its own streams in place.  asyncio enters a
+ * copied context for each step of a task (PyContext_Enter).  In such a context
+ * a change stores a changed copy of the streams in a context variable.
+ * Contexts that were copied earlier keep their streams.
+ *
+ * A context without a value uses the thread's streams.  So does a context
+ * whose value was set on another thread, because every thread starts with the
  * default streams. */
 #include "current.h"
 
@@ -22,19 +24,18 @@
 #include "external_stream.h"
 #include "stream.h"
 
-/* The current streams of a thread, or of a context. */
+/* The current streams of a thread or of a context. */
 struct choice {
     struct ps_currents *currents;
-    /* The number of the thread that they are for. */
+    /* The number of the thread for which they were set. */
     uint64_t thread;
-    /* For a thread: the context that it starts in; NULL until that is
-     * known. */
+    /* Only for a thread: its home context; NULL until that is known. */
     PyObject *home;
 };
 
 #define CHOICE "pystreams.current"
 
-/* The context variable; NULL while no context has a value. */
+/* The context variable; NULL until a context first gets a value. */
 static PyObject *_Atomic variable;
 
 static void
@@ -79,8 +80,8 @@ choice_create(struct ps_currents *currents, uint64_t thread)
     return choice;
 }
 
-/* Whether the state of the calling thread is being cleared, and its choice is
- * gone. */
+/* Whether the calling thread's state is being cleared, so that its choice is
+ * gone and must not be created again. */
 static bool
 has_ended(void)
 {
@@ -103,7 +104,8 @@ destroy_capsule(PyObject *capsule)
     choice_destroy(choice);
 }
 
-/* A capsule that owns the choice.  On failure the choice is destroyed. */
+/* Returns a capsule that owns the choice.  On failure the choice is
+ * destroyed. */
 static PyObject *
 capsule_of(struct choice *choice)
 {
@@ -114,7 +116,8 @@ capsule_of(struct choice *choice)
     return capsule;
 }
 
-/* The calling thread's choice; NULL with an exception. */
+/* Returns the calling thread's choice, and creates it if there is none.  NULL
+ * with an exception. */
 static struct choice *
 thread_choice(void)
 {
@@ -123,8 +126,9 @@ thread_choice(void)
     if (choice != NULL) {
         return choice;
     }
-    /* The thread's dictionary is cleared when its thread state ends.  Only
-     * there is it safe to drop a stream at a thread's end. */
+    /* The thread's dictionary owns the choice.  It is cleared when the thread
+     * state ends, the only safe time to drop streams at the end of a
+     * thread. */
     PyObject *dictionary = PyThreadState_GetDict();
     choice = dictionary != NULL
                  ? choice_create(NULL, atomic_fetch_add(&threads, 1) + 1)
@@ -132,8 +136,8 @@ thread_choice(void)
     if (choice == NULL) {
         return (struct choice *)PyErr_NoMemory();
     }
-    /* Set first, because the calls below may run the garbage collector, which
-     * may call this function. */
+    /* Set the word first: the calls below may run the garbage collector, which
+     * may call this function again. */
     if (ps_thread_set_word(PS_THREAD_CURRENTS, choice) != PS_SUCCESS) {
         choice_destroy(choice);
         return (struct choice *)PyErr_NoMemory();
@@ -159,8 +163,8 @@ find_choice(struct choice *thread)
         PyErr_Clear();
         return NULL;
     }
-    /* Any code that iterates over a context can see the variable, and set
-     * it. */
+    /* The variable is visible to any code that iterates over a context, and
+     * that code may set it to anything. */
     if (capsule != NULL && PyCapsule_IsValid(capsule, CHOICE)) {
         choice = PyCapsule_GetPointer(capsule, CHOICE);
     }
@@ -168,8 +172,8 @@ find_choice(struct choice *thread)
     return choice != NULL && choice->thread == thread->thread ? choice : NULL;
 }
 
-/* The choice of the running context, borrowed from it; NULL if it has none.
- * thread: the calling thread's. */
+/* Returns the choice of the running context, borrowed from it; NULL if it has
+ * none.  `thread` is the choice of the calling thread. */
 static inline struct choice *
 context_choice(struct choice *thread)
 {
@@ -195,14 +199,16 @@ thread_stream(struct ps_device *device)
         WITHOUT_GIL(ps_thread_stream_recover(stream));
     }
     if (stream == NULL && has_ended()) {
-        /* Nothing would end a new one.  This one comes after the old one. */
+        /* The thread's end has passed, so nothing would end a new stream.
+         * Work on the default stream comes after that of the ended stream. */
         return ps_stream_ref(&device->default_stream);
     }
     if (stream != NULL || thread_choice() == NULL) {
         return stream;
     }
     WITHOUT_GIL(ps_emulations_leave_thread());
-    /* The thread's streams end when its choice is destroyed. */
+    /* Since the thread has a choice, its streams are ended when that choice is
+     * destroyed. */
     PyObject *name = import_call("pystreams._names", "default_stream_name",
                                  "(k)", PyThread_get_thread_ident());
     const char *text = name != NULL ? PyUnicode_AsUTF8(name) : NULL;
@@ -214,15 +220,16 @@ thread_stream(struct ps_device *device)
     return stream;
 }
 
-/* The device's current stream, borrowed, or the one that stands for the
- * calling thread's default stream. */
+/* Returns the device's current stream, borrowed.  It may be the
+ * callers_stream, which represents the calling thread's default stream. */
 static struct ps_stream *
 named_current(struct ps_device *device)
 {
     return ps_current_stream(currents_in_use(), device);
 }
 
-/* A new reference to the stream, or to the one that it stands for. */
+/* Returns a new reference to the stream.  If it is a callers_stream, returns
+ * the calling thread's default stream instead. */
 static inline struct ps_stream *
 resolve(struct ps_stream *stream)
 {
@@ -244,9 +251,9 @@ current_stream_at(int type)
     return device != NULL ? resolve(named_current(device)) : NULL;
 }
 
-/* Whether the running context, which was entered, is that of its
- * threading.Thread; from Python 3.14 on, each thread has one.  1 or 0; -1 with
- * an exception. */
+/* Whether a context that was entered is the one that threading.Thread entered.
+ * From Python 3.14 on, each thread runs in such a context.  Returns 1 or 0; -1
+ * with an exception. */
 static int
 is_threads_own(PyObject *context)
 {
@@ -266,14 +273,16 @@ is_threads_own(PyObject *context)
     return own;
 }
 
-/* Find out whether the running context is the thread's own: 1, after storing
- * it as its home; 0 if the thread has entered it; -1 with an exception. */
+/* Find out whether the running context is the thread's home.  Returns 1 and
+ * stores it as the home; 0 if the thread entered the context later; -1 with an
+ * exception. */
 static int
 find_home(struct choice *thread)
 {
     PyThreadState *state = PyThreadState_Get();
     if (state->context == NULL) {
-        /* No context was entered.  Copying the context creates it. */
+        /* The thread has no context, so it has entered none.  Copying the
+         * current context creates one, which is the home. */
         PyObject *copy = PyContext_CopyCurrent();
         if (copy == NULL) {
             return -1;
@@ -284,7 +293,8 @@ find_home(struct choice *thread)
         PyContext_Exit(state->context);
     }
     else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        /* A context cannot be entered twice. */
+        /* Entering failed, since a context cannot be entered twice.  So this
+         * one was entered before. */
         PyErr_Clear();
         int own = is_threads_own(state->context);
         if (own <= 0) {
@@ -298,7 +308,8 @@ find_home(struct choice *thread)
     return 1;
 }
 
-/* Give the running context its own copy of the current streams. */
+/* Give the running context its own copy of the current streams.  Returns NULL
+ * with an exception. */
 static struct choice *
 renew_context_choice(struct choice *thread)
 {
@@ -317,8 +328,8 @@ renew_context_choice(struct choice *thread)
     return token != NULL ? choice : NULL;
 }
 
-/* The choice that a change in the running context modifies; NULL with an
- * exception. */
+/* Returns the choice that a change in the running context must modify; NULL
+ * with an exception. */
 static struct choice *
 choice_to_change(void)
 {
@@ -337,9 +348,8 @@ choice_to_change(void)
                : renew_context_choice(thread);
 }
 
-/* Call ps_current_set or ps_current_enter for a stream that the caller holds;
- * with the GIL released if the device has to be switched, which may take
- * long. */
+/* Call ps_current_set or ps_current_enter for a stream that the caller holds.
+ * Releases the GIL if the device has to be switched, which may take long. */
 static ps_status
 make_current(struct ps_stream *stream,
              ps_status (*operation)(struct ps_currents *currents,
@@ -382,8 +392,9 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-/* As choice_to_change, for a change that must not fail: NULL without an
- * exception if this thread and context have entered no stream. */
+/* As choice_to_change, for leaving a stream, which must not fail.  Returns
+ * NULL without an exception if neither this thread nor its context has entered
+ * a stream. */
 static struct choice *
 choice_to_leave(void)
 {
@@ -393,15 +404,16 @@ choice_to_leave(void)
     }
     struct choice *choice = choice_to_change();
     if (choice == NULL) {
-        /* There is no memory for a copy: change the context's choice in place.
-         * Contexts copied from this one see the change, too. */
+        /* There is no memory for a copy, so change the context's streams in
+         * place.  Contexts that were copied from this one see the change,
+         * too. */
         PyErr_Clear();
         choice = context_choice(thread);
     }
     return choice;
 }
 
-/* Whether the process that created an open Stream has forked, and this is the
+/* Whether the parent process created the open Stream, and this is a forked
  * child. */
 static bool
 is_forked(PyObject *stream)
@@ -424,8 +436,8 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
             Py_ssize_t Py_UNUSED(nargs))
 {
     if (is_forked(self)) {
-        /* The parent entered it before the fork; the child has nothing to
-         * restore. */
+        /* The parent entered the stream before the fork, so the child has
+         * nothing to restore. */
         Py_RETURN_NONE;
     }
     struct ps_stream *dropped[PS_EXIT_DROPS] = {NULL};
@@ -445,8 +457,9 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
                          "leaving a stream", status);
 }
 
-/* A Stream of the class for the current stream of the device, or its default
- * one; NULL if the device is NULL, with the exception of its argument. */
+/* Returns a Stream of the class for the device's current stream, or for its
+ * first current stream.  If the device is NULL, parsing it has raised: returns
+ * NULL. */
 static PyObject *
 stream_at(struct ps_device *device, bool current, PyTypeObject *class)
 {
@@ -485,7 +498,7 @@ cuda_stream_at(const char *function, bool current, PyObject *const *args,
                      current, module_state.cuda_stream_type);
 }
 
-/* Programs call it before every launch. */
+/* A fast path, because programs call this function before every launch. */
 static PyObject *
 cuda_current_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)

@@ -1,5 +1,5 @@
 /* The current streams of the calling thread, or of the asyncio task that it
- * runs.  Each call needs the GIL. */
+ * runs.  All functions are called with the GIL held. */
 #ifndef PYSTREAMS_PYTHON_CURRENT_H
 #define PYSTREAMS_PYTHON_CURRENT_H
 
@@ -7,12 +7,12 @@
 
 #include "module.h"
 
-/* The current streams; NULL if all are the first ones.  Borrowed until they
- * change. */
+/* Returns the current streams in use; NULL if no other than the first ones
+ * were ever set.  Borrowed until a stream is set. */
 struct ps_currents *currents_in_use(void);
 
-/* New references to the device's current stream, and to the calling thread's
- * default stream; NULL with an exception. */
+/* Returns a new reference to the device's current stream, or to the calling
+ * thread's default stream.  NULL with an exception. */
 struct ps_stream *current_stream_of(struct ps_device *device);
 __attribute__((cold)) struct ps_stream *
 thread_stream(struct ps_device *device);
@@ -21,13 +21,13 @@ thread_stream(struct ps_device *device);
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);
 PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
-/* A new reference to the current stream of a device type's current device;
- * NULL with an exception. */
+/* Returns a new reference to the current stream of the current device of this
+ * type; NULL with an exception. */
 struct ps_stream *current_stream_at(int type);
 
-/* The argument if it is a Stream, else a new Stream for the result of
- * stream_named.
- * type: the only device type that it may have; -1 for any. */
+/* Returns the argument if it is a Stream.  Otherwise returns a new Stream for
+ * the result of stream_named.  type: the device type that the stream must
+ * have; -1 for any. */
 PyObject *as_stream_object(const char *function, int type, PyObject *argument);
 
 #endif

@@ -1,5 +1,5 @@
-/* The type `device`: an immutable device type and index; the names of device
- * types; and the devices that arguments name. */
+/* The type `device`: an immutable device type and index.  Also the names of
+ * device types, and how arguments name devices. */
 #include "device.h"
 
 #include <limits.h>
@@ -14,8 +14,8 @@ typedef struct {
     struct device_name name;
 } DeviceObject;
 
-/* torch's names of the device types that new devices use.  Other names come
- * from registered backends. */
+/* torch's names for the device types that new devices use.  Registered
+ * backends add other names. */
 static const struct {
     const char *name;
     int type;
@@ -50,7 +50,7 @@ same(const char *name, const char *text, size_t length)
     return strlen(name) == length && memcmp(name, text, length) == 0;
 }
 
-/* -1 if no device type has the name. */
+/* Find a device type by its name.  Returns -1 if there is none. */
 static int
 find_type(const char *text, size_t length)
 {
@@ -68,7 +68,8 @@ find_type(const char *text, size_t length)
     return -1;
 }
 
-/* A decimal index without sign or leading zeros; -1 for anything else. */
+/* Parse a decimal index without sign or leading zeros.  Returns -1 for
+ * anything else. */
 static int
 parse_index(const char *text)
 {
@@ -82,7 +83,7 @@ parse_index(const char *text)
     return *text == '\0' ? (int)index : -1;
 }
 
-/* Raise for a well-formed name that no device type has. */
+/* Raise the exception for a well-formed name that is no device type's. */
 static void
 raise_unknown_type(const char *text, size_t length)
 {
@@ -97,7 +98,7 @@ raise_unknown_type(const char *text, size_t length)
                             (Py_ssize_t)length, others));
 }
 
-/* -1 with RuntimeError unless it is a device string such as "cuda:1". */
+/* Parse a device string such as "cuda:1".  Returns -1 with RuntimeError. */
 static int
 device_name_parse(PyObject *object, struct device_name *name)
 {
@@ -152,8 +153,8 @@ device_name_of(PyObject *device)
     return ((DeviceObject *)device)->name;
 }
 
-/* Read the type and index of an object such as torch.device.  Returns 1, 0 if
- * it lacks one, -1 with an exception. */
+/* Get the type and index of an object such as torch.device.  Returns 1; 0 if
+ * the object lacks one of them; -1 with an exception. */
 static int
 typed_object(PyObject *object, struct device_name *name)
 {
@@ -178,8 +179,8 @@ typed_object(PyObject *object, struct device_name *name)
     return found;
 }
 
-/* Read the index of an object such as cuda.device.  Returns 1, 0 if it has
- * none, -1 with an exception. */
+/* Get the index of an object such as cuda.device.  Returns 1; 0 if it has
+ * none; -1 with an exception. */
 static int
 indexed_object(PyObject *object, int *index)
 {

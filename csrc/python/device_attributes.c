@@ -1,11 +1,11 @@
-/* The function device_attributes, and the names of attributes: those of
- * CUDA's cudaDeviceAttr, without their prefix. */
+/* The function device_attributes, and the names of attributes.  The names are
+ * those of CUDA's cudaDeviceAttr, without the prefix. */
 #include "module.h"
 
 #include "device.h"
 #include "errors.h"
 
-/* By number; NULL for those that have no name. */
+/* Indexed by the attribute's number; NULL if it has no name. */
 static const char *const names[] = {
     [1] = "MaxThreadsPerBlock",
     [2] = "MaxBlockDimX",

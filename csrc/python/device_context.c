@@ -1,7 +1,7 @@
 /* The types `DeviceContext` and `cuda.device`: context managers that make a
  * device current.
  *
- * The device to restore is kept per object and per thread, so that one object
+ * Each object remembers, per thread, which device to restore.  So an object
  * can be entered again while it is entered, and by several threads at once.
  * Methods read and change the fields in one step each. */
 #include "module.h"
@@ -13,7 +13,7 @@
 #include "device.h"
 #include "errors.h"
 
-/* An __enter__ whose __exit__ has not been called. */
+/* A call of __enter__ that __exit__ has not undone yet. */
 struct entry {
     struct entry *earlier;
     unsigned long thread;
@@ -22,12 +22,12 @@ struct entry {
 
 typedef struct {
     PyObject ob_base;
-    /* The index is -1 to leave the device as it is. */
+    /* index is -1 if entering is to change nothing. */
     struct device_name name;
-    /* The index argument: an int, None, or NULL. */
+    /* The argument `index`: an int, None, or NULL. */
     PyObject *idx;
     int prev_idx;
-    /* The latest entry. */
+    /* A list of entries, the latest first. */
     struct entry *entries;
 } ContextObject;
 
@@ -37,8 +37,9 @@ as_context(PyObject *self)
     return (ContextObject *)self;
 }
 
-/* As device_switch, for a device by its name; a negative index changes nothing
- * and gives -1 as the previous one.  -1 with an exception. */
+/* Make the device current, and get the index of the previous one.  If
+ * name.index is negative, change nothing and give -1.  Returns -1 with an
+ * exception. */
 static int
 exchange(struct device_name name, int *previous)
 {
@@ -54,7 +55,8 @@ exchange(struct device_name name, int *previous)
     return *previous < 0 ? -1 : 0;
 }
 
-/* Undo exchange: None, or NULL with an exception. */
+/* Make the device current again that exchange() replaced.  Returns None, or
+ * NULL with an exception. */
 static PyObject *
 restore(struct device_name name)
 {
@@ -114,7 +116,8 @@ DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return fill(self, type, Py_NewRef(values[1]));
 }
 
-/* The index of a device argument that is not an int. */
+/* Returns the index of the device that an argument names which is not an
+ * int. */
 static PyObject *
 index_of(PyObject *argument)
 {
@@ -207,8 +210,8 @@ DeviceContext_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* Remove the calling thread's latest entry and return it, with the type of its
- * device; NULL if there is none. */
+/* Remove and return the calling thread's latest entry, and get its device's
+ * type.  Returns NULL if there is none. */
 static struct entry *
 take_entry(PyObject *op, int *type)
 {

@@ -1,6 +1,6 @@
-/* Functions of the module for backends and devices, which the package builds
- * `cuda` and `accelerator` on.  Each takes torch's number of a device type
- * first. */
+/* The module's functions for backends and devices.  The package builds `cuda`
+ * and `accelerator` on them.  The first argument of each is torch's number of
+ * a device type. */
 #include "module.h"
 
 #include <string.h>
@@ -190,8 +190,9 @@ device_properties(PyObject *Py_UNUSED(module), PyObject *args)
         "uuid", (const char *)p.uuid, (Py_ssize_t)sizeof(p.uuid));
 }
 
-/* The arguments of a function that the format names: a type, device and
- * peer_device, and what else the format has; -1 with an exception. */
+/* Parse the arguments (type, device, peer_device), and `access` if the format
+ * has a fourth item.  The format names the function.  Returns -1 with an
+ * exception. */
 static int
 peer_arguments(PyObject *args, const char *format, struct ps_device **device,
                struct ps_device **peer, int *access)

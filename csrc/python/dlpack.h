@@ -1,6 +1,6 @@
-/* DLPack: its ABI (version 1.3) and the conversions between tensors and
- * Buffers.  The ABI has the tensor, the two forms of a tensor in a capsule,
- * and a table of functions that needs no capsules. */
+/* DLPack: its ABI (version 1.3), and the conversions between tensors and
+ * Buffers.  The ABI defines the tensor, two structs that carry a tensor in a
+ * capsule, and a table of functions that work without capsules. */
 #ifndef PYSTREAMS_PYTHON_DLPACK_H
 #define PYSTREAMS_PYTHON_DLPACK_H
 
@@ -24,7 +24,7 @@ enum { DLPACK_UINT = 1 };
 enum {
     DLPACK_READ_ONLY = 1,
     DLPACK_IS_COPIED = 2,
-    /* Each item of less than 8 bits has a byte of its own. */
+    /* Each item takes a whole byte even if it has fewer than 8 bits. */
     DLPACK_PADDED = 4,
 };
 
@@ -41,14 +41,14 @@ struct dlpack_tensor {
     uint64_t byte_offset;
 };
 
-/* In a capsule named "dltensor". */
+/* The content of a capsule named "dltensor". */
 struct dlpack_managed {
     struct dlpack_tensor tensor;
     void *context;
     void (*deleter)(struct dlpack_managed *self); /* may be NULL */
 };
 
-/* In a capsule named "dltensor_versioned". */
+/* The content of a capsule named "dltensor_versioned". */
 struct dlpack_versioned {
     uint32_t major;
     uint32_t minor;
@@ -58,23 +58,24 @@ struct dlpack_versioned {
     struct dlpack_tensor tensor;
 };
 
-/* DLPackExchangeAPI, in a capsule of this name that is an attribute of a type.
- * A function returns 0, or -1 with an exception. */
+/* DLPackExchangeAPI: a table of functions, in a capsule of this name that is
+ * an attribute of a type.  The functions return 0, or -1 with an exception. */
 struct dlpack_exchange {
     uint32_t major;
     uint32_t minor;
-    /* The table of an older version, or NULL.  If the major version is another
-     * one, only the fields up to this one are known. */
+    /* The table of an older version, or NULL.  If the major version is
+     * unknown, only the fields up to this one may be read. */
     const struct dlpack_exchange *older;
-    /* Needs no GIL: reports an error by set_error alone. */
+    /* Called without the GIL, too.  So it reports an error by set_error, not
+     * by an exception. */
     int (*allocate)(struct dlpack_tensor *prototype,
                     struct dlpack_versioned **tensor, void *context,
                     void (*set_error)(void *context, const char *kind,
                                       const char *message));
     int (*managed_from_object)(void *object, struct dlpack_versioned **tensor);
-    /* The object takes over the tensor. */
+    /* Make an object of the tensor.  The object takes over the tensor. */
     int (*managed_to_object)(struct dlpack_versioned *tensor, void **object);
-    /* For a tensor that is valid as long as the caller keeps the object; may
+    /* Get a tensor that is valid as long as the caller keeps the object.  May
      * be NULL. */
     int (*tensor_from_object)(void *object, struct dlpack_tensor *tensor);
     int (*current_work_stream)(int device_type, int32_t device_id,
@@ -87,51 +88,57 @@ struct dlpack_exchange {
 #define DLPACK_VERSIONED_NAME      "dltensor_versioned"
 #define DLPACK_VERSIONED_USED_NAME "used_dltensor_versioned"
 
-/* 1 if the object has the attribute, 0 if not, -1 with an exception. */
+/* Returns 1 if the object has the attribute, 0 if not, -1 with an
+ * exception. */
 int has_attribute(PyObject *object, PyObject *name);
 
-/* Hold the tensor of a producer or a capsule: 1; 0 if the object is neither;
- * -1 with an exception.  host_device as in claim_hold, NULL for the memory's
- * own. */
+/* Make a span of the tensor of a producer or a capsule.  Returns 1; 0 if the
+ * object is neither; -1 with an exception.  host_device: as in claim_hold;
+ * NULL stands for the memory's own device. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
-/* The bytes of a tensor, gaps included, found by its type's exchange table,
- * without a wait or a reference: 1; 0 if there is no such table; -1 with an
- * exception. */
+/* Get the address range of a tensor, gaps included, through its type's
+ * exchange table.  Neither waits nor takes a reference.  Returns 1; 0 if there
+ * is no such table; -1 with an exception. */
 int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
 
-/* The device that a DLPack device means, for a call of the function; NULL for
- * host memory.  -1 with an exception. */
+/* Convert a DLPack device to a device; NULL for host memory.  `function` is
+ * for error messages.  Returns -1 with an exception. */
 int dlpack_place(const char *function, long type, long id,
                  struct ps_device **device);
 
-/* The size of a tensor with these dimensions; -1 with ValueError. */
+/* Compute the size of a tensor with these dimensions.  Returns -1 with
+ * ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
-/* Hold a tensor and take it over; host memory is held by its own device.  -1
- * with an exception; the tensor then still belongs to the caller. */
+/* Make a span of a tensor, and take over the tensor.  Host memory gets its own
+ * device.  Returns -1 with an exception, and then the tensor still belongs to
+ * the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
-/* Set the fields of a tensor of bytes that describe the span's memory and its
- * items; -1 with BufferError. */
+/* Set the fields of a tensor that describe the span's memory and its items,
+ * which are bytes.  Returns -1 with BufferError. */
 int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
 
-/* Wait for the work that is known to use the span's host memory, before
- * another library accesses it; -1 with an exception. */
+/* Wait for the work that is known to use the span's host memory.  Called
+ * before another library accesses the memory.  Returns -1 with an
+ * exception. */
 int dlpack_settle_host(struct span *span);
 
-/* Note that another library may queue work on the stream that uses the span;
- * -1 with an exception. */
+/* Store that another library may queue work on the stream that uses the span.
+ * Returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
-/* A tensor for the span, which it takes over, also on failure.  form has the
- * tensor's device, items and shape.  NULL with an exception. */
+/* Make a tensor of the span.  Takes over the span, also on failure.  `form`
+ * has the tensor's device, items and shape.  Returns NULL with an
+ * exception. */
 struct dlpack_versioned *
 dlpack_export(struct span *span, const struct dlpack_tensor *form);
 
-/* Set the attribute of the type Buffer; -1 with an exception. */
+/* Add the exchange table to the type Buffer as an attribute.  Returns -1 with
+ * an exception. */
 int dlpack_add_exchange(PyTypeObject *type);
 
 PyObject *Buffer_dlpack(PyObject *self, PyObject *const *args,

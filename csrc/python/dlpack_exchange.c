@@ -1,6 +1,6 @@
-/* `Buffer.__dlpack_c_exchange_api__`: DLPack's table of functions, by which
- * another library exchanges tensors with no call of Python.  It does not order
- * streams: the consumer must use the current stream. */
+/* `Buffer.__dlpack_c_exchange_api__`: DLPack's table of functions, with which
+ * other libraries exchange tensors without calling Python.  The table does not
+ * order streams: the consumer must use the current stream. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -10,9 +10,9 @@
 #include "errors.h"
 #include "stream.h"
 
-/* The stream that a consumer of memory of a DLPack device is to work on: the
- * current one, a new reference; NULL for the CPU, which has none.  -1 with an
- * exception. */
+/* Get a new reference to the current stream of a DLPack device, on which a
+ * consumer must work; NULL for the CPU, which has no streams.  Returns -1 with
+ * an exception. */
 static int
 work_stream(int32_t type, int32_t id, struct ps_stream **stream)
 {
@@ -43,7 +43,8 @@ prepare(struct span *span, struct dlpack_tensor *tensor)
         work_stream(tensor->device_type, tensor->device_id, &stream) < 0) {
         return -1;
     }
-    /* A consumer may access host memory at once, whatever its stream. */
+    /* Host memory can be accessed at once, without any stream, so wait for the
+     * work that uses it. */
     int result = span->block->host ? dlpack_settle_host(span) : 0;
     if (result == 0 && stream != NULL) {
         result = dlpack_use(span, stream);
@@ -52,7 +53,7 @@ prepare(struct span *span, struct dlpack_tensor *tensor)
     return result;
 }
 
-/* The memory of a Buffer as a tensor, without its extents. */
+/* Get a Buffer's memory as a tensor without shape and strides. */
 static int
 hold_tensor(void *object, struct span *span, struct dlpack_tensor *tensor)
 {
@@ -92,7 +93,7 @@ tensor_from_object(void *object, struct dlpack_tensor *tensor)
     if (hold_tensor(object, &span, tensor) < 0) {
         return -1;
     }
-    /* The extents live as long as the object. */
+    /* The shape points into the Buffer, which the caller keeps alive. */
     tensor->shape = &((BufferObject *)object)->nbytes;
     tensor->strides = &one;
     span_release(&span);
@@ -103,8 +104,9 @@ static int
 managed_to_object(struct dlpack_versioned *tensor, void **object)
 {
     struct span span;
-    /* From here on, only a refusal of the tensor can fail; the tensor then
-     * still belongs to the caller. */
+    /* The tensor must still belong to the caller after a failure.  So allocate
+     * the Buffer first: from here on, only a refusal of the tensor can
+     * fail. */
     PyObject *buffer = buffer_new();
     if (buffer == NULL) {
         return -1;
@@ -118,9 +120,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
     return 0;
 }
 
-/* The device that must allocate a tensor, and the kind of memory; NULL with an
- * exception.
- */
+/* Find the device that must allocate a tensor, and the kind of memory.
+ * Returns NULL with an exception. */
 static struct ps_device *
 allocating_device(const struct dlpack_tensor *form, enum memory_kind *kind)
 {
@@ -155,7 +156,8 @@ static int
 allocate_tensor(const struct dlpack_tensor *prototype,
                 struct dlpack_versioned **tensor)
 {
-    /* The other fields need not be set. */
+    /* Copy these fields alone, because the caller need not have set the
+     * others. */
     struct dlpack_tensor form = {
         .device_type = prototype->device_type,
         .device_id = prototype->device_id,
@@ -186,8 +188,8 @@ allocate_tensor(const struct dlpack_tensor *prototype,
     return *tensor != NULL ? 0 : -1;
 }
 
-/* Pass the pending exception to set_error, with the name of a built-in
- * exception. */
+/* Pass the pending exception to set_error, under the name of the nearest
+ * built-in exception type. */
 static void
 pass_error(void *context, void (*set_error)(void *context, const char *kind,
                                             const char *message))
@@ -209,7 +211,7 @@ pass_error(void *context, void (*set_error)(void *context, const char *kind,
     PyErr_Clear();
 }
 
-/* Called with or without the GIL, and with an exception pending or not. */
+/* Called with or without the GIL, and with or without a pending exception. */
 static int
 allocate(struct dlpack_tensor *prototype, struct dlpack_versioned **tensor,
          void *context,
@@ -258,7 +260,8 @@ dlpack_add_exchange(PyTypeObject *type)
         .current_work_stream = current_work_stream,
     };
     PyObject *capsule = PyCapsule_New(&table, DLPACK_EXCHANGE_NAME, NULL);
-    /* The type is immutable from Python, but its dictionary can be changed. */
+    /* The type is immutable from Python, but C code can change its
+     * dictionary. */
     int result =
         capsule != NULL
             ? PyDict_SetItem(type->tp_dict, module_state.str_dlpack_exchange,

@@ -1,6 +1,6 @@
-/* `Buffer.__dlpack__`: a Buffer as a tensor of bytes.  A tensor holds the
- * memory, not the Buffer, until the consumer calls the deleter or, in a
- * capsule, until the capsule ends. */
+/* `Buffer.__dlpack__`: exports a Buffer as a tensor of bytes.  The tensor
+ * holds the memory, not the Buffer.  It does so until the consumer calls the
+ * deleter, or until a capsule that was not consumed is destroyed. */
 #include "dlpack.h"
 
 #include "../core/memory_use.h"
@@ -17,7 +17,7 @@
 #include "transfer.h"
 
 /* A tensor that another library gets.  The managed tensor comes first, so that
- * a pointer to it is a pointer to the export. */
+ * a pointer to it is also a pointer to the export. */
 struct export
 {
     union {
@@ -25,11 +25,11 @@ struct export
         struct dlpack_versioned versioned;
     };
     struct span span;
-    /* The shape, then the strides. */
+    /* The shape, followed by the strides. */
     int64_t extents[];
 };
 
-/* Runs on any thread of the consumer, with or without the GIL. */
+/* Called on any thread of the consumer, with or without the GIL. */
 static void
 delete_export(struct export *export)
 {
@@ -101,16 +101,15 @@ dlpack_describe(struct span *span, struct dlpack_tensor *tensor)
 /* The arguments of __dlpack__. */
 struct request {
     PyObject *stream;
-    /* The tensor that is exported. */
+    /* The tensor's device and items. */
     struct dlpack_tensor form;
     bool versioned;
     bool copy;
     bool to_host;
 };
 
-/* An export of the span, which it takes over, also on failure; NULL with an
- * exception.
- */
+/* Make an export of the span.  Takes over the span, also on failure.  Returns
+ * NULL with an exception. */
 static struct export *
 export_create(struct span *span, const struct dlpack_tensor *form,
               bool versioned, uint64_t flags)
@@ -131,7 +130,8 @@ export_create(struct span *span, const struct dlpack_tensor *form,
     for (size_t i = ndim; i-- > 0;) {
         tensor.shape[i] = form->shape[i];
         tensor.strides[i] = stride;
-        /* This overflows only if another extent is 0. */
+        /* This overflows only if another extent is 0; then the strides do not
+         * matter. */
         (void)__builtin_mul_overflow(stride, form->shape[i], &stride);
     }
     export->span = *span;
@@ -155,7 +155,7 @@ dlpack_export(struct span *span, const struct dlpack_tensor *form)
     return export != NULL ? &export->versioned : NULL;
 }
 
-/* A capsule for the span, which it takes over, also on failure. */
+/* Make a capsule for the span.  Takes over the span, also on failure. */
 static PyObject *
 export_span(struct span *span, const struct request *request)
 {
@@ -193,8 +193,8 @@ int
 dlpack_use(struct span *span, struct ps_stream *stream)
 {
     ps_status status;
-    /* An external stream may be destroyed before the block forgets that it was
-     * used there. */
+    /* Do not store the use: an external stream may be destroyed while the
+     * block still remembers it. */
     if (stream->kind == PS_STREAM_EXTERNAL) {
         return 0;
     }
@@ -203,8 +203,7 @@ dlpack_use(struct span *span, struct ps_stream *stream)
                          status);
 }
 
-/* Make the memory ready for the consumer's stream, which the number
- * identifies. */
+/* Make the memory ready for the consumer's stream, which has this number. */
 static int
 make_ready(struct span *span, PyObject *number)
 {
@@ -235,7 +234,8 @@ make_ready(struct span *span, PyObject *number)
     return result;
 }
 
-/* Replace the span by a copy: on the host, or in memory of the same kind. */
+/* Replace the span with a copy: in host memory if to_host is true, else in
+ * memory of the same kind. */
 static int
 copy_span(struct span *span, bool to_host)
 {
@@ -287,7 +287,8 @@ parse_version(PyObject *version, bool *versioned)
     return 0;
 }
 
-/* Read dl_device: the memory's own device, or the host. */
+/* Read the argument dl_device, which may be the memory's own device or the
+ * host. */
 static int
 parse_place(struct span *span, PyObject *place, struct request *request)
 {

@@ -1,11 +1,12 @@
 /* DLPack tensors of other libraries, as sources and destinations of copies and
- * as Buffers.  A capsule is consumed once: it is renamed in the step that
- * reads it, and gets its old name back if the tensor is refused, so that its
- * destructor still frees the tensor.
+ * as Buffers.  A capsule is consumed once: reading it renames it in the same
+ * step.  If the tensor is then refused, the capsule gets its old name back, so
+ * that its destructor still frees the tensor.
  *
- * A type's table of functions is used only if there is no __dlpack__, because
- * __dlpack__ refuses tensors that should not be shared: torch's table exports
- * tensors that need gradients, and exports conjugated tensors unconjugated. */
+ * A type's exchange table is used only if the type has no __dlpack__.  The
+ * reason is that __dlpack__ refuses tensors that should not be shared: torch's
+ * table exports tensors that need gradients, and exports conjugated tensors
+ * unconjugated. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -17,7 +18,7 @@
 #include "external_stream.h"
 #include "stream.h"
 
-/* A capsule's content, in either form. */
+/* The content of a capsule of either kind. */
 struct tensor {
     const struct dlpack_tensor *dl;
     uint64_t flags;
@@ -108,7 +109,7 @@ is_host(long type)
     return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
 }
 
-/* The checks of a tensor that need no device. */
+/* Make the checks of a tensor that need no device. */
 static int
 check_tensor(const struct dlpack_tensor *dl)
 {
@@ -165,8 +166,9 @@ dlpack_place(const char *function, long type, long id,
     return *device != NULL ? 0 : -1;
 }
 
-/* The device that holds host memory if the caller names none: a CUDA device
- * for memory that CUDA pinned, if one is usable, else the CPU. */
+/* The device of a block for host memory, if the caller names none.  If CUDA
+ * pinned the memory and a CUDA device is usable, it is that device, else the
+ * CPU. */
 static struct ps_device *
 home_of(const struct dlpack_tensor *tensor)
 {
@@ -182,9 +184,9 @@ home_of(const struct dlpack_tensor *tensor)
     return device_at("from_dlpack", name);
 }
 
-/* -1 with an exception unless the tensor is on the device that its producer
- * named.  The host's two DLPack devices count as one, because torch uses
- * both. */
+/* Check that the tensor is on the device that its producer named.  DLPack's
+ * two devices for host memory count as one, because torch uses both.  Returns
+ * -1 with an exception. */
 static int
 check_promise(const struct dlpack_tensor *dl, const struct place *promise)
 {
@@ -199,7 +201,7 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
     return 0;
 }
 
-/* A claim of the tensor's extents; -1 with ValueError. */
+/* Make a claim of the tensor's memory.  Returns -1 with ValueError. */
 static int
 make_claim(const struct dlpack_tensor *dl, uint64_t flags, struct claim *claim)
 {
@@ -266,8 +268,8 @@ dlpack_versioned_hold(struct dlpack_versioned *versioned,
                : tensor_hold(&tensor, host_device, span);
 }
 
-/* Consume a capsule: 1; -1 with an exception.  promise: the device that its
- * producer named, or NULL. */
+/* Consume a capsule.  `promise` is the device that the producer named, or
+ * NULL.  Returns 1; -1 with an exception. */
 static int
 capsule_hold(PyObject *capsule, const struct place *promise,
              struct ps_device *host_device, struct span *span)
@@ -291,7 +293,7 @@ capsule_hold(PyObject *capsule, const struct place *promise,
     return 1;
 }
 
-/* The device that __dlpack_device__ returns; -1 with an exception. */
+/* Call __dlpack_device__.  Returns -1 with an exception. */
 static int
 ask_device(PyObject *object, struct place *place)
 {
@@ -312,7 +314,8 @@ ask_device(PyObject *object, struct place *place)
     return parsed ? 0 : -1;
 }
 
-/* Call __dlpack__, without max_version if the producer does not know it. */
+/* Call __dlpack__.  If the producer does not accept max_version, call it again
+ * without. */
 static PyObject *
 ask_capsule(PyObject *object, PyObject *stream)
 {
@@ -370,8 +373,8 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
-/* A type's table of a supported version, NULL if it has none; -1 with an
- * exception. */
+/* Get a type's exchange table if it has a supported version; NULL if there is
+ * none.  Returns -1 with an exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 {
@@ -392,8 +395,8 @@ find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
     return 0;
 }
 
-/* A function of the object's table has failed, perhaps without an exception;
- * always returns -1. */
+/* Raise for a function of the exchange table that has failed, perhaps without
+ * setting an exception.  Always returns -1. */
 static int
 exchange_failed(PyObject *object, const char *function)
 {
@@ -406,7 +409,7 @@ exchange_failed(PyObject *object, const char *function)
 }
 
 /* Make the stream that will use the memory wait for the producer's current
- * one: nothing else orders the two. */
+ * stream, because the exchange table orders nothing. */
 static int
 follow_producer(const struct dlpack_exchange *table, PyObject *object,
                 const struct dlpack_tensor *tensor, struct ps_device *device,

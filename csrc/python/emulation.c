@@ -1,5 +1,5 @@
-/* Functions of the module for emulations of CUDA devices within a process,
- * which pystreams.testing builds emulated_cuda() on. */
+/* The module's functions for emulations of CUDA devices within a process.
+ * pystreams.testing builds emulated_cuda() on them. */
 #include "module.h"
 
 #include "../core/emulation.h"
@@ -12,7 +12,8 @@
 static struct ps_runtime *
 make_emulation(uint64_t memory)
 {
-    /* An engine that was created when there was no memory for its runtime. */
+    /* An engine that an earlier call created before its runtime could not be
+     * allocated.  Engines are never freed, so use it now. */
     static const struct ps_backend *_Atomic spare;
     struct ps_runtime *runtime;
     const struct ps_backend *backend = atomic_exchange(&spare, NULL);
@@ -30,8 +31,8 @@ make_emulation(uint64_t memory)
     return runtime;
 }
 
-/* Enter an emulation with `memory` bytes on each device; NULL if none can be
- * made.  Called with the GIL released. */
+/* Find an emulation that can be reused, or make one, with `memory` bytes on
+ * each device.  Returns NULL if that fails.  Called with the GIL released. */
 static struct ps_runtime *
 find_emulation(uint64_t memory)
 {
@@ -75,8 +76,8 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
     }
     WITHOUT_GIL(runtime = find_emulation(memory));
     if (runtime == NULL && ps_runtime_count() == PS_MAX_RUNTIMES) {
-        /* Objects in reference cycles may be all that lives of an earlier
-         * one. */
+        /* The last objects of an earlier emulation may be in reference cycles,
+         * so free those and try again. */
         PyGC_Collect();
         WITHOUT_GIL(runtime = find_emulation(memory));
     }

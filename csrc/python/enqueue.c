@@ -1,5 +1,5 @@
-/* Queueing work: waiting for room when a stream's queue is full, and making
- * one stream wait for another. */
+/* Queueing work.  Waits for room when a stream's queue is full, and makes one
+ * stream wait for another. */
 #include "enqueue.h"
 
 #include "errors.h"
@@ -46,8 +46,9 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         return;
     }
     struct saved_exception saved = exception_save();
-    /* A driver must not be asked for a stream that is gone, as that of an
-     * event's record may be. */
+    /* A driver must not be called with the handle of a stream that was
+     * destroyed.  The stream of an event's record may be gone, so look it up
+     * first. */
     struct ps_stream *alive =
         source != 0 ? ps_stream_find(device, source) : NULL;
     if (alive != NULL && ps_stream_is_remote(alive)) {
@@ -63,8 +64,9 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         }
     });
     stream_release(alive);
-    /* A failed wait invalidates the capture of either stream; a driver then no
-     * longer gives its number. */
+    /* A failed wait invalidates the capture of one of the two streams, and
+     * then a driver no longer returns its number.  So use the number of the
+     * other. */
     number = number != 0 ? number : other;
     bool unknown =
         status != PS_SUCCESS && backend->capture_mode_exchange != NULL;

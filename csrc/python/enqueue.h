@@ -1,4 +1,4 @@
-/* Queueing work on streams whose queues may be full. */
+/* Queueing work on streams, whose queues may be full. */
 #ifndef PYSTREAMS_PYTHON_ENQUEUE_H
 #define PYSTREAMS_PYTHON_ENQUEUE_H
 
@@ -7,37 +7,40 @@
 
 #include "module.h"
 
-/* Stream.wait_stream, for streams that the caller holds; -1 with an
- * exception. */
+/* Stream.wait_stream, for streams to which the caller holds references.
+ * Returns -1 with an exception. */
 int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
-/* Likewise, for a wait that the program did not ask for. */
+/* As stream_wait_stream, for a wait that the program did not ask for;
+ * observers must know the difference. */
 int stream_imply_wait(struct ps_stream *stream, struct ps_stream *other);
 
-/* Wait, with the GIL released, until a full queue has room or a signal handler
- * raises.  PS_SUCCESS: try again; otherwise a status to raise. */
+/* Wait until a full queue has room, or a signal handler raises.  Releases the
+ * GIL.  Returns PS_SUCCESS if the caller should retry, otherwise a status to
+ * raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
-/* status = call, a function of core that queues work, repeated until the
- * stream's queue has room. */
+/* status = call.  `call` is a core function that queues work on the stream.
+ * If the queue is full, waits for room and repeats the call. */
 #define ENQUEUE(status, stream, call)                             \
     do {                                                          \
         CALL_BACKEND((stream)->device->runtime, status = (call)); \
     } while (has_room_again(stream, &status))
 
-/* Likewise, for a call that may block. */
+/* As ENQUEUE, for a call that may block. */
 #define ENQUEUE_WITHOUT_GIL(status, stream, call) \
     do {                                          \
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
 
-/* A stream was made to wait for the source, or this failed with the status:
- * note it for the error message of a capture that fails. */
+/* Note that a stream was made to wait for the stream with the identity
+ * `source`, or that this failed with the status.  If the wait makes a capture
+ * fail later, the error message tells of it. */
 __attribute__((cold)) void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source, ps_status status);
 
-/* Likewise; costs next to nothing while nothing is captured. */
+/* As note_captured_wait.  Costs one load while no capture is in progress. */
 static inline void
 note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source,
           ps_status status)
@@ -47,8 +50,8 @@ note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source,
     }
 }
 
-/* Whether the caller should retry, as a full queue has room again; otherwise
- * *status holds the error to raise. */
+/* Returns true if the caller should retry, because a full queue has room
+ * again.  Otherwise *status holds the error to raise. */
 static inline bool
 has_room_again(struct ps_stream *stream, ps_status *status)
 {
